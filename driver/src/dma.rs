@@ -1,7 +1,7 @@
 //! DMA memory: the arena, the buffers cut from it, and what a memory region can be made of.
 //!
 //! An arena belongs to one function and grows by chunks. A chunk is a memfd (on huge pages when the pool has
-//! some), mapped for the device once, as a whole. Its virtual address and its I/O address are congruent modulo
+//! some), mapped once, as a whole, in the function's I/O address space. Its virtual address and its I/O address are congruent modulo
 //! 1 GiB, so that any piece of it, addressed virtually by the device, is described by translation entries as
 //! large as the piece allows. Requests larger than a chunk get a chunk of their own.
 //!
@@ -23,6 +23,7 @@ use crate::iova::IovaAllocator;
 use crate::lent::LentMemory;
 use crate::mapping::{HUGE_PAGE, Pages, page_bytes};
 use crate::memory::{SharedMemory, shared_memory_accessors};
+use crate::space::Space;
 use crate::span::Span;
 
 /// An I/O virtual address: what the device puts on the bus.
@@ -45,10 +46,9 @@ const CHUNK_BYTES: usize = if cfg!(miri) { 1 << 20 } else { 64 << 20 };
 /// Smallest unit of allocation: no two buffers share a cache line.
 const LINE_BYTES: usize = 64;
 
-/// Memory that is mapped for a function. Taken back on drop.
-#[derive(Debug)]
+/// Memory that is mapped in an I/O address space. Taken back on drop.
 pub(crate) struct Mapped {
-    function: Function,
+    space: Arc<Space>,
     iova: Iova,
     /// `None` only within `drop`.
     memory: Option<SharedMemory>,
@@ -56,19 +56,19 @@ pub(crate) struct Mapped {
 }
 
 impl Mapped {
-    /// Maps all of `memory` at `iova`, which was allocated for it; given back here if the function refuses.
+    /// Maps all of `memory` at `iova`, which was allocated for it; given back here if a function refuses.
     pub(crate) fn new(
-        function: &Function,
+        space: &Arc<Space>,
         memory: SharedMemory,
         iova: Iova,
     ) -> Result<Self, DmaError> {
         let bytes = memory.len();
-        if let Err(error) = function.dma_map(iova, &memory, 0, bytes) {
-            function.free_iova(iova, bytes);
+        if let Err(error) = space.map(iova, &memory, 0, bytes) {
+            space.free_iova(iova, bytes);
             return Err(error.into());
         }
         Ok(Self {
-            function: function.clone(),
+            space: Arc::clone(space),
             iova,
             memory: Some(memory),
             bytes,
@@ -79,8 +79,8 @@ impl Mapped {
         self.iova
     }
 
-    pub(crate) const fn function(&self) -> &Function {
-        &self.function
+    pub(crate) const fn space(&self) -> &Arc<Space> {
+        &self.space
     }
 
     pub(crate) fn memory(&self) -> &SharedMemory {
@@ -93,11 +93,11 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        match self.function.dma_unmap(self.iova, self.bytes) {
-            Ok(()) => self.function.free_iova(self.iova, self.bytes),
+        match self.space.unmap(self.iova, self.bytes) {
+            Ok(()) => self.space.free_iova(self.iova, self.bytes),
             Err(error) => {
-                // Memory of ours is leaked. Memory of somebody else's is his again whatever we do, so the device must stop.
-                let stopped = self.function.set_bus_master(false);
+                // Memory of ours is leaked. Memory of somebody else's is his again whatever we do, so the devices must stop.
+                let stopped = self.space.stop();
                 tracing::error!(
                     ?stopped,
                     "{error}; the device may still reach the memory: bus mastering goes off, and the memory is leaked"
@@ -105,6 +105,12 @@ impl Drop for Mapped {
                 std::mem::forget(self.memory.take());
             }
         }
+    }
+}
+
+impl std::fmt::Debug for Mapped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Mapped({:#x} bytes at {:?})", self.bytes, self.iova)
     }
 }
 
@@ -130,19 +136,20 @@ impl Chunk {
         let align = bytes
             .checked_next_power_of_two()
             .map_or(GIB, |power| power.min(GIB));
-        let iova = function.alloc_iova(bytes, align, 0)?;
+        let space = function.space();
+        let iova = space.alloc_iova(bytes, align, 0)?;
         let huge = function.takes_huge_pages();
         let memory = match Self::memory(bytes, iova, huge) {
             Ok(memory) => memory,
             Err(error) => {
-                function.free_iova(iova, bytes);
+                space.free_iova(iova, bytes);
                 return Err(error.into());
             }
         };
         // CAST: usize has at most 64 bits on every target Rust has.
         let len = bytes as u64;
         Ok(Self {
-            mapped: Mapped::new(function, memory, iova)?,
+            mapped: Mapped::new(space, memory, iova)?,
             room: Mutex::new(Room {
                 free: IovaAllocator::new(std::slice::from_ref(&(len..=2 * len - 1))),
                 used_below: 0,
@@ -481,13 +488,25 @@ pub enum DmaMemory {
 }
 
 impl DmaMemory {
-    /// The function whose I/O addresses it has. To any other they mean other bytes, or none.
-    #[must_use]
-    pub fn function(&self) -> &Function {
+    /// The I/O address space whose addresses it has. In any other they mean other bytes, or none.
+    fn space(&self) -> &Arc<Space> {
         match self {
-            Self::Arena { buffer, .. } => buffer.lease.chunk.mapped.function(),
-            Self::Lent(lent) => lent.function(),
+            Self::Arena { buffer, .. } => buffer.lease.chunk.mapped.space(),
+            Self::Lent(lent) => lent.space(),
         }
+    }
+
+    /// Whether a function reaches it at its I/O addresses: it was made for that function, or for one whose I/O address space that
+    /// function shares ([`Function::shares_memory_with`]).
+    #[must_use]
+    pub fn is_reached_by(&self, function: &Function) -> bool {
+        Arc::ptr_eq(self.space(), function.space())
+    }
+
+    /// What the function is called that its I/O address space was made for, for messages.
+    #[must_use]
+    pub fn made_for(&self) -> &str {
+        self.space().name()
     }
 
     /// I/O address of the first byte.

@@ -177,6 +177,16 @@ pub enum FunctionError {
         /// The answer, in words.
         reason: String,
     },
+    /// A function cannot share the I/O address space of others.
+    #[error("{name}: cannot be opened in the I/O address space of {space}: {what}")]
+    Space {
+        /// The function.
+        name: String,
+        /// The function that the space was made for.
+        space: String,
+        /// Why not.
+        what: String,
+    },
     /// The process that plays the function could not be reached, or refused.
     #[error("{name}: {source}")]
     VfioUser {

@@ -4,8 +4,8 @@
 //! parameter and no `dyn` call reaches a driver's hot path. Here is everything that happens rarely: configuration
 //! space, reset, interrupts, DMA mappings. What happens often goes through a [`Bar`]'s register blocks.
 //!
-//! The function also owns its I/O address space, because whoever maps memory (the arena, lent memory) must not
-//! collide with the others.
+//! The function has an I/O address space ([`Space`]), its own or one that it shares, because whoever maps memory (the arena, lent
+//! memory) must not collide with the others.
 //!
 //! [`Device`] is the other side of the in-process backend and of a vfio-user server, implemented by a device model. It sees what a device sees:
 //! configuration cycles, register writes, a reset, and the memory the IOMMU lets it reach.
@@ -15,31 +15,22 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::backend::Backend;
 use crate::bar::{Bar, Listener};
 use crate::clock::{Clock, RealClock};
 use crate::dma::Iova;
-use crate::error::{FunctionError, IovaError, MemoryError};
+use crate::error::{FunctionError, MemoryError};
 use crate::interrupt::{Interrupt, Notices};
 use crate::interrupt_set::InterruptSet;
-use crate::iova::IovaAllocator;
 use crate::memory::SharedMemory;
+use crate::space::{DmaSpace, Space};
 use crate::vfio::{Kernel, PciAddress, Roots, Vfio, VfioError, VfioFds};
 use crate::vfio_user::{Client, VfioUserError};
 
 /// Bytes of PCI Express configuration space.
 pub(crate) const CONFIG_BYTES: usize = 4096;
-/// Command register (PCI base specification, "Type 0 configuration space header").
-const CONFIG_COMMAND: u16 = 0x04;
-/// The function answers memory accesses to its BARs.
-const COMMAND_MEMORY_SPACE: u16 = 1 << 1;
-/// The function may start DMA and send interrupts.
-const COMMAND_BUS_MASTER: u16 = 1 << 2;
 /// Smallest unit of a DMA mapping.
 pub(crate) const DMA_PAGE: usize = 4096;
-
-/// I/O addresses used with a function in another process, which vfio-user has no question for: 39 bits, as the
-/// smallest IOMMUs have, without the window of the interrupt controller.
-const REMOTE_IOVA: [RangeInclusive<u64>; 2] = [0..=0xfedf_ffff, 0xfef0_0000..=0x7f_ffff_ffff];
 
 /// A device model living in this process, seen from under the driver.
 ///
@@ -119,20 +110,10 @@ pub trait Device: Send + Sync {
     fn clock(&self) -> Arc<dyn Clock>;
 }
 
-/// What stands behind a function.
-enum Backend {
-    /// A model in this process.
-    InProcess(Arc<dyn Device>),
-    /// A process behind a socket.
-    VfioUser(Arc<Client>),
-    /// The kernel's VFIO.
-    Vfio(Box<Vfio>),
-}
-
 struct Inner {
     name: String,
     backend: Backend,
-    iova: Mutex<IovaAllocator>,
+    space: Arc<Space>,
     notices: Notices,
     /// Empty until `enable_interrupts`.
     interrupts: Mutex<Vec<Interrupt>>,
@@ -150,16 +131,33 @@ impl Function {
     /// # Errors
     /// [`FunctionError::Interrupt`]: the system has no eventfd left.
     pub fn in_process(device: Arc<dyn Device>) -> Result<Self, FunctionError> {
-        let name = device.name().to_owned();
-        let iova = IovaAllocator::new(&device.iova_ranges());
+        Self::played(device, None)
+    }
+
+    /// A function that a model in this process plays, in the I/O address space of others that are: what is mapped for one of them is
+    /// mapped for all, and memory of one can be registered on each.
+    ///
+    /// # Errors
+    /// As [`Function::in_process`]. [`FunctionError::Space`]: no function of the space is open any more, they are of another kind, or
+    /// memory is mapped where this one cannot reach it. [`FunctionError::DmaRefused`]: the model refuses what is mapped.
+    pub fn in_process_in(device: Arc<dyn Device>, space: &DmaSpace) -> Result<Self, FunctionError> {
+        Self::played(device, Some(space))
+    }
+
+    fn played(device: Arc<dyn Device>, space: Option<&DmaSpace>) -> Result<Self, FunctionError> {
         let notices = Notices::new().map_err(|source| FunctionError::Interrupt {
-            name: name.clone(),
+            name: device.name().to_owned(),
             vector: 0,
             count: 2,
             source,
         })?;
-        device.set_notices(notices.clone());
-        Ok(Self::new(name, Backend::InProcess(device), iova, notices))
+        let function = Self::new(
+            Backend::InProcess(Arc::clone(&device)),
+            space,
+            notices.clone(),
+        )?;
+        device.set_notices(notices);
+        Ok(function)
     }
 
     /// The function at a PCI address, such as `0000:3b:00.2` or `3b:00.2`, through the kernel's VFIO.
@@ -169,7 +167,34 @@ impl Function {
     pub fn vfio(address: &str) -> Result<Self, FunctionError> {
         let address: PciAddress = address.parse().map_err(Box::new)?;
         let vfio = Vfio::open(address, &Roots::default(), Arc::new(Kernel));
-        Ok(Self::from_vfio(vfio.map_err(Box::new)?))
+        Self::from_vfio(vfio.map_err(Box::new)?)
+    }
+
+    /// The function at a PCI address, in the container of others, so that memory is pinned and mapped once for all of them
+    /// (Linux `Documentation/driver-api/vfio.rst`, `VFIO_GROUP_SET_CONTAINER`). Any of them reaches, as far as the IOMMU is
+    /// concerned, whatever is mapped for one of them; what its peers reach its keys decide, as ever.
+    ///
+    /// # Errors
+    /// As [`Function::vfio`], and as [`Function::in_process_in`] for the space. The kernel refuses a group whose IOMMU does not get along
+    /// with the others', or which has reserved addresses where memory is mapped.
+    pub fn vfio_in(address: &str, space: &DmaSpace) -> Result<Self, FunctionError> {
+        let address: PciAddress = address.parse().map_err(Box::new)?;
+        Self::joining(address, &Roots::default(), space)
+    }
+
+    pub(crate) fn joining(
+        address: PciAddress,
+        roots: &Roots,
+        space: &DmaSpace,
+    ) -> Result<Self, FunctionError> {
+        let container = space.0.container().ok_or_else(|| FunctionError::Space {
+            name: address.to_string(),
+            space: space.name().to_owned(),
+            what: "no function of it is open under VFIO".to_owned(),
+        })?;
+        let vfio = Vfio::join(address, roots, &container).map_err(Box::new)?;
+        let notices = vfio.notices();
+        Self::new(Backend::Vfio(Arc::new(vfio)), Some(space), notices)
     }
 
     /// A function that somebody with more rights has opened. `address` is its PCI address.
@@ -184,14 +209,12 @@ impl Function {
             Arc::new(Kernel),
             fds,
         );
-        Ok(Self::from_vfio(vfio.map_err(Box::new)?))
+        Self::from_vfio(vfio.map_err(Box::new)?)
     }
 
-    pub(crate) fn from_vfio(vfio: Vfio) -> Self {
-        let name = vfio.address().to_owned();
-        let iova = IovaAllocator::new(&vfio.iova_ranges());
+    pub(crate) fn from_vfio(vfio: Vfio) -> Result<Self, FunctionError> {
         let notices = vfio.notices();
-        Self::new(name, Backend::Vfio(Box::new(vfio)), iova, notices)
+        Self::new(Backend::Vfio(Arc::new(vfio)), None, notices)
     }
 
     /// What the system says of the device.
@@ -200,13 +223,22 @@ impl Function {
         &self.inner.notices
     }
 
-    /// DMA mappings that can still be made; `None` where there is no limit, or nobody says.
+    /// DMA mappings that can still be made in its I/O address space: under VFIO what the kernel says is left of `dma_entry_limit`, 65,535
+    /// by itself (`VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL`, `linux/vfio.h`), and as many for a function in this process; of a server what it
+    /// takes (`max_dma_maps`). `None` where nobody says, as kernels before 5.10 do not.
     #[must_use]
     pub fn dma_mappings_left(&self) -> Option<u32> {
-        match &self.inner.backend {
-            Backend::InProcess(_) | Backend::VfioUser(_) => None,
-            Backend::Vfio(vfio) => vfio.dma_mappings_left(),
-        }
+        self.inner.space.mappings_left()
+    }
+
+    /// Its I/O address space, for opening others in it.
+    #[must_use]
+    pub fn dma_space(&self) -> DmaSpace {
+        DmaSpace(Arc::clone(&self.inner.space))
+    }
+
+    pub(crate) fn space(&self) -> &Arc<Space> {
+        &self.inner.space
     }
 
     /// Whether memory of the hugetlb pool can be mapped for it. A server in another process takes none: it would die of a page
@@ -223,41 +255,59 @@ impl Function {
     /// # Errors
     /// [`FunctionError::VfioUser`]: nobody is there, or it is no PCI function.
     pub fn vfio_user(path: impl AsRef<Path>) -> Result<Self, FunctionError> {
-        let path = path.as_ref();
-        let name = format!("vfio-user:{}", path.display());
+        Self::served(path.as_ref(), None)
+    }
+
+    /// A function that another process plays, in the I/O address space of others that are: each server is given all of the memory.
+    ///
+    /// # Errors
+    /// As [`Function::vfio_user`], and as [`Function::in_process_in`] for the space.
+    pub fn vfio_user_in(path: impl AsRef<Path>, space: &DmaSpace) -> Result<Self, FunctionError> {
+        Self::served(path.as_ref(), Some(space))
+    }
+
+    fn served(path: &Path, space: Option<&DmaSpace>) -> Result<Self, FunctionError> {
         let client = Client::connect(path).map_err(|source| FunctionError::VfioUser {
-            name: name.clone(),
+            name: format!("vfio-user:{}", path.display()),
             source: Box::new(source),
         })?;
-        let iova = IovaAllocator::new(&REMOTE_IOVA);
         let notices = client.notices();
-        let backend = Backend::VfioUser(Arc::new(client));
-        Ok(Self::new(name, backend, iova, notices))
+        Self::new(Backend::VfioUser(Arc::new(client)), space, notices)
     }
 
     fn remote(&self) -> impl Fn(VfioUserError) -> FunctionError {
-        |source| FunctionError::VfioUser {
-            name: self.name().to_owned(),
-            source: Box::new(source),
-        }
+        self.inner.backend.remote()
     }
 
-    fn new(name: String, backend: Backend, iova: IovaAllocator, notices: Notices) -> Self {
-        Self {
+    /// In an I/O address space of its own, or in that of others.
+    fn new(
+        backend: Backend,
+        space: Option<&DmaSpace>,
+        notices: Notices,
+    ) -> Result<Self, FunctionError> {
+        let space = match space {
+            Some(DmaSpace(space)) => {
+                space.join(&backend)?;
+                Arc::clone(space)
+            }
+            None => Space::of(&backend),
+        };
+        Ok(Self {
             inner: Arc::new(Inner {
-                name,
+                name: backend.name().to_owned(),
                 backend,
-                iova: Mutex::new(iova),
+                space,
                 notices,
                 interrupts: Mutex::new(Vec::new()),
             }),
-        }
+        })
     }
 
-    /// Whether both are the same opening of a function. A function that was closed and opened again is another one.
+    /// Whether both have the same I/O address space, so that an I/O address means the same bytes to both. It is so of clones, and of
+    /// functions that were opened in the space of another one; a function that was closed and opened again by itself has a new one.
     #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
+    pub fn shares_memory_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner.space, &other.inner.space)
     }
 
     /// What the function is called, for messages.
@@ -332,32 +382,13 @@ impl Function {
     fn config_read<const N: usize>(&self, offset: u16) -> Result<[u8; N], FunctionError> {
         self.check_config(offset, N)?;
         let mut out = [0; N];
-        match &self.inner.backend {
-            Backend::InProcess(device) => device.config_read(offset, &mut out),
-            Backend::VfioUser(client) => client
-                .config_read(offset, &mut out)
-                .map_err(self.remote())?,
-            Backend::Vfio(vfio) => vfio
-                .config()
-                .read(u64::from(offset), &mut out)
-                .map_err(Box::new)?,
-        }
+        self.inner.backend.config_read(offset, &mut out)?;
         Ok(out)
     }
 
     fn config_write(&self, offset: u16, data: &[u8]) -> Result<(), FunctionError> {
         self.check_config(offset, data.len())?;
-        match &self.inner.backend {
-            Backend::InProcess(device) => device.config_write(offset, data),
-            Backend::VfioUser(client) => {
-                client.config_write(offset, data).map_err(self.remote())?
-            }
-            Backend::Vfio(vfio) => vfio
-                .config()
-                .write(u64::from(offset), data)
-                .map_err(Box::new)?,
-        }
-        Ok(())
+        self.inner.backend.config_write(offset, data)
     }
 
     fn check_config(&self, offset: u16, bytes: usize) -> Result<(), FunctionError> {
@@ -376,13 +407,7 @@ impl Function {
     /// # Errors
     /// As [`Function::config_write_u16`].
     pub fn set_bus_master(&self, on: bool) -> Result<(), FunctionError> {
-        let command = self.config_read_u16(CONFIG_COMMAND)?;
-        let wanted = if on {
-            command | COMMAND_MEMORY_SPACE | COMMAND_BUS_MASTER
-        } else {
-            command & !COMMAND_BUS_MASTER
-        };
-        self.config_write_u16(CONFIG_COMMAND, wanted)
+        self.inner.backend.set_bus_master(on)
     }
 
     /// Ends the function's use of memory, whatever its firmware says: bus mastering off, then a reset. Either is enough.
@@ -572,14 +597,10 @@ impl Function {
     /// I/O addresses that can be mapped.
     #[must_use]
     pub fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
-        match &self.inner.backend {
-            Backend::InProcess(device) => device.iova_ranges(),
-            Backend::VfioUser(_) => REMOTE_IOVA.to_vec(),
-            Backend::Vfio(vfio) => vfio.iova_ranges(),
-        }
+        self.inner.backend.iova_ranges()
     }
 
-    /// Lets the device reach `bytes` bytes of `memory` from `offset` on at `iova`. All three are whole 4 KiB pages.
+    /// Lets the device, and all functions of its I/O address space, reach `bytes` bytes of `memory` from `offset` on at `iova`. All three are whole 4 KiB pages.
     ///
     /// # Errors
     /// [`FunctionError::DmaRange`]: not whole pages, or not inside `memory`. [`FunctionError::DmaRefused`],
@@ -603,48 +624,16 @@ impl Function {
                 len: memory.len(),
             });
         }
-        match &self.inner.backend {
-            Backend::InProcess(device) => device
-                .dma_map(iova.0, memory.clone(), offset, bytes)
-                .map_err(|reason| self.dma_refused("dma_map", iova, bytes, reason)),
-            Backend::VfioUser(client) => client
-                .dma_map(iova.0, memory, offset, bytes)
-                .map_err(self.remote()),
-            Backend::Vfio(vfio) => Ok(vfio
-                .dma_map(iova.0, memory, offset, bytes)
-                .map_err(Box::new)?),
-        }
+        self.inner.space.map(iova, memory, offset, bytes)
     }
 
-    /// Takes back one mapping, exactly as it was made.
+    /// Takes back one mapping, exactly as it was made: from every function of the I/O address space, as it was made for all of them.
     ///
     /// # Errors
-    /// [`FunctionError::DmaRefused`], [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the model, the other process or the
+    /// There is no such one; nothing has changed then. [`FunctionError::DmaRefused`], [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the model, the other process or the
     /// kernel refused.
     pub fn dma_unmap(&self, iova: Iova, bytes: usize) -> Result<(), FunctionError> {
-        match &self.inner.backend {
-            Backend::InProcess(device) => device
-                .dma_unmap(iova.0, bytes)
-                .map_err(|reason| self.dma_refused("dma_unmap", iova, bytes, reason)),
-            Backend::VfioUser(client) => client.dma_unmap(iova.0, bytes).map_err(self.remote()),
-            Backend::Vfio(vfio) => Ok(vfio.dma_unmap(iova.0, bytes).map_err(Box::new)?),
-        }
-    }
-
-    fn dma_refused(
-        &self,
-        operation: &'static str,
-        iova: Iova,
-        bytes: usize,
-        reason: String,
-    ) -> FunctionError {
-        FunctionError::DmaRefused {
-            name: self.name().to_owned(),
-            operation,
-            iova: iova.0,
-            bytes,
-            reason,
-        }
+        self.inner.space.unmap(iova, bytes)
     }
 
     /// Time and sleeping in the world this function lives in.
@@ -655,40 +644,20 @@ impl Function {
             Backend::VfioUser(_) | Backend::Vfio(_) => Arc::new(RealClock::new()),
         }
     }
-
-    /// Takes a range of I/O addresses that nothing is mapped at.
-    pub(crate) fn alloc_iova(
-        &self,
-        bytes: usize,
-        modulus: usize,
-        remainder: usize,
-    ) -> Result<Iova, IovaError> {
-        // CAST: usize has at most 64 bits on every target Rust has.
-        self.iova()
-            .alloc_congruent(bytes as u64, modulus as u64, remainder as u64)
-            .map(Iova)
-    }
-
-    /// Gives a range back, once nothing is mapped at it any more.
-    pub(crate) fn free_iova(&self, iova: Iova, bytes: usize) {
-        self.iova().free(iova.0, bytes as u64);
-    }
-
-    fn iova(&self) -> std::sync::MutexGuard<'_, IovaAllocator> {
-        self.inner
-            .iova
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // A model outlives its driver; the driver's eventfds are not for it to keep open.
-        if let Backend::InProcess(device) = &self.backend {
-            device.set_interrupts(Vec::new());
-            device.set_notices(Notices::default());
+        match &self.backend {
+            // A model outlives its driver; the driver's eventfds are not for it to keep open.
+            Backend::InProcess(device) => {
+                device.set_interrupts(Vec::new());
+                device.set_notices(Notices::default());
+            }
+            Backend::VfioUser(_) => {}
+            Backend::Vfio(vfio) => vfio.quieten(),
         }
+        self.space.leave(&self.backend);
     }
 }
 
@@ -701,6 +670,7 @@ impl std::fmt::Debug for Function {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::CONFIG_COMMAND;
     use crate::double::Double;
 
     #[test]
@@ -822,12 +792,18 @@ mod tests {
     fn a_refusal_by_the_device_keeps_its_reason() {
         let device = Double::new();
         let function = device.function();
-        let error = function
-            .dma_unmap(Iova(0x7000), DMA_PAGE)
-            .unwrap_err()
-            .to_string();
+        let memory = SharedMemory::anonymous(DMA_PAGE).unwrap();
+        device.set_stubborn(true);
+        let error = function.dma_map(Iova(0x7000), &memory, 0, DMA_PAGE);
+        let error = error.unwrap_err().to_string();
         assert!(
-            error.contains("0x7000") && error.contains("no such mapping"),
+            error.contains("0x7000") && error.contains("stubborn"),
+            "{error}"
+        );
+        let error = function.dma_unmap(Iova(0x7000), DMA_PAGE).unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.contains("0x7000") && error.contains("nothing was mapped"),
             "{error}"
         );
     }

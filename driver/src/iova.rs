@@ -122,6 +122,20 @@ impl IovaAllocator {
         self.free.insert(first, last);
     }
 
+    /// What is free outside of `ranges` is nobody's from now on. What is taken stays taken, and must not be freed outside of them.
+    pub fn restrict(&mut self, ranges: &[RangeInclusive<u64>]) {
+        let allowed = Self::new(ranges).free;
+        let free = std::mem::take(&mut self.free);
+        for (start, last) in free {
+            for (&from, &to) in &allowed {
+                let (first, end) = (start.max(from), last.min(to));
+                if first <= end {
+                    self.free.insert(first, end);
+                }
+            }
+        }
+    }
+
     /// The free ranges, from the bottom.
     pub fn free_ranges(&self) -> impl Iterator<Item = RangeInclusive<u64>> + '_ {
         self.free.iter().map(|(&start, &last)| start..=last)
@@ -165,6 +179,26 @@ mod tests {
             0x60..=0x6f,
         ]);
         assert_eq!(ranges(&allocator), [0x10..=0x4f, 0x60..=0x6f]);
+    }
+
+    #[test]
+    fn what_is_restricted_is_free_where_both_are() {
+        let mut allocator = IovaAllocator::new(&[0x1000..=0x4fff, 0x8000..=0xffff]);
+        assert_eq!(allocator.alloc(0x1000, 0x1000), Ok(0x1000));
+        allocator.restrict(&[0..=0x2fff, 0x4000..=0x8fff, 0xf000..=0x1_ffff]);
+        assert_eq!(
+            ranges(&allocator),
+            [
+                0x2000..=0x2fff,
+                0x4000..=0x4fff,
+                0x8000..=0x8fff,
+                0xf000..=0xffff
+            ]
+        );
+        allocator.free(0x1000, 0x1000);
+        assert_eq!(ranges(&allocator)[0], 0x1000..=0x2fff);
+        allocator.restrict(&[]);
+        assert_eq!(ranges(&allocator), []);
     }
 
     #[test]

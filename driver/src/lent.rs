@@ -4,12 +4,30 @@
 //! lend it: the device then writes behind Rust's back, which is why lending is unsafe.
 //!
 //! The memory is mapped as the whole pages around it, at an I/O address congruent to its virtual address, so
-//! that a memory region with virtual addressing needs one translation entry when the page size allows. It is unmapped
-//! on drop; whoever lent it must have stopped the device's use of it by then.
+//! that a memory region with virtual addressing needs one translation entry when the page size allows. Whoever lent it must have
+//! stopped the device's use of it by the time it drops.
+//!
+//! **Mappings are shared.** The kernel's VFIO has 65,535 of them for a container, and pins the pages of each. Memory that lies in pages
+//! which are lent already takes no mapping of its own: a program with many small regions in one heap lends the heap once, as a whole, and
+//! then takes [parts](LentMemory::part) of it, or lends them one by one; a second region over the same bytes is free, too.
+//! A mapping is taken back with the last memory that is lent through it.
+//!
+//! **What is mapped beyond what is lent.** When a large piece is given back while a small one inside it stays lent, all pages of the
+//! mapping stay mapped and pinned. No key names them any more (a key has its own bounds, "Memory Key Context" in the PRM, and the one
+//! of the large piece was destroyed before), so no peer and no request reaches them. A device that breaks its own rules could,
+//! but such a one reaches every page of its I/O address space anyway.
+//!
+//! **Why no more is mapped than was asked for.** Mapping a generous range around small memory would share more, but what is mapped are
+//! the pages that are there now. If the program unmaps one that it has not lent, and maps something else at its address, the mapping
+//! still leads to the old page, and nobody tells us. So a page of a mapping is trusted only while it has been lent without a
+//! break since the mapping was made; its owner has promised that it stays where it is for as long. A page that was given back is never
+//! trusted again in that mapping: memory lent there later gets a new one.
 
 // UNSAFETY: wraps a caller's pointer as shared memory.
 #![expect(unsafe_code, reason = "foreign memory")]
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -18,29 +36,184 @@ use crate::error::DmaError;
 use crate::function::{DMA_PAGE, Function};
 use crate::mapping::page_bytes;
 use crate::memory::SharedMemory;
+use crate::space::Space;
 
 /// Memory of the caller's that the device may read and write.
 #[derive(Debug)]
 pub struct LentMemory {
-    /// The whole pages around the memory.
-    mapped: Mapped,
-    /// Where in `mapped` the memory starts.
-    head: usize,
+    lease: Arc<Lease>,
+    /// Inside the pages of the lease.
+    address: usize,
     bytes: usize,
 }
 
+/// Whole pages that are lent through a mapping. Given back on drop.
+#[derive(Debug)]
+struct Lease {
+    mapped: Arc<Mapped>,
+    /// Number of the mapping in [`Lendings`].
+    number: u64,
+    pages: Range<usize>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let last = self
+            .mapped
+            .space()
+            .lent()
+            .give_back(self.number, &self.pages);
+        // Behind the lock: the kernel takes its time.
+        drop(last);
+    }
+}
+
+/// A mapping of lent memory.
+struct Lent {
+    mapped: Arc<Mapped>,
+    /// What is lent through it: from each address on, how many leases there are, up to the next one.
+    leases: BTreeMap<usize, usize>,
+}
+
+impl Lent {
+    /// Cuts the count at an address, so that it can change there.
+    fn cut(&mut self, at: usize) {
+        let (_, &count) = self.leases.range(..=at).next_back().unwrap_or((&0, &0));
+        self.leases.entry(at).or_insert(count);
+    }
+
+    fn add(&mut self, pages: &Range<usize>) {
+        self.cut(pages.start);
+        self.cut(pages.end);
+        for (_, count) in self.leases.range_mut(pages.clone()) {
+            *count += 1;
+        }
+        self.join(pages);
+    }
+
+    /// One lease less; which pages nobody lends any more.
+    fn remove(&mut self, pages: &Range<usize>) -> Vec<Range<usize>> {
+        self.cut(pages.start);
+        self.cut(pages.end);
+        let mut free: Vec<Range<usize>> = Vec::new();
+        let mut open = None;
+        for (&at, count) in self.leases.range_mut(pages.start..=pages.end) {
+            if let Some(start) = open.take() {
+                free.push(start..at);
+            }
+            if at < pages.end {
+                *count -= 1;
+                open = (*count == 0).then_some(at);
+            }
+        }
+        self.join(pages);
+        free
+    }
+
+    /// Joins what counts the same, at and between the ends of a range.
+    fn join(&mut self, pages: &Range<usize>) {
+        let below = self.leases.range(..pages.start).next_back();
+        let mut before = below.map_or(0, |(_, &count)| count);
+        let mut same = Vec::new();
+        for (&at, &count) in self.leases.range(pages.start..=pages.end) {
+            if count == before {
+                same.push(at);
+            }
+            before = count;
+        }
+        for at in same {
+            self.leases.remove(&at);
+        }
+    }
+}
+
+/// Where memory can be lent without mapping it: the pages that are lent without a break since they were mapped.
+#[derive(Default)]
+pub(crate) struct Lendings {
+    next: u64,
+    mappings: BTreeMap<u64, Lent>,
+    /// Disjoint ranges of trusted pages: the first address to the end, and the number of the mapping. A page that several
+    /// mappings have is in the range of one.
+    trusted: BTreeMap<usize, (usize, u64)>,
+}
+
+impl Lendings {
+    /// Lends pages through a mapping that is there, if one has them all.
+    fn share(&mut self, pages: &Range<usize>) -> Option<(Arc<Mapped>, u64)> {
+        let (_, &(end, number)) = self.trusted.range(..=pages.start).next_back()?;
+        let lent = self
+            .mappings
+            .get_mut(&number)
+            .filter(|_| pages.end <= end)?;
+        lent.add(pages);
+        Some((Arc::clone(&lent.mapped), number))
+    }
+
+    /// Lends pages through a mapping that was made for them.
+    fn enter(&mut self, mapped: &Arc<Mapped>, pages: &Range<usize>) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        let mut lent = Lent {
+            mapped: Arc::clone(mapped),
+            leases: BTreeMap::new(),
+        };
+        lent.add(pages);
+        self.mappings.insert(number, lent);
+        // Whatever other mappings have of these pages, this one has them together.
+        self.distrust(pages, None);
+        self.trusted.insert(pages.start, (pages.end, number));
+        number
+    }
+
+    /// One lease less. The mapping, if that was its last.
+    fn give_back(&mut self, number: u64, pages: &Range<usize>) -> Option<Arc<Mapped>> {
+        let free = self.mappings.get_mut(&number)?.remove(pages);
+        for pages in free {
+            self.distrust(&pages, Some(number));
+        }
+        // With no lease nothing counts, and all is joined.
+        self.mappings
+            .get(&number)
+            .is_some_and(|lent| lent.leases.is_empty())
+            .then(|| self.mappings.remove(&number))?
+            .map(|lent| lent.mapped)
+    }
+
+    /// Takes pages out of the ranges of a mapping, or of all.
+    fn distrust(&mut self, pages: &Range<usize>, only: Option<u64>) {
+        let first = self.trusted.range(..pages.start).next_back();
+        let from = first.map_or(pages.start, |(&start, _)| start);
+        let touched: Vec<(usize, usize, u64)> = self
+            .trusted
+            .range(from..pages.end)
+            .map(|(&start, &(end, number))| (start, end, number))
+            .filter(|&(_, end, number)| end > pages.start && only.is_none_or(|it| it == number))
+            .collect();
+        for (start, end, number) in touched {
+            self.trusted.remove(&start);
+            if start < pages.start {
+                self.trusted.insert(start, (pages.start, number));
+            }
+            if pages.end < end {
+                self.trusted.insert(pages.end, (end, number));
+            }
+        }
+    }
+}
+
 impl LentMemory {
-    /// Lends `bytes` bytes at `ptr` to the device.
+    /// Lends `bytes` bytes at `ptr` to the device: through a mapping that has their pages already, or a new one.
     ///
     /// # Safety
     ///
-    /// Until the result has dropped: the memory stays mapped, readable and writable (the whole pages around it are
-    /// mapped for the device), and is accessed by nobody through a Rust reference while the device
+    /// Until the result and its [parts](Self::part) have dropped: the memory stays mapped, readable and writable, on the very pages it
+    /// is on (the whole pages around it are mapped for the device; nothing else is mapped in their place, and they are not
+    /// discarded, as `MADV_DONTNEED` does), and is accessed by nobody through a Rust reference while the device
     /// may write it, that is while a memory region covers it and work that names it is outstanding.
     ///
     /// # Errors
     /// [`DmaError::Request`]: null, or no bytes. [`DmaError::Iova`], [`DmaError::Memory`], [`DmaError::Function`]: no room in the
-    /// I/O address space, or the function refused the mapping.
+    /// I/O address space, or the function refused the mapping ([`Function::dma_mappings_left`]).
     pub unsafe fn new(
         function: &Function,
         ptr: *mut u8,
@@ -60,39 +233,72 @@ impl LentMemory {
         else {
             return Err(request);
         };
-        let spanning = spanning_power(address - head, mapped_bytes);
-        // SAFETY: `head` bytes down is the start of the page `ptr` is in, which is mapped as `ptr` is.
-        let base = unsafe { ptr.sub(head) };
-        // SAFETY: pages are mapped as a whole, so these are, for as long as the caller promised, which is as long as
-        // the result lives; the clone the device holds is taken back by `dma_unmap` on drop.
-        let memory = unsafe { SharedMemory::foreign(base, mapped_bytes) };
-        let iova =
-            function.alloc_iova(mapped_bytes, spanning, (address - head) & (spanning - 1))?;
-        let mapped = Mapped::new(function, memory, iova)?;
+        let pages = address - head..address - head + mapped_bytes;
+        let space = function.space();
+        let shared = space.lent().share(&pages);
+        let (mapped, number) = match shared {
+            Some(shared) => shared,
+            None => {
+                let spanning = spanning_power(pages.start, mapped_bytes);
+                // SAFETY: `head` bytes down is the start of the page `ptr` is in, which is mapped as `ptr` is.
+                let base = unsafe { ptr.sub(head) };
+                // SAFETY: pages are mapped as a whole, so these are, for as long as the caller promised. The mapping may outlive that
+                // promise by other leases of pages in it; nobody accesses the rest through this memory but a device that is told of
+                // no address there, or a model of one, whose keys are bounded likewise.
+                let memory = unsafe { SharedMemory::foreign(base, mapped_bytes) };
+                let iova =
+                    space.alloc_iova(mapped_bytes, spanning, pages.start & (spanning - 1))?;
+                let mapped = Arc::new(Mapped::new(space, memory, iova)?);
+                let number = space.lent().enter(&mapped, &pages);
+                (mapped, number)
+            }
+        };
         Ok(Arc::new(Self {
-            mapped,
-            head,
+            lease: Arc::new(Lease {
+                mapped,
+                number,
+                pages,
+            }),
+            address,
             bytes,
         }))
     }
 
-    /// The function it is lent to.
-    #[must_use]
-    pub const fn function(&self) -> &Function {
-        self.mapped.function()
+    /// The `bytes` bytes from `offset` on, through the same mapping. All of it stays lent until its last part has dropped.
+    ///
+    /// # Errors
+    /// [`DmaError::Request`]: no bytes, or not inside.
+    pub fn part(&self, offset: usize, bytes: usize) -> Result<Arc<Self>, DmaError> {
+        let end = offset.checked_add(bytes);
+        if bytes == 0 || end.is_none_or(|end| end > self.bytes) {
+            return Err(DmaError::Request { bytes, align: 1 });
+        }
+        Ok(Arc::new(Self {
+            lease: Arc::clone(&self.lease),
+            address: self.address + offset,
+            bytes,
+        }))
+    }
+
+    /// The I/O address space it is lent in.
+    pub(crate) fn space(&self) -> &Arc<Space> {
+        self.lease.mapped.space()
     }
 
     /// I/O address of the first byte.
     #[must_use]
     pub fn iova(&self) -> Iova {
-        self.mapped.iova().advance(self.head)
+        let mapped = &self.lease.mapped;
+        mapped
+            .iova()
+            .advance(self.address - mapped.memory().address())
     }
 
     /// Virtual address of the first byte.
     #[must_use]
-    pub fn address(&self) -> u64 {
+    pub const fn address(&self) -> u64 {
         // CAST: usize has at most 64 bits on every target Rust has.
-        (self.mapped.memory().address() + self.head) as u64
+        self.address as u64
     }
 
     /// Whether it is memory that other processes can have mapped too: all of it in shared mappings, as the kernel
@@ -142,111 +348,4 @@ fn spanning_power(start: usize, bytes: usize) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::double::Double;
-
-    #[test]
-    fn the_device_reaches_lent_memory_until_it_is_dropped() {
-        let device = Double::new();
-        let function = device.function();
-        let mut own = vec![0_u8; 10_000];
-        let pointer = own.as_mut_ptr().wrapping_add(13);
-        // SAFETY: `own` outlives `lent`, and is not looked at before it was dropped.
-        let lent = unsafe { LentMemory::new(&function, pointer, 9000) }.unwrap();
-        assert_eq!(lent.len(), 9000);
-        assert_eq!(lent.address(), pointer.addr() as u64);
-        assert_eq!(lent.iova().0 % 4096, lent.address() % 4096);
-        let (memory, at) = device.reach(lent.iova().0 + 8999);
-        memory.store_u8(at, 0x77);
-        assert!(memory.as_fd().is_none());
-        drop(memory);
-        drop(lent);
-        assert_eq!(device.mappings(), vec![]);
-        assert_eq!(own[13 + 8999], 0x77);
-        assert_eq!(own.iter().filter(|&&byte| byte != 0).count(), 1);
-    }
-
-    #[test]
-    fn only_bytes_of_shared_mappings_count_as_shared() {
-        let maps = "7f0000000000-7f0000002000 rw-s 00000000 00:01 5   /memfd:x (deleted)\n\
-                    7f0000002000-7f0000003000 rw-p 00000000 00:00 0\n\
-                    7f0000003000-7f0000004000 r--s 00000000 00:01 6\n\
-                    nonsense\n";
-        let base = 0x7f00_0000_0000;
-        for (from, to, shared) in [
-            (0, 0x2000, 0x2000),
-            (0x10, 0x20, 0x10),
-            (0x1ff0, 0x2010, 0x10),
-            (0x2000, 0x3000, 0),
-            (0x1000, 0x4000, 0x2000),
-            (0x5000, 0x6000, 0),
-        ] {
-            assert_eq!(
-                shared_bytes(maps, base + from, base + to),
-                shared,
-                "{from:#x}..{to:#x}"
-            );
-        }
-    }
-
-    #[test]
-    fn private_memory_is_lent_as_private() {
-        let function = Double::new().function();
-        let mut own = vec![0_u8; 10_000];
-        // SAFETY: `own` outlives `lent`; nobody writes.
-        let lent = unsafe { LentMemory::new(&function, own.as_mut_ptr(), own.len()) }.unwrap();
-        assert!(!lent.is_shared());
-    }
-
-    #[test]
-    fn nothing_cannot_be_lent() {
-        let function = Double::new().function();
-        let mut byte = 0_u8;
-        for (pointer, bytes) in [
-            (std::ptr::null_mut(), 1),
-            (&raw mut byte, 0),
-            (&raw mut byte, usize::MAX),
-            (std::ptr::without_provenance_mut(usize::MAX - 5), 5),
-        ] {
-            // SAFETY: refused before anything is mapped.
-            let refused = unsafe { LentMemory::new(&function, pointer, bytes) };
-            assert!(
-                matches!(refused, Err(DmaError::Request { .. })),
-                "{pointer:?} {bytes:#x}: {refused:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn the_spanning_power_is_the_smallest_page_that_holds_the_range() {
-        for (start, bytes, power) in [
-            (0x1000, 0x1000, 0x1000),
-            (0x1000, 0x2000, 0x4000),
-            (0x2000, 0x2000, 0x2000),
-            (0x7000, 0x2000, 0x1_0000),
-            (GIB - 0x1000, 0x1000, 0x1000),
-            (GIB - 0x1000, 0x2000, GIB),
-            (0, GIB, GIB),
-            (0, 4 * GIB, GIB),
-        ] {
-            assert_eq!(
-                spanning_power(start, bytes),
-                power,
-                "{bytes:#x} at {start:#x}"
-            );
-        }
-    }
-
-    #[test]
-    fn lent_memory_and_its_mapping_lie_the_same_in_the_page_that_spans_them() {
-        let function = Double::new().function();
-        let mut own = vec![0_u8; 3 << 20];
-        // SAFETY: `own` outlives `lent`; nobody writes.
-        let lent = unsafe { LentMemory::new(&function, own.as_mut_ptr(), own.len()) }.unwrap();
-        let spanning =
-            spanning_power(lent.mapped.memory().address(), lent.mapped.memory().len()) as u64;
-        assert!(spanning >= 4 << 20);
-        assert_eq!(lent.iova().0 % spanning, lent.address() % spanning);
-    }
-}
+mod tests;

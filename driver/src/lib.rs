@@ -18,6 +18,7 @@
 #![warn(clippy::missing_errors_doc)]
 
 mod accepting;
+mod backend;
 mod bar;
 pub mod barrier;
 mod bytes;
@@ -46,6 +47,7 @@ mod rights;
 mod ring;
 mod signals;
 mod socket_path;
+mod space;
 mod span;
 mod vfio;
 mod vfio_user;
@@ -71,5 +73,6 @@ pub use register::{Be32, Be64, Readable, RegisterValue, Ro, Rw, Wo, Writable};
 pub use rights::has_gained_rights;
 pub use signals::HeldSignals;
 pub use socket_path::{SocketPathError, TakenPath, listen_at};
+pub use space::DmaSpace;
 pub use vfio::{PciAddress, VfioError, VfioFds};
 pub use vfio_user::{Server as VfioUserServer, VfioUserError};

@@ -481,17 +481,17 @@ impl Provider for MlxProvider {
                 "a region of no bytes, or outside of its buffer".to_owned(),
             ));
         }
-        let (theirs, ours) = (memory.function(), self.hca.function());
-        if !theirs.is_same(ours) {
-            // Its I/O addresses are another function's: here they would name other bytes.
-            let earlier = if theirs.name() == ours.name() {
+        let ours = self.hca.function();
+        if !memory.is_reached_by(ours) {
+            // Its I/O addresses are of another space: here they would name other bytes.
+            let theirs = memory.made_for();
+            let earlier = if theirs == ours.name() {
                 "an earlier opening of "
             } else {
                 ""
             };
             return Err(ProviderError::Unsupported(format!(
-                "memory of {earlier}{} for {}, which cannot reach it",
-                theirs.name(),
+                "memory of {earlier}{theirs} for {}, which cannot reach it",
                 ours.name(),
             )));
         }

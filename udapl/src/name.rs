@@ -17,6 +17,7 @@
 //! | `,neighbour=IP/MAC` | a peer whose address does not contain its MAC |
 //! | `,endpoints=N` | room for so many endpoints, of all instances together, if the device can have them; otherwise it has what it has |
 //! | `,vectors=N` | so many interrupt vectors for completions, if there are as many; one for each instance is best where they sleep |
+//! | `,memory=NAME` | memory in common with the other adapters of this process that have the same name here: pinned once for all, and what one has registered another can register too ([`OpenOptions::memory`]) |
 //! | `,mac=MAC` | the MAC of a simulated function; of a virtual one, what its administrator gives it |
 //! | `,profile=NAME` | the kind of device a simulated function is: a generation such as `connectx-7-vf`, or the path of a file |
 //! | `,link=unix:PATH` | the wire of a simulated function: to that of another process that names the same path |
@@ -27,6 +28,7 @@ const ADDRESS: &str = ",address=";
 const NEIGHBOUR: &str = ",neighbour=";
 const ENDPOINTS: &str = ",endpoints=";
 const VECTORS: &str = ",vectors=";
+const MEMORY: &str = ",memory=";
 const MAC: &str = ",mac=";
 const LINK: &str = ",link=";
 const PROFILE: &str = ",profile=";
@@ -81,10 +83,12 @@ pub fn parse<'a>(
     options: &OpenOptions,
 ) -> Result<(&'a str, OpenOptions), OpenError> {
     let mut options = options.clone();
-    let first = [ADDRESS, NEIGHBOUR, ENDPOINTS, VECTORS, MAC, LINK, PROFILE]
-        .into_iter()
-        .filter_map(|option| name.find(option))
-        .min();
+    let first = [
+        ADDRESS, NEIGHBOUR, ENDPOINTS, VECTORS, MEMORY, MAC, LINK, PROFILE,
+    ]
+    .into_iter()
+    .filter_map(|option| name.find(option))
+    .min();
     let Some(first) = first else {
         return Ok((name, options));
     };
@@ -106,6 +110,7 @@ pub fn parse<'a>(
                 .parse()
                 .ok()
                 .and_then(|number| options.clone().vectors(number)),
+            Some(("memory", name)) => (!name.is_empty()).then(|| options.clone().memory(name)),
             Some(("mac", mac)) => mac_of(mac).map(|mac| options.clone().mac(mac)),
             Some(("profile", profile)) => {
                 (!profile.is_empty()).then(|| options.clone().profile(profile))
@@ -182,6 +187,11 @@ mod tests {
         assert_eq!(parsed.hca.log_max_qp, Some(16));
         let (_, parsed) = parse("sim:a,vectors=4", &OpenOptions::default()).expect("an option");
         assert_eq!(parsed.hca.completion_vectors, 4);
+        let (device, parsed) = parse("3b:00.2,memory=pool", &OpenOptions::default()).expect("one");
+        assert_eq!(
+            (device, parsed.memory.as_deref()),
+            ("3b:00.2", Some("pool"))
+        );
         let name = "sim:a,mac=02:00:00:00:00:07,profile=connectx-7,link=unix:/run/wire";
         let (device, parsed) = parse(name, &OpenOptions::default()).expect("three options");
         assert_eq!(parsed.simulated.profile, Some("connectx-7".to_owned()));
@@ -212,6 +222,7 @@ mod tests {
             ("sim:a,vectors=2048", "vectors=2048"),
             ("sim:a,vectors=-1", "vectors=-1"),
             ("sim:a,profile=", "profile="),
+            ("sim:a,memory=", "memory="),
         ] {
             let error = parse(name, &OpenOptions::default()).expect_err(name);
             assert!(

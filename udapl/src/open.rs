@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use dat_core::{CloseFlags, DatError, IaConfig, Opened, ReturnType};
-use driver::{Device, Function, FunctionError, PciAddress};
+use driver::{Device, DmaSpace, Function, FunctionError, PciAddress};
 use hw_mlx::provider::{MlxProvider, OpenedProvider};
 use hw_mlx::{CloseError, CloseReport, HcaConfig, MlxError};
 use hw_sim::{
@@ -46,6 +46,8 @@ pub struct OpenOptions {
     pub hca: HcaConfig,
     /// For `sim:` names.
     pub simulated: Simulated,
+    /// The name of the memory that the adapter shares with others, see [`OpenOptions::memory`].
+    pub memory: Option<String>,
 }
 
 impl OpenOptions {
@@ -91,6 +93,16 @@ impl OpenOptions {
         Some(self)
     }
 
+    /// Has it share its memory with the other adapters of this process that were opened with the same name: memory of one can be
+    /// registered on each, and is pinned and mapped once for all of them. Under VFIO they share a container, each function of which
+    /// reaches by DMA whatever is mapped for one of them; what peers reach is a matter of keys, which each adapter has for itself. All
+    /// of them are reached in the same way: by the kernel's VFIO, by vfio-user, or in the simulator.
+    #[must_use]
+    pub fn memory(mut self, name: impl Into<String>) -> Self {
+        self.memory = Some(name.into());
+        self
+    }
+
     /// Gives a simulated function this MAC.
     #[must_use]
     pub const fn mac(mut self, mac: [u8; 6]) -> Self {
@@ -127,7 +139,7 @@ pub enum OpenError {
     },
     /// The name says something about the adapter that is not understood.
     #[error(
-        "{name}: option {option:?}: options are address=IP, neighbour=IP/MAC, endpoints=N, vectors=N and, for sim: names, mac=MAC, profile=NAME and link=unix:PATH, a comma before each (DAT_PROVIDER_NOT_FOUND)"
+        "{name}: option {option:?}: options are address=IP, neighbour=IP/MAC, endpoints=N, vectors=N, memory=NAME and, for sim: names, mac=MAC, profile=NAME and link=unix:PATH, a comma before each (DAT_PROVIDER_NOT_FOUND)"
     )]
     BadOption {
         /// The whole name.
@@ -330,22 +342,26 @@ fn reach(
             option: format!("{:?}", options.simulated),
         });
     }
+    let failed = |error| OpenError::Function {
+        name: name.to_owned(),
+        error,
+    };
     if let Some(socket) = name
         .strip_prefix("vfio-user:")
         .filter(|rest| !rest.is_empty())
     {
-        let function = Function::vfio_user(socket).map_err(|error| OpenError::Function {
-            name: name.to_owned(),
-            error,
-        })?;
-        return Ok((function, None));
+        let function = sharing(options, |space| match space {
+            Some(space) => Function::vfio_user_in(socket, space),
+            None => Function::vfio_user(socket),
+        });
+        return Ok((function.map_err(failed)?, None));
     }
     if name.parse::<PciAddress>().is_ok() {
-        let function = Function::vfio(name).map_err(|error| OpenError::Function {
-            name: name.to_owned(),
-            error,
-        })?;
-        return Ok((function, None));
+        let function = sharing(options, |space| match space {
+            Some(space) => Function::vfio_in(name, space),
+            None => Function::vfio(name),
+        });
+        return Ok((function.map_err(failed)?, None));
     }
     let Some(simulated) = name.strip_prefix("sim:").filter(|rest| !rest.is_empty()) else {
         return Err(OpenError::NotFound {
@@ -380,7 +396,7 @@ fn reach(
             )));
         }
         if let Some(function) = known.and_then(|known| known.function.upgrade()) {
-            return Ok((driven(function, 0)?, Some(fabric)));
+            return Ok((driven(function, 0, options)?, Some(fabric)));
         }
         let mac = known.map_or(own_mac, |known| known.mac);
         let kind = kind_of(name, mac, &options.simulated)?;
@@ -391,7 +407,7 @@ fn reach(
             function: Arc::downgrade(&function),
         };
         wired.insert(simulated.to_owned(), laid);
-        return Ok((driven(function, 0)?, Some(fabric)));
+        return Ok((driven(function, 0, options)?, Some(fabric)));
     }
     let (card, place) = crate::name::on_card(simulated);
     let virtual_functions = match place {
@@ -458,7 +474,7 @@ fn reach(
         }
     };
     // The table keeps one handle. It stays locked meanwhile: two openings at once count each other's.
-    Ok((driven(function, 1)?, Some(fabric)))
+    Ok((driven(function, 1, options)?, Some(fabric)))
 }
 
 /// What is done to a simulated function of this process from outside.
@@ -564,16 +580,42 @@ pub(crate) fn open_device<D: Device + 'static>(
     kept: usize,
     options: &OpenOptions,
 ) -> Result<Ia, OpenError> {
-    bring_up(driven(function, kept)?, options)
+    bring_up(driven(function, kept, options)?, options)
 }
 
 /// A device of this process that nobody drives, as a function.
-fn driven<D: Device + 'static>(function: Arc<D>, kept: usize) -> Result<Function, OpenError> {
+fn driven<D: Device + 'static>(
+    function: Arc<D>,
+    kept: usize,
+    options: &OpenOptions,
+) -> Result<Function, OpenError> {
     let name = function.name().to_owned();
     if Arc::strong_count(&function) > kept + 1 {
         return Err(OpenError::InUse { name });
     }
-    Function::in_process(function).map_err(|error| OpenError::Function { name, error })
+    let opened = sharing(options, |space| match space {
+        Some(space) => Function::in_process_in(function, space),
+        None => Function::in_process(function),
+    });
+    opened.map_err(|error| OpenError::Function { name, error })
+}
+
+/// I/O address spaces by the names that adapters were opened with.
+static SPACES: Mutex<BTreeMap<String, DmaSpace>> = Mutex::new(BTreeMap::new());
+
+/// Opens a function in the I/O address space of the name in its options: the first of that name in one of its own.
+fn sharing(
+    options: &OpenOptions,
+    open: impl FnOnce(Option<&DmaSpace>) -> Result<Function, FunctionError>,
+) -> Result<Function, FunctionError> {
+    let Some(name) = &options.memory else {
+        return open(None);
+    };
+    let mut spaces = SPACES.lock().unwrap_or_else(PoisonError::into_inner);
+    spaces.retain(|_, space| space.is_open());
+    let function = open(spaces.get(name))?;
+    spaces.insert(name.clone(), function.dma_space());
+    Ok(function)
 }
 
 fn bring_up(function: Function, options: &OpenOptions) -> Result<Ia, OpenError> {

@@ -253,10 +253,31 @@ fn memory_that_is_kept_is_not_given_out_again_and_goes_with_the_arena() {
 #[test]
 fn memory_kept_after_its_arena_has_gone_is_freed() {
     let device = Double::new();
-    let arena = DmaArena::with_chunk_bytes(&device.function(), 8192).unwrap();
+    let function = device.function();
+    let arena = DmaArena::with_chunk_bytes(&function, 8192).unwrap();
     let buffer = arena.alloc(4096, 4096).unwrap();
     drop(arena);
     assert_eq!(device.mappings().len(), 1, "the buffer is in use");
     buffer.arena().keep(buffer);
     assert_eq!(device.mappings(), []);
+}
+
+#[test]
+fn memory_that_outlives_its_function_is_not_mapped_for_it_any_more() {
+    let device = Double::new();
+    let arena = DmaArena::with_chunk_bytes(&device.function(), 8192).unwrap();
+    let buffer = arena.alloc(4096, 4096).unwrap();
+    drop(arena);
+    assert_eq!(device.mappings(), []);
+    buffer.store_u8(0, 1);
+    // The next opening may map there.
+    let again = DmaArena::with_chunk_bytes(&device.function(), 8192).unwrap();
+    let other = again.alloc(4096, 4096).unwrap();
+    assert_eq!(other.iova(), buffer.iova());
+    drop(buffer);
+    assert_eq!(
+        device.mappings().len(),
+        1,
+        "which is not the first one's to take back"
+    );
 }

@@ -4,12 +4,12 @@
 //! interrupt vectors than asked for.
 
 use core::mem::offset_of;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 use vfio_bindings::bindings::vfio::{
     VFIO_API_VERSION, VFIO_IRQ_INFO_EVENTFD, VFIO_PCI_MSIX_IRQ_INDEX, VFIO_TYPE1v2_IOMMU,
-    vfio_iommu_type1_info, vfio_region_info,
+    vfio_group_status, vfio_iommu_type1_info, vfio_region_info,
 };
 
 use super::dma::Iommu;
@@ -97,6 +97,23 @@ impl Asking<'_> {
             return Err(self.unusable(Request::CheckExtension, what));
         }
         Ok(())
+    }
+
+    /// Whether a group is viable, and in a container.
+    pub(super) fn group_flags(&self, group: BorrowedFd<'_>) -> Result<u32, VfioError> {
+        let status = self.message(
+            group,
+            Request::GroupGetStatus,
+            Message::new(size_of::<vfio_group_status>()),
+        )?;
+        Ok(status.field(offset_of!(vfio_group_status, flags)))
+    }
+
+    /// The device, of its group.
+    pub(super) fn device(&self, group: BorrowedFd<'_>) -> Result<OwnedFd, VfioError> {
+        self.system
+            .device_fd(group, self.address)
+            .map_err(|errno| self.refused(Request::GroupGetDeviceFd, String::new(), errno))
     }
 
     pub(super) fn iommu(&self, container: BorrowedFd<'_>) -> Result<Iommu, VfioError> {

@@ -3,29 +3,30 @@
 //! Order matters, and is the kernel's (`Documentation/driver-api/vfio.rst`): the group joins the container, the
 //! container gets its IOMMU, and only then is the group asked for the device. BARs are mapped with memory decoding on,
 //! because touching them while it is off is a SIGBUS. Down again: no bus mastering, so that nothing is in flight; no
-//! interrupts; then the device, the group and the container are closed, in that order. A BAR that is still
+//! interrupts; what is mapped is taken back by hand, for a BAR that somebody still holds keeps the group in the container;
+//! then the device, the group and the container are closed, in that order. A BAR that is still
 //! mapped keeps the device open until it goes. The kernel resets the function when the last descriptor is closed.
 //!
-//! DMA memory is kept here from mapping to unmapping, so that its addresses are not used for anything else meanwhile.
+//! A function can join the container of another one instead of getting one of its own ([`super::container`]).
 
 use core::mem::offset_of;
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use vfio_bindings::bindings::vfio::{
     VFIO_DEVICE_FLAGS_PCI, VFIO_GROUP_FLAGS_CONTAINER_SET, VFIO_GROUP_FLAGS_VIABLE,
     VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_ERR_IRQ_INDEX, VFIO_PCI_MSIX_IRQ_INDEX,
-    VFIO_PCI_REQ_IRQ_INDEX, VFIO_TYPE1v2_IOMMU, vfio_device_info, vfio_group_status,
+    VFIO_PCI_REQ_IRQ_INDEX, VFIO_TYPE1v2_IOMMU, vfio_device_info,
 };
 
 use super::ask::Asking;
 use super::config::Window;
-use super::dma::{Iommu, map_message, unmap_message, unmapped_bytes};
-use super::error::{VfioError, advice, container_advice, group_advice};
+use super::container::Container;
+use super::error::{VfioError, container_advice, group_advice};
 use super::group::{PciAddress, Roots};
 use super::sys::{Argument, Message, Request, System};
 use crate::interrupt::{Interrupt, Notices};
@@ -54,20 +55,32 @@ pub struct VfioFds {
     pub device: Option<OwnedFd>,
 }
 
+/// Opens a file of VFIO's.
+fn open(
+    address: &str,
+    system: &dyn System,
+    path: PathBuf,
+    advice: &dyn Fn(Errno, &Path) -> String,
+) -> Result<OwnedFd, VfioError> {
+    system.open(&path).map_err(|errno| VfioError::Open {
+        address: address.to_owned(),
+        advice: advice(errno, &path),
+        path,
+        errno,
+    })
+}
+
 /// A function under VFIO.
 pub(crate) struct Vfio {
     address: String,
     system: Arc<dyn System>,
     config: Window,
-    iommu: Iommu,
     vectors: usize,
     notices: Notices,
-    /// What the device reaches, by I/O address.
-    mapped: Mutex<BTreeMap<u64, (SharedMemory, usize)>>,
     // Fields drop in this order.
     device: Arc<File>,
-    _group: OwnedFd,
-    container: OwnedFd,
+    group: Arc<OwnedFd>,
+    container: Arc<Container>,
 }
 
 impl Vfio {
@@ -77,28 +90,61 @@ impl Vfio {
         roots: &Roots,
         system: Arc<dyn System>,
     ) -> Result<Self, VfioError> {
-        let group_number = roots.viable_group(address)?;
+        let number = roots.viable_group(address)?;
         let address = address.to_string();
-        let open = |path: std::path::PathBuf, advice: &dyn Fn(Errno) -> String| {
-            system.open(&path).map_err(|errno| VfioError::Open {
-                address: address.clone(),
-                advice: advice(errno),
-                path,
-                errno,
-            })
-        };
-        let container = open(roots.dev.join("vfio"), &|errno| {
+        let path = roots.dev.join("vfio");
+        let container = open(&address, &*system, path, &|errno, _| {
             container_advice(errno).to_owned()
         })?;
-        let path = roots.dev.join(group_number.to_string());
-        let group = open(path.clone(), &|errno| group_advice(errno, &path))?;
+        let path = roots.dev.join(number.to_string());
+        let group = open(&address, &*system, path, &group_advice)?;
 
         let fds = VfioFds {
             container,
             group,
             device: None,
         };
-        Self::from_fds(address, roots, system, fds)
+        let vfio = Self::from_fds(address, roots, system, fds)?;
+        vfio.container.joined(number, &vfio.group);
+        Ok(vfio)
+    }
+
+    /// Opens a function in a container that has an IOMMU already, and functions that are open.
+    pub(crate) fn join(
+        address: PciAddress,
+        roots: &Roots,
+        container: &Arc<Container>,
+    ) -> Result<Self, VfioError> {
+        let number = roots.viable_group(address)?;
+        let address = address.to_string();
+        let system = Arc::clone(&container.system);
+        let ask = Asking {
+            address: &address,
+            system: &*system,
+        };
+        let group = match container.group(number) {
+            Some(group) => group,
+            None => {
+                let path = roots.dev.join(number.to_string());
+                let group = open(&address, &*system, path, &group_advice)?;
+                if ask.group_flags(group.as_fd())? & VFIO_GROUP_FLAGS_VIABLE == 0 {
+                    return Err(roots.not_viable(&address));
+                }
+                let joined = Argument::Fd(container.fd());
+                ask.plain(group.as_fd(), Request::GroupSetContainer, joined)?;
+                Arc::new(group)
+            }
+        };
+        let device = ask.device(group.as_fd())?;
+        container.ask_again()?;
+        container.joined(number, &group);
+        Self::driven(
+            address.clone(),
+            system,
+            Arc::clone(container),
+            group,
+            device,
+        )
     }
 
     /// Takes over what was opened: the group, or the device itself.
@@ -122,6 +168,22 @@ impl Vfio {
             Some(device) => device,
             None => Self::device_of_group(&ask, roots, container.as_fd(), group.as_fd())?,
         };
+        let container = Arc::new(Container::new(&address, Arc::clone(&system), container)?);
+        Self::driven(address.clone(), system, container, Arc::new(group), device)
+    }
+
+    /// Prepares a device for its driver.
+    fn driven(
+        address: String,
+        system: Arc<dyn System>,
+        container: Arc<Container>,
+        group: Arc<OwnedFd>,
+        device: OwnedFd,
+    ) -> Result<Self, VfioError> {
+        let ask = Asking {
+            address: &address,
+            system: &*system,
+        };
         let device = Arc::new(File::from(device));
         let info = ask.message(
             device.as_fd(),
@@ -133,7 +195,6 @@ impl Vfio {
             let what = format!("flags {flags:#x}: not a PCI device");
             return Err(ask.unusable(Request::DeviceGetInfo, what));
         }
-        let iommu = ask.iommu(container.as_fd())?;
         let region = ask.region(device.as_fd(), VFIO_PCI_CONFIG_REGION_INDEX)?;
         let config = Window {
             address: address.clone(),
@@ -153,12 +214,10 @@ impl Vfio {
             address,
             system,
             config,
-            iommu,
             vectors,
             notices,
-            mapped: Mutex::default(),
             device,
-            _group: group,
+            group,
             container,
         })
     }
@@ -170,12 +229,7 @@ impl Vfio {
         container: BorrowedFd<'_>,
         group: BorrowedFd<'_>,
     ) -> Result<OwnedFd, VfioError> {
-        let status = ask.message(
-            group,
-            Request::GroupGetStatus,
-            Message::new(size_of::<vfio_group_status>()),
-        )?;
-        let flags: u32 = status.field(offset_of!(vfio_group_status, flags));
+        let flags = ask.group_flags(group)?;
         if flags & VFIO_GROUP_FLAGS_VIABLE == 0 {
             return Err(roots.not_viable(ask.address));
         }
@@ -184,9 +238,7 @@ impl Vfio {
             let kind = Argument::Number(VFIO_TYPE1v2_IOMMU);
             ask.plain(container, Request::SetIommu, kind)?;
         }
-        ask.system
-            .device_fd(group, ask.address)
-            .map_err(|errno| ask.refused(Request::GroupGetDeviceFd, String::new(), errno))
+        ask.device(group)
     }
 
     fn ask(&self) -> Asking<'_> {
@@ -213,13 +265,13 @@ impl Vfio {
         self.notices.clone()
     }
 
-    /// Mappings that can still be made, if the kernel says how many.
-    pub(crate) fn dma_mappings_left(&self) -> Option<u32> {
-        self.ask().iommu(self.container.as_fd()).ok()?.available
+    /// The I/O address space it is in.
+    pub(crate) const fn container(&self) -> &Arc<Container> {
+        &self.container
     }
 
     pub(crate) fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
-        self.iommu.ranges.clone()
+        self.container.iommu().ranges
     }
 
     /// A BAR, mapped where it can be; with it the way to the rest, if there is a rest. `None`: there is no such BAR.
@@ -267,116 +319,11 @@ impl Vfio {
         self.ask()
             .set_irqs(self.device.as_fd(), VFIO_PCI_MSIX_IRQ_INDEX, vectors)
     }
-
-    pub(crate) fn dma_map(
-        &self,
-        iova: u64,
-        memory: &SharedMemory,
-        offset: usize,
-        bytes: usize,
-    ) -> Result<(), VfioError> {
-        let part = memory.part(offset, bytes);
-        let address = part.address() as u64;
-        let mut message = map_message(address, iova, bytes as u64);
-        let mut mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = self.system.ioctl(
-            self.container.as_fd(),
-            Request::IommuMapDma,
-            Argument::Message(&mut message),
-        );
-        match result {
-            Ok(_) => {
-                mapped.insert(iova, (part, bytes));
-                Ok(())
-            }
-            Err(errno) => {
-                drop(mapped);
-                Err(self.map_refused(iova, address, bytes, errno))
-            }
-        }
-    }
-
-    /// Why a mapping was refused; two of the reasons are limits, which are looked up for the text.
-    #[expect(
-        clippy::wildcard_enum_match_arm,
-        reason = "errno has more values than VFIO has uses for"
-    )]
-    fn map_refused(&self, iova: u64, address: u64, bytes: usize, errno: Errno) -> VfioError {
-        let request = Request::IommuMapDma;
-        let advice = match errno {
-            Errno::ENOMEM => self.memory_advice(bytes as u64),
-            Errno::ENOSPC => {
-                let told = |count: Option<u32>| {
-                    count.map_or_else(|| "an unknown number".to_owned(), |count| count.to_string())
-                };
-                format!(
-                    "{} mappings are left of {}: raise dma_entry_limit of vfio_iommu_type1 (/sys/module/vfio_iommu_type1/parameters)",
-                    told(self.dma_mappings_left()),
-                    told(self.iommu.available),
-                )
-            }
-            Errno::EINVAL => format!(
-                "{}; they are {}, with pages of {:#x} bytes",
-                advice(request, errno, &self.address),
-                self.iommu.ranges_in_words(),
-                self.iommu.page_bytes
-            ),
-            _ => advice(request, errno, &self.address),
-        };
-        VfioError::Refused {
-            address: self.address.clone(),
-            request: request.name(),
-            detail: format!(" of {bytes:#x} bytes at {address:#x} as IOVA {iova:#x}"),
-            errno,
-            advice,
-        }
-    }
-
-    /// What to do about memory that could not be pinned: `bytes` more than is locked now.
-    fn memory_advice(&self, bytes: u64) -> String {
-        let (limit, locked) = self.system.locked_memory();
-        let needed = locked.saturating_add(bytes);
-        match limit {
-            Some(limit) if limit < needed => format!(
-                "{locked} bytes are locked, and {bytes} more need a limit of at least {needed}; it is {limit}: raise it with ulimit -l {}, LimitMEMLOCK= or limits.conf (memlock)",
-                needed.div_ceil(1024)
-            ),
-            Some(_) | None => format!(
-                "the limit of locked memory allows {needed} bytes, so it is memory itself that is short: for the pages, or for the IOMMU's tables (see dmesg)"
-            ),
-        }
-    }
-
-    /// Takes back one mapping. The memory is let go of only when the kernel says that all of it is unmapped.
-    pub(crate) fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), VfioError> {
-        let request = Request::IommuUnmapDma;
-        let detail = || format!(" of {bytes:#x} bytes at IOVA {iova:#x}");
-        let mut mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
-        // The kernel would unmap several mappings in the range at once; ours are taken back one by one.
-        if mapped.get(&iova).is_none_or(|&(_, known)| known != bytes) {
-            let what = format!("nothing was mapped exactly there{}", detail());
-            return Err(self.ask().unusable(request, what));
-        }
-        let mut message = unmap_message(iova, bytes as u64);
-        self.system
-            .ioctl(
-                self.container.as_fd(),
-                request,
-                Argument::Message(&mut message),
-            )
-            .map_err(|errno| self.ask().refused(request, detail(), errno))?;
-        let done = unmapped_bytes(&message);
-        if done != bytes as u64 {
-            let what = format!("only {done:#x} bytes were unmapped{}", detail());
-            return Err(self.ask().unusable(request, what));
-        }
-        mapped.remove(&iova);
-        Ok(())
-    }
 }
 
-impl Drop for Vfio {
-    fn drop(&mut self) {
+impl Vfio {
+    /// No bus mastering, so that nothing is in flight, and no interrupts. What is mapped is taken back next.
+    pub(crate) fn quieten(&self) {
         let mut command = [0];
         let quiet = self
             .config
@@ -396,25 +343,6 @@ impl Drop for Vfio {
         for (index, _) in indices.into_iter().filter(|&(_, set)| set) {
             if let Err(error) = self.ask().set_irqs(self.device.as_fd(), index, &[]) {
                 tracing::debug!("closing: {error}");
-            }
-        }
-        // The container is about to go, and every mapping of it with it; until then the memory stays where it is. A
-        // BAR somebody still holds keeps the group in the container, so they are taken back by hand.
-        let left: Vec<(u64, usize)> = self
-            .mapped
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-            .map(|(&iova, &(_, bytes))| (iova, bytes))
-            .collect();
-        for (iova, bytes) in left {
-            if let Err(error) = self.dma_unmap(iova, bytes) {
-                tracing::error!("closing: {error}; the memory is leaked");
-                let mapped = self
-                    .mapped
-                    .get_mut()
-                    .unwrap_or_else(PoisonError::into_inner);
-                std::mem::forget(mapped.remove(&iova));
             }
         }
     }

@@ -11,6 +11,7 @@
 
 mod ask;
 mod config;
+mod container;
 mod device;
 mod dma;
 mod error;
@@ -22,6 +23,7 @@ mod sys;
 mod tests;
 
 pub(crate) use config::Window;
+pub(crate) use container::Container;
 pub(crate) use device::Vfio;
 pub use device::VfioFds;
 pub use error::VfioError;

@@ -26,7 +26,7 @@ use super::dma::Iommu;
 use super::region::Region;
 use super::sys::{Argument, Message, Request, System};
 use super::*;
-use crate::error::MemoryError;
+use crate::error::{FunctionError, MemoryError};
 use crate::function::Function;
 use crate::mapping::Area;
 use crate::memory::SharedMemory;
@@ -35,6 +35,7 @@ use crate::{DmaArena, Iova, IovaAllocator};
 
 mod handed_in;
 mod refusals;
+mod shared;
 
 const ADDRESS: &str = "0000:3b:00.2";
 const BAR_BYTES: u64 = 0x4000;
@@ -313,7 +314,7 @@ fn open(fake: Fake) -> Result<(Arc<Fake>, Function), VfioError> {
     let fake = Arc::new(fake);
     let system: Arc<dyn System> = fake.clone();
     let vfio = Vfio::open(ADDRESS.parse().unwrap(), &roots, system)?;
-    Ok((fake, Function::from_vfio(vfio)))
+    Ok((fake, Function::from_vfio(vfio).unwrap()))
 }
 
 #[test]

@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use nix::errno::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::client_memory::ANNOUNCED_MAPPINGS;
 use super::error::VfioUserError;
 use super::message::{
     self as wire, Command, DeviceInfo, DmaMap, DmaUnmap, IrqInfo, RegionAccess, RegionInfo,
@@ -53,9 +54,13 @@ impl Connection {
 /// A connection to a server.
 pub(crate) struct Client {
     path: PathBuf,
+    /// What the function is called.
+    name: String,
     connection: Mutex<Connection>,
     /// Descriptors the server takes with one message.
     max_fds: usize,
+    /// Mappings the server says it takes.
+    most_mappings: usize,
     vectors: usize,
     notices: Notices,
 }
@@ -74,11 +79,13 @@ impl Client {
         let socket = Socket::new(stream).map_err(failed("setsockopt"))?;
         let mut client = Self {
             path: path.to_owned(),
+            name: format!("vfio-user:{}", path.display()),
             connection: Mutex::new(Connection {
                 socket: Ok(socket),
                 next_id: 0,
             }),
             max_fds: 1,
+            most_mappings: ANNOUNCED_MAPPINGS,
             vectors: 0,
             notices: Notices::default(),
         };
@@ -111,6 +118,8 @@ impl Client {
         self.max_fds = wire::capability(json, "max_msg_fds")
             .unwrap_or(1)
             .clamp(1, wire::MAX_FDS);
+        // Without a word it is as many as here ("max_dma_maps", optional).
+        self.most_mappings = wire::capability(json, "max_dma_maps").unwrap_or(ANNOUNCED_MAPPINGS);
         Ok(())
     }
 
@@ -171,6 +180,16 @@ impl Client {
     /// The socket's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What the function is called.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Mappings it may have at a time.
+    pub(crate) fn most_mappings(&self) -> u32 {
+        u32::try_from(self.most_mappings).unwrap_or(u32::MAX)
     }
 
     /// MSI-X vectors the function has.

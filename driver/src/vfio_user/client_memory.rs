@@ -244,6 +244,20 @@ mod tests {
         request
     }
 
+    #[test]
+    fn a_mapping_is_not_cut_in_two() {
+        let (device, mut memory) = (Double::new(), ClientMemory::default());
+        let bytes = DMA_PAGE as u64;
+        let mut request = page(1);
+        request.size = (2 * bytes).into();
+        assert_eq!(memory.map(&device, &request, None), Ok(()));
+        for page in [1, 2] {
+            let refused = memory.unmap(&device, page * bytes, bytes);
+            assert_eq!(refused, Err(Errno::EINVAL), "{page}");
+        }
+        assert_eq!(memory.unmap(&device, bytes, 2 * bytes), Ok(2 * bytes));
+    }
+
     /// Linux' IOMMU driver in a guest maps page by page what is scattered: 256 MiB of a completion queue of 2^22 entries
     /// (`log_max_cq_sz` 22) were one mapping too many for the limit that VERSION announces.
     #[test]

@@ -133,6 +133,8 @@ fn what_the_adapter_says_it_has_can_be_had() {
     ] {
         assert_ne!(limit, 0, "{name}");
     }
+    // One mapping each, if they are of a program's own memory: `dma_entry_limit` of Linux `vfio_iommu_type1` is 65,535.
+    assert!(ia.max_lmrs < 65_535, "{}", ia.max_lmrs);
 }
 
 /// Clauses: IAQ-3.

@@ -1,12 +1,12 @@
 //! Regions: what they are made of, what they tell, and how they end.
 
 use udapl::{
-    CloseFlags, DtoStatus, LmrParam, MemPrivFlags, MemType, OpenError, ReturnType, Subtype,
+    CloseFlags, DtoCookie, DtoStatus, LmrParam, MemPrivFlags, MemType, ReturnType, Subtype,
 };
 
 use crate::support::rdma::Rdma;
 use crate::support::windows::BOTH_WAYS;
-use crate::support::{A, B, Buffer, NONE, Pair, PairConfig, pattern, refused};
+use crate::support::{A, B, Buffer, NONE, Pair, PairConfig, Side, pattern, refused};
 
 const ID: [u8; 40] = *b"forty bytes, and every one of them count";
 
@@ -200,12 +200,52 @@ fn memory_of_another_adapter_is_refused_by_name() {
         assert!(why.contains("sim:0") && why.contains("sim:1"), "{why}");
     }
     b.ia.lmr_create(own, b.pz, rights).expect("its own");
-    // Memory of an adapter that was closed cannot be given to its next opening either: there is none before it is dropped.
+    // Memory of an adapter that was closed is none of its next opening, which begins with I/O addresses of its own.
     udapl::ia_close(a.ia, CloseFlags::Abrupt).expect("closes");
-    let again = pair.fabric.open(A).map(drop);
-    assert!(matches!(again, Err(OpenError::InUse { .. })), "{again:?}");
-    drop(theirs);
-    pair.fabric.open(A).expect("opens");
+    let mut again = pair.fabric.open(A).expect("opens");
+    let pz = again.pz_create().expect("a PZ");
+    let made = again.lmr_create(theirs, pz, rights);
+    refused(made, ReturnType::InvalidParameter);
+    let why = again.last_device_error().expect("a reason").to_owned();
+    assert!(why.contains("earlier opening of sim:0"), "{why}");
+}
+
+/// Two adapters that were opened with memory in common: what was allocated through one is registered on both, and each has keys of
+/// its own for it.
+#[test]
+fn memory_in_common_is_registered_on_both_adapters_and_moves_between_them() {
+    let mut config = PairConfig::default();
+    config.options = config.options.map(|options| options.memory("in common"));
+    let mut pair = Pair::unconnected(&config);
+    pair.connect();
+    let memory = udapl::alloc(&pair.sides[A].ia, 8192).expect("memory");
+    let rights = MemPrivFlags::all();
+    let [from, to] = [A, B].map(|side| {
+        let Side { ia, pz, .. } = &mut pair.sides[side];
+        let lmr = ia.lmr_create(memory.clone(), *pz, rights).expect("its own");
+        Buffer {
+            memory: memory.clone(),
+            lmr,
+            bytes: 8192,
+        }
+    });
+    assert_eq!(from.lmr.registered_address, to.lmr.registered_address);
+    from.write(0, &pattern(3, 4096));
+    let ep = pair.sides[A].ep;
+    let there = to.remote(4096, 4096);
+    pair.sides[A]
+        .ia
+        .ep_post_rdma_write(ep, &[from.part(0, 4096)], DtoCookie(1), &there, NONE)
+        .expect("a write");
+    assert_eq!(pair.wait_request(A).status, DtoStatus::Success);
+    assert_eq!(memory.read(4096, 4096), Ok(pattern(3, 4096)));
+    // The end of one registration, and of the adapter that the memory came from, is not the other's.
+    let Pair { fabric, sides, .. } = pair;
+    let [a, mut b] = sides;
+    udapl::ia_close(a.ia, CloseFlags::Abrupt).expect("closes");
+    b.ia.lmr_query(to.lmr.lmr).expect("as it was");
+    b.ia.lmr_create(memory, b.pz, rights).expect("once more");
+    fabric.open(A).expect("opens, with memory of its own");
 }
 
 /// The low byte of a key is drawn: a key does not tell its neighbours, nor one opening the next one's.

@@ -12,7 +12,7 @@ fn take_over(fake: Fake, device: Option<OwnedFd>) -> Result<Arc<Fake>, VfioError
     };
     let system: Arc<dyn System> = fake.clone();
     let vfio = Vfio::from_fds(ADDRESS.to_owned(), &roots, system, fds)?;
-    let function = Function::from_vfio(vfio);
+    let function = Function::from_vfio(vfio).unwrap();
     assert_eq!(function.name(), ADDRESS);
     assert_eq!(function.config_read_u16(4).unwrap(), 2, "memory decoding");
     Ok(fake)

@@ -1,0 +1,199 @@
+//! What stands behind a function: the three ways to reach one, and what is done in each of them to its configuration space and its
+//! memory.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use crate::dma::Iova;
+use crate::error::FunctionError;
+use crate::function::Device;
+use crate::memory::SharedMemory;
+use crate::space::MOST_MAPPINGS;
+use crate::vfio::Vfio;
+use crate::vfio_user::{Client, VfioUserError};
+
+/// Command register (PCI base specification, "Type 0 configuration space header").
+pub(crate) const CONFIG_COMMAND: u16 = 0x04;
+/// The function answers memory accesses to its BARs.
+const COMMAND_MEMORY_SPACE: u16 = 1 << 1;
+/// The function may start DMA and send interrupts.
+const COMMAND_BUS_MASTER: u16 = 1 << 2;
+
+/// I/O addresses used with a function in another process, which vfio-user has no question for: 39 bits, as the
+/// smallest IOMMUs have, without the window of the interrupt controller.
+const REMOTE_IOVA: [RangeInclusive<u64>; 2] = [0..=0xfedf_ffff, 0xfef0_0000..=0x7f_ffff_ffff];
+
+/// What stands behind a function. Clones reach the same one.
+#[derive(Clone)]
+pub(crate) enum Backend {
+    /// A model in this process.
+    InProcess(Arc<dyn Device>),
+    /// A process behind a socket.
+    VfioUser(Arc<Client>),
+    /// The kernel's VFIO.
+    Vfio(Arc<Vfio>),
+}
+
+impl Backend {
+    /// What the function is called, for messages.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::InProcess(device) => device.name(),
+            Self::VfioUser(client) => client.name(),
+            Self::Vfio(vfio) => vfio.address(),
+        }
+    }
+
+    /// Whether both are the same opening.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::InProcess(one), Self::InProcess(other)) => {
+                std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
+            }
+            (Self::VfioUser(one), Self::VfioUser(other)) => Arc::ptr_eq(one, other),
+            (Self::Vfio(one), Self::Vfio(other)) => Arc::ptr_eq(one, other),
+            (Self::InProcess(_) | Self::VfioUser(_) | Self::Vfio(_), _) => false,
+        }
+    }
+
+    /// The error of a function in another process.
+    pub(crate) fn remote(&self) -> impl Fn(VfioUserError) -> FunctionError {
+        |source| FunctionError::VfioUser {
+            name: self.name().to_owned(),
+            source: Box::new(source),
+        }
+    }
+
+    /// I/O addresses that can be mapped.
+    pub(crate) fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
+        match self {
+            Self::InProcess(device) => device.iova_ranges(),
+            Self::VfioUser(_) => REMOTE_IOVA.to_vec(),
+            Self::Vfio(vfio) => vfio.iova_ranges(),
+        }
+    }
+
+    /// Reads configuration space, inside it.
+    pub(crate) fn config_read(&self, offset: u16, out: &mut [u8]) -> Result<(), FunctionError> {
+        match self {
+            Self::InProcess(device) => device.config_read(offset, out),
+            Self::VfioUser(client) => client.config_read(offset, out).map_err(self.remote())?,
+            Self::Vfio(vfio) => vfio
+                .config()
+                .read(u64::from(offset), out)
+                .map_err(Box::new)?,
+        }
+        Ok(())
+    }
+
+    /// Writes configuration space, inside it.
+    pub(crate) fn config_write(&self, offset: u16, data: &[u8]) -> Result<(), FunctionError> {
+        match self {
+            Self::InProcess(device) => device.config_write(offset, data),
+            Self::VfioUser(client) => client.config_write(offset, data).map_err(self.remote())?,
+            Self::Vfio(vfio) => vfio
+                .config()
+                .write(u64::from(offset), data)
+                .map_err(Box::new)?,
+        }
+        Ok(())
+    }
+
+    /// Switches BAR decoding and bus mastering on; or bus mastering off, which leaves the registers reachable.
+    #[expect(
+        clippy::little_endian_bytes,
+        reason = "configuration space is little-endian"
+    )]
+    pub(crate) fn set_bus_master(&self, on: bool) -> Result<(), FunctionError> {
+        let mut command = [0; 2];
+        self.config_read(CONFIG_COMMAND, &mut command)?;
+        let command = u16::from_le_bytes(command);
+        let wanted = if on {
+            command | COMMAND_MEMORY_SPACE | COMMAND_BUS_MASTER
+        } else {
+            command & !COMMAND_BUS_MASTER
+        };
+        self.config_write(CONFIG_COMMAND, &wanted.to_le_bytes())
+    }
+
+    /// Whether one more mapping is within the limit, where it is ours to count; `made` there are.
+    pub(crate) fn may_map(
+        &self,
+        iova: Iova,
+        bytes: usize,
+        made: usize,
+    ) -> Result<(), FunctionError> {
+        match self {
+            Self::InProcess(_) if made >= MOST_MAPPINGS as usize => {
+                let reason = format!(
+                    "there are {made} mappings, and no more can be had: so it is under VFIO (dma_entry_limit of vfio_iommu_type1)"
+                );
+                Err(self.dma_refused("dma_map", iova, bytes, reason))
+            }
+            // The kernel counts, and so does a server.
+            Self::InProcess(_) | Self::VfioUser(_) | Self::Vfio(_) => Ok(()),
+        }
+    }
+
+    /// Makes memory reachable at an address.
+    pub(crate) fn dma_map(
+        &self,
+        iova: Iova,
+        memory: &SharedMemory,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), FunctionError> {
+        match self {
+            Self::InProcess(device) => device
+                .dma_map(iova.0, memory.clone(), offset, bytes)
+                .map_err(|reason| self.dma_refused("dma_map", iova, bytes, reason)),
+            Self::VfioUser(client) => client
+                .dma_map(iova.0, memory, offset, bytes)
+                .map_err(self.remote()),
+            Self::Vfio(vfio) => Ok(vfio
+                .container()
+                .dma_map(iova.0, memory, offset, bytes)
+                .map_err(Box::new)?),
+        }
+    }
+
+    /// Takes back one mapping, which was made so.
+    pub(crate) fn dma_unmap(&self, iova: Iova, bytes: usize) -> Result<(), FunctionError> {
+        match self {
+            Self::InProcess(device) => device
+                .dma_unmap(iova.0, bytes)
+                .map_err(|reason| self.dma_refused("dma_unmap", iova, bytes, reason)),
+            Self::VfioUser(client) => client.dma_unmap(iova.0, bytes).map_err(self.remote()),
+            Self::Vfio(vfio) => Ok(vfio
+                .container()
+                .dma_unmap(iova.0, bytes)
+                .map_err(Box::new)?),
+        }
+    }
+
+    /// A mapping that is not taken back, since there is no such one.
+    pub(crate) fn not_unmapped(&self, iova: Iova, bytes: usize, why: &str) -> FunctionError {
+        match self {
+            Self::InProcess(_) | Self::VfioUser(_) => {
+                self.dma_refused("dma_unmap", iova, bytes, why.to_owned())
+            }
+            Self::Vfio(vfio) => Box::new(vfio.container().not_unmapped(iova.0, bytes, why)).into(),
+        }
+    }
+
+    fn dma_refused(
+        &self,
+        operation: &'static str,
+        iova: Iova,
+        bytes: usize,
+        reason: String,
+    ) -> FunctionError {
+        FunctionError::DmaRefused {
+            name: self.name().to_owned(),
+            operation,
+            iova: iova.0,
+            bytes,
+            reason,
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! Lent memory against the device double.
+
+// UNSAFETY: memory of the tests' own is lent.
+
+use super::*;
+use crate::double::Double;
+
+#[test]
+fn the_device_reaches_lent_memory_until_it_is_dropped() {
+    let device = Double::new();
+    let function = device.function();
+    let mut own = vec![0_u8; 10_000];
+    let pointer = own.as_mut_ptr().wrapping_add(13);
+    // SAFETY: `own` outlives `lent`, and is not looked at before it was dropped.
+    let lent = unsafe { LentMemory::new(&function, pointer, 9000) }.unwrap();
+    assert_eq!(lent.len(), 9000);
+    assert_eq!(lent.address(), pointer.addr() as u64);
+    assert_eq!(lent.iova().0 % 4096, lent.address() % 4096);
+    let (memory, at) = device.reach(lent.iova().0 + 8999);
+    memory.store_u8(at, 0x77);
+    assert!(memory.as_fd().is_none());
+    drop(memory);
+    drop(lent);
+    assert_eq!(device.mappings(), vec![]);
+    assert_eq!(own[13 + 8999], 0x77);
+    assert_eq!(own.iter().filter(|&&byte| byte != 0).count(), 1);
+}
+
+#[test]
+fn only_bytes_of_shared_mappings_count_as_shared() {
+    let maps = "7f0000000000-7f0000002000 rw-s 00000000 00:01 5   /memfd:x (deleted)\n\
+                7f0000002000-7f0000003000 rw-p 00000000 00:00 0\n\
+                7f0000003000-7f0000004000 r--s 00000000 00:01 6\n\
+                nonsense\n";
+    let base = 0x7f00_0000_0000;
+    for (from, to, shared) in [
+        (0, 0x2000, 0x2000),
+        (0x10, 0x20, 0x10),
+        (0x1ff0, 0x2010, 0x10),
+        (0x2000, 0x3000, 0),
+        (0x1000, 0x4000, 0x2000),
+        (0x5000, 0x6000, 0),
+    ] {
+        assert_eq!(
+            shared_bytes(maps, base + from, base + to),
+            shared,
+            "{from:#x}..{to:#x}"
+        );
+    }
+}
+
+#[test]
+fn private_memory_is_lent_as_private() {
+    let function = Double::new().function();
+    let mut own = vec![0_u8; 10_000];
+    // SAFETY: `own` outlives `lent`; nobody writes.
+    let lent = unsafe { LentMemory::new(&function, own.as_mut_ptr(), own.len()) }.unwrap();
+    assert!(!lent.is_shared());
+}
+
+#[test]
+fn nothing_cannot_be_lent() {
+    let function = Double::new().function();
+    let mut byte = 0_u8;
+    for (pointer, bytes) in [
+        (std::ptr::null_mut(), 1),
+        (&raw mut byte, 0),
+        (&raw mut byte, usize::MAX),
+        (std::ptr::without_provenance_mut(usize::MAX - 5), 5),
+    ] {
+        // SAFETY: refused before anything is mapped.
+        let refused = unsafe { LentMemory::new(&function, pointer, bytes) };
+        assert!(
+            matches!(refused, Err(DmaError::Request { .. })),
+            "{pointer:?} {bytes:#x}: {refused:?}"
+        );
+    }
+}
+
+#[test]
+fn the_spanning_power_is_the_smallest_page_that_holds_the_range() {
+    for (start, bytes, power) in [
+        (0x1000, 0x1000, 0x1000),
+        (0x1000, 0x2000, 0x4000),
+        (0x2000, 0x2000, 0x2000),
+        (0x7000, 0x2000, 0x1_0000),
+        (GIB - 0x1000, 0x1000, 0x1000),
+        (GIB - 0x1000, 0x2000, GIB),
+        (0, GIB, GIB),
+        (0, 4 * GIB, GIB),
+    ] {
+        assert_eq!(
+            spanning_power(start, bytes),
+            power,
+            "{bytes:#x} at {start:#x}"
+        );
+    }
+}
+
+#[test]
+fn lent_memory_and_its_mapping_lie_the_same_in_the_page_that_spans_them() {
+    let function = Double::new().function();
+    let mut own = vec![0_u8; 3 << 20];
+    // SAFETY: `own` outlives `lent`; nobody writes.
+    let lent = unsafe { LentMemory::new(&function, own.as_mut_ptr(), own.len()) }.unwrap();
+    let memory = lent.lease.mapped.memory();
+    let spanning = spanning_power(memory.address(), memory.len()) as u64;
+    assert!(spanning >= 4 << 20);
+    assert_eq!(lent.iova().0 % spanning, lent.address() % spanning);
+}
+
+/// A heap of whole pages, of which nothing is touched.
+struct Heap(SharedMemory);
+
+impl Heap {
+    fn of_pages(pages: usize) -> Self {
+        Self(SharedMemory::of_this_process(pages * DMA_PAGE).unwrap())
+    }
+
+    /// Lends pages of it.
+    fn lend(&self, function: &Function, pages: Range<usize>) -> Result<Arc<LentMemory>, DmaError> {
+        let (at, bytes) = (pages.start * DMA_PAGE, pages.len() * DMA_PAGE);
+        // SAFETY: the heap outlives what is lent of it, and is never looked at.
+        unsafe { LentMemory::new(function, self.0.pointer(at, bytes).as_ptr(), bytes) }
+    }
+}
+
+/// `DMA_ENTRY_LIMIT` of Linux `drivers/vfio/vfio_iommu_type1.c`.
+#[test]
+fn a_heap_that_is_lent_takes_one_mapping_however_many_regions_are_lent_of_it() {
+    const REGIONS: usize = 70_000;
+    let device = Double::new();
+    let function = device.function();
+    let heap = Heap::of_pages(REGIONS);
+    let whole = heap.lend(&function, 0..REGIONS).unwrap();
+    let regions: Vec<_> = (0..REGIONS)
+        .map(|page| heap.lend(&function, page..page + 1).unwrap())
+        .collect();
+    assert_eq!(device.mappings(), [(whole.iova().0, REGIONS * DMA_PAGE)]);
+    assert_eq!(function.dma_mappings_left(), Some(65_534));
+    for (page, region) in regions.iter().enumerate().step_by(997) {
+        assert_eq!(region.iova(), whole.iova().advance(page * DMA_PAGE));
+        assert_eq!(region.address(), whole.address() + (page * DMA_PAGE) as u64);
+    }
+    let parts: Vec<_> = (0..REGIONS)
+        .map(|page| whole.part(page * DMA_PAGE, 100).unwrap())
+        .collect();
+    drop((whole, regions));
+    assert_eq!(device.mappings().len(), 1, "its parts keep all of it lent");
+    drop(parts);
+    assert_eq!(device.mappings(), []);
+}
+
+/// Every second page, so that no two lie together.
+#[test]
+fn one_mapping_more_than_can_be_had_is_refused_and_room_is_made_by_giving_back() {
+    let device = Double::new();
+    let function = device.function();
+    let heap = Heap::of_pages(2 * 65_536);
+    let mut lent: Vec<_> = (0..65_535)
+        .map(|number| heap.lend(&function, 2 * number..2 * number + 1).unwrap())
+        .collect();
+    assert_eq!(function.dma_mappings_left(), Some(0));
+    let refused = heap.lend(&function, 131_070..131_071).unwrap_err();
+    let text = refused.to_string();
+    assert!(
+        text.contains("65535") && text.contains("dma_entry_limit"),
+        "{text}"
+    );
+    assert_eq!(device.mappings().len(), 65_535);
+    lent.swap_remove(7);
+    lent.push(heap.lend(&function, 131_070..131_071).unwrap());
+    drop(lent);
+    assert_eq!(
+        (device.mappings().len(), function.dma_mappings_left()),
+        (0, Some(65_535))
+    );
+}
+
+#[test]
+fn a_mapping_stays_until_the_last_that_is_lent_through_it_is_given_back() {
+    let device = Double::new();
+    let function = device.function();
+    let heap = Heap::of_pages(8);
+    let whole = heap.lend(&function, 0..8).unwrap();
+    let small = heap.lend(&function, 3..5).unwrap();
+    let again = heap.lend(&function, 0..8).unwrap();
+    assert_eq!(again.iova(), whole.iova());
+    drop((whole, again));
+    assert_eq!(device.mappings().len(), 1);
+    let (memory, at) = device.reach(small.iova().0);
+    assert_eq!(memory.address() + at, heap.0.address() + 3 * DMA_PAGE);
+    drop(small);
+    assert_eq!(device.mappings(), []);
+}
+
+/// What is at an address that was given back may be another page by now.
+#[test]
+fn a_page_that_was_given_back_is_mapped_anew_though_a_mapping_still_has_it() {
+    let device = Double::new();
+    let function = device.function();
+    let heap = Heap::of_pages(8);
+    let whole = heap.lend(&function, 0..8).unwrap();
+    let small = heap.lend(&function, 3..5).unwrap();
+    let first = whole.iova();
+    drop(whole);
+    for (pages, shares) in [
+        (3..4, true),
+        (3..5, true),
+        (2..3, false),
+        (4..6, false),
+        (0..8, false),
+    ] {
+        let later = heap.lend(&function, pages.clone()).unwrap();
+        let same = later.iova() == first.advance(pages.start * DMA_PAGE);
+        assert_eq!(same, shares, "{pages:?}");
+        assert_eq!(
+            device.mappings().len(),
+            if shares { 1 } else { 2 },
+            "{pages:?}"
+        );
+    }
+    drop(small);
+    assert_eq!(device.mappings(), []);
+}
+
+#[test]
+fn memory_lent_to_two_functions_of_a_space_takes_one_mapping() {
+    let devices = [Double::new(), Double::new()];
+    let first = devices[0].function();
+    let second = Arc::new(devices[1].clone());
+    let second = Function::in_process_in(second, &first.dma_space()).unwrap();
+    let mut own = vec![0_u8; 8192];
+    let [one, other] = [&first, &second].map(|function| {
+        // SAFETY: `own` outlives what is lent of it; nobody looks at it.
+        unsafe { LentMemory::new(function, own.as_mut_ptr(), own.len()) }.unwrap()
+    });
+    assert_eq!(one.iova(), other.iova());
+    assert_eq!(devices[1].mappings().len(), 1);
+    drop(one);
+    assert_eq!(devices[0].mappings().len(), 1, "lent once more");
+    drop(other);
+    assert_eq!(devices.map(|device| device.mappings()), [vec![], vec![]]);
+}
+
+#[test]
+fn a_part_is_inside_what_is_lent() {
+    let function = Double::new().function();
+    let heap = Heap::of_pages(2);
+    let whole = heap.lend(&function, 0..2).unwrap();
+    for (offset, bytes) in [(0, 0), (0, 8193), (8192, 1), (usize::MAX, 2)] {
+        let refused = whole.part(offset, bytes);
+        assert!(
+            matches!(refused, Err(DmaError::Request { .. })),
+            "{offset} {bytes}"
+        );
+    }
+    let part = whole.part(100, 8092).unwrap();
+    assert_eq!((part.address(), part.len()), (whole.address() + 100, 8092));
+    assert_eq!(part.iova(), whole.iova().advance(100));
+    assert_eq!(
+        part.part(8091, 1).unwrap().iova(),
+        whole.iova().advance(8191)
+    );
+}
+
+/// The model is, for each mapping, what is lent through it without a break, page by page.
+#[test]
+fn random_leases_share_what_has_been_lent_all_the_time_and_nothing_else() {
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+    const PAGES: usize = 40;
+    for seed in 0..20 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let device = Double::new();
+        let function = device.function();
+        let heap = Heap::of_pages(PAGES);
+        let mut held: Vec<(Arc<LentMemory>, Range<usize>)> = Vec::new();
+        // By the I/O address of a mapping: where its pages begin, and how long each was lent without a break, since when.
+        let mut trusted: BTreeMap<u64, (usize, Vec<bool>)> = BTreeMap::new();
+        for _ in 0..400 {
+            if random.random_bool(0.6) {
+                let start = random.random_range(0..PAGES);
+                let most = if random.random_bool(0.2) { PAGES } else { 6 };
+                let end = (start + random.random_range(1..=most)).min(PAGES);
+                let lent = heap.lend(&function, start..end).unwrap();
+                let mappings = device.mappings();
+                let (at, bytes) = mappings
+                    .iter()
+                    .rfind(|(at, _)| *at <= lent.iova().0)
+                    .copied()
+                    .unwrap();
+                let known = trusted.get(&at);
+                match known {
+                    Some((first, pages)) => assert!(
+                        pages[start - first..end - first].iter().all(|page| *page),
+                        "seed {seed}: {start}..{end} through {at:#x}"
+                    ),
+                    None => {
+                        trusted.insert(at, (start, vec![true; bytes / DMA_PAGE]));
+                    }
+                }
+                held.push((lent, start..end));
+            } else if !held.is_empty() {
+                let (lent, pages) = held.swap_remove(random.random_range(0..held.len()));
+                let mapping = lent.lease.mapped.iova().0;
+                drop(lent);
+                let through = |(other, _): &&(Arc<LentMemory>, Range<usize>)| {
+                    other.lease.mapped.iova().0 == mapping
+                };
+                let (first, there) = trusted.get_mut(&mapping).unwrap();
+                for page in pages {
+                    if !held
+                        .iter()
+                        .filter(through)
+                        .any(|(_, other)| other.contains(&page))
+                    {
+                        there[page - *first] = false;
+                    }
+                }
+                if !held.iter().any(|other| through(&other)) {
+                    trusted.remove(&mapping);
+                }
+            }
+            let mapped: Vec<u64> = device.mappings().iter().map(|(at, _)| *at).collect();
+            let known: Vec<u64> = trusted.keys().copied().collect();
+            assert_eq!(mapped, known, "seed {seed}");
+        }
+        held.clear();
+        assert_eq!(device.mappings(), []);
+    }
+}

@@ -1,0 +1,132 @@
+//! Functions that share an I/O address space, as device doubles.
+
+use super::*;
+use crate::double::Double;
+use crate::function::Function;
+use crate::{DmaArena, DmaMemory, Iova, SharedMemory};
+
+fn beside(device: &Double, first: &Function) -> Result<Function, FunctionError> {
+    Function::in_process_in(Arc::new(device.clone()), &first.dma_space())
+}
+
+#[test]
+fn memory_made_for_one_function_is_reached_by_all_of_its_space_whichever_came_first() {
+    let devices = [Double::new(), Double::new()];
+    let first = devices[0].function();
+    let arena = DmaArena::with_chunk_bytes(&first, 4096).unwrap();
+    let before = arena.alloc(4096, 4096).unwrap();
+    let second = beside(&devices[1], &first).unwrap();
+    let after = DmaArena::with_chunk_bytes(&second, 8192).unwrap();
+    let after = after.alloc(8192, 4096).unwrap();
+    assert_ne!(
+        before.iova(),
+        after.iova(),
+        "one space, one set of addresses"
+    );
+    for buffer in [before, after] {
+        buffer.store_u8(9, 0x5a);
+        for device in &devices {
+            let (memory, at) = device.reach(buffer.iova().0 + 9);
+            assert_eq!(memory.load_u8(at), 0x5a);
+        }
+        let bytes = buffer.len();
+        let memory = DmaMemory::Arena {
+            buffer,
+            offset: 0,
+            bytes,
+        };
+        assert!(memory.is_reached_by(&first) && memory.is_reached_by(&second));
+        assert!(
+            !memory.is_reached_by(&devices[0].function()),
+            "another opening"
+        );
+    }
+    assert!(first.shares_memory_with(&second));
+}
+
+#[test]
+fn a_function_that_goes_leaves_the_others_their_memory_and_takes_none_along() {
+    let devices = [Double::new(), Double::new()];
+    let first = devices[0].function();
+    let second = beside(&devices[1], &first).unwrap();
+    let arena = DmaArena::with_chunk_bytes(&first, 4096).unwrap();
+    let buffer = arena.alloc(4096, 4096).unwrap();
+    drop((first, arena));
+    assert_eq!(devices[0].mappings(), []);
+    assert_eq!(devices[1].mappings(), [(buffer.iova().0, 4096)]);
+    drop(buffer);
+    assert_eq!(devices[1].mappings(), []);
+    // Who has gone may come again, in that space or in one of its own.
+    assert!(beside(&devices[0], &second).is_ok());
+}
+
+#[test]
+fn what_one_function_refuses_is_mapped_for_none() {
+    let devices = [Double::new(), Double::new()];
+    let first = devices[0].function();
+    let _second = beside(&devices[1], &first).unwrap();
+    let memory = SharedMemory::anonymous(4096).unwrap();
+    devices[1].set_stubborn(true);
+    let refused = first.dma_map(Iova(0x1000), &memory, 0, 4096);
+    assert!(
+        matches!(refused, Err(FunctionError::DmaRefused { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(devices[0].mappings(), []);
+    devices[1].set_stubborn(false);
+    first.dma_map(Iova(0x1000), &memory, 0, 4096).unwrap();
+}
+
+#[test]
+fn a_function_that_refuses_what_is_mapped_is_no_member() {
+    let devices = [Double::new(), Double::new()];
+    let first = devices[0].function();
+    let memory = SharedMemory::anonymous(8192).unwrap();
+    first.dma_map(Iova(0x1000), &memory, 0, 4096).unwrap();
+    devices[1].set_stubborn(true);
+    assert!(beside(&devices[1], &first).is_err());
+    devices[1].set_stubborn(false);
+    first.dma_map(Iova(0x2000), &memory, 4096, 4096).unwrap();
+    assert_eq!(devices[1].mappings(), []);
+}
+
+/// Memory that stays mapped for one of them is stopped for all: each has its own keys for it.
+#[test]
+fn memory_that_one_function_does_not_let_go_of_stops_them_all() {
+    const BUS_MASTER: u16 = 4;
+    let devices = [Double::new(), Double::new()];
+    let first = devices[0].function();
+    let second = beside(&devices[1], &first).unwrap();
+    for function in [&first, &second] {
+        function.set_bus_master(true).unwrap();
+    }
+    let arena = DmaArena::with_chunk_bytes(&first, 4096).unwrap();
+    let kept = arena.alloc(64, 64).unwrap();
+    devices[1].set_stubborn(true);
+    drop((kept, arena));
+    for function in [&first, &second] {
+        assert_eq!(function.config_read_u16(4).unwrap() & BUS_MASTER, 0);
+    }
+}
+
+#[test]
+fn a_space_that_nobody_is_in_cannot_be_joined() {
+    let devices = [Double::new(), Double::new()];
+    let first = devices[0].function();
+    let space = first.dma_space();
+    assert!(space.is_open());
+    drop(first);
+    assert!(!space.is_open());
+    let refused = Function::in_process_in(Arc::new(devices[1].clone()), &space).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "double: cannot be opened in the I/O address space of double: no function of it is open any more"
+    );
+    let refused = Function::vfio_in("3b:00.2", &space)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        refused.contains("3b:00.2") && refused.contains("under VFIO"),
+        "{refused}"
+    );
+}

@@ -1,0 +1,194 @@
+//! A container: the I/O address space that the kernel gives to one group, or to several.
+//!
+//! The first group that joins a container gives it its IOMMU, and every further one is attached to that by the kernel, which maps for
+//! it what is mapped (Linux `drivers/vfio/container.c` `vfio_container_attach_group`, `vfio_iommu_type1.c`
+//! `vfio_iommu_type1_attach_group`). What both IOMMUs translate may be less than what the first one did, so the ranges are asked for
+//! again. A group leaves when its file is closed; with the last one go the IOMMU and all mappings.
+//!
+//! A group's file can be open once (`vfio_group_fops_open`), so functions of one group share it.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use nix::errno::Errno;
+
+use super::ask::Asking;
+use super::dma::{Iommu, map_message, unmap_message, unmapped_bytes};
+use super::error::{VfioError, advice};
+use super::sys::{Argument, Request, System};
+use crate::memory::SharedMemory;
+
+/// A container with its IOMMU.
+pub(crate) struct Container {
+    /// The function that it was made for, for messages.
+    address: String,
+    pub(super) system: Arc<dyn System>,
+    /// What the IOMMU can do now.
+    iommu: Mutex<Iommu>,
+    /// The groups in it that are known by number.
+    groups: Mutex<BTreeMap<u32, Weak<OwnedFd>>>,
+    fd: OwnedFd,
+}
+
+impl Container {
+    /// A container that a group has joined.
+    pub(super) fn new(
+        address: &str,
+        system: Arc<dyn System>,
+        fd: OwnedFd,
+    ) -> Result<Self, VfioError> {
+        let ask = Asking {
+            address,
+            system: &*system,
+        };
+        let iommu = ask.iommu(fd.as_fd())?;
+        Ok(Self {
+            address: address.to_owned(),
+            system,
+            iommu: Mutex::new(iommu),
+            groups: Mutex::default(),
+            fd,
+        })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn ask(&self) -> Asking<'_> {
+        Asking {
+            address: &self.address,
+            system: &*self.system,
+        }
+    }
+
+    fn groups(&self) -> MutexGuard<'_, BTreeMap<u32, Weak<OwnedFd>>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The file of a group that is in it, if one of its functions is open.
+    pub(super) fn group(&self, number: u32) -> Option<Arc<OwnedFd>> {
+        self.groups().get(&number)?.upgrade()
+    }
+
+    /// A group has joined.
+    pub(super) fn joined(&self, number: u32, group: &Arc<OwnedFd>) {
+        self.groups().insert(number, Arc::downgrade(group));
+    }
+
+    /// What the IOMMU can do, as it was asked last.
+    pub(super) fn iommu(&self) -> Iommu {
+        let iommu = self.iommu.lock();
+        iommu.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Asks again, since another group may have changed it.
+    pub(super) fn ask_again(&self) -> Result<(), VfioError> {
+        let now = self.ask().iommu(self.fd())?;
+        let mut iommu = self.iommu.lock().unwrap_or_else(PoisonError::into_inner);
+        // How many there were at the start is what the limit is told by.
+        let available = iommu.available;
+        *iommu = Iommu { available, ..now };
+        Ok(())
+    }
+
+    /// Mappings that can still be made, if the kernel says how many.
+    pub(crate) fn mappings_left(&self) -> Option<u32> {
+        self.ask().iommu(self.fd()).ok()?.available
+    }
+
+    pub(crate) fn dma_map(
+        &self,
+        iova: u64,
+        memory: &SharedMemory,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), VfioError> {
+        let address = memory.part(offset, bytes).address() as u64;
+        let mut message = map_message(address, iova, bytes as u64);
+        let argument = Argument::Message(&mut message);
+        self.system
+            .ioctl(self.fd(), Request::IommuMapDma, argument)
+            .map(|_| ())
+            .map_err(|errno| self.map_refused(iova, address, bytes, errno))
+    }
+
+    /// Why a mapping was refused; two of the reasons are limits, which are looked up for the text.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "errno has more values than VFIO has uses for"
+    )]
+    fn map_refused(&self, iova: u64, address: u64, bytes: usize, errno: Errno) -> VfioError {
+        let request = Request::IommuMapDma;
+        let advice = match errno {
+            Errno::ENOMEM => self.memory_advice(bytes as u64),
+            Errno::ENOSPC => {
+                let told = |count: Option<u32>| {
+                    count.map_or_else(|| "an unknown number".to_owned(), |count| count.to_string())
+                };
+                format!(
+                    "{} mappings are left of {}: raise dma_entry_limit of vfio_iommu_type1 (/sys/module/vfio_iommu_type1/parameters)",
+                    told(self.mappings_left()),
+                    told(self.iommu().available),
+                )
+            }
+            Errno::EINVAL => format!(
+                "{}; they are {}, with pages of {:#x} bytes",
+                advice(request, errno, &self.address),
+                self.iommu().ranges_in_words(),
+                self.iommu().page_bytes
+            ),
+            _ => advice(request, errno, &self.address),
+        };
+        VfioError::Refused {
+            address: self.address.clone(),
+            request: request.name(),
+            detail: format!(" of {bytes:#x} bytes at {address:#x} as IOVA {iova:#x}"),
+            errno,
+            advice,
+        }
+    }
+
+    /// What to do about memory that could not be pinned: `bytes` more than is locked now.
+    fn memory_advice(&self, bytes: u64) -> String {
+        let (limit, locked) = self.system.locked_memory();
+        let needed = locked.saturating_add(bytes);
+        match limit {
+            Some(limit) if limit < needed => format!(
+                "{locked} bytes are locked, and {bytes} more need a limit of at least {needed}; it is {limit}: raise it with ulimit -l {}, LimitMEMLOCK= or limits.conf (memlock)",
+                needed.div_ceil(1024)
+            ),
+            Some(_) | None => format!(
+                "the limit of locked memory allows {needed} bytes, so it is memory itself that is short: for the pages, or for the IOMMU's tables (see dmesg)"
+            ),
+        }
+    }
+
+    /// Takes back one mapping, which was made so: the kernel would unmap several in the range at once. An error unless the kernel
+    /// says that all of it is unmapped.
+    pub(crate) fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), VfioError> {
+        let request = Request::IommuUnmapDma;
+        let mut message = unmap_message(iova, bytes as u64);
+        self.system
+            .ioctl(self.fd(), request, Argument::Message(&mut message))
+            .map_err(|errno| self.ask().refused(request, detail(iova, bytes), errno))?;
+        let done = unmapped_bytes(&message);
+        if done != bytes as u64 {
+            let what = format!("only {done:#x} bytes were unmapped{}", detail(iova, bytes));
+            return Err(self.ask().unusable(request, what));
+        }
+        Ok(())
+    }
+
+    /// A mapping that is not taken back, since there is no such one.
+    pub(crate) fn not_unmapped(&self, iova: u64, bytes: usize, why: &str) -> VfioError {
+        let what = format!("{why}{}", detail(iova, bytes));
+        self.ask().unusable(Request::IommuUnmapDma, what)
+    }
+}
+
+/// The mapping, for messages.
+fn detail(iova: u64, bytes: usize) -> String {
+    format!(" of {bytes:#x} bytes at IOVA {iova:#x}")
+}

@@ -1,0 +1,140 @@
+//! Functions in one container.
+
+use super::*;
+
+const NEIGHBOUR: &str = "0000:3b:00.3";
+const ELSEWHERE: &str = "0000:5e:00.2";
+
+/// Two functions in group 12, and one in group 13.
+fn tree() -> (TempDir, Roots) {
+    let (dir, roots) = sysfs(
+        &[(ADDRESS, Some("vfio-pci")), (NEIGHBOUR, Some("vfio-pci"))],
+        true,
+    );
+    let device = roots.sysfs.join("bus/pci/devices").join(ELSEWHERE);
+    let members = roots.sysfs.join("kernel/iommu_groups/13/devices");
+    fs::create_dir_all(&device).unwrap();
+    fs::create_dir_all(&members).unwrap();
+    symlink(
+        "../../../../kernel/iommu_groups/13",
+        device.join("iommu_group"),
+    )
+    .unwrap();
+    symlink(&device, members.join(ELSEWHERE)).unwrap();
+    symlink("../../drivers/vfio-pci", device.join("driver")).unwrap();
+    (dir, roots)
+}
+
+fn first(roots: &Roots) -> (Arc<Fake>, Function) {
+    let fake = Arc::new(Fake::new());
+    let system: Arc<dyn System> = fake.clone();
+    let vfio = Vfio::open(ADDRESS.parse().unwrap(), roots, system).unwrap();
+    (fake, Function::from_vfio(vfio).unwrap())
+}
+
+fn beside(address: &str, roots: &Roots, first: &Function) -> Result<Function, FunctionError> {
+    Function::joining(address.parse().unwrap(), roots, &first.dma_space())
+}
+
+/// How often each was asked since the last time. `VFIO_IOMMU_GET_INFO` is asked twice for one answer, the first time for its length.
+fn asked<const N: usize>(fake: &Fake, requests: [Request; N]) -> [usize; N] {
+    let log = std::mem::take(&mut *fake.log.lock().unwrap());
+    requests.map(|request| {
+        let of = |line: &&String| line.split(' ').next() == Some(request.name());
+        log.iter().filter(of).count()
+    })
+}
+
+const JOINING: [Request; 4] = [
+    Request::GroupGetStatus,
+    Request::GroupSetContainer,
+    Request::SetIommu,
+    Request::IommuGetInfo,
+];
+const MAPPING: [Request; 2] = [Request::IommuMapDma, Request::IommuUnmapDma];
+
+/// Linux `drivers/vfio/container.c`: `VFIO_SET_IOMMU` is EINVAL on a container that has its IOMMU, and the kernel attaches a further
+/// group by itself.
+#[test]
+fn a_further_group_joins_the_container_and_one_of_a_known_group_is_in_it() {
+    let (_dir, roots) = tree();
+    let (fake, first) = first(&roots);
+    assert_eq!(asked(&fake, JOINING), [1, 1, 1, 2]);
+    let elsewhere = beside(ELSEWHERE, &roots, &first).unwrap();
+    assert_eq!(asked(&fake, JOINING), [1, 1, 0, 2]);
+    let neighbour = beside(NEIGHBOUR, &roots, &first).unwrap();
+    assert_eq!(asked(&fake, JOINING), [0, 0, 0, 2]);
+    drop((first, neighbour));
+    // Its file is closed: who comes next opens it again.
+    beside(NEIGHBOUR, &roots, &elsewhere).unwrap();
+    assert_eq!(asked(&fake, JOINING), [1, 1, 0, 2]);
+}
+
+#[test]
+fn memory_is_mapped_once_for_all_functions_of_a_container_and_goes_with_the_last() {
+    let (_dir, roots) = tree();
+    let (fake, first) = first(&roots);
+    let second = beside(ELSEWHERE, &roots, &first).unwrap();
+    let arena = DmaArena::new(&first).unwrap();
+    let kept = arena.alloc(4096, 4096).unwrap();
+    let given_back = DmaArena::new(&second).unwrap().alloc(64, 64).unwrap();
+    assert_eq!(asked(&fake, MAPPING), [2, 0]);
+    drop(given_back);
+    assert_eq!(asked(&fake, MAPPING), [0, 1]);
+    drop((first, arena));
+    assert_eq!(asked(&fake, MAPPING), [0, 0], "the other one may use it");
+    drop(second);
+    assert_eq!(asked(&fake, MAPPING), [0, 1]);
+    drop(kept);
+    assert_eq!(asked(&fake, MAPPING), [0, 0], "it was taken back");
+}
+
+#[test]
+fn addresses_that_a_further_function_cannot_reach_are_not_given_out_any_more() {
+    let (_dir, roots) = tree();
+    let mut fake = Fake::new();
+    // The second answer says less than the first.
+    static ASKED: Mutex<usize> = Mutex::new(0);
+    fake.tamper = Some(|request, _, message| {
+        let answered = |message: &Message| {
+            message.field::<u32>(offset_of!(vfio_iommu_type1_info, cap_offset)) != 0
+        };
+        if request == Request::IommuGetInfo && answered(message) {
+            let mut asked = ASKED.lock().unwrap();
+            *asked += 1;
+            if *asked > 1 {
+                // First and last address of the second range.
+                message.put(56, 0x1_0000_0000_u64);
+                message.put(64, 0x1_ffff_ffff_u64);
+            }
+        }
+    });
+    let system: Arc<dyn System> = Arc::new(fake);
+    let vfio = Vfio::open(ADDRESS.parse().unwrap(), &roots, system).unwrap();
+    let first = Function::from_vfio(vfio).unwrap();
+    assert_eq!(first.iova_ranges()[1], 0xfef0_0000..=0x7f_ffff_ffff);
+    let _second = beside(ELSEWHERE, &roots, &first).unwrap();
+    let after = [0..=0xfedf_ffff, 0x1_0000_0000..=0x1_ffff_ffff];
+    assert_eq!(first.iova_ranges(), after);
+    let space = first.space();
+    space.alloc_iova(0xfed0_0000, 0x1000, 0).unwrap();
+    assert_eq!(
+        space.alloc_iova(0x1000_0000, 0x1000, 0).unwrap(),
+        Iova(0x1_0000_0000)
+    );
+    assert!(space.alloc_iova(0x1_0000_0000, 0x1000, 0).is_err());
+}
+
+#[test]
+fn a_group_that_the_kernel_does_not_let_in_is_told_with_its_reason() {
+    let (_dir, roots) = tree();
+    let fake = Fake::new();
+    let system: Arc<dyn System> = Arc::new(fake);
+    let vfio = Vfio::open(ADDRESS.parse().unwrap(), &roots, system).unwrap();
+    let first = Function::from_vfio(vfio).unwrap();
+    let unbound = beside("0000:3b:00.7", &roots, &first).unwrap_err();
+    assert!(
+        unbound.to_string().contains("no such PCI function"),
+        "{unbound}"
+    );
+}
