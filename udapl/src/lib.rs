@@ -51,6 +51,7 @@
 #![deny(unsafe_code)] // but for `capi`
 #![warn(clippy::missing_errors_doc)]
 
+mod attendant;
 pub mod capi;
 mod explain;
 pub mod ext;
@@ -64,6 +65,7 @@ pub mod reactor;
 pub mod registry;
 mod wired;
 
+pub use attendant::Attendant;
 pub use dat_core::{
     Agent, AnyHandle, Arm, Armed, AsyncEvent, Batch, CloseFlags, CnoHandle, CnoLook, CnoParam,
     CnoWait, CompletionFlags, ConnQual, ConnectFlags, ConnectionEvent, ConnectionEventKind,

@@ -201,6 +201,14 @@ pub enum OpenError {
         /// Why.
         error: std::io::Error,
     },
+    /// The system starts no thread.
+    #[error("{name}: a thread to look after it: {error}")]
+    Thread {
+        /// The adapter.
+        name: String,
+        /// Why.
+        error: std::io::Error,
+    },
     /// The device could not be brought up.
     #[error("{name}: bring-up: {error}")]
     BringUp {
@@ -229,7 +237,8 @@ where
     Teardown(#[from] CloseError),
 }
 
-/// An adapter that is open, for threads that want an instance of it each.
+/// An adapter that is open, for threads that want an instance of it each, and for a thread that looks after it while they are busy
+/// ([`Adapter::attended`]).
 ///
 /// An [`Ia`] is one thread's at a time, and it can be sent to another. The instances of an adapter have queues, objects and a
 /// descriptor to sleep on of their own; a post, a poll and a dequeue share nothing with another instance. They have in common the
@@ -251,6 +260,10 @@ impl Adapter {
             device: ia.provider().opened(),
             dat: ia.opened(),
         }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// One more instance.

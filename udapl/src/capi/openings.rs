@@ -36,7 +36,8 @@ pub(super) fn dat_error(error: OpenError) -> DatError {
         OpenError::InUse { .. }
         | OpenError::Closed { .. }
         | OpenError::Function { .. }
-        | OpenError::Link { .. } => {
+        | OpenError::Link { .. }
+        | OpenError::Thread { .. } => {
             DatError::new(ReturnType::InsufficientResources, Subtype::ResourceDevice)
         }
         OpenError::BringUp { .. } => internal("the device refused"),

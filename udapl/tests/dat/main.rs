@@ -5,6 +5,7 @@
 //! `hotpath` (it counts allocations, and gives system calls up).
 
 mod adapter;
+mod attended;
 mod capi_layout;
 mod closing;
 mod cno;

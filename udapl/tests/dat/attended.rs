@@ -1,0 +1,91 @@
+//! A thread that looks after an adapter whose program is busy, on wires in the machine's time.
+
+use std::path::Path;
+use std::time::Duration;
+
+use driver::{Clock, RealClock};
+use hw_sim::Fault;
+use udapl::fabric::Fabric;
+use udapl::{
+    Adapter, CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind as Kind, EpEvds, EvdFlags,
+    Event, Ia, OpenOptions, Qos, Timeout,
+};
+
+use crate::support::{A, LONG};
+
+/// Nobody listens there.
+const NOBODY: ConnQual = ConnQual::service_id(0x1_0000_0099);
+
+fn opened(name: &str, wire: &Path, side: u8) -> Ia {
+    let (other, wire) = (3 - side, wire.display());
+    let name = format!(
+        "sim:{name}{side},link=unix:{wire},mac=02:00:00:00:01:0{side},address=192.0.2.{side},neighbour=192.0.2.{other}/02:00:00:00:01:0{other}"
+    );
+    udapl::ia_open(&name, &OpenOptions::default()).expect("an adapter")
+}
+
+fn closed(ia: Ia) {
+    udapl::ia_close(ia, CloseFlags::Abrupt).expect("it closes");
+}
+
+/// What becomes of a request to an address at which nobody listens.
+fn asked(ia: &mut Ia) -> Kind {
+    let zone = Some(ia.pz_create().expect("a PZ"));
+    let flags = EvdFlags::CONNECTION | EvdFlags::DTO;
+    let evd = ia.evd_create(8, flags).expect("an EVD");
+    let evds = EpEvds {
+        recv: Some(evd),
+        request: Some(evd),
+        connect: Some(evd),
+    };
+    let ep = ia.ep_create(zone, evds, None).expect("an endpoint");
+    let (peer, flags) = (
+        "192.0.2.2".parse().expect("an address"),
+        ConnectFlags::empty(),
+    );
+    ia.ep_connect(ep, peer, NOBODY, LONG, b"", Qos::BEST_EFFORT, flags)
+        .expect("a connect");
+    let (event, _) = ia
+        .evd_wait(evd, Timeout::from_micros(120_000_000), 1)
+        .expect("an event");
+    let Event::Connection(event) = event else {
+        panic!("of the connection, not {event:?}");
+    };
+    event.kind
+}
+
+#[test]
+fn a_request_is_answered_while_the_program_is_busy() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let wire = directory.path().join("wire");
+    let [mut asks, busy] = [1, 2].map(|side| opened("attended", &wire, side));
+    let attendant = Adapter::of(&busy).attended().expect("a thread");
+    // Nothing is called in the other one meanwhile, so that somebody else has to refuse.
+    assert_eq!(asked(&mut asks), Kind::NonPeerRejected);
+    assert!(attendant.is_at_work());
+    // It keeps the adapter, until it ends.
+    let adapter = Adapter::of(&busy);
+    closed(busy);
+    assert!(adapter.instance(udapl::IaConfig::default()).is_ok());
+    drop(attendant);
+    assert!(adapter.attended().is_err(), "its last instance is gone");
+    closed(asks);
+}
+
+#[test]
+fn an_attendant_ends_with_its_device() {
+    let fabric = Fabric::pair(1);
+    let ia = fabric.open(A).expect("an adapter");
+    let attendant = Adapter::of(&ia).attended().expect("a thread");
+    assert!(attendant.is_at_work());
+    let dies = Fault::HealthSyndrome(1);
+    fabric.sim.inject(&fabric.function(A), &dies);
+    let clock = RealClock::new();
+    for _ in 0..60_000 {
+        if !attendant.is_at_work() {
+            break;
+        }
+        clock.wait(&[], clock.now() + Duration::from_millis(1));
+    }
+    assert!(!attendant.is_at_work());
+}
