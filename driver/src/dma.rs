@@ -21,8 +21,9 @@ use crate::error::{DmaError, MemoryError};
 use crate::function::{DMA_PAGE, Function};
 use crate::iova::IovaAllocator;
 use crate::lent::LentMemory;
-use crate::mapping::{HUGE_PAGE, Pages, page_bytes};
+use crate::mapping::page_bytes;
 use crate::memory::{SharedMemory, shared_memory_accessors};
+use crate::placement::{Machine, PageSize, Pages};
 use crate::space::Space;
 use crate::span::Span;
 
@@ -133,17 +134,28 @@ impl Chunk {
         let bytes = bytes
             .checked_next_multiple_of(DMA_PAGE.max(page_bytes()))
             .ok_or(MemoryError::TooLarge { bytes })?;
+        let huge = function.takes_huge_pages();
+        let memory = |remainder| Ok(Self::memory(bytes, remainder, huge)?);
+        Self::over(function.space(), bytes, memory)
+    }
+
+    /// Maps `bytes` bytes, whole pages, that are made for an address with this remainder modulo 1 GiB.
+    fn over(
+        space: &Arc<Space>,
+        bytes: usize,
+        memory: impl FnOnce(usize) -> Result<SharedMemory, DmaError>,
+    ) -> Result<Self, DmaError> {
         let align = bytes
             .checked_next_power_of_two()
             .map_or(GIB, |power| power.min(GIB));
-        let space = function.space();
         let iova = space.alloc_iova(bytes, align, 0)?;
-        let huge = function.takes_huge_pages();
-        let memory = match Self::memory(bytes, iova, huge) {
+        // PANIC: a remainder modulo 1 GiB fits every usize.
+        let remainder = usize::try_from(iova.0 % GIB as u64).expect("less than 1 GiB");
+        let memory = match memory(remainder) {
             Ok(memory) => memory,
             Err(error) => {
                 space.free_iova(iova, bytes);
-                return Err(error.into());
+                return Err(error);
             }
         };
         // CAST: usize has at most 64 bits on every target Rust has.
@@ -157,17 +169,17 @@ impl Chunk {
         })
     }
 
-    /// Memory at a virtual address congruent to `iova`, on huge pages if that works.
-    fn memory(bytes: usize, iova: Iova, huge: bool) -> Result<SharedMemory, MemoryError> {
-        // PANIC: a remainder modulo 1 GiB fits every usize.
-        let remainder = usize::try_from(iova.0 % GIB as u64).expect("less than 1 GiB");
-        if huge && bytes.is_multiple_of(HUGE_PAGE) && free_huge_pages() >= bytes / HUGE_PAGE {
-            match SharedMemory::congruent(bytes, GIB, remainder, Pages::Huge) {
+    /// Memory at a virtual address with this remainder, on huge pages if that works.
+    fn memory(bytes: usize, remainder: usize, huge: bool) -> Result<SharedMemory, MemoryError> {
+        let size = PageSize::Huge2M;
+        let enough = || Machine.free(size, None).unwrap_or(0) >= bytes / size.bytes();
+        if huge && bytes.is_multiple_of(size.bytes()) && enough() {
+            match SharedMemory::congruent(bytes, GIB, remainder, size) {
                 Ok(memory) => return Ok(memory),
                 Err(error) => tracing::debug!("no huge pages: {error}"),
             }
         }
-        SharedMemory::congruent(bytes, GIB, remainder, Pages::Base)
+        SharedMemory::congruent(bytes, GIB, remainder, PageSize::Base)
     }
 
     /// Takes `bytes` bytes, already rounded to lines, and zeroes them.
@@ -196,14 +208,6 @@ impl Chunk {
             arena: WeakArena::default(),
         })
     }
-}
-
-/// Huge pages in the pool that nobody has.
-fn free_huge_pages() -> usize {
-    std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
-        .ok()
-        .and_then(|text| text.trim().parse().ok())
-        .unwrap_or(0)
 }
 
 /// Bytes of a chunk that are in use. Given back on drop.
@@ -561,5 +565,8 @@ impl DmaMemory {
     }
 }
 
+mod pool;
 #[cfg(test)]
 mod tests;
+
+pub use pool::{DmaPool, PoolBuilder};

@@ -102,6 +102,72 @@ pub enum DmaError {
         /// Alignment asked for.
         align: usize,
     },
+    /// The hugetlb pool has too few pages.
+    #[error("{}", huge_pages(*needed, *page_bytes, *node, *free))]
+    HugePages {
+        /// Pages asked for.
+        needed: usize,
+        /// Bytes of one.
+        page_bytes: usize,
+        /// The NUMA node they are to be of, if of one.
+        node: Option<u32>,
+        /// Pages that are free there; `None` if there is no such pool.
+        free: Option<usize>,
+    },
+    /// The function takes no pages of the hugetlb pool: it is played by another process, which would die of one that the pool lacks.
+    #[error(
+        "{name}: is played by another process, and takes no pages of the hugetlb pool ({page_bytes:#x} bytes)"
+    )]
+    NoHugePages {
+        /// The function.
+        name: String,
+        /// Bytes of such a page.
+        page_bytes: usize,
+    },
+    /// Memory could not be bound to a NUMA node.
+    #[error(
+        "mbind of {bytes:#x} bytes to NUMA node {node}: {}: is there such a node (/sys/devices/system/node/has_memory), and may this process use it (Mems_allowed of /proc/self/status)?",
+        Told(*errno)
+    )]
+    Node {
+        /// The node.
+        node: u32,
+        /// Bytes that were to be of it.
+        bytes: usize,
+        /// What the system answered; EINVAL too where the number is none of a node.
+        errno: Errno,
+    },
+    /// Memory could not be populated.
+    #[error(
+        "MADV_POPULATE_WRITE of {bytes:#x} bytes at {at:#x} of {of:#x}, pages of {page_bytes:#x}: {}: EFAULT is a lack of huge pages, ENOMEM one of memory, EINVAL a kernel before Linux 5.14",
+        Told(*errno)
+    )]
+    Populate {
+        /// Bytes that were populated at a time.
+        bytes: usize,
+        /// Where they begin.
+        at: usize,
+        /// Bytes in all.
+        of: usize,
+        /// Bytes of a page.
+        page_bytes: usize,
+        /// What the system answered.
+        errno: Errno,
+    },
+    /// A pool has no room for a buffer.
+    #[error(
+        "a pool of {of:#x} bytes has {free:#x} free, and no {bytes:#x} together that are aligned to {align:#x}"
+    )]
+    PoolFull {
+        /// Bytes asked for.
+        bytes: usize,
+        /// Alignment asked for.
+        align: usize,
+        /// Bytes that are free, together or not.
+        free: usize,
+        /// Bytes of the pool.
+        of: usize,
+    },
     /// The I/O address space has no room.
     #[error("I/O address space: {0}")]
     Iova(#[from] IovaError),
@@ -111,6 +177,27 @@ pub enum DmaError {
     /// The function refused the mapping.
     #[error(transparent)]
     Function(#[from] FunctionError),
+}
+
+/// What is said of huge pages that are not there, and what to do.
+fn huge_pages(needed: usize, page_bytes: usize, node: Option<u32>, free: Option<usize>) -> String {
+    let pool = format!("hugepages-{}kB/nr_hugepages", page_bytes >> 10);
+    let (place, path) = match node {
+        Some(node) => (
+            format!(" on NUMA node {node}"),
+            format!("/sys/devices/system/node/node{node}/hugepages/{pool}"),
+        ),
+        None => (String::new(), format!("/sys/kernel/mm/hugepages/{pool}")),
+    };
+    let wanted = format!("{needed} pages of {page_bytes:#x} bytes{place} are wanted");
+    match free {
+        Some(free) => {
+            format!("{wanted} and {free} are free: echo their number in all > {path}")
+        }
+        None => format!(
+            "{wanted}, and the system has no pool of such: hugepagesz= and hugepages= on the kernel's command line make one"
+        ),
+    }
 }
 
 /// A PCI function refused or could not be reached.

@@ -25,18 +25,7 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonym
 use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 
 use crate::error::MemoryError;
-
-/// How the pages of a memfd are wanted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Pages {
-    /// The system's base pages.
-    Base,
-    /// Pages of [`HUGE_PAGE`] bytes from the hugetlb pool; fails when the pool has too few.
-    Huge,
-}
-
-/// Size of the huge pages asked for.
-pub(crate) const HUGE_PAGE: usize = 2 << 20;
+use crate::placement::PageSize;
 
 /// A piece of address space with readable and writable memory in it.
 pub(crate) struct Mapping {
@@ -68,15 +57,18 @@ impl Mapping {
         bytes: usize,
         modulus: usize,
         remainder: usize,
-        pages: Pages,
+        pages: PageSize,
     ) -> Result<Self, MemoryError> {
         assert!(
             modulus.is_power_of_two(),
             "modulus {modulus:#x} is no power of two"
         );
-        let (granule, flags) = match pages {
-            Pages::Base => (page_bytes(), MFdFlags::empty()),
-            Pages::Huge => (HUGE_PAGE, MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_2MB),
+        let granule = pages.bytes();
+        // Of the hugetlb pool; it fails when that has too few.
+        let flags = match pages {
+            PageSize::Base => MFdFlags::empty(),
+            PageSize::Huge2M => MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_2MB,
+            PageSize::Huge1G => MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_1GB,
         };
         let too_large = MemoryError::TooLarge { bytes };
         let Some(mapped) = bytes.checked_next_multiple_of(granule) else {

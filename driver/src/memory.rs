@@ -16,7 +16,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::error::MemoryError;
-use crate::mapping::{Area, Mapping, Pages};
+use crate::mapping::{Area, Mapping};
+use crate::placement::PageSize;
 use crate::span::Span;
 
 /// The accessors to shared memory, forwarded to the field that has them. All assert that the access lies inside.
@@ -124,7 +125,7 @@ impl SharedMemory {
     /// # Errors
     /// [`MemoryError::Empty`], [`MemoryError::TooLarge`]: `bytes`. [`MemoryError::System`]: the system refused.
     pub fn anonymous(bytes: usize) -> Result<Self, MemoryError> {
-        Self::congruent(bytes, 1, 0, Pages::Base)
+        Self::congruent(bytes, 1, 0, PageSize::Base)
     }
 
     /// Maps fresh zeroed memory that no other process will map. It costs no descriptor.
@@ -132,7 +133,7 @@ impl SharedMemory {
     /// # Errors
     /// As [`anonymous`](Self::anonymous).
     pub fn of_this_process(bytes: usize) -> Result<Self, MemoryError> {
-        let mut mapping = Mapping::memfd(bytes, 1, 0, Pages::Base)?;
+        let mut mapping = Mapping::memfd(bytes, 1, 0, PageSize::Base)?;
         mapping.close_file();
         Ok(Self {
             // SAFETY: as in `congruent`; a mapping does not need the descriptor of its file.
@@ -147,7 +148,7 @@ impl SharedMemory {
         bytes: usize,
         modulus: usize,
         remainder: usize,
-        pages: Pages,
+        pages: PageSize,
     ) -> Result<Self, MemoryError> {
         let mapping = Mapping::memfd(bytes, modulus, remainder, pages)?;
         Ok(Self {
@@ -384,7 +385,7 @@ mod tests {
     fn memory_goes_where_its_congruence_says() {
         for remainder in [0, 0x1000, 0x12_3000] {
             let memory =
-                SharedMemory::congruent(3 * 4096, 1 << 24, remainder, Pages::Base).unwrap();
+                SharedMemory::congruent(3 * 4096, 1 << 24, remainder, PageSize::Base).unwrap();
             assert_eq!(memory.address() % (1 << 24), remainder);
             memory.fill(0, memory.len(), 0x11);
         }

@@ -79,10 +79,12 @@ pub use dat_core::{
     SrqAttr, SrqBatch, SrqHandle, SrqParam, SrqState, Subtype, Timeout, TransportConfig, WaitError,
     Waker, post, strerror,
 };
-pub use driver::{Bytes, BytesError, DmaBuffer, DmaMemory, LentMemory};
+pub use driver::{
+    Bytes, BytesError, DmaBuffer, DmaError, DmaMemory, DmaPool, LentMemory, PageSize, PoolBuilder,
+};
 pub use explain::explain;
 pub use hw_mlx::{CloseReport, HcaConfig};
-pub use memory::alloc;
+pub use memory::{alloc, pool};
 pub use open::{
     Adapter, Deed, NotClosed, OpenError, OpenOptions, Simulated, StillOpen, do_to_simulated,
     function_open, ia_close, ia_open,

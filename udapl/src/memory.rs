@@ -3,7 +3,7 @@
 //! How its bytes go in and out is told at [`DmaMemory`]: copied ([`read_into`](DmaMemory::read_into), [`write_from`](DmaMemory::write_from)), or
 //! looked at in place ([`bytes`](DmaMemory::bytes)). Memory of the consumer's own is [`LentMemory`](crate::LentMemory), which is `unsafe` to create.
 
-use driver::{DmaError, DmaMemory};
+use driver::{DmaError, DmaMemory, DmaPool, PoolBuilder};
 
 use crate::Ia;
 
@@ -21,4 +21,21 @@ pub fn alloc(ia: &Ia, bytes: usize) -> Result<DmaMemory, DmaError> {
         offset: 0,
         bytes,
     })
+}
+
+/// How a pool of memory for the adapter is made: of a fixed size, on pages of a size, of a NUMA node, populated by several threads, all as the
+/// program chooses. Adapters that have their memory in common ([`OpenOptions::memory`](crate::OpenOptions::memory)) can all register it.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use udapl::{OpenOptions, PageSize, ia_open, pool};
+///
+/// let ia = ia_open("0000:3b:00.2", &OpenOptions::default())?;
+/// let cache = pool(&ia).pages(PageSize::Huge1G).node(0).prefault(8).build(64 << 30)?;
+/// let block = cache.memory(1 << 20)?;
+/// # Ok(())
+/// # }
+/// ```
+pub fn pool(ia: &Ia) -> PoolBuilder {
+    DmaPool::builder(ia.provider().hca().function())
 }

@@ -135,6 +135,27 @@ fn dma_memory_is_the_same_on_both_sides_until_it_is_unmapped() {
     assert_eq!(rig.double.mappings(), vec![]);
 }
 
+/// A server would die of a page that the pool lacks.
+#[test]
+fn a_pool_for_a_function_in_another_process_is_on_base_pages_or_none() {
+    let rig = Rig::new(1);
+    let builder = crate::DmaPool::builder(&rig.function());
+    let refused = builder
+        .clone()
+        .pages(crate::PageSize::Huge2M)
+        .build(1 << 21);
+    let text = refused.unwrap_err().to_string();
+    assert!(
+        text.contains("nic.sock") && text.contains("0x200000"),
+        "{text}"
+    );
+    let pool = builder
+        .pages_up_to(crate::PageSize::Huge1G)
+        .build(1 << 21)
+        .unwrap();
+    assert_eq!(pool.page_size(), crate::PageSize::Base);
+}
+
 #[test]
 fn a_mapping_starts_where_it_was_asked_to_in_the_memory() {
     let rig = Rig::new(1);

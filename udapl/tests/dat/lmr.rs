@@ -210,6 +210,33 @@ fn memory_of_another_adapter_is_refused_by_name() {
     assert!(why.contains("earlier opening of sim:0"), "{why}");
 }
 
+#[test]
+fn memory_of_a_pool_is_registered_and_carries_data_as_any_other() {
+    let mut pair = Pair::connected();
+    let pools = [A, B].map(|side| {
+        let pool = udapl::pool(&pair.sides[side].ia).prefault(2);
+        pool.build(1 << 20).expect("a pool")
+    });
+    let [from, to] = [A, B].map(|side| {
+        let memory = pools[side].memory(5000).expect("room");
+        let Side { ia, pz, .. } = &mut pair.sides[side];
+        let lmr = ia.lmr_create(memory.clone(), *pz, MemPrivFlags::all());
+        Buffer {
+            memory,
+            lmr: lmr.expect("an LMR"),
+            bytes: 5000,
+        }
+    });
+    from.write(0, &pattern(3, 5000));
+    let ep = pair.sides[A].ep;
+    pair.sides[A]
+        .ia
+        .ep_post_rdma_write(ep, &[from.all()], DtoCookie(1), &to.all_remote(), NONE)
+        .expect("a write");
+    assert_eq!(pair.wait_request(A).status, DtoStatus::Success);
+    assert_eq!(to.read(0, 5000), pattern(3, 5000));
+}
+
 /// Two adapters that were opened with memory in common: what was allocated through one is registered on both, and each has keys of
 /// its own for it.
 #[test]

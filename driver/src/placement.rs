@@ -1,0 +1,441 @@
+//! Where memory lies: on which pages, of which NUMA node, and from when on.
+//!
+//! Three things are decided before memory is used for the first time. Its pages are those of the file behind it (memfd_create(2),
+//! `MFD_HUGETLB`). Its node is a policy of the range (mbind(2), `MPOL_BIND`), which rules where the kernel takes a page from when one is
+//! first touched: from that node, or not at all. And touching can be done beforehand, by several threads (madvise(2),
+//! `MADV_POPULATE_WRITE`, Linux 5.14): a page of 1 GiB takes a good part of a second to clear, and the kernel's VFIO, which pins everything
+//! when it is mapped, would clear one after the other.
+//!
+//! A page of the hugetlb pool that is not there ends a process that touches it (SIGBUS). Reserving counts for the whole machine, not
+//! for a node (Linux `Documentation/admin-guide/mm/hugetlbpage.rst`), so memory of the pool that is bound to a node is always populated here:
+//! what is missing is an error then, and no signal later.
+//!
+//! The system calls go through [`Pages`], in whose place tests put a machine of several nodes, or of an old kernel.
+
+// UNSAFETY: mbind and madvise take raw addresses.
+#![expect(unsafe_code, reason = "system calls about memory")]
+
+use std::num::NonZeroUsize;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nix::errno::Errno;
+use nix::libc;
+
+use crate::error::DmaError;
+use crate::mapping::page_bytes;
+use crate::memory::SharedMemory;
+
+/// Highest number of a NUMA node that can be asked for, and one: as many as Linux can be built for (`NODES_SHIFT` is at most 10).
+pub(crate) const MOST_NODES: u32 = 1024;
+/// Words of a mask of nodes.
+const MASK_WORDS: usize = MOST_NODES as usize / 64;
+/// What one thread populates at a time, unless a page is larger.
+const SLICE_BYTES: usize = 64 << 20;
+
+/// Size of the pages that memory is on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+#[non_exhaustive]
+pub enum PageSize {
+    /// The system's base pages, 4 KiB on x86.
+    Base,
+    /// 2 MiB, from the hugetlb pool of that size.
+    Huge2M,
+    /// 1 GiB, from the hugetlb pool of that size. Such pages are best reserved when the machine starts (`hugepagesz=1G hugepages=N`).
+    Huge1G,
+}
+
+impl PageSize {
+    /// Bytes of a page.
+    #[must_use]
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Base => page_bytes(),
+            Self::Huge2M => 2 << 20,
+            Self::Huge1G => 1 << 30,
+        }
+    }
+
+    /// The next smaller one.
+    pub(crate) const fn smaller(self) -> Option<Self> {
+        match self {
+            Self::Base => None,
+            Self::Huge2M => Some(Self::Base),
+            Self::Huge1G => Some(Self::Huge2M),
+        }
+    }
+
+    /// Directory of the pool in sysfs, below a machine's or a node's.
+    fn pool(self) -> String {
+        format!("hugepages-{}kB", self.bytes() >> 10)
+    }
+}
+
+/// What the system is asked about pages.
+pub(crate) trait Pages: Sync {
+    /// `mbind` of all of `memory`, with a mask of nodes.
+    fn mbind(
+        &self,
+        memory: &SharedMemory,
+        mode: libc::c_int,
+        nodes: &[u64],
+        maxnode: usize,
+        flags: u32,
+    ) -> Result<(), Errno>;
+    /// `madvise` of `MADV_POPULATE_WRITE`.
+    fn populate(&self, memory: &SharedMemory) -> Result<(), Errno>;
+    /// Free pages of a hugetlb pool, of the machine or of a node; `None` where there is no such pool.
+    fn free(&self, size: PageSize, node: Option<u32>) -> Option<usize>;
+}
+
+/// The machine itself.
+pub(crate) struct Machine;
+
+impl Pages for Machine {
+    fn mbind(
+        &self,
+        memory: &SharedMemory,
+        mode: libc::c_int,
+        nodes: &[u64],
+        maxnode: usize,
+        flags: u32,
+    ) -> Result<(), Errno> {
+        // The kernel counts from 1 (`get_nodes` in mm/mempolicy.c takes one off).
+        assert!(
+            maxnode <= nodes.len() * 64 + 1,
+            "a mask of {} words",
+            nodes.len()
+        );
+        // SAFETY: the range is mapped as long as `memory` is borrowed, and the kernel reads `maxnode - 1` bits of a mask that has them
+        // (asserted). A policy changes where pages come from and nothing that is in them.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                memory.address(),
+                memory.len(),
+                mode,
+                nodes.as_ptr(),
+                maxnode,
+                flags,
+            )
+        };
+        Errno::result(result).map(drop)
+    }
+
+    fn populate(&self, memory: &SharedMemory) -> Result<(), Errno> {
+        let at = memory.pointer(0, memory.len());
+        // SAFETY: the range is mapped as long as `memory` is borrowed. Populating changes no byte: what is not there comes as a
+        // write of nothing would bring it.
+        let result =
+            unsafe { libc::madvise(at.as_ptr().cast(), memory.len(), libc::MADV_POPULATE_WRITE) };
+        Errno::result(result).map(drop)
+    }
+
+    fn free(&self, size: PageSize, node: Option<u32>) -> Option<usize> {
+        let pool = size.pool();
+        let path = match node {
+            Some(node) => format!("/sys/devices/system/node/node{node}/hugepages/{pool}"),
+            None => format!("/sys/kernel/mm/hugepages/{pool}"),
+        };
+        let text = std::fs::read_to_string(path + "/free_hugepages").ok()?;
+        text.trim().parse().ok()
+    }
+}
+
+/// Where the pages of memory are to be, and whether now.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Placement {
+    /// The NUMA node, below [`MOST_NODES`].
+    pub(crate) node: Option<u32>,
+    /// Threads that populate it.
+    pub(crate) threads: Option<NonZeroUsize>,
+}
+
+impl Placement {
+    /// Places memory that nobody has touched.
+    pub(crate) fn apply(
+        self,
+        pages: &dyn Pages,
+        memory: &SharedMemory,
+        size: PageSize,
+    ) -> Result<(), DmaError> {
+        if let Some(node) = self.node {
+            bind(pages, memory, node)?;
+        }
+        // What is missing at its first use would be a signal, see above.
+        let must = self.node.is_some() && size != PageSize::Base;
+        match self.threads {
+            Some(threads) => populate(pages, memory, size, threads, !must),
+            None if must => populate(pages, memory, size, NonZeroUsize::MIN, false),
+            None => Ok(()),
+        }
+    }
+}
+
+fn bind(pages: &dyn Pages, memory: &SharedMemory, node: u32) -> Result<(), DmaError> {
+    let mut mask = [0; MASK_WORDS];
+    let out_of_range = DmaError::Node {
+        node,
+        bytes: memory.len(),
+        errno: Errno::EINVAL,
+    };
+    let Some(word) = mask.get_mut(node as usize / 64) else {
+        return Err(out_of_range);
+    };
+    *word = 1 << (node % 64);
+    pages
+        .mbind(memory, libc::MPOL_BIND, &mask, MOST_NODES as usize + 1, 0)
+        .map_err(|errno| DmaError::Node {
+            node,
+            bytes: memory.len(),
+            errno,
+        })
+}
+
+/// Has the pages there now, each thread a slice at a time. With an old kernel they are touched one by one, if that may be.
+fn populate(
+    pages: &dyn Pages,
+    memory: &SharedMemory,
+    size: PageSize,
+    threads: NonZeroUsize,
+    may_touch: bool,
+) -> Result<(), DmaError> {
+    let slice = SLICE_BYTES.max(size.bytes());
+    let slices = memory.len().div_ceil(slice);
+    let next = AtomicUsize::new(0);
+    let failed: Mutex<Option<DmaError>> = Mutex::new(None);
+    let work = || {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= slices {
+                return;
+            }
+            let at = number * slice;
+            let part = memory.part(at, slice.min(memory.len() - at));
+            let done = match pages.populate(&part) {
+                // Linux before 5.14 knows no such advice.
+                Err(Errno::EINVAL) if may_touch => {
+                    for page in (0..part.len()).step_by(size.bytes()) {
+                        part.store_u8(page, 0);
+                    }
+                    Ok(())
+                }
+                done => done,
+            };
+            if let Err(errno) = done {
+                let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                failed.get_or_insert(DmaError::Populate {
+                    bytes: part.len(),
+                    at,
+                    of: memory.len(),
+                    page_bytes: size.bytes(),
+                    errno,
+                });
+                // Nobody begins another slice.
+                next.store(slices, Ordering::Relaxed);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.get().min(slices) {
+            let helper = std::thread::Builder::new().name("populate".to_owned());
+            if let Err(error) = helper.spawn_scoped(scope, work) {
+                tracing::debug!(%error, "no thread more for populating memory");
+                break;
+            }
+        }
+        work();
+    });
+    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine of two nodes, and what it was asked.
+    #[derive(Default)]
+    struct Recorded {
+        bound: Mutex<Vec<(usize, usize, i32, Vec<u64>, usize, u32)>>,
+        populated: Mutex<Vec<(usize, usize)>>,
+        threads: Mutex<Vec<std::thread::ThreadId>>,
+        /// What populating is answered with, from an address on.
+        refuses: Option<(usize, Errno)>,
+    }
+
+    impl Pages for Recorded {
+        fn mbind(
+            &self,
+            memory: &SharedMemory,
+            mode: i32,
+            nodes: &[u64],
+            maxnode: usize,
+            flags: u32,
+        ) -> Result<(), Errno> {
+            if nodes[0] > 3 || nodes[1..].iter().any(|word| *word != 0) {
+                return Err(Errno::EINVAL);
+            }
+            let asked = (
+                memory.address(),
+                memory.len(),
+                mode,
+                nodes.to_vec(),
+                maxnode,
+                flags,
+            );
+            self.bound.lock().unwrap().push(asked);
+            Ok(())
+        }
+
+        fn populate(&self, memory: &SharedMemory) -> Result<(), Errno> {
+            let asked = (memory.address(), memory.len());
+            self.populated.lock().unwrap().push(asked);
+            self.threads
+                .lock()
+                .unwrap()
+                .push(std::thread::current().id());
+            match self.refuses {
+                Some((from, errno)) if asked.0 >= from => Err(errno),
+                Some(_) | None => Ok(()),
+            }
+        }
+
+        fn free(&self, _: PageSize, _: Option<u32>) -> Option<usize> {
+            None
+        }
+    }
+
+    fn placed(node: Option<u32>, threads: usize) -> Placement {
+        Placement {
+            node,
+            threads: NonZeroUsize::new(threads),
+        }
+    }
+
+    /// mbind(2): `MPOL_BIND` is 2; the mask has a bit for each node; `maxnode` is the number of bits and one (`get_nodes` in
+    /// mm/mempolicy.c of Linux).
+    #[test]
+    fn a_node_is_bound_by_its_bit_in_the_mask_and_nothing_else() {
+        let memory = SharedMemory::of_this_process(8192).unwrap();
+        let pages = Recorded::default();
+        placed(Some(1), 0)
+            .apply(&pages, &memory, PageSize::Base)
+            .unwrap();
+        let mut mask = vec![0; 16];
+        mask[0] = 2;
+        let asked = pages.bound.lock().unwrap().clone();
+        assert_eq!(asked, [(memory.address(), 8192, 2, mask, 1025, 0)]);
+        assert_eq!(*pages.populated.lock().unwrap(), []);
+        for node in [2, 64, 1023, 1024, u32::MAX] {
+            let refused = placed(Some(node), 0).apply(&pages, &memory, PageSize::Base);
+            let text = refused.unwrap_err().to_string();
+            let named = format!("NUMA node {node}");
+            assert!(
+                text.contains(&named) && text.contains("EINVAL (22)"),
+                "{text}"
+            );
+        }
+        assert_eq!(pages.bound.lock().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn this_machine_binds_memory_to_its_first_node_and_to_no_node_it_has_not() {
+        if !std::path::Path::new("/sys/devices/system/node/node0").exists() {
+            println!("skipped: the kernel knows no nodes");
+            return;
+        }
+        let memory = SharedMemory::of_this_process(1 << 20).unwrap();
+        placed(Some(0), 2)
+            .apply(&Machine, &memory, PageSize::Base)
+            .unwrap();
+        let refused = placed(Some(1023), 2).apply(&Machine, &memory, PageSize::Base);
+        assert!(
+            matches!(refused, Err(DmaError::Node { node: 1023, .. })),
+            "{refused:?}"
+        );
+    }
+
+    #[test]
+    fn every_byte_is_populated_once_by_as_many_threads_as_asked_for() {
+        let bytes = 5 * SLICE_BYTES + 4096;
+        let memory = SharedMemory::of_this_process(bytes).unwrap();
+        for threads in [1, 4, 100] {
+            let pages = Recorded::default();
+            placed(None, threads)
+                .apply(&pages, &memory, PageSize::Base)
+                .unwrap();
+            let mut asked = pages.populated.lock().unwrap().clone();
+            asked.sort_unstable();
+            let mut at = memory.address();
+            for (start, bytes) in asked {
+                assert_eq!(start, at);
+                at += bytes;
+            }
+            assert_eq!(at, memory.address() + bytes);
+            let mut used = pages.threads.lock().unwrap().clone();
+            used.sort_unstable_by_key(|thread| format!("{thread:?}"));
+            used.dedup();
+            assert!(used.len() <= threads.min(6), "{} of {threads}", used.len());
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_populated_is_told_and_the_rest_is_not_begun() {
+        let memory = SharedMemory::of_this_process(8 * SLICE_BYTES).unwrap();
+        let pages = Recorded {
+            refuses: Some((memory.address() + 2 * SLICE_BYTES, Errno::EFAULT)),
+            ..Recorded::default()
+        };
+        let error = placed(None, 1)
+            .apply(&pages, &memory, PageSize::Base)
+            .unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("0x8000000") && text.contains("EFAULT (14)"),
+            "{text}"
+        );
+        assert_eq!(pages.populated.lock().unwrap().len(), 3);
+    }
+
+    /// MADV_POPULATE_WRITE is EINVAL before Linux 5.14 (madvise(2)).
+    #[test]
+    fn an_old_kernel_has_pages_touched_but_none_of_a_pool_that_is_bound_to_a_node() {
+        let memory = SharedMemory::anonymous(16 * 4096).unwrap();
+        let pages = Recorded {
+            refuses: Some((0, Errno::EINVAL)),
+            ..Recorded::default()
+        };
+        let there = || {
+            nix::sys::stat::fstat(memory.as_fd().unwrap())
+                .unwrap()
+                .st_blocks
+        };
+        assert_eq!(there(), 0);
+        placed(None, 1)
+            .apply(&pages, &memory, PageSize::Base)
+            .unwrap();
+        assert!(there() >= 16 * 8);
+        for threads in [0, 1] {
+            let refused = placed(Some(0), threads).apply(&pages, &memory, PageSize::Huge2M);
+            assert!(
+                matches!(refused, Err(DmaError::Populate { .. })),
+                "{refused:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn this_machine_populates_memory() {
+        let memory = SharedMemory::anonymous(64 * 4096).unwrap();
+        placed(None, 2)
+            .apply(&Machine, &memory, PageSize::Base)
+            .unwrap();
+        let there = nix::sys::stat::fstat(memory.as_fd().unwrap()).unwrap();
+        assert!(there.st_blocks >= 64 * 8, "{}", there.st_blocks);
+        assert_eq!(memory.load_u8(5), 0);
+    }
+}
