@@ -257,10 +257,13 @@ fn populate(
 mod tests {
     use super::*;
 
+    /// A call of mbind: address, length, mode, mask, `maxnode`, flags.
+    type Bound = (usize, usize, i32, Vec<u64>, usize, u32);
+
     /// A machine of two nodes, and what it was asked.
     #[derive(Default)]
     struct Recorded {
-        bound: Mutex<Vec<(usize, usize, i32, Vec<u64>, usize, u32)>>,
+        bound: Mutex<Vec<Bound>>,
         populated: Mutex<Vec<(usize, usize)>>,
         threads: Mutex<Vec<std::thread::ThreadId>>,
         /// What populating is answered with, from an address on.

@@ -124,7 +124,7 @@ fn memlock(lockable: Option<u64>, needed_mib: u64) -> Line {
 }
 
 fn limits(mappings: Option<u64>, files: Option<u64>) -> Line {
-    /// The arena takes few mappings; lent memory one each.
+    /// The arena takes few mappings; lent memory one each, unless it lies in memory that is lent already.
     const MAPPINGS: u64 = 1024;
     /// An eventfd for each interrupt vector, of which a function has up to a few hundred, and the program's own files.
     const FILES: u64 = 1024;

@@ -1,7 +1,8 @@
 //! Regions: what they are made of, what they tell, and how they end.
 
 use udapl::{
-    CloseFlags, DtoCookie, DtoStatus, LmrParam, MemPrivFlags, MemType, ReturnType, Subtype,
+    CloseFlags, DtoCookie, DtoStatus, LmrParam, MemPrivFlags, MemType, PageSize, ReturnType,
+    Subtype,
 };
 
 use crate::support::rdma::Rdma;
@@ -214,8 +215,11 @@ fn memory_of_another_adapter_is_refused_by_name() {
 fn memory_of_a_pool_is_registered_and_carries_data_as_any_other() {
     let mut pair = Pair::connected();
     let pools = [A, B].map(|side| {
-        let pool = udapl::pool(&pair.sides[side].ia).prefault(2);
-        pool.build(1 << 20).expect("a pool")
+        let pool = udapl::pool(&pair.sides[side].ia);
+        let pool = pool.pages_up_to(PageSize::Huge2M).prefault(2);
+        let pool = pool.build(1 << 20).expect("a pool");
+        println!("{pool:?}");
+        pool
     });
     let [from, to] = [A, B].map(|side| {
         let memory = pools[side].memory(5000).expect("room");
@@ -271,8 +275,15 @@ fn memory_in_common_is_registered_on_both_adapters_and_moves_between_them() {
     let [a, mut b] = sides;
     udapl::ia_close(a.ia, CloseFlags::Abrupt).expect("closes");
     b.ia.lmr_query(to.lmr.lmr).expect("as it was");
-    b.ia.lmr_create(memory, b.pz, rights).expect("once more");
-    fabric.open(A).expect("opens, with memory of its own");
+    b.ia.lmr_create(memory.clone(), b.pz, rights)
+        .expect("once more");
+    // Who comes back to the others finds it as it was.
+    let again = fabric.open_side(A, &config.options[A]);
+    let mut again = again.expect("opens");
+    let pz = again.pz_create().expect("a PZ");
+    again
+        .lmr_create(memory, pz, rights)
+        .expect("what its earlier opening has allocated");
 }
 
 /// The low byte of a key is drawn: a key does not tell its neighbours, nor one opening the next one's.

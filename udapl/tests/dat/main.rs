@@ -28,6 +28,7 @@ mod futures;
 mod inline;
 mod instances;
 mod iommu;
+mod lent;
 mod limits;
 mod lmr;
 mod lossy;

@@ -1,0 +1,104 @@
+//! Memory of the program's own: lent as a whole, and in pieces.
+
+// UNSAFETY: memory of the tests' own is lent.
+#![expect(unsafe_code, reason = "memory of the tests' own is lent")]
+
+use std::sync::Arc;
+
+use udapl::{DmaMemory, DtoCookie, DtoStatus, LentMemory, LmrCreated, MemPrivFlags, RmrTriplet};
+
+use crate::support::{A, B, Buffer, NONE, Pair, pattern};
+
+const PIECE: usize = 4096;
+const PIECES: usize = 16;
+
+/// Whole pages that nobody else has, and that nobody frees: a program's heap.
+#[derive(Clone, Copy)]
+struct Heap(*mut u8);
+
+impl Heap {
+    fn new() -> Self {
+        let bytes = vec![0; (PIECES + 1) * PIECE].leak().as_mut_ptr();
+        Self(bytes.wrapping_add(bytes.align_offset(PIECE)))
+    }
+
+    fn lend(self, pair: &Pair, offset: usize, bytes: usize) -> Arc<LentMemory> {
+        let function = pair.sides[B].ia.provider().hca().function();
+        let at = self.0.wrapping_add(offset);
+        // SAFETY: the heap is there for ever, and looked at by copies alone.
+        let lent = unsafe { LentMemory::new(function, at, bytes) };
+        lent.expect("a mapping")
+    }
+
+    fn read(self, offset: usize, bytes: usize) -> Vec<u8> {
+        (offset..offset + bytes)
+            // SAFETY: inside the heap; a device that writes meanwhile writes whole bytes.
+            .map(|at| unsafe { self.0.wrapping_add(at).read_volatile() })
+            .collect()
+    }
+}
+
+impl Pair {
+    fn register(&mut self, memory: Arc<LentMemory>, rights: MemPrivFlags) -> LmrCreated {
+        let side = &mut self.sides[B];
+        let made = side.ia.lmr_create(DmaMemory::Lent(memory), side.pz, rights);
+        made.expect("an LMR")
+    }
+
+    fn write_to(&mut self, lmr: LmrCreated, offset: usize, source: &Buffer) -> DtoStatus {
+        let there = RmrTriplet {
+            rmr_context: lmr.rmr_context,
+            target_address: lmr.registered_address + offset as u64,
+            segment_length: PIECE as u64,
+        };
+        let side = &mut self.sides[A];
+        side.ia
+            .ep_post_rdma_write(side.ep, &[source.all()], DtoCookie(1), &there, NONE)
+            .expect("a write");
+        self.wait_request(A).status
+    }
+
+    fn mappings_left(&self) -> u32 {
+        let function = self.sides[B].ia.provider().hca().function();
+        function.dma_mappings_left().expect("somebody counts")
+    }
+}
+
+/// `dma_entry_limit` of Linux `vfio_iommu_type1` allows 65,535 mappings; a key has its own bounds (PRM, "Memory Key Context").
+#[test]
+fn pieces_of_a_heap_take_no_mapping_of_their_own_and_their_keys_reach_no_further() {
+    let mut pair = Pair::connected();
+    let source = pair.buffer(A, PIECE);
+    source.write(0, &pattern(7, PIECE));
+    let (heap, before) = (Heap::new(), pair.mappings_left());
+    let whole = heap.lend(&pair, 0, PIECES * PIECE);
+    let whole = pair.register(whole, MemPrivFlags::LOCAL_READ);
+    let pieces: Vec<LmrCreated> = (0..PIECES)
+        .map(|piece| {
+            let lent = heap.lend(&pair, piece * PIECE, PIECE);
+            pair.register(lent, MemPrivFlags::all())
+        })
+        .collect();
+    assert_eq!(pair.mappings_left(), before - 1);
+
+    assert_eq!(pair.write_to(pieces[3], 0, &source), DtoStatus::Success);
+    assert_eq!(heap.read(3 * PIECE, PIECE), pattern(7, PIECE));
+    assert_eq!(heap.read(0, 3 * PIECE), vec![0; 3 * PIECE]);
+    assert_eq!(heap.read(4 * PIECE, PIECE), vec![0; PIECE]);
+
+    // The end of the whole is not theirs; the mapping stays as long as one of them does.
+    pair.sides[B].ia.lmr_free(whole.lmr).expect("freed");
+    assert_eq!(pair.mappings_left(), before - 1);
+    assert_eq!(pair.write_to(pieces[5], 0, &source), DtoStatus::Success);
+    assert_eq!(heap.read(5 * PIECE, PIECE), pattern(7, PIECE));
+    assert_eq!(
+        pair.write_to(pieces[5], 1, &source),
+        DtoStatus::ErrRemoteAccess,
+        "the next byte is mapped, too"
+    );
+    assert_eq!(heap.read(6 * PIECE, PIECE), vec![0; PIECE]);
+    for piece in pieces {
+        pair.sides[B].ia.lmr_free(piece.lmr).expect("freed");
+    }
+    assert_eq!(pair.mappings_left(), before);
+}
