@@ -22,10 +22,8 @@ use mlx_prm::Qpc;
 use rand::Rng;
 
 use crate::stranger::STRANGER;
-use crate::world::World;
+use crate::world::{HEARD, World};
 
-/// Packets that the stranger remembers.
-pub const HEARD: usize = 64;
 /// Numbers before and behind those in use that it does not guess: more than a connection of a world lives through.
 const NEAR: u32 = 8192;
 /// Private data of a request whose address is not the one that it comes from. No program is asked about it.

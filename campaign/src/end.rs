@@ -4,6 +4,16 @@ use std::collections::VecDeque;
 
 use udapl::EpHandle;
 
+/// An endpoint that will hear of its peer's end.
+pub struct Farewell {
+    /// Side, its opening, and the endpoint's place.
+    pub to: (usize, u64, usize),
+    pub link: usize,
+    /// In the world's time.
+    pub by: u64,
+    pub turns: u32,
+}
+
 /// DTOs of an endpoint that are not known to be done, each way.
 pub const WINDOW: usize = 4;
 

@@ -5,23 +5,13 @@
 
 use std::time::Duration;
 
-use crate::end::Phase;
+use crate::end::{Farewell, Phase};
 use crate::world::World;
 
 /// Until then the message has come.
 const SOON: Duration = Duration::from_millis(20);
 /// Turns of the peer's program after that.
 const TURNS: u32 = 2;
-
-/// An endpoint that will hear of its peer's end.
-pub struct Farewell {
-    /// Side, its opening, and the endpoint's place.
-    to: (usize, u64, usize),
-    link: usize,
-    /// In the world's time.
-    by: u64,
-    turns: u32,
-}
 
 impl World {
     /// Ends of connections with a side that is about to go, whose programs will hear of it.

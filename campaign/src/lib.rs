@@ -36,6 +36,7 @@ mod end;
 mod events;
 mod farewell;
 mod flood;
+mod grants;
 mod healing;
 mod judge;
 mod keys;

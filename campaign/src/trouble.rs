@@ -7,7 +7,7 @@ use mlx_prm::Opcode;
 use rand::Rng;
 
 use crate::Feature;
-use crate::world::World;
+use crate::world::{ENDINGS, World};
 
 /// Commands that a fault may wait for: those that bring an adapter up, make its objects, and end them.
 const COMMANDS: [Opcode; 40] = [
@@ -51,14 +51,6 @@ const COMMANDS: [Opcode; 40] = [
     Opcode::DESTROY_RMP,
     Opcode::TEARDOWN_HCA,
     Opcode::DISABLE_HCA,
-];
-
-/// Those after which nobody may reach memory any more. Faults wait for them more often.
-pub const ENDINGS: [Opcode; 4] = [
-    Opcode::DESTROY_MKEY,
-    Opcode::TO_ERR_QP,
-    Opcode::TO_RST_QP,
-    Opcode::DESTROY_QP,
 ];
 
 /// What befalls the wire and the functions, as coverage names it.

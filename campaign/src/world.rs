@@ -7,6 +7,7 @@ use std::time::Duration;
 use hw_sim::{
     CardConfig, CardRules, Fault, LinkFaults, LinkId, Meeting, Profile, Sim, SimCard, VfSettings,
 };
+use mlx_prm::Opcode;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use udapl::registry::Registry;
@@ -15,13 +16,10 @@ use udapl::{DatResult, EpHandle};
 use crate::blame::Blame;
 use crate::bytes::{self, Freed};
 use crate::cover::Coverage;
-use crate::eavesdrop::HEARD;
-use crate::end::{Link, Name};
-use crate::farewell::Farewell;
+use crate::end::{Farewell, Link, Name};
 use crate::keys::Key;
 use crate::side::{APART, LOG_SHORT_EQ, Manner, Open, Side, offered_tag};
 use crate::story::Story;
-use crate::trouble::ENDINGS;
 use crate::{CALL_LIMIT, Feature, Plan, calls, judge};
 
 /// Instances of a function beyond the first, by its place, where there may be several.
@@ -32,6 +30,16 @@ const WATCHED: usize = 64;
 const LOOK_EVERY: u32 = 16;
 /// A call that takes longer keeps everybody else waiting: who is just connecting may time out.
 const LONG_CALL: Duration = Duration::from_millis(50);
+
+/// Packets that the stranger remembers.
+pub const HEARD: usize = 64;
+/// Those after which nobody may reach memory any more. Faults wait for them more often.
+pub const ENDINGS: [Opcode; 4] = [
+    Opcode::DESTROY_MKEY,
+    Opcode::TO_ERR_QP,
+    Opcode::TO_RST_QP,
+    Opcode::DESTROY_QP,
+];
 
 pub struct World {
     pub plan: Plan,

@@ -6,14 +6,13 @@
 //! commands. That it does run is the machine's business, so nobody stands still for ever ([`PATIENCE`]).
 
 use std::cell::RefCell;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use driver::{Clock, Instant, Interrupt, MAX_WAIT};
 
-use crate::device::lock;
-use crate::nic::nanoseconds;
-use crate::world::World;
+use crate::env::nanoseconds;
+use crate::world::{World, lock};
 
 /// How often a waiting thread looks whether others have gone on, and how many times before it does so itself.
 const SLICE: Duration = Duration::from_millis(1);
@@ -27,72 +26,6 @@ thread_local! {
 /// Virtual time.
 pub struct SimClock {
     world: Arc<Mutex<World>>,
-}
-
-/// The threads that use a world's time.
-#[derive(Default)]
-pub struct Threads {
-    /// Those that are at something, and do not wait meanwhile.
-    busy: usize,
-    sleepers: Vec<Sleeper>,
-    next: u64,
-    changed: Arc<Condvar>,
-}
-
-/// A thread that waits.
-struct Sleeper {
-    number: u64,
-    interrupts: Vec<Interrupt>,
-    deadline: u64,
-    /// When its interrupts were looked at, by the count of what the world has signalled, and whether one was.
-    looked_at: Option<u64>,
-    is_signalled: bool,
-}
-
-impl Sleeper {
-    /// Asking an eventfd is a system call: one asks only when the world has signalled some since.
-    fn is_woken(&mut self, signals: u64) -> bool {
-        if self.looked_at != Some(signals) {
-            self.looked_at = Some(signals);
-            self.is_signalled = self.interrupts.iter().any(Interrupt::is_pending);
-        }
-        self.is_signalled
-    }
-}
-
-impl Threads {
-    fn sleeps(&mut self, interrupts: &[Interrupt], deadline: u64) -> u64 {
-        self.next += 1;
-        self.sleepers.push(Sleeper {
-            number: self.next,
-            interrupts: interrupts.to_vec(),
-            deadline,
-            looked_at: None,
-            is_signalled: false,
-        });
-        self.next
-    }
-
-    fn is_woken(&mut self, number: u64, signals: u64) -> bool {
-        let own = self.sleepers.iter_mut().find(|one| one.number == number);
-        own.is_some_and(|own| own.is_woken(signals))
-    }
-
-    /// Whether another one has to run before time goes on.
-    fn go_first(&mut self, but: u64, signals: u64, now: u64) -> bool {
-        let mut others = self.sleepers.iter_mut().filter(|one| one.number != but);
-        self.busy > 0 || others.any(|one| one.deadline <= now || one.is_woken(signals))
-    }
-
-    fn first_deadline(&self) -> u64 {
-        let deadlines = self.sleepers.iter().map(|one| one.deadline);
-        deadlines.min().unwrap_or(u64::MAX)
-    }
-
-    fn wakes(&mut self, number: u64) {
-        self.sleepers.retain(|one| one.number != number);
-        self.changed.notify_all();
-    }
 }
 
 impl SimClock {

@@ -1,22 +1,24 @@
 //! The simulator's handles: [`Sim`] for tests and [`SimFunction`] for the driver.
 
-use crate::card::{Card, CardConfig, Seat, VfSettings};
+use crate::card::seat::Seat;
+use crate::card::{Card, CardConfig, VfSettings};
 use crate::clock::SimClock;
 use crate::config_space::CONFIG_BYTES;
+use crate::env::nanoseconds;
 use crate::fault::{Fault, Meetings};
 use crate::iommu::Iommu;
 use crate::link::LinkFaults;
-use crate::nic::{Nic, nanoseconds};
+use crate::nic::Nic;
 use crate::pcap::{Capture, CaptureError};
 use crate::profile::Profile;
 use crate::report::FunctionReport;
-use crate::world::{Drive, World};
+use crate::world::{Drive, World, lock};
 use driver::{Clock, Device, Instant, Interrupt, MemoryError, Notices, SharedMemory};
 use mlx_prm::Qpc;
 use std::collections::VecDeque;
 use std::io::Write;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How a world is made.
@@ -56,12 +58,6 @@ pub struct LinkId(usize);
 pub struct Sim {
     seed: u64,
     world: Arc<Mutex<World>>,
-}
-
-pub(crate) fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
-    // A panic while the lock was held is a bug of the simulator; its state is still the best there
-    // is for a report.
-    world.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Sim {
@@ -372,7 +368,7 @@ pub struct SimFunction {
 }
 
 impl SimFunction {
-    fn with<R>(&self, call: impl FnOnce(&mut Nic, &mut crate::world::Env) -> R) -> R {
+    fn with<R>(&self, call: impl FnOnce(&mut Nic, &mut crate::env::Env) -> R) -> R {
         let mut world = lock(&self.world);
         let World { env, nics, .. } = &mut *world;
         let result = call(&mut nics[self.index], env);

@@ -12,6 +12,7 @@
 
 use crate::buffer::QueueBuffer;
 use crate::iommu::{Iommu, Who};
+use mlx_prm::EventType;
 
 /// Bytes of an entry.
 pub const EQE_BYTES: usize = 64;
@@ -67,6 +68,15 @@ pub enum Rung {
         /// Entries written so far.
         producer: u32,
     },
+}
+
+/// Where an EQE goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Target {
+    /// The EQ of this number.
+    Number(u32),
+    /// Whichever EQ carries the type.
+    Carrier(EventType),
 }
 
 /// An event queue.

@@ -5,22 +5,14 @@
 //! completion event. An EQ that carries asynchronous events and overruns, or any EQ that cannot be
 //! written, is fatal: the health buffer says so.
 
-use crate::card::{AdminState, Happening, Seat};
-use crate::eq::{EQE_BYTES, Posted};
+use crate::card::seat::Seat;
+use crate::card::{AdminState, Happening};
+use crate::env::Env;
+use crate::eq::{EQE_BYTES, Posted, Target};
 use crate::nic::Nic;
 use crate::pages::{FirmwarePages, PageProfile};
-use crate::world::Env;
 use mlx_prm::{Eqe, EventType, HealthSyndrome, PortChange};
 use zerocopy::IntoBytes;
-
-/// Where an EQE goes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Target {
-    /// The EQ of this number.
-    Number(u32),
-    /// Whichever EQ carries the type.
-    Carrier(EventType),
-}
 
 impl Env {
     /// The light on a card's fibre came or went.

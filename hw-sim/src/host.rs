@@ -9,6 +9,7 @@
 //! the port, a CQE is in the ring. Errors are the two that the fabric can produce: the IOMMU refused
 //! an address ([`DmaFault`]), or a key did not cover an access ([`KeyError`]).
 
+pub use crate::iommu::DmaFault;
 use crate::profile::Habits;
 use mlx_prm::{Cqe64, DataSeg, EventType};
 use thiserror::Error;
@@ -236,18 +237,6 @@ pub struct UmrRequest<'a> {
     pub context: &'a [u8; 64],
     /// Translation entries that follow, inline or gathered from memory.
     pub entries: &'a [u8],
-}
-
-/// The IOMMU refused an access, or nothing is mapped there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("DMA {} of {bytes} bytes at {iova:#x} refused", if *.write { "write" } else { "read" })]
-pub struct DmaFault {
-    /// First address of the access.
-    pub iova: u64,
-    /// Its length.
-    pub bytes: usize,
-    /// Whether it was a write.
-    pub write: bool,
 }
 
 /// Why a key did not cover an access.

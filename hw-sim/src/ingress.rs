@@ -6,11 +6,11 @@
 //! and counted, as a NIC without a host stack behind it does. A multicast datagram goes to the members of its
 //! group ([`crate::mcg`]).
 
-use crate::eth::frame::{Headers, Protocol};
+use crate::env::Env;
+use crate::eth::frame::is_roce;
 use crate::nic::Nic;
 use crate::profile::PortType;
-use crate::wire::{ETHERTYPE_ROCE_V1, Packet, ROCE_PORT, WireError};
-use crate::world::Env;
+use crate::wire::{Packet, WireError};
 
 /// The general services interface: its number on the wire is not its number in the device.
 const GSI_QPN: u32 = 1;
@@ -75,16 +75,6 @@ impl Nic {
             self.count_drop(env, "no such QP");
         }
     }
-}
-
-/// Whether a frame is a RoCE packet, whatever is wrong with it.
-pub(crate) fn is_roce(frame: &[u8]) -> bool {
-    Headers::of(frame).is_some_and(|headers| {
-        headers.ethertype == ETHERTYPE_ROCE_V1
-            || headers.transport.is_some_and(|transport| {
-                transport.protocol == Protocol::Udp && transport.dport == ROCE_PORT
-            })
-    })
 }
 
 /// A parse error as a counter's name.

@@ -7,11 +7,23 @@
 //! What the fault then means (a delivery status, a dead EQ, a QP in error) is the caller's
 //! business.
 
-use crate::host::DmaFault;
 use driver::SharedMemory;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
+use thiserror::Error;
+
+/// The IOMMU refused an access, or nothing is mapped there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("DMA {} of {bytes} bytes at {iova:#x} refused", if *.write { "write" } else { "read" })]
+pub struct DmaFault {
+    /// First address of the access.
+    pub iova: u64,
+    /// Its length.
+    pub bytes: usize,
+    /// Whether it was a write.
+    pub write: bool,
+}
 
 /// Most faults remembered one by one; later ones are only counted.
 const MAX_RECORDED: usize = 256;

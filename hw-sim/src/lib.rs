@@ -20,16 +20,16 @@
 //!
 //! | module | concern |
 //! |---|---|
-//! | [`device`] | handles: [`Sim`], [`SimFunction`], the clock |
-//! | [`world`], [`event_log`] | the step loop, virtual time, the deterministic log |
-//! | [`nic`], [`object_tables`], [`events`] | one function and what ties its parts together |
-//! | [`profile`], [`fault`], [`report`] | what it is, what goes wrong with it, what it has to say |
-//! | [`config_space`], [`init_segment`], [`uar`] | registers |
-//! | [`iommu`], [`pages`], [`buffer`] | memory of the host |
+//! | `device` | handles: [`Sim`], [`SimFunction`], the clock |
+//! | `world`, `env`, `event_log` | the step loop, what functions have of it, the deterministic log |
+//! | `nic`, `object_tables`, `events` | one function and what ties its parts together |
+//! | [`profile`], `fault`, `report` | what it is, what goes wrong with it, what it has to say |
+//! | `config_space`, `init_segment`, `uar` | registers |
+//! | `iommu`, `pages`, `buffer` | memory of the host |
 //! | [`cmd`] | the command interface and every command |
 //! | [`card`] | the physical port, virtual functions, and the e-switch between them |
-//! | [`objects`], [`eq`], [`cq`], [`mkey`], [`umem`], [`umr`], [`srq`], [`port`], [`subnet`] | what commands create and configure |
-//! | [`host`], [`view`], [`qp`] | queue pairs and what they see of the function |
+//! | `objects`, `eq`, `cq`, `mkey`, `umem`, `umr`, `srq`, `port`, `subnet` | what commands create and configure |
+//! | [`host`], `view`, [`qp`] | queue pairs and what they see of the function |
 //! | [`eth`] | Ethernet queues, and steering to them |
 //! | [`wire`], `ingress`, [`link`], [`pcap`] | packets, and the wire between ports |
 //!
@@ -39,42 +39,46 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
-pub mod buffer;
+mod buffer;
+mod capabilities;
 pub mod card;
 mod clock;
 pub mod cmd;
-pub mod config_space;
-pub mod cq;
-pub mod device;
-pub mod eq;
+mod config_space;
+mod cq;
+mod device;
+mod env;
+mod eq;
 pub mod eth;
-pub mod event_log;
-pub mod events;
-pub mod fault;
+mod event_log;
+mod events;
+mod fault;
 pub mod host;
 mod ingress;
-pub mod init_segment;
-pub mod iommu;
+mod init_segment;
+mod iommu;
 pub mod link;
-pub mod mcg;
-pub mod mkey;
-pub mod nic;
-pub mod object_tables;
-pub mod objects;
-pub mod pages;
+mod mcg;
+mod mkey;
+mod multicast;
+mod nic;
+mod object_tables;
+mod objects;
+mod pages;
 pub mod pcap;
-pub mod port;
+mod port;
 pub mod profile;
 pub mod qp;
-pub mod report;
-pub mod srq;
-pub mod subnet;
-pub mod uar;
-pub mod umem;
-pub mod umr;
-pub mod view;
+mod report;
+mod srq;
+mod subnet;
+mod threads;
+mod uar;
+mod umem;
+mod umr;
+mod view;
 pub mod wire;
-pub mod world;
+mod world;
 
 pub use card::{CardConfig, CardRules, LinkState, VfSettings};
 pub use clock::SimClock;

@@ -10,18 +10,7 @@
 //! How such a frame reaches the port is another matter: a switch, an e-switch among them, wants the group's MAC address in
 //! the vport's list. The port itself takes what its groups want.
 
-use crate::nic::Nic;
-use crate::profile::PortType;
-use crate::wire::{EthPacket, LrhPacket, Packet};
-use crate::world::Env;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Queue pair number in datagrams for groups.
-const MULTICAST_QPN: u32 = 0x00ff_ffff;
-/// First LID of a group.
-const FIRST_MULTICAST_LID: u16 = 0xc000;
-/// LID of nobody, for everybody: no group's.
-const PERMISSIVE_LID: u16 = 0xffff;
 
 /// A group's address.
 pub type Mgid = [u8; 16];
@@ -82,66 +71,6 @@ pub fn is_group(gid: &Mgid) -> bool {
     let [first, .., a, _, _, _] = *gid;
     let mapped = gid.starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
     first == 0xff || mapped && a >> 4 == 0xe
-}
-
-impl Nic {
-    /// Whether a frame is for more than one station.
-    fn is_multicast(&self, frame: &[u8]) -> bool {
-        match self.profile.port_type {
-            PortType::Ethernet => {
-                EthPacket::new_checked(frame).is_ok_and(|eth| eth.dst()[0] & 1 == 1)
-            }
-            PortType::InfiniBand => LrhPacket::new_checked(frame)
-                .is_ok_and(|lrh| (FIRST_MULTICAST_LID..PERMISSIVE_LID).contains(&lrh.dlid())),
-        }
-    }
-
-    /// The packet in a frame that is for a group which has members here.
-    fn grouped<'f>(&self, frame: &'f [u8]) -> Option<Packet<'f>> {
-        if self.objects.groups.is_empty() || !self.is_multicast(frame) {
-            return None;
-        }
-        let packet = match self.profile.port_type {
-            PortType::Ethernet => Packet::parse(frame),
-            PortType::InfiniBand => Packet::parse_infiniband(frame),
-        };
-        packet.ok().filter(|packet| {
-            let group = packet.network.dst_gid();
-            packet.dest_qpn() == MULTICAST_QPN && self.objects.groups.contains(&group)
-        })
-    }
-
-    /// A frame arrived; `looped` if the function sent it itself. Whether it was for a group, whose members have it now.
-    pub fn group_received(&mut self, env: &mut Env, frame: &[u8], looped: bool) -> bool {
-        let Some(packet) = self.grouped(frame) else {
-            return false;
-        };
-        let group = packet.network.dst_gid();
-        let members: Vec<u32> = self.objects.groups.members(&group).collect();
-        env.note(
-            self.index,
-            format_args!(
-                "multicast to {} bytes={}",
-                members.len(),
-                packet.payload.len()
-            ),
-        );
-        for qpn in members {
-            self.with_qp(env, qpn, |qp, view| {
-                if !(looped && qp.blocks_own_multicast()) {
-                    qp.receive(&packet, view);
-                }
-            });
-        }
-        true
-    }
-
-    /// A queue pair sends this frame: a copy of what is for a group of the function's comes back into it.
-    pub fn replicate(&mut self, env: &mut Env, frame: &[u8]) {
-        if env.is_up(self.seat) && self.grouped(frame).is_some() {
-            env.loop_back(self.index, frame.to_vec());
-        }
-    }
 }
 
 #[cfg(test)]

@@ -9,12 +9,13 @@
 //! takes the queue pairs attached to it into ERR, but only after the queue pair that caused it has
 //! returned: `failed_cqs`.
 
-use crate::card::{Happening, Seat};
-use crate::cmd::CommandInterface;
-use crate::cmd::caps::Capabilities;
+use crate::capabilities::Capabilities;
+use crate::card::Happening;
+use crate::card::seat::Seat;
+use crate::cmd::slots::CommandInterface;
 use crate::config_space::{ConfigEffect, ConfigSpace};
-use crate::eq::EQE_BYTES;
-use crate::events::Target;
+use crate::env::{Doorbell, Env, Timer, nanoseconds};
+use crate::eq::{EQE_BYTES, Target};
 use crate::fault::{Fault, FaultPlan};
 use crate::init_segment::{Boot, InitSegment, NIC_DISABLED, NIC_FULL_DRIVER, RegisterEffect};
 use crate::iommu::Iommu;
@@ -24,8 +25,6 @@ use crate::pages::FirmwarePages;
 use crate::profile::Profile;
 use crate::qp::Qp;
 use crate::report::{Asked, FunctionReport, Refused};
-use crate::view::View;
-use crate::world::{Doorbell, Env, Timer};
 use driver::{Interrupt, Notices, SharedMemory};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -60,43 +59,43 @@ pub struct Record {
 /// A function.
 pub struct Nic {
     /// Its place in the world.
-    pub index: usize,
+    pub(crate) index: usize,
     /// Its place on its card.
-    pub seat: Seat,
+    pub(crate) seat: Seat,
     /// What it is.
-    pub profile: Profile,
+    pub(crate) profile: Profile,
     /// BAR 0.
-    pub bar: SharedMemory,
+    pub(crate) bar: SharedMemory,
     /// Configuration space.
-    pub config: ConfigSpace,
+    pub(crate) config: ConfigSpace,
     /// Initialization segment.
-    pub init: InitSegment,
+    pub(crate) init: InitSegment,
     /// DMA.
-    pub iommu: Iommu,
+    pub(crate) iommu: Iommu,
     /// How far bring-up has got.
-    pub stage: Stage,
+    pub(crate) stage: Stage,
     /// Interface step in force.
-    pub issi: u32,
+    pub(crate) issi: u32,
     /// Capabilities in force.
-    pub caps: Capabilities,
+    pub(crate) caps: Capabilities,
     /// Firmware pages.
-    pub pages: FirmwarePages,
+    pub(crate) pages: FirmwarePages,
     /// Those of the virtual functions that it manages, by number.
-    pub pages_of: BTreeMap<u16, FirmwarePages>,
+    pub(crate) pages_of: BTreeMap<u16, FirmwarePages>,
     /// Numbered objects.
-    pub objects: Objects,
+    pub(crate) objects: Objects,
     /// The queue pair that packets for QP 1 go to.
-    pub gsi: Option<u32>,
+    pub(crate) gsi: Option<u32>,
     /// The queue pair that packets for QP 0 go to.
-    pub smi: Option<u32>,
+    pub(crate) smi: Option<u32>,
     /// Command queue.
-    pub commands: CommandInterface,
+    pub(crate) commands: CommandInterface,
     /// Faults waiting for a command.
-    pub faults: FaultPlan,
+    pub(crate) faults: FaultPlan,
     /// First half of a doorbell that arrives as two 4-byte stores, by UAR page and register.
-    pub halves: BTreeMap<(u32, u32), [u8; 4]>,
+    pub(crate) halves: BTreeMap<(u32, u32), [u8; 4]>,
     /// Counters and notes for the report.
-    pub record: Record,
+    pub(crate) record: Record,
     vectors: Vec<Interrupt>,
     notices: Notices,
     latched: BTreeSet<u16>,
@@ -496,77 +495,6 @@ impl Nic {
         }
     }
 
-    /// Runs a queue pair's method with the function as its host.
-    pub fn with_qp<R>(
-        &mut self,
-        env: &mut Env,
-        qpn: u32,
-        call: impl FnOnce(&mut Qp, &mut View<'_>) -> R,
-    ) -> Option<R> {
-        let mut qp = self.objects.qps.get_mut(qpn)?.qp.take()?;
-        let result = call(
-            &mut qp,
-            &mut View {
-                nic: self,
-                env,
-                qpn,
-            },
-        );
-        self.settle(env, qpn, qp);
-        self.fail_attached(env);
-        Some(result)
-    }
-
-    /// Puts a queue pair back, and its work and timer into the world's queues.
-    fn settle(&mut self, env: &mut Env, qpn: u32, qp: Box<Qp>) {
-        let Some(slot) = self.objects.qps.get_mut(qpn) else {
-            return;
-        };
-        if qp.pending() && !slot.queued {
-            slot.queued = true;
-            env.runnable.push_back((self.index, qpn));
-        }
-        let due = qp.timer_due();
-        if due != slot.timer {
-            if let Some(old) = slot.timer {
-                env.qp_timers.remove(&(old, self.index, qpn));
-            }
-            if let Some(new) = due {
-                env.qp_timers.insert((new, self.index, qpn));
-            }
-            slot.timer = due;
-        }
-        slot.qp = Some(qp);
-    }
-
-    /// CQs that failed take the queues attached to them into ERR.
-    pub(crate) fn fail_attached(&mut self, env: &mut Env) {
-        while let Some(cqn) = self.failed_cqs.pop() {
-            let attached: Vec<u32> = self
-                .objects
-                .qps
-                .iter()
-                .filter(|(_, slot)| slot.refs.cqn_snd == cqn || slot.refs.cqn_rcv == cqn)
-                .map(|(qpn, _)| qpn)
-                .collect();
-            for qpn in attached {
-                self.with_qp(env, qpn, |qp, view| qp.fail(view));
-            }
-            let eth = &self.objects.eth;
-            let of = |(number, attached): (u32, u32)| (attached == cqn).then_some(number);
-            let sqs = eth.sqs.iter().map(|(sqn, slot)| (sqn, slot.cqn));
-            let rqs = eth.rqs.iter().map(|(rqn, slot)| (rqn, slot.cqn));
-            let (sqs, rqs): (Vec<_>, Vec<_>) =
-                (sqs.filter_map(of).collect(), rqs.filter_map(of).collect());
-            for sqn in sqs {
-                self.with_sq(env, sqn, |sq, _| sq.fail());
-            }
-            for rqn in rqs {
-                self.with_rq(env, rqn, |rq, view| rq.fail(view));
-            }
-        }
-    }
-
     /// Adds a queue pair to the tables.
     pub fn insert_qp(&mut self, qpn: u32, qp: Qp, service: u32, refs: QpRefs, pages: Vec<u64>) {
         let slot = QpSlot {
@@ -579,9 +507,4 @@ impl Nic {
         };
         self.objects.qps.insert(qpn, slot);
     }
-}
-
-/// A duration in nanoseconds; the end of time if it does not fit.
-pub fn nanoseconds(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -4,7 +4,7 @@
 //! queue pair refers to more objects than anything else; its references are kept beside it, because
 //! its context may be changed by its transitions.
 
-use crate::cmd::caps::Capabilities;
+use crate::capabilities::Capabilities;
 use crate::cq::Cq;
 use crate::eq::Eq;
 use crate::eth::{EthObjects, FIRST_SQN};

@@ -12,9 +12,9 @@
 //! noted as the driver's mistake.
 
 use crate::cq::Armed;
+use crate::env::Env;
 use crate::eq::Rung;
 use crate::nic::Nic;
-use crate::world::Env;
 
 const CQ_ARM: u32 = 0x20;
 const EQ_ARM: u32 = 0x40;

@@ -1,6 +1,7 @@
 //! The function as a queue pair sees it.
 
 use crate::cq::Completed;
+use crate::env::Env;
 use crate::eq::COUNTER_MASK;
 use crate::host::{DmaFault, GidEntry, Host, KeyError, KeyScope, SrqWqe, UmrRequest, XrcTarget};
 use crate::init_segment::device_ticks;
@@ -8,8 +9,8 @@ use crate::iommu::Who;
 use crate::mkey::{Mkey, Piece, Use, resolve};
 use crate::nic::Nic;
 use crate::profile::Habits;
+use crate::qp::Qp;
 use crate::srq::Taken;
-use crate::world::Env;
 use mlx_prm::{Cqe64, CqeOpcode, EventType};
 use rand::RngCore;
 use zerocopy::IntoBytes;
@@ -25,6 +26,79 @@ pub struct View<'a> {
     pub env: &'a mut Env,
     /// Who looks.
     pub qpn: u32,
+}
+
+impl Nic {
+    /// Runs a queue pair's method with the function as its host.
+    pub fn with_qp<R>(
+        &mut self,
+        env: &mut Env,
+        qpn: u32,
+        call: impl FnOnce(&mut Qp, &mut View<'_>) -> R,
+    ) -> Option<R> {
+        let mut qp = self.objects.qps.get_mut(qpn)?.qp.take()?;
+        let result = call(
+            &mut qp,
+            &mut View {
+                nic: self,
+                env,
+                qpn,
+            },
+        );
+        self.settle(env, qpn, qp);
+        self.fail_attached(env);
+        Some(result)
+    }
+
+    /// Puts a queue pair back, and its work and timer into the world's queues.
+    fn settle(&mut self, env: &mut Env, qpn: u32, qp: Box<Qp>) {
+        let Some(slot) = self.objects.qps.get_mut(qpn) else {
+            return;
+        };
+        if qp.pending() && !slot.queued {
+            slot.queued = true;
+            env.runnable.push_back((self.index, qpn));
+        }
+        let due = qp.timer_due();
+        if due != slot.timer {
+            if let Some(old) = slot.timer {
+                env.qp_timers.remove(&(old, self.index, qpn));
+            }
+            if let Some(new) = due {
+                env.qp_timers.insert((new, self.index, qpn));
+            }
+            slot.timer = due;
+        }
+        slot.qp = Some(qp);
+    }
+
+    /// CQs that failed take the queues attached to them into ERR.
+    pub(crate) fn fail_attached(&mut self, env: &mut Env) {
+        while let Some(cqn) = self.failed_cqs.pop() {
+            let attached: Vec<u32> = self
+                .objects
+                .qps
+                .iter()
+                .filter(|(_, slot)| slot.refs.cqn_snd == cqn || slot.refs.cqn_rcv == cqn)
+                .map(|(qpn, _)| qpn)
+                .collect();
+            for qpn in attached {
+                self.with_qp(env, qpn, |qp, view| qp.fail(view));
+            }
+            let eth = &self.objects.eth;
+            let of = |(number, attached): (u32, u32)| (attached == cqn).then_some(number);
+            let sqs = eth.sqs.iter().map(|(sqn, slot)| (sqn, slot.cqn));
+            let rqs = eth.rqs.iter().map(|(rqn, slot)| (rqn, slot.cqn));
+            let (sqs, rqs): (Vec<_>, Vec<_>) =
+                (sqs.filter_map(of).collect(), rqs.filter_map(of).collect());
+            for sqn in sqs {
+                self.with_sq(env, sqn, |sq, _| sq.fail());
+            }
+            for rqn in rqs {
+                self.with_rq(env, rqn, |rq, view| rq.fail(view));
+            }
+        }
+    }
 }
 
 impl View<'_> {

@@ -14,20 +14,18 @@
 //! There is one lock, around the whole world. Code that holds it calls nothing outside but the
 //! eventfds of interrupts.
 
-use crate::card::switch::{Lost, Place};
-use crate::card::{Card, Happening, Seat};
-use crate::clock::Threads;
-use crate::event_log::EventLog;
+use crate::card::seat::{PHYSICAL, Place, Seat};
+use crate::card::switch::Lost;
+use crate::env::{Doorbell, Env, Origin, Timer};
 use crate::link::{Link, LinkFaults, Port as LinkPort};
 use crate::nic::Nic;
 use crate::pcap::Capture;
 use crate::profile::PortType;
-use rand::{RngCore, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use rand::RngCore;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Who moves the world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,112 +35,6 @@ pub enum Drive {
     Inline,
     /// A register write only queues; the test steps.
     Stepped,
-}
-
-/// A register write that waits for its turn.
-#[derive(Clone, Copy, Debug)]
-pub enum Doorbell {
-    /// Command doorbell: bit n = slot n.
-    Command(u32),
-    /// A write to a UAR page.
-    Uar {
-        /// Offset in BAR 0.
-        offset: u64,
-        /// The bytes, from the front.
-        value: [u8; 8],
-        /// How many of them.
-        length: usize,
-    },
-}
-
-/// Something of a function that is due at a certain time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Timer {
-    /// The firmware has booted.
-    Booted,
-    /// The command in this slot is to be executed.
-    Command(u8),
-    /// The link of the function's card may be up now.
-    Trained,
-}
-
-/// The part of the world that functions work with.
-pub struct Env {
-    /// Virtual time, nanoseconds.
-    pub now: u64,
-    /// The seeded stream.
-    pub rng: ChaCha8Rng,
-    /// The log.
-    pub log: EventLog,
-    /// Register writes arrive when software has gone on: host memory may be newer than they are.
-    pub posted_writes: bool,
-    /// The cards the functions sit on.
-    pub cards: Vec<Card>,
-    /// What cards have to tell functions.
-    pub happenings: VecDeque<(usize, Happening)>,
-    /// Eventfds signalled so far.
-    pub signals: u64,
-    /// Who waits for what, and who does not.
-    pub threads: Threads,
-    /// Register writes.
-    pub doorbells: VecDeque<(usize, Doorbell)>,
-    /// Frames leaving a function.
-    pub frames: VecDeque<(usize, Vec<u8>)>,
-    /// Queue pairs and send queues with work.
-    pub runnable: VecDeque<(usize, u32)>,
-    /// Timers of queue pairs: time, function, queue pair.
-    pub qp_timers: BTreeSet<(u64, usize, u32)>,
-    arrivals: VecDeque<(usize, Vec<u8>, Origin)>,
-    timers: BTreeMap<(u64, u64), (usize, Timer)>,
-    sequence: u64,
-}
-
-impl Env {
-    /// Adds a line to the log.
-    pub fn note(&mut self, function: usize, text: fmt::Arguments<'_>) {
-        self.log.line(self.now, function, text);
-    }
-
-    /// Sets a timer; timers due at the same time run in the order they were set.
-    pub fn schedule(&mut self, due: u64, function: usize, timer: Timer) {
-        self.timers.insert((due, self.sequence), (function, timer));
-        self.sequence += 1;
-    }
-
-    /// A frame comes back into the function that sent it.
-    pub fn loop_back(&mut self, function: usize, frame: Vec<u8>) {
-        self.arrivals.push_back((function, frame, Origin::Itself));
-    }
-
-    /// A frame arrives at a function's port.
-    fn arrives(&mut self, function: usize, frame: Vec<u8>) {
-        self.arrivals.push_back((function, frame, Origin::Another));
-    }
-
-    /// A function was reset: nothing of it is left in any queue.
-    pub fn forget(&mut self, function: usize) {
-        self.doorbells.retain(|&(of, _)| of != function);
-        self.happenings.retain(|&(of, _)| of != function);
-        // A link trains on whatever its functions do.
-        self.timers
-            .retain(|_, &mut (of, timer)| of != function || timer == Timer::Trained);
-        self.forget_queues(function);
-    }
-
-    /// A function's queues are gone: nothing of its data path is left.
-    pub fn forget_queues(&mut self, function: usize) {
-        self.frames.retain(|&(of, _)| of != function);
-        self.arrivals.retain(|&(of, ..)| of != function);
-        self.runnable.retain(|&(of, _)| of != function);
-        self.qp_timers.retain(|&(_, of, _)| of != function);
-    }
-}
-
-/// Who sent what arrives inside a function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
-    Itself,
-    Another,
 }
 
 /// A link, and the cards at its ends.
@@ -162,6 +54,13 @@ const EGRESS_FRAMES: usize = 64;
 struct Tap {
     capture: Capture<Box<dyn Write + Send>>,
     interfaces: Vec<u32>,
+}
+
+/// A world, for as long as nobody else has it.
+pub(crate) fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
+    // A panic while the lock was held is a bug of the simulator; its state is still the best there
+    // is for a report.
+    world.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Functions, links and time.
@@ -184,23 +83,7 @@ impl World {
     /// An empty world at time 0.
     pub fn new(seed: u64, log: bool) -> Self {
         Self {
-            env: Env {
-                now: 0,
-                rng: ChaCha8Rng::seed_from_u64(seed),
-                log: EventLog::new(log),
-                posted_writes: false,
-                cards: Vec::new(),
-                happenings: VecDeque::new(),
-                signals: 0,
-                threads: Threads::default(),
-                doorbells: VecDeque::new(),
-                frames: VecDeque::new(),
-                runnable: VecDeque::new(),
-                qp_timers: BTreeSet::new(),
-                arrivals: VecDeque::new(),
-                timers: BTreeMap::new(),
-                sequence: 0,
-            },
+            env: Env::new(seed, log),
             nics: Vec::new(),
             drive: Drive::default(),
             cables: Vec::new(),
@@ -506,7 +389,7 @@ impl World {
     fn physical(&self, card: usize) -> Option<Seat> {
         let seat = Seat {
             card,
-            vport: crate::card::PHYSICAL,
+            vport: PHYSICAL,
         };
         (card < self.env.cards.len()).then_some(seat)
     }
@@ -636,7 +519,7 @@ impl World {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::card::CardRules;
+    use crate::card::{Card, CardRules};
     use crate::profile::Profile;
     use driver::SharedMemory;
 

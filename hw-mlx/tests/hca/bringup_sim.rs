@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use driver::{Device, Function};
 use hw_mlx::{AsyncEvent, CmdError, DeadCause, Hca, HcaConfig, MlxError};
-use hw_sim::fault::Fault;
+use hw_sim::Fault;
 use hw_sim::profile::Profile;
 use hw_sim::{CardConfig, Sim, SimConfig, SimFunction};
 use mlx_prm::{

@@ -17,7 +17,7 @@
 //! Vport 0 is the physical function, vports 1 to N are the virtual functions (Linux `include/linux/mlx5/vport.h`). A
 //! function that was added by itself is the physical function of a card of its own: there is one mechanism.
 //!
-//! What belongs to a port is split by who may forget it. A function-level reset empties the [`Port`] (lists,
+//! What belongs to a port is split by who may forget it. A function-level reset empties the `Port` (lists,
 //! promiscuity, MTU, RoCE addresses). What the card's administrator said of a virtual function (address, GUID, trust,
 //! VLAN, link state) is the [`Vport`]'s, and outlives its resets.
 //!
@@ -25,41 +25,23 @@
 //! its own, its flow tables decide ([`Card::fdb`]), as Linux writes them. Otherwise the card makes the same rules itself from
 //! the lists, and [`SimCard::set_vf`](crate::SimCard::set_vf) says what `ip link set … vf` would.
 //!
-//! The state of a port is never set: it follows from what everybody asked for, and [`Env::settle`] tells the functions
+//! The state of a port is never set: it follows from what everybody asked for, and `Env::settle` tells the functions
 //! whose port has changed since they were last told.
 
+mod ports;
+pub mod seat;
 pub mod switch;
 pub mod uplink;
 pub mod vport;
 
 use crate::eth::flow::FlowTables;
-use crate::port::Port;
 use crate::profile::Profile;
-use crate::world::{Env, Timer};
+use seat::PHYSICAL;
 use std::collections::BTreeMap;
 use std::time::Duration;
 pub use uplink::AdminState;
 use uplink::Uplink;
 pub use vport::{Interest, Life, LinkState, VfSettings, Vport};
-
-/// The physical function's vport.
-pub const PHYSICAL: u16 = 0;
-
-/// Where a function sits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Seat {
-    /// The card, by its place in the world.
-    pub card: usize,
-    /// Its vport.
-    pub vport: u16,
-}
-
-impl Seat {
-    /// Whether it is a virtual function's.
-    pub const fn is_virtual(self) -> bool {
-        self.vport != PHYSICAL
-    }
-}
 
 /// What no public source settles about a card, or what is its user's choice. The defaults are the strict side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,123 +185,6 @@ impl Card {
             LinkState::Down => false,
             LinkState::Up if vport.number != PHYSICAL => true,
             LinkState::Up | LinkState::Follow => self.uplink.is_up(),
-        }
-    }
-}
-
-impl Env {
-    /// The card a function sits on.
-    ///
-    /// # Panics
-    /// There is none: functions and their cards are made together.
-    pub fn card(&self, seat: Seat) -> &Card {
-        &self.cards[seat.card]
-    }
-
-    /// The card a function sits on, to change it; [`Env::settle`] tells whom it concerns.
-    ///
-    /// # Panics
-    /// As [`Env::card`].
-    pub fn card_mut(&mut self, seat: Seat) -> &mut Card {
-        &mut self.cards[seat.card]
-    }
-
-    /// A function's vport.
-    ///
-    /// # Panics
-    /// There is none: functions and their vports are made together, and whoever names another's looks first.
-    pub fn vport(&self, seat: Seat) -> &Vport {
-        &self.cards[seat.card].vports[usize::from(seat.vport)]
-    }
-
-    /// A function's vport, to change it.
-    ///
-    /// # Panics
-    /// As [`Env::vport`].
-    pub fn vport_mut(&mut self, seat: Seat) -> &mut Vport {
-        &mut self.cards[seat.card].vports[usize::from(seat.vport)]
-    }
-
-    /// What a function itself keeps of its port.
-    pub fn port(&self, seat: Seat) -> &Port {
-        &self.vport(seat).port
-    }
-
-    /// What a function itself keeps of its port, to change it.
-    pub fn port_mut(&mut self, seat: Seat) -> &mut Port {
-        &mut self.vport_mut(seat).port
-    }
-
-    /// Whether frames pass a function's port.
-    pub fn is_up(&self, seat: Seat) -> bool {
-        self.card(seat).is_up(self.vport(seat))
-    }
-
-    /// A function was reset: what it kept of its port is gone.
-    pub fn reset_port(&mut self, seat: Seat, profile: &Profile) {
-        let card = self.card_mut(seat);
-        if !seat.is_virtual() {
-            card.forget_manager();
-            card.forwarding.clear();
-            card.uplink.reset();
-        }
-        let vport = self.vport_mut(seat);
-        let listed = vport.reset(profile);
-        // Its next driver asks for the state; no event is owed.
-        let up = self.is_up(seat);
-        self.vport_mut(seat).told_up = up;
-        if listed {
-            self.vport_changed(seat, Interest::LISTS);
-        }
-    }
-
-    /// Something that the state of ports follows from has changed: training begins or ends, functions are told.
-    pub fn settle(&mut self, seat: Seat) {
-        let now = self.now;
-        let card = self.card_mut(seat);
-        let training = crate::nic::nanoseconds(card.rules.link_training);
-        let due = card.uplink.settle(now, training);
-        let states: Vec<bool> = card.vports.iter().map(|vport| card.is_up(vport)).collect();
-        let mut changed = Vec::new();
-        for (vport, up) in card.vports.iter_mut().zip(states) {
-            if vport.told_up != up {
-                vport.told_up = up;
-                changed.push((vport.function, Happening::Port { up }));
-            }
-        }
-        let physical = card.vports.first().map(|vport| vport.function);
-        self.happenings.extend(changed);
-        if let (Some(due), Some(function)) = (due, physical) {
-            self.schedule(due, function, Timer::Trained);
-        }
-    }
-
-    /// The manager's function, by its place in the world.
-    pub fn manager(&self, seat: Seat) -> Option<usize> {
-        self.card(seat).vport(PHYSICAL).map(|vport| vport.function)
-    }
-
-    /// The manager arms for changes of a vport. It is told at once of one it has not seen.
-    pub fn arm(&mut self, seat: Seat, what: Interest) {
-        let manager = self.card(seat).vport(PHYSICAL).map(|vport| vport.function);
-        if self.vport_mut(seat).arm(what)
-            && let Some(manager) = manager
-        {
-            self.happenings
-                .push_back((manager, Happening::VportChange { vport: seat.vport }));
-        }
-    }
-
-    /// A driver changed what the manager may want to know of its vport.
-    pub fn vport_changed(&mut self, seat: Seat, what: Interest) {
-        let card = self.card_mut(seat);
-        let remembers = card.rules.remembers_changes;
-        let manager = card.vport(PHYSICAL).map(|vport| vport.function);
-        if self.vport_mut(seat).change(what, remembers)
-            && let Some(manager) = manager
-        {
-            self.happenings
-                .push_back((manager, Happening::VportChange { vport: seat.vport }));
         }
     }
 }

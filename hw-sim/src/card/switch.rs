@@ -24,12 +24,12 @@
 //! its own addresses into it (`lib/mpfs.c`, called by `en_fs.c`); those of the virtual functions whoever makes their
 //! rules. A promiscuous vport opens it.
 
+use super::Card;
+use super::seat::{PHYSICAL, Place, WIRE};
 use super::vport::Vport;
-use super::{Card, PHYSICAL};
 use crate::eth::flow::{Entry, FlowTables};
-use crate::eth::frame::{CUSTOMER_TAG, Headers, TAG_BYTES};
+use crate::eth::frame::{CUSTOMER_TAG, Headers, TAG_BYTES, is_roce};
 use crate::eth::matching::Pattern;
-use crate::ingress::is_roce;
 use mlx_prm::flow_action::{VLAN_POP, VLAN_PUSH};
 use std::borrow::Cow;
 
@@ -38,18 +38,6 @@ const TYPE: usize = 12;
 /// The one kind of promiscuity that the switch's rules know, and all-multicast.
 const ALL_MULTICAST: usize = 1;
 const ALL: usize = 2;
-/// The wire, as flow tables number it (Linux `MLX5_VPORT_UPLINK`).
-pub const WIRE: u16 = 0xffff;
-
-/// A side of the switch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// A function.
-    Vport(u16),
-    /// The wire.
-    Wire,
-}
-
 /// Why a frame goes nowhere.
 pub type Lost = &'static str;
 /// It came to a port that is down.

@@ -158,14 +158,14 @@ impl Vport {
             armed: Interest::default(),
             missed: Interest::default(),
         };
-        vport.settings.trust = number == super::PHYSICAL;
+        vport.settings.trust = number == super::seat::PHYSICAL;
         vport.identify(profile);
         vport
     }
 
     /// What the factory gave. A virtual function has no address and no GUID of its own; the system image is the card's.
     fn identify(&mut self, profile: &Profile) {
-        if self.number == super::PHYSICAL {
+        if self.number == super::seat::PHYSICAL {
             self.settings.mac = Some(profile.mac);
             self.guids = [profile.port_guid(); 3];
         } else {
@@ -184,7 +184,7 @@ impl Vport {
         let listed = self.port.is_listed();
         self.driven = false;
         self.port = Port::new(profile);
-        if self.number == super::PHYSICAL {
+        if self.number == super::seat::PHYSICAL {
             self.settings.state = LinkState::Follow;
             self.identify(profile);
         }

@@ -8,12 +8,13 @@
 
 use super::function::{own_turn, virtual_function};
 use super::{Cmd, Outcome, Refusal, output, refuse};
-use crate::card::{Happening, PHYSICAL, Seat};
+use crate::card::Happening;
+use crate::card::seat::{PHYSICAL, Seat};
 use crate::nic::Stage;
-use crate::profile::{Page, Profile};
+use crate::profile::Page;
 use mlx_prm::{
-    AtomicCaps, CapType, CmdHcaCap, CmdHcaCap2, EthOffloadCaps, Field, FlowTableNicCap, Layout,
-    OdpCaps, QueryHcaCapIn, QueryHcaCapOut, RoceCap, SetHcaCapIn, SetHcaCapOut,
+    AtomicCaps, CapType, CmdHcaCap, Field, Layout, OdpCaps, QueryHcaCapIn, QueryHcaCapOut,
+    SetHcaCapIn, SetHcaCapOut,
 };
 use zerocopy::IntoBytes;
 
@@ -55,40 +56,6 @@ const WRITABLE: [(CapType, &[&str]); 3] = [
     ),
     (CapType::GENERAL_2, &["sw_vhca_id_valid"]),
 ];
-
-/// Capabilities in force.
-#[derive(Clone, Debug)]
-pub struct Capabilities {
-    /// Type 0.
-    pub general: CmdHcaCap,
-    /// Type 0x20.
-    pub general_2: CmdHcaCap2,
-    /// Type 2.
-    pub odp: OdpCaps,
-    /// Type 3.
-    pub atomic: AtomicCaps,
-    /// Type 4.
-    pub roce: RoceCap,
-    /// Type 1.
-    pub eth_offloads: EthOffloadCaps,
-    /// Type 7.
-    pub flow_table: FlowTableNicCap,
-}
-
-impl Capabilities {
-    /// What a reset leaves.
-    pub fn new(profile: &Profile) -> Self {
-        Self {
-            general: profile.general.current.clone(),
-            general_2: profile.general_2.current.clone(),
-            odp: profile.odp.current.clone(),
-            atomic: profile.atomic.current.clone(),
-            roce: profile.roce.current.clone(),
-            eth_offloads: profile.eth_offloads.current.clone(),
-            flow_table: profile.flow_table.current.clone(),
-        }
-    }
-}
 
 pub(super) fn query_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
     let input: QueryHcaCapIn = cmd.read();

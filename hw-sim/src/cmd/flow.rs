@@ -1,65 +1,91 @@
-//! Flow tables, groups and entries: commands to objects of [`crate::eth`], which knows their rules.
+//! Flow table, group and entry commands; the objects are in [`crate::eth::flow`].
 
-use super::vport::ethernet;
-use super::{Cmd, Outcome, output};
-use crate::eth::flow;
+use super::eswitch::manager;
+use super::vport::{ethernet, named_vport};
+use super::{Cmd, Outcome, Refusal, must_exist, output, refuse};
+use crate::card::seat::{Place, Seat, WIRE};
+use crate::eth::flow::{Destination, Entry, FlowTable, FlowTables, Group, MISS_TABLE};
+use crate::eth::matching::Pattern;
+use crate::objects::Table;
 use mlx_prm::{
-    CreateFlowGroupOut, CreateFlowTableOut, DeleteFlowTableEntryOut, DestroyFlowGroupOut,
-    DestroyFlowTableOut, ModifyFlowTableOut, QueryFlowGroupOut, QueryFlowTableEntryOut,
-    QueryFlowTableOut, SetFlowTableEntryOut, SetFlowTableRootOut,
+    CreateFlowGroupIn, CreateFlowGroupOut, CreateFlowTableIn, CreateFlowTableOut,
+    DeleteFlowTableEntryIn, DeleteFlowTableEntryOut, DestFormat, DestroyFlowGroupIn,
+    DestroyFlowGroupOut, DestroyFlowTableIn, DestroyFlowTableOut, FlowContext, FlowDestinationType,
+    FlowTableContext, FlowTableProperties, FlowTableType, ModifyFlowTableIn, ModifyFlowTableOut,
+    QueryFlowGroupIn, QueryFlowGroupOut, QueryFlowTableEntryIn, QueryFlowTableEntryOut,
+    QueryFlowTableIn, QueryFlowTableOut, SetFlowTableEntryIn, SetFlowTableEntryOut,
+    SetFlowTableRootIn, SetFlowTableRootOut, flow_action,
 };
-use zerocopy::IntoBytes;
+use std::collections::BTreeMap;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Where the list behind a flow context begins.
+const LIST: usize = SetFlowTableEntryIn::SIZE;
+/// `modify_field_select` of MODIFY_FLOW_TABLE: the miss action and table.
+const SELECT_MISS: u32 = 1;
+/// `table_miss_action`: what the type does by itself; here, drop.
+const MISS_DEFAULT: u32 = 0;
+/// `modify_enable_mask`: action, flow tag, destination list, counter list.
+const ENABLE_ACTION: u32 = 1;
+const ENABLE_TAG: u32 = 2;
+const ENABLE_DESTINATIONS: u32 = 4;
+const ENABLE_COUNTERS: u32 = 8;
+/// Groups, and entries, of all its tables together: about as many as the largest table alone can have.
+const MOST_GROUPS: usize = 1 << 16;
+const MOST_ENTRIES: usize = 1 << 16;
+const OP_SET: u32 = 0;
+const OP_CHANGE: u32 = 1;
 
 pub(super) fn create_flow_table(cmd: &mut Cmd<'_>) -> Outcome {
     ethernet(cmd)?;
     let input = cmd.read();
     let mut out = CreateFlowTableOut::new();
-    out.set_table_id(flow::create_table(cmd, &input)?);
+    out.set_table_id(create_table(cmd, &input)?);
     output(&out)
 }
 
 pub(super) fn modify_flow_table(cmd: &mut Cmd<'_>) -> Outcome {
     let input = cmd.read();
-    flow::modify_table(cmd, &input)?;
+    modify_table(cmd, &input)?;
     output(&ModifyFlowTableOut::new())
 }
 
 pub(super) fn destroy_flow_table(cmd: &mut Cmd<'_>) -> Outcome {
     let input = cmd.read();
-    flow::destroy_table(cmd, &input)?;
+    destroy_table(cmd, &input)?;
     output(&DestroyFlowTableOut::new())
 }
 
 pub(super) fn query_flow_table(cmd: &mut Cmd<'_>) -> Outcome {
     let input = cmd.read();
     let mut out = QueryFlowTableOut::new();
-    out.set_flow_table_context(&flow::query_table(cmd, &input)?);
+    out.set_flow_table_context(&query_table(cmd, &input)?);
     output(&out)
 }
 
 pub(super) fn set_flow_table_root(cmd: &mut Cmd<'_>) -> Outcome {
     ethernet(cmd)?;
     let input = cmd.read();
-    flow::set_root(cmd, &input)?;
+    set_root(cmd, &input)?;
     output(&SetFlowTableRootOut::new())
 }
 
 pub(super) fn create_flow_group(cmd: &mut Cmd<'_>) -> Outcome {
     let input = cmd.read();
     let mut out = CreateFlowGroupOut::new();
-    out.set_group_id(flow::create_group(cmd, &input)?);
+    out.set_group_id(create_group(cmd, &input)?);
     output(&out)
 }
 
 pub(super) fn destroy_flow_group(cmd: &mut Cmd<'_>) -> Outcome {
     let input = cmd.read();
-    flow::destroy_group(cmd, &input)?;
+    destroy_group(cmd, &input)?;
     output(&DestroyFlowGroupOut::new())
 }
 
 pub(super) fn query_flow_group(cmd: &mut Cmd<'_>) -> Outcome {
     let input = cmd.read();
-    let group = flow::query_group(cmd, &input)?;
+    let group = query_group(cmd, &input)?;
     let mut out = QueryFlowGroupOut::new();
     out.set_start_flow_index(group.start)
         .set_end_flow_index(group.end)
@@ -70,14 +96,14 @@ pub(super) fn query_flow_group(cmd: &mut Cmd<'_>) -> Outcome {
 
 pub(super) fn set_flow_table_entry(cmd: &mut Cmd<'_>) -> Outcome {
     let input = cmd.read();
-    flow::set_entry(cmd, &input)?;
+    set_entry(cmd, &input)?;
     output(&SetFlowTableEntryOut::new())
 }
 
 /// The destination list follows.
 pub(super) fn query_flow_table_entry(cmd: &mut Cmd<'_>) -> Outcome {
     let input = cmd.read();
-    let (context, destinations) = flow::query_entry(cmd, &input)?;
+    let (context, destinations) = query_entry(cmd, &input)?;
     let mut out = QueryFlowTableEntryOut::new();
     out.set_flow_context(&context);
     let mut bytes = out.as_bytes().to_vec();
@@ -87,6 +113,608 @@ pub(super) fn query_flow_table_entry(cmd: &mut Cmd<'_>) -> Outcome {
 
 pub(super) fn delete_flow_table_entry(cmd: &mut Cmd<'_>) -> Outcome {
     let input = cmd.read();
-    flow::delete_entry(cmd, &input)?;
+    delete_entry(cmd, &input)?;
     output(&DeleteFlowTableEntryOut::new())
+}
+
+/// Which frames a set of tables is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Domain {
+    /// Those that arrive at the function.
+    Receive,
+    /// Those in the e-switch.
+    Switch,
+    /// Those that a vport sends into it.
+    Ingress(Seat),
+    /// Those that it sends to a vport.
+    Egress(Seat),
+}
+
+/// The function's own direction is receive. The e-switch's tables are its manager's; a vport's access lists it names.
+fn domain(
+    cmd: &Cmd<'_>,
+    kind: FlowTableType,
+    other_vport: bool,
+    vport: u32,
+) -> Result<Domain, Refusal> {
+    let found = match kind {
+        FlowTableType::NIC_RX => Domain::Receive,
+        FlowTableType::FDB => Domain::Switch,
+        FlowTableType::ESW_INGRESS_ACL => Domain::Ingress(named_vport(cmd, other_vport, vport)?),
+        FlowTableType::ESW_EGRESS_ACL => Domain::Egress(named_vport(cmd, other_vport, vport)?),
+        _ => return Err(refuse!(BAD_PARAM, "flow table type", "{kind:?}")),
+    };
+    if found != Domain::Receive {
+        manager(cmd)?;
+    }
+    if matches!(found, Domain::Receive | Domain::Switch) && (other_vport || vport != 0) {
+        return Err(refuse!(BAD_PARAM, "no such vport", "{vport}"));
+    }
+    Ok(found)
+}
+
+fn tables<'c>(cmd: &'c Cmd<'_>, domain: Domain) -> &'c FlowTables {
+    match domain {
+        Domain::Receive => &cmd.nic.objects.eth.flow,
+        Domain::Switch => &cmd.env.card(cmd.nic.seat).fdb,
+        Domain::Ingress(seat) => &cmd.env.vport(seat).ingress,
+        Domain::Egress(seat) => &cmd.env.vport(seat).egress,
+    }
+}
+
+fn tables_mut<'c>(cmd: &'c mut Cmd<'_>, domain: Domain) -> &'c mut FlowTables {
+    match domain {
+        Domain::Receive => &mut cmd.nic.objects.eth.flow,
+        Domain::Switch => &mut cmd.env.card_mut(cmd.nic.seat).fdb,
+        Domain::Ingress(seat) => &mut cmd.env.vport_mut(seat).ingress,
+        Domain::Egress(seat) => &mut cmd.env.vport_mut(seat).egress,
+    }
+}
+
+/// What tables of a domain can do.
+fn properties<'c>(cmd: &'c Cmd<'_>, domain: Domain) -> &'c FlowTableProperties {
+    let eswitch = &cmd.nic.profile.eswitch_flow_table;
+    match domain {
+        Domain::Receive => cmd.nic.caps.flow_table.flow_table_properties_nic_receive(),
+        Domain::Switch => eswitch.flow_table_properties_nic_esw_fdb(),
+        Domain::Ingress(_) => eswitch.flow_table_properties_esw_acl_ingress(),
+        Domain::Egress(_) => eswitch.flow_table_properties_esw_acl_egress(),
+    }
+}
+
+fn find<'c>(
+    cmd: &'c mut Cmd<'_>,
+    domain: Domain,
+    number: u32,
+) -> Result<&'c mut FlowTable, Refusal> {
+    let found = tables_mut(cmd, domain).tables.get_mut(number);
+    found.ok_or_else(|| refuse!(BAD_RESOURCE, "no such flow table", "{number:#x}"))
+}
+
+/// CREATE_FLOW_TABLE.
+///
+/// # Errors
+/// A type, size or level this device does not have.
+fn create_table(cmd: &mut Cmd<'_>, input: &CreateFlowTableIn) -> Result<u32, Refusal> {
+    let domain = domain(
+        cmd,
+        input.table_type(),
+        input.other_vport(),
+        input.vport_number(),
+    )?;
+    let context = input.flow_table_context();
+    let caps = properties(cmd, domain);
+    if !caps.ft_support() {
+        return Err(refuse!(BAD_OP, "flow tables are not supported"));
+    }
+    if context.reformat_en()
+        || context.decap_en()
+        || context.sw_owner()
+        || context.termination_table()
+        || context.rtc_valid()
+    {
+        return Err(refuse!(BAD_PARAM, "kind of flow table"));
+    }
+    let (size, most) = (context.log_size(), caps.log_max_ft_size());
+    if size > most {
+        return Err(refuse!(
+            EXCEED_LIM,
+            "flow table size",
+            "2^{size} of 2^{most}"
+        ));
+    }
+    if context.level() > caps.max_ft_level() {
+        return Err(refuse!(
+            BAD_PARAM,
+            "flow table level",
+            "{}",
+            context.level()
+        ));
+    }
+    let miss = miss_table(cmd, domain, context)?;
+    let tables = &mut tables_mut(cmd, domain).tables;
+    let number = tables.create(FlowTable {
+        context: context.clone(),
+        entries: BTreeMap::new(),
+        groups: BTreeMap::new(),
+        next_group: 1,
+    })?;
+    if let Some(miss) = miss {
+        tables.hold(miss)?;
+    }
+    Ok(number)
+}
+
+/// The table a context's misses go to: of a higher level, so that no frame goes round in circles.
+fn miss_table(
+    cmd: &Cmd<'_>,
+    domain: Domain,
+    context: &FlowTableContext,
+) -> Result<Option<u32>, Refusal> {
+    match context.table_miss_action() {
+        MISS_DEFAULT => Ok(None),
+        MISS_TABLE => {
+            let number = context.table_miss_id();
+            let Some(table) = tables(cmd, domain).tables.get(number) else {
+                return Err(refuse!(BAD_RESOURCE, "no such flow table", "{number:#x}"));
+            };
+            if table.context.level() <= context.level() {
+                return Err(refuse!(
+                    BAD_PARAM,
+                    "misses go to a table of no higher level"
+                ));
+            }
+            Ok(Some(number))
+        }
+        other => Err(refuse!(BAD_PARAM, "flow table miss action", "{other}")),
+    }
+}
+
+/// MODIFY_FLOW_TABLE: where misses go.
+///
+/// # Errors
+/// No such table, or nowhere that misses could go.
+fn modify_table(cmd: &mut Cmd<'_>, input: &ModifyFlowTableIn) -> Result<(), Refusal> {
+    let domain = domain(
+        cmd,
+        input.table_type(),
+        input.other_vport(),
+        input.vport_number(),
+    )?;
+    let wanted = input.flow_table_context();
+    let number = input.table_id();
+    let mut context = find(cmd, domain, number)?.context.clone();
+    if input.modify_field_select() & !SELECT_MISS != 0 {
+        return Err(refuse!(
+            BAD_PARAM,
+            "field of a flow table",
+            "{:#x}",
+            input.modify_field_select()
+        ));
+    }
+    if input.modify_field_select() & SELECT_MISS == 0 {
+        return Ok(());
+    }
+    context
+        .set_table_miss_action(wanted.table_miss_action())
+        .set_table_miss_id(wanted.table_miss_id());
+    let miss = miss_table(cmd, domain, &context)?;
+    let tables = &mut tables_mut(cmd, domain).tables;
+    if let Some(miss) = miss {
+        tables.hold(miss)?;
+    }
+    if let Some(table) = tables.get_mut(number) {
+        let before = std::mem::replace(&mut table.context, context);
+        release_miss(tables, &before);
+    }
+    Ok(())
+}
+
+fn release_miss(tables: &mut Table<FlowTable>, context: &FlowTableContext) {
+    if context.table_miss_action() == MISS_TABLE {
+        tables.release(context.table_miss_id());
+    }
+}
+
+/// QUERY_FLOW_TABLE.
+///
+/// # Errors
+/// No such table.
+fn query_table(cmd: &mut Cmd<'_>, input: &QueryFlowTableIn) -> Result<FlowTableContext, Refusal> {
+    let domain = domain(cmd, input.table_type(), false, 0)?;
+    Ok(find(cmd, domain, input.table_id())?.context.clone())
+}
+
+/// DESTROY_FLOW_TABLE. Of the root, too: drivers destroy it last.
+///
+/// # Errors
+/// No such table, it has groups, or something forwards to it.
+fn destroy_table(cmd: &mut Cmd<'_>, input: &DestroyFlowTableIn) -> Result<(), Refusal> {
+    let domain = domain(
+        cmd,
+        input.table_type(),
+        input.other_vport(),
+        input.vport_number(),
+    )?;
+    let number = input.table_id();
+    if !find(cmd, domain, number)?.groups.is_empty() {
+        return Err(refuse!(BAD_RES_STATE, "flow table has groups"));
+    }
+    let flow = tables_mut(cmd, domain);
+    let table = flow.tables.remove(number)?;
+    release_miss(&mut flow.tables, &table.context);
+    flow.root = flow.root.filter(|&root| root != number);
+    Ok(())
+}
+
+/// SET_FLOW_TABLE_ROOT; op_mod 1 goes back to the default.
+///
+/// # Errors
+/// No such table.
+fn set_root(cmd: &mut Cmd<'_>, input: &SetFlowTableRootIn) -> Result<(), Refusal> {
+    let domain = domain(
+        cmd,
+        input.table_type(),
+        input.other_vport(),
+        input.vport_number(),
+    )?;
+    if input.table_of_other_vport() || input.table_eswitch_owner_vhca_id_valid() {
+        return Err(refuse!(BAD_PARAM, "table of another vport"));
+    }
+    if input.underlay_qpn() != 0 {
+        return Err(refuse!(BAD_PARAM, "root of an underlay QP"));
+    }
+    let root = match cmd.op_mod {
+        OP_SET => {
+            find(cmd, domain, input.table_id())?;
+            Some(input.table_id())
+        }
+        OP_CHANGE => None,
+        other => return Err(refuse!(BAD_OP, "unknown op_mod", "{other:#x}")),
+    };
+    tables_mut(cmd, domain).root = root;
+    Ok(())
+}
+
+/// CREATE_FLOW_GROUP.
+///
+/// # Errors
+/// No such table, a range that is not the table's or is another group's, criteria that are not compared.
+fn create_group(cmd: &mut Cmd<'_>, input: &CreateFlowGroupIn) -> Result<u32, Refusal> {
+    let domain = domain(
+        cmd,
+        input.table_type(),
+        input.other_vport(),
+        input.vport_number(),
+    )?;
+    if input.group_type() != 0 || input.match_definer_id() != 0 {
+        return Err(refuse!(BAD_PARAM, "kind of flow group"));
+    }
+    let (start, end) = (input.start_flow_index(), input.end_flow_index());
+    let (enable, criteria) = (input.match_criteria_enable(), input.match_criteria());
+    let mask = Pattern::of_criteria(enable, criteria, domain == Domain::Switch)
+        .ok_or_else(|| refuse!(BAD_PARAM, "match criteria", "{enable:#x}"))?;
+    let full = tables(cmd, domain).groups >= MOST_GROUPS;
+    let table = find(cmd, domain, input.table_id())?;
+    if full {
+        return Err(refuse!(EXCEED_LIM, "flow groups"));
+    }
+    if start > end || u64::from(end) >= 1 << table.context.log_size() {
+        return Err(refuse!(
+            BAD_PARAM,
+            "range of a flow group",
+            "{start}..={end}"
+        ));
+    }
+    if table
+        .groups
+        .values()
+        .any(|group| group.start <= end && start <= group.end)
+    {
+        return Err(refuse!(
+            BAD_PARAM,
+            "range of another flow group",
+            "{start}..={end}"
+        ));
+    }
+    let number = table.next_group;
+    table.next_group = if number == 0x00ff_ffff { 1 } else { number + 1 };
+    if table.groups.contains_key(&number) {
+        return Err(refuse!(EXCEED_LIM, "no number left"));
+    }
+    table.groups.insert(
+        number,
+        Group {
+            start,
+            end,
+            enable,
+            criteria: criteria.clone(),
+            mask,
+        },
+    );
+    tables_mut(cmd, domain).groups += 1;
+    Ok(number)
+}
+
+/// QUERY_FLOW_GROUP.
+///
+/// # Errors
+/// No such table or group.
+fn query_group(cmd: &mut Cmd<'_>, input: &QueryFlowGroupIn) -> Result<Group, Refusal> {
+    let domain = domain(cmd, input.table_type(), false, 0)?;
+    let table = find(cmd, domain, input.table_id())?;
+    Ok(group_of(table, input.group_id())?.clone())
+}
+
+fn group_of(table: &FlowTable, number: u32) -> Result<&Group, Refusal> {
+    let found = table.groups.get(&number);
+    found.ok_or_else(|| refuse!(BAD_RESOURCE, "no such flow group", "{number:#x}"))
+}
+
+/// DESTROY_FLOW_GROUP.
+///
+/// # Errors
+/// No such table or group, or it has entries.
+fn destroy_group(cmd: &mut Cmd<'_>, input: &DestroyFlowGroupIn) -> Result<(), Refusal> {
+    let domain = domain(
+        cmd,
+        input.table_type(),
+        input.other_vport(),
+        input.vport_number(),
+    )?;
+    let table = find(cmd, domain, input.table_id())?;
+    let group = group_of(table, input.group_id())?;
+    if table
+        .entries
+        .range(group.start..=group.end)
+        .next()
+        .is_some()
+    {
+        return Err(refuse!(BAD_RES_STATE, "flow group has entries"));
+    }
+    table.groups.remove(&input.group_id());
+    tables_mut(cmd, domain).groups -= 1;
+    Ok(())
+}
+
+/// SET_FLOW_TABLE_ENTRY: a new entry, or (op_mod 1) parts of one.
+///
+/// # Errors
+/// No such table or group, an index that is not the group's or is taken, an action or destination this
+/// device does not have.
+fn set_entry(cmd: &mut Cmd<'_>, input: &SetFlowTableEntryIn) -> Result<(), Refusal> {
+    let domain = domain(
+        cmd,
+        input.table_type(),
+        input.other_vport(),
+        input.vport_number(),
+    )?;
+    let (number, index) = (input.table_id(), input.flow_index());
+    let given = input.flow_context();
+    let count = given
+        .destination_list_size()
+        .saturating_add(given.flow_counter_list_size());
+    let caps = properties(cmd, domain);
+    if count > 1 << caps.log_max_destination().min(16) {
+        return Err(refuse!(EXCEED_LIM, "destinations of an entry", "{count}"));
+    }
+    let list = cmd.list(LIST, usize::try_from(count).unwrap_or(usize::MAX))?;
+    let full = tables(cmd, domain).entries >= MOST_ENTRIES;
+    let kind = cmd_kind(cmd.op_mod)?;
+    let table = find(cmd, domain, number)?;
+    let level = table.context.level();
+    let (context, list) = match (kind, table.entries.get(&index)) {
+        (OP_SET, None) if full => return Err(refuse!(EXCEED_LIM, "flow entries")),
+        (OP_SET, None) => (given.clone(), list),
+        (OP_SET, Some(_)) => {
+            return Err(refuse!(BAD_PARAM, "flow index is taken", "{index}"));
+        }
+        (_, Some(entry)) => changed(entry, input, list),
+        (_, None) => {
+            return Err(refuse!(BAD_RESOURCE, "no such flow entry", "{index}"));
+        }
+    };
+    let table = find(cmd, domain, number)?;
+    let group = group_of(table, context.group_id())?;
+    if !(group.start..=group.end).contains(&index) {
+        return Err(refuse!(
+            BAD_PARAM,
+            "flow index outside of its group",
+            "{index}"
+        ));
+    }
+    let (mask, value) = (
+        group.mask,
+        Pattern::of_value(context.match_value(), group.mask),
+    );
+    let destinations = destinations(cmd, domain, &context, &list, input.ignore_flow_level())?;
+    for destination in &destinations {
+        if let Destination::Table(to) = *destination {
+            later(cmd, domain, level, to, input.ignore_flow_level())?;
+        }
+    }
+    hold(cmd, domain, &destinations)?;
+    let entry = Entry {
+        context,
+        list,
+        mask,
+        value,
+        destinations,
+    };
+    let before = find(cmd, domain, number)?.entries.insert(index, entry);
+    match before {
+        Some(before) => release(cmd, domain, &before.destinations),
+        None => tables_mut(cmd, domain).entries += 1,
+    }
+    Ok(())
+}
+
+fn cmd_kind(op_mod: u32) -> Result<u32, Refusal> {
+    match op_mod {
+        OP_SET | OP_CHANGE => Ok(op_mod),
+        other => Err(refuse!(BAD_OP, "unknown op_mod", "{other:#x}")),
+    }
+}
+
+/// An entry with the parts that `modify_enable_mask` names taken from the command.
+fn changed(entry: &Entry, input: &SetFlowTableEntryIn, list: Vec<u64>) -> (FlowContext, Vec<u64>) {
+    let (enable, given) = (input.modify_enable_mask(), input.flow_context());
+    let mut context = entry.context.clone();
+    if enable & ENABLE_ACTION != 0 {
+        context.set_action(given.action());
+    }
+    if enable & ENABLE_TAG != 0 {
+        context.set_flow_tag(given.flow_tag());
+    }
+    if enable & (ENABLE_DESTINATIONS | ENABLE_COUNTERS) == 0 {
+        return (context, entry.list.clone());
+    }
+    context
+        .set_destination_list_size(given.destination_list_size())
+        .set_flow_counter_list_size(given.flow_counter_list_size());
+    (context, list)
+}
+
+/// The actions a domain's entries can have.
+fn actions(cmd: &Cmd<'_>, domain: Domain) -> u32 {
+    let plain = flow_action::ALLOW | flow_action::DROP;
+    match domain {
+        Domain::Receive | Domain::Switch => plain | flow_action::FWD_DEST,
+        Domain::Ingress(_) if properties(cmd, domain).push_vlan() => plain | flow_action::VLAN_PUSH,
+        Domain::Egress(_) if properties(cmd, domain).pop_vlan() => plain | flow_action::VLAN_POP,
+        Domain::Ingress(_) | Domain::Egress(_) => plain,
+    }
+}
+
+/// What an entry's list names, if this device can do it.
+fn destinations(
+    cmd: &Cmd<'_>,
+    domain: Domain,
+    context: &FlowContext,
+    list: &[u64],
+    any_level: bool,
+) -> Result<Vec<Destination>, Refusal> {
+    let action = context.action();
+    let known = actions(cmd, domain);
+    if action & !known != 0 || action == 0 || context.flow_counter_list_size() != 0 {
+        return Err(refuse!(BAD_PARAM, "action of a flow entry", "{action:#x}"));
+    }
+    let forwards = action & flow_action::FWD_DEST != 0;
+    if forwards && action & flow_action::DROP != 0 || forwards == list.is_empty() {
+        return Err(refuse!(
+            BAD_PARAM,
+            "action and destinations of a flow entry",
+            "{action:#x}, {} destinations",
+            list.len()
+        ));
+    }
+    if any_level && !properties(cmd, domain).ignore_flow_level() {
+        return Err(refuse!(BAD_PARAM, "ignore_flow_level is not supported"));
+    }
+    if context.extended_destination() || context.flow_source() > 1 {
+        return Err(refuse!(BAD_PARAM, "kind of flow entry"));
+    }
+    let each = list.iter().map(|entry| {
+        let format = DestFormat::read_from_bytes(&entry.to_be_bytes())
+            .map_err(|_| refuse!(BAD_PARAM, "destination of a flow entry"))?;
+        destination(cmd, domain, &format)
+    });
+    each.collect()
+}
+
+/// One of them.
+fn destination(cmd: &Cmd<'_>, domain: Domain, format: &DestFormat) -> Result<Destination, Refusal> {
+    let number = format.destination_id();
+    match (format.destination_type(), domain) {
+        (FlowDestinationType::TIR, Domain::Receive) => {
+            must_exist(&cmd.nic.objects.eth.tirs, number)?;
+            Ok(Destination::Tir(number))
+        }
+        (FlowDestinationType::VPORT, Domain::Switch) if number == u32::from(WIRE) => {
+            Ok(Destination::Place(Place::Wire))
+        }
+        (FlowDestinationType::VPORT, Domain::Switch) => u16::try_from(number)
+            .ok()
+            .filter(|&vport| cmd.env.card(cmd.nic.seat).vport(vport).is_some())
+            .map(|vport| Destination::Place(Place::Vport(vport)))
+            .ok_or_else(|| refuse!(BAD_PARAM, "no such vport", "{number}")),
+        (FlowDestinationType::FLOW_TABLE, _) => Ok(Destination::Table(number)),
+        (other, _) => Err(refuse!(
+            BAD_PARAM,
+            "destination of a flow entry",
+            "{other:?}"
+        )),
+    }
+}
+
+/// A table that an entry forwards to is of a higher level than its own.
+fn later(
+    cmd: &Cmd<'_>,
+    domain: Domain,
+    level: u32,
+    to: u32,
+    any_level: bool,
+) -> Result<(), Refusal> {
+    let Some(table) = tables(cmd, domain).tables.get(to) else {
+        return Err(refuse!(BAD_RESOURCE, "no such flow table", "{to:#x}"));
+    };
+    if table.context.level() <= level && !any_level {
+        return Err(refuse!(BAD_PARAM, "destination table of no higher level"));
+    }
+    Ok(())
+}
+
+fn hold(cmd: &mut Cmd<'_>, domain: Domain, destinations: &[Destination]) -> Result<(), Refusal> {
+    for destination in destinations {
+        match *destination {
+            Destination::Table(number) => tables_mut(cmd, domain).tables.hold(number)?,
+            Destination::Tir(number) => cmd.nic.objects.eth.tirs.hold(number)?,
+            Destination::Place(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn release(cmd: &mut Cmd<'_>, domain: Domain, destinations: &[Destination]) {
+    for destination in destinations {
+        match *destination {
+            Destination::Table(number) => tables_mut(cmd, domain).tables.release(number),
+            Destination::Tir(number) => cmd.nic.objects.eth.tirs.release(number),
+            Destination::Place(_) => {}
+        }
+    }
+}
+
+/// QUERY_FLOW_TABLE_ENTRY: the context and the list behind it.
+///
+/// # Errors
+/// No such table or entry.
+fn query_entry(
+    cmd: &mut Cmd<'_>,
+    input: &QueryFlowTableEntryIn,
+) -> Result<(FlowContext, Vec<u64>), Refusal> {
+    let domain = domain(cmd, input.table_type(), false, 0)?;
+    let index = input.flow_index();
+    let found = find(cmd, domain, input.table_id())?.entries.get(&index);
+    let entry = found.ok_or_else(|| refuse!(BAD_RESOURCE, "no such flow entry", "{index}"))?;
+    Ok((entry.context.clone(), entry.list.clone()))
+}
+
+/// DELETE_FLOW_TABLE_ENTRY.
+///
+/// # Errors
+/// No such table or entry.
+fn delete_entry(cmd: &mut Cmd<'_>, input: &DeleteFlowTableEntryIn) -> Result<(), Refusal> {
+    let domain = domain(
+        cmd,
+        input.table_type(),
+        input.other_vport(),
+        input.vport_number(),
+    )?;
+    let index = input.flow_index();
+    let removed = find(cmd, domain, input.table_id())?.entries.remove(&index);
+    let entry = removed.ok_or_else(|| refuse!(BAD_RESOURCE, "no such flow entry", "{index}"))?;
+    release(cmd, domain, &entry.destinations);
+    tables_mut(cmd, domain).entries -= 1;
+    Ok(())
 }

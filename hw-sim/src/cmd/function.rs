@@ -1,7 +1,8 @@
 //! Commands for the function as a whole: enabling, pages, starting, stopping.
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
-use crate::card::{Happening, Life, PHYSICAL, Seat};
+use crate::card::seat::{PHYSICAL, Seat};
+use crate::card::{Happening, Life};
 use crate::nic::Stage;
 use crate::pages::{FirmwarePages, GiveError, TakeFinding};
 use mlx_prm::{

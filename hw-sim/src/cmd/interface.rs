@@ -14,24 +14,21 @@
 //! chains may be longer than the message needs. A token of 0 in the entry means that tokens are not
 //! used.
 
+use super::slots::{ENTRY_BYTES, Running, SLOTS, Waiting};
 use super::{Answer, dispatch};
 use crate::card::Happening;
+use crate::env::nanoseconds;
+use crate::env::{Env, Timer};
 use crate::fault::CommandFault;
-use crate::init_segment::{LOG_CMDQ_SIZE, LOG_CMDQ_STRIDE, NIC_FULL_DRIVER};
+use crate::init_segment::{LOG_CMDQ_STRIDE, NIC_FULL_DRIVER};
 use crate::iommu::Who;
-use crate::nic::{Nic, nanoseconds};
-use crate::world::{Env, Timer};
+use crate::nic::Nic;
 use mlx_prm::{
     CmdMailbox, CmdQueueEntry, CmdStatus, DeliveryStatus, Eqe, EventType, HealthSyndrome,
     INLINE_BYTES, MAILBOX_BYTES, Opcode, TRANSPORT_PCIE,
 };
 use rand::RngCore;
-use std::collections::BTreeMap;
 
-/// Bytes of an entry.
-const ENTRY_BYTES: usize = 1 << LOG_CMDQ_STRIDE;
-/// Slots of the queue.
-pub const SLOTS: u8 = 1 << LOG_CMDQ_SIZE;
 /// Where the output starts in an entry.
 const OUTPUT: u64 = 0x20;
 /// The entry's last byte: delivery status and ownership.
@@ -46,50 +43,6 @@ const POINTER_RESERVED: u64 = 0x1ff;
 const MIN_LENGTH: u32 = 8;
 /// `cmdif_checksum`: signatures are on.
 const CHECKSUM_ON: u32 = 3;
-
-/// A fetched command.
-#[derive(Clone, Debug)]
-struct Running {
-    entry: [u8; ENTRY_BYTES],
-    input: Vec<u8>,
-    output_mailboxes: Vec<u64>,
-    output_length: usize,
-    /// A command EQ existed when it was submitted.
-    events: bool,
-    fault: Option<CommandFault>,
-    state: Waiting,
-}
-
-/// What a fetched command waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Waiting {
-    /// Its time.
-    Time,
-    /// Pages for the firmware.
-    Pages,
-    /// Its time; the pages have come.
-    Fed,
-    /// Nothing; it will never be answered.
-    Never,
-}
-
-/// The slots the device owns.
-#[derive(Debug, Default)]
-pub struct CommandInterface {
-    running: BTreeMap<u8, Running>,
-}
-
-impl CommandInterface {
-    /// Forgets every command.
-    pub fn reset(&mut self) {
-        self.running.clear();
-    }
-
-    /// Whether the device owns this slot.
-    pub fn owns(&self, slot: u8) -> bool {
-        self.running.contains_key(&slot)
-    }
-}
 
 /// Why a command was not delivered.
 struct Undelivered {

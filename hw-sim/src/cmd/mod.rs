@@ -12,10 +12,10 @@
 
 pub mod access_reg;
 pub mod caps;
+mod coverage;
 mod cq;
 mod eq;
 pub(crate) mod eswitch;
-mod eth_queue;
 mod flow;
 mod function;
 mod hca_vport;
@@ -25,85 +25,34 @@ mod mcg;
 mod mkey;
 mod port_counters;
 mod qp;
+pub(crate) mod refusal;
 mod resources;
+mod rq;
+mod rqt;
+pub(crate) mod slots;
+mod sq;
 mod srq;
 mod table;
+mod tir;
+mod tis;
 mod umem;
 pub(crate) mod vport;
 mod xrc_srq;
 
-pub use interface::{CommandInterface, SLOTS};
-pub(crate) use umem::QueuePlace;
+pub use refusal::Refusal;
+pub(crate) use refusal::{must_exist, refuse};
+pub use slots::{CommandInterface, SLOTS};
 
-use crate::buffer::{BufferError, QueueBuffer};
+use crate::buffer::QueueBuffer;
+use crate::env::Env;
 use crate::nic::{Nic, Stage};
-use crate::objects::TableError;
 use crate::port::Port;
 use crate::report::Refused;
-use crate::world::Env;
-use mlx_prm::{CmdStatus, InputHeader, Layout, Opcode};
-use std::borrow::Cow;
+use mlx_prm::{InputHeader, Layout, Opcode};
 use table::{Entry, lookup};
 
 /// Shortest output that has room for status and syndrome and what follows in every output.
 const MIN_OUTPUT: usize = 12;
-
-/// A command refused.
-#[derive(Clone, Debug)]
-pub struct Refusal {
-    /// Output status.
-    pub status: CmdStatus,
-    /// Why; its hash is the syndrome.
-    pub reason: &'static str,
-    /// The numbers that go with it.
-    pub detail: Cow<'static, str>,
-}
-
-/// Refuses with a status and a reason, and perhaps formatted numbers.
-macro_rules! refuse {
-    ($status:ident, $reason:literal) => {
-        $crate::cmd::Refusal {
-            status: ::mlx_prm::CmdStatus::$status,
-            reason: $reason,
-            detail: ::std::borrow::Cow::Borrowed(""),
-        }
-    };
-    ($status:ident, $reason:literal, $($detail:tt)+) => {
-        $crate::cmd::Refusal {
-            status: ::mlx_prm::CmdStatus::$status,
-            reason: $reason,
-            detail: ::std::borrow::Cow::Owned(::std::format!($($detail)+)),
-        }
-    };
-}
-pub(crate) use refuse;
-
-impl From<TableError> for Refusal {
-    fn from(error: TableError) -> Self {
-        match error {
-            TableError::Unknown => refuse!(BAD_RESOURCE, "no such object"),
-            TableError::Referenced(count) => {
-                refuse!(BAD_RES_STATE, "object is referenced", "{count} times")
-            }
-            TableError::Full => refuse!(EXCEED_LIM, "no number left"),
-        }
-    }
-}
-
-impl From<BufferError> for Refusal {
-    fn from(error: BufferError) -> Self {
-        match error {
-            BufferError::Short { needed, listed } => {
-                refuse!(
-                    BAD_INPUT_LEN,
-                    "page list too short",
-                    "{listed} of {needed} pages"
-                )
-            }
-            BufferError::Unaligned(_) => refuse!(BAD_PARAM, "page address not aligned"),
-        }
-    }
-}
 
 /// What goes back to software.
 pub struct Answer {
@@ -181,7 +130,7 @@ impl Cmd<'_> {
     ///
     /// # Errors
     /// BAD_PARAM: pages larger than 2^31 bytes, or a buffer that the device does not reach from end to end. What
-    /// [`BufferError`] becomes: a list that is too short, or an address that is not aligned.
+    /// `BufferError` becomes: a list that is too short, or an address that is not aligned.
     pub fn buffer(
         &self,
         log_page_size: u32,

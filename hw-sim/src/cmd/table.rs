@@ -1,8 +1,8 @@
 //! The table of commands.
 
 use super::{
-    Cmd, Outcome, access_reg, caps, cq, eq, eswitch, eth_queue, flow, function, hca_vport, mad_ifc,
-    mcg, mkey, qp, read_padded, resources, srq, umem, vport, xrc_srq,
+    Cmd, Outcome, access_reg, caps, cq, eq, eswitch, flow, function, hca_vport, mad_ifc, mcg, mkey,
+    qp, read_padded, resources, rq, rqt, sq, srq, tir, tis, umem, vport, xrc_srq,
 };
 use mlx_prm::{self as prm, Command, Opcode};
 
@@ -192,26 +192,26 @@ static TABLE: &[Entry] = &[
     Entry::new::<prm::QueryHcaVportPkeyIn>(INITIALISED, hca_vport::query_hca_vport_pkey),
     Entry::new::<prm::MadIfcIn>(INITIALISED, mad_ifc::mad_ifc).op_mods(OpMods::Any),
     // Ethernet queues, and what stands between them and steering.
-    Entry::new::<prm::CreateTirIn>(INITIALISED, eth_queue::create_tir).creates(),
-    Entry::new::<prm::ModifyTirIn>(INITIALISED, eth_queue::modify_tir),
-    Entry::new::<prm::DestroyTirIn>(INITIALISED, eth_queue::destroy_tir),
-    Entry::new::<prm::QueryTirIn>(INITIALISED, eth_queue::query_tir),
-    Entry::new::<prm::CreateSqIn>(INITIALISED, eth_queue::create_sq).creates(),
-    Entry::new::<prm::ModifySqIn>(INITIALISED, eth_queue::modify_sq),
-    Entry::new::<prm::DestroySqIn>(INITIALISED, eth_queue::destroy_sq),
-    Entry::new::<prm::QuerySqIn>(INITIALISED, eth_queue::query_sq),
-    Entry::new::<prm::CreateRqIn>(INITIALISED, eth_queue::create_rq).creates(),
-    Entry::new::<prm::ModifyRqIn>(INITIALISED, eth_queue::modify_rq),
-    Entry::new::<prm::DestroyRqIn>(INITIALISED, eth_queue::destroy_rq),
-    Entry::new::<prm::QueryRqIn>(INITIALISED, eth_queue::query_rq),
-    Entry::new::<prm::CreateTisIn>(INITIALISED, eth_queue::create_tis).creates(),
-    Entry::new::<prm::ModifyTisIn>(INITIALISED, eth_queue::modify_tis),
-    Entry::new::<prm::DestroyTisIn>(INITIALISED, eth_queue::destroy_tis),
-    Entry::new::<prm::QueryTisIn>(INITIALISED, eth_queue::query_tis),
-    Entry::new::<prm::CreateRqtIn>(INITIALISED, eth_queue::create_rqt).creates(),
-    Entry::new::<prm::ModifyRqtIn>(INITIALISED, eth_queue::modify_rqt),
-    Entry::new::<prm::DestroyRqtIn>(INITIALISED, eth_queue::destroy_rqt),
-    Entry::new::<prm::QueryRqtIn>(INITIALISED, eth_queue::query_rqt),
+    Entry::new::<prm::CreateTirIn>(INITIALISED, tir::create_tir).creates(),
+    Entry::new::<prm::ModifyTirIn>(INITIALISED, tir::modify_tir),
+    Entry::new::<prm::DestroyTirIn>(INITIALISED, tir::destroy_tir),
+    Entry::new::<prm::QueryTirIn>(INITIALISED, tir::query_tir),
+    Entry::new::<prm::CreateSqIn>(INITIALISED, sq::create_sq).creates(),
+    Entry::new::<prm::ModifySqIn>(INITIALISED, sq::modify_sq),
+    Entry::new::<prm::DestroySqIn>(INITIALISED, sq::destroy_sq),
+    Entry::new::<prm::QuerySqIn>(INITIALISED, sq::query_sq),
+    Entry::new::<prm::CreateRqIn>(INITIALISED, rq::create_rq).creates(),
+    Entry::new::<prm::ModifyRqIn>(INITIALISED, rq::modify_rq),
+    Entry::new::<prm::DestroyRqIn>(INITIALISED, rq::destroy_rq),
+    Entry::new::<prm::QueryRqIn>(INITIALISED, rq::query_rq),
+    Entry::new::<prm::CreateTisIn>(INITIALISED, tis::create_tis).creates(),
+    Entry::new::<prm::ModifyTisIn>(INITIALISED, tis::modify_tis),
+    Entry::new::<prm::DestroyTisIn>(INITIALISED, tis::destroy_tis),
+    Entry::new::<prm::QueryTisIn>(INITIALISED, tis::query_tis),
+    Entry::new::<prm::CreateRqtIn>(INITIALISED, rqt::create_rqt).creates(),
+    Entry::new::<prm::ModifyRqtIn>(INITIALISED, rqt::modify_rqt),
+    Entry::new::<prm::DestroyRqtIn>(INITIALISED, rqt::destroy_rqt),
+    Entry::new::<prm::QueryRqtIn>(INITIALISED, rqt::query_rqt),
     // Flow steering.
     Entry::new::<prm::SetFlowTableRootIn>(INITIALISED, flow::set_flow_table_root)
         .op_mods(OpMods::UpTo(1)),

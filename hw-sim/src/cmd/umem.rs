@@ -5,8 +5,11 @@
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::buffer::QueueBuffer;
-use crate::umem::{RecordPlace, Umem};
-use mlx_prm::{CreateUmemIn, CreateUmemOut, DestroyUmemIn, DestroyUmemOut, MTT_READ, MTT_WRITE};
+use crate::qp::QueueMemory;
+use crate::umem::{Places, RecordPlace, Umem};
+use mlx_prm::{
+    CreateUmemIn, CreateUmemOut, DestroyUmemIn, DestroyUmemOut, MTT_READ, MTT_WRITE, Wq,
+};
 
 /// Largest page of a page list: five bits count from 4 KiB, and a key's page ends at 2^31, too.
 const LOG_MAX_PAGE: u32 = 31;
@@ -17,17 +20,17 @@ const RECORD_BYTES: u64 = 8;
 
 /// Where a context says that a queue lies.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct QueuePlace {
+pub(super) struct QueuePlace {
     /// The user memory it names, and the offset in there.
-    pub(crate) umem: Option<(u32, u64)>,
+    pub(super) umem: Option<(u32, u64)>,
     /// Page size of the list behind the command otherwise: log2, less 12.
-    pub(crate) log_page_size: u32,
+    pub(super) log_page_size: u32,
     /// Offset in the list's first page, in 64ths of it.
-    pub(crate) page_offset: u32,
+    pub(super) page_offset: u32,
     /// Length.
-    pub(crate) bytes: u64,
+    pub(super) bytes: u64,
     /// The device writes it.
-    pub(crate) written: bool,
+    pub(super) written: bool,
 }
 
 pub(super) fn create_umem(cmd: &mut Cmd<'_>) -> Outcome {
@@ -97,7 +100,7 @@ fn find<'c>(cmd: &'c Cmd<'_>, number: u32) -> Result<&'c Umem, Refusal> {
 
 impl Cmd<'_> {
     /// The memory of a queue.
-    pub(crate) fn queue(&self, place: QueuePlace) -> Result<QueueBuffer, Refusal> {
+    pub(super) fn queue(&self, place: QueuePlace) -> Result<QueueBuffer, Refusal> {
         let Some((number, offset)) = place.umem else {
             return self.buffer(place.log_page_size, place.page_offset, place.bytes);
         };
@@ -121,7 +124,7 @@ impl Cmd<'_> {
 
     /// DMA address of a doorbell record at `address`, or at that offset of user memory `umem`: 8-byte aligned, and an
     /// address not zero.
-    pub(crate) fn record(
+    pub(super) fn record(
         &self,
         umem: Option<u32>,
         address: u64,
@@ -143,4 +146,60 @@ impl Cmd<'_> {
         };
         Ok((self.doorbell_record(record.iova(0))?, Some(place)))
     }
+}
+
+/// `wq_type` of a ring.
+const CYCLIC: u32 = 1;
+
+/// What the contexts of both kinds of queues have in common: a ring in the pages behind the command or in user memory. It
+/// begins where it likes in its first page, in 64ths of it: a raw packet queue pair has both its queues in one buffer
+/// (Linux `create_raw_packet_qp_sq`, drivers/infiniband/hw/mlx5/qp.c).
+pub(super) fn queue_memory(
+    cmd: &Cmd<'_>,
+    wq: &Wq,
+    strides: [u32; 2],
+) -> Result<(QueueMemory, Places), Refusal> {
+    if wq.wq_type() != CYCLIC || wq.wq_signature() || wq.shampo_enable() {
+        return Err(refuse!(BAD_PARAM, "work queue type", "{}", wq.wq_type()));
+    }
+    let log_most = cmd.nic.caps.general.log_max_wq_sz();
+    if wq.log_wq_sz() > log_most {
+        return Err(refuse!(
+            EXCEED_LIM,
+            "work queue size",
+            "2^{} of 2^{log_most}",
+            wq.log_wq_sz()
+        ));
+    }
+    let [least, most] = strides;
+    if !(least..=most).contains(&wq.log_wq_stride()) {
+        return Err(refuse!(
+            BAD_PARAM,
+            "work queue stride",
+            "2^{}",
+            wq.log_wq_stride()
+        ));
+    }
+    let bytes = 1_u64 << (wq.log_wq_sz() + wq.log_wq_stride());
+    let umem = wq
+        .wq_umem_valid()
+        .then(|| (wq.wq_umem_id(), wq.wq_umem_offset()));
+    let record_umem = wq.dbr_umem_valid().then(|| wq.dbr_umem_id());
+    let (doorbell_record, record) = cmd.record(record_umem, wq.dbr_addr())?;
+    let buffer = cmd.queue(QueuePlace {
+        umem,
+        log_page_size: wq.log_wq_pg_sz(),
+        page_offset: wq.page_offset(),
+        bytes,
+        written: false,
+    })?;
+    let memory = QueueMemory {
+        buffer,
+        doorbell_record,
+    };
+    let places = Places {
+        queue: umem.map(|(number, _)| number),
+        record,
+    };
+    Ok((memory, places))
 }

@@ -1,7 +1,8 @@
 //! Port commands: vport state and context, RoCE address table, counters.
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
-use crate::card::{Interest, LinkState, Seat};
+use crate::card::seat::Seat;
+use crate::card::{Interest, LinkState};
 use crate::host::GidEntry;
 use crate::port::{EthCounters, Traffic};
 use crate::profile::PortType;

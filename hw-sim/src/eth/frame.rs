@@ -5,6 +5,8 @@
 //! extension headers, TCP and UDP behind the first fragment only if it is the only one. Lengths that
 //! IP and UDP state are believed as far as the frame reaches ([`Ip::whole`] says whether it does).
 
+use crate::wire::{ETHERTYPE_ROCE_V1, ROCE_PORT};
+
 /// Ethertype of a customer's VLAN tag (IEEE 802.1Q).
 pub const CUSTOMER_TAG: u16 = 0x8100;
 /// Ethertype of a service provider's VLAN tag (IEEE 802.1ad).
@@ -256,6 +258,16 @@ fn bytes<const N: usize>(from: &[u8], at: usize) -> Option<[u8; N]> {
 
 fn be16(from: &[u8], at: usize) -> Option<u16> {
     bytes(from, at).map(u16::from_be_bytes)
+}
+
+/// Whether a frame is a RoCE packet, whatever is wrong with it.
+pub fn is_roce(frame: &[u8]) -> bool {
+    Headers::of(frame).is_some_and(|headers| {
+        headers.ethertype == ETHERTYPE_ROCE_V1
+            || headers.transport.is_some_and(|transport| {
+                transport.protocol == Protocol::Udp && transport.dport == ROCE_PORT
+            })
+    })
 }
 
 #[cfg(test)]

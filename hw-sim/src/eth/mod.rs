@@ -10,7 +10,7 @@
 //! finds it by a hash ([`rss`]), whose next WQE takes the frame ([`receive`]). The peer's bytes are any
 //! bytes: nothing in a frame is believed that was not looked at ([`frame`]).
 //!
-//! Each object has a module with its commands: everything is checked, then something changes. What
+//! Each object has a module here, and one of the same name in `cmd` with its commands. What
 //! refers to what is counted: TIS and TIR to their transport domain, queues to CQ, PD, UAR and TIS, a TIR
 //! to its RQ or RQ table, a table to its RQs, an entry to its TIRs and tables, a table to the one its
 //! misses go to.
@@ -29,21 +29,16 @@ pub mod steering;
 pub mod tir;
 pub mod tis;
 pub mod transmit;
+mod work;
 
-use crate::cmd::caps::Capabilities;
-use crate::cmd::{Cmd, QueuePlace, Refusal, refuse};
+use crate::capabilities::Capabilities;
+use crate::cmd::refusal::{Refusal, refuse};
 use crate::objects::Table;
-use crate::qp::QueueMemory;
-use crate::umem::Places;
-use mlx_prm::{CmdStatus, Wq};
 use std::collections::BTreeMap;
 
 /// Numbers of send queues begin here; queue pairs, whose doorbells look the same, end below.
 pub const FIRST_SQN: u32 = 0x80_0003;
 const LAST: u32 = 0x00ff_fffe;
-/// `wq_type` of a ring.
-const CYCLIC: u32 = 1;
-
 /// State of a receive or send queue (PRM, RQC and SQC `state`).
 ///
 /// ```text
@@ -89,7 +84,7 @@ impl State {
     }
 
     /// The state a MODIFY command leads to: software named the present one and the next one.
-    fn modified(self, present: u32, next: u32) -> Result<Self, Refusal> {
+    pub(crate) fn modified(self, present: u32, next: u32) -> Result<Self, Refusal> {
         if present != self.code() {
             return Err(refuse!(
                 BAD_RES_STATE,
@@ -196,71 +191,6 @@ impl EthObjects {
         let count = self.starved.entry(counter_set).or_default();
         *count = count.wrapping_add(1);
     }
-}
-
-/// What the contexts of both kinds of queues have in common: a ring in the pages behind the command or in user memory. It
-/// begins where it likes in its first page, in 64ths of it: a raw packet queue pair has both its queues in one buffer
-/// (Linux `create_raw_packet_qp_sq`, drivers/infiniband/hw/mlx5/qp.c).
-fn queue_memory(
-    cmd: &Cmd<'_>,
-    wq: &Wq,
-    strides: [u32; 2],
-) -> Result<(QueueMemory, Places), Refusal> {
-    if wq.wq_type() != CYCLIC || wq.wq_signature() || wq.shampo_enable() {
-        return Err(refuse!(BAD_PARAM, "work queue type", "{}", wq.wq_type()));
-    }
-    let log_most = cmd.nic.caps.general.log_max_wq_sz();
-    if wq.log_wq_sz() > log_most {
-        return Err(refuse!(
-            EXCEED_LIM,
-            "work queue size",
-            "2^{} of 2^{log_most}",
-            wq.log_wq_sz()
-        ));
-    }
-    let [least, most] = strides;
-    if !(least..=most).contains(&wq.log_wq_stride()) {
-        return Err(refuse!(
-            BAD_PARAM,
-            "work queue stride",
-            "2^{}",
-            wq.log_wq_stride()
-        ));
-    }
-    let bytes = 1_u64 << (wq.log_wq_sz() + wq.log_wq_stride());
-    let umem = wq
-        .wq_umem_valid()
-        .then(|| (wq.wq_umem_id(), wq.wq_umem_offset()));
-    let record_umem = wq.dbr_umem_valid().then(|| wq.dbr_umem_id());
-    let (doorbell_record, record) = cmd.record(record_umem, wq.dbr_addr())?;
-    let buffer = cmd.queue(QueuePlace {
-        umem,
-        log_page_size: wq.log_wq_pg_sz(),
-        page_offset: wq.page_offset(),
-        bytes,
-        written: false,
-    })?;
-    let memory = QueueMemory {
-        buffer,
-        doorbell_record,
-    };
-    let places = Places {
-        queue: umem.map(|(number, _)| number),
-        record,
-    };
-    Ok((memory, places))
-}
-
-/// An object that a context names exists.
-fn must_exist<T>(table: &Table<T>, number: u32) -> Result<(), Refusal> {
-    if table.contains(number) {
-        return Ok(());
-    }
-    Err(Refusal {
-        status: CmdStatus::BAD_RESOURCE,
-        reason: "no such object",
-        detail: format!("{} {number:#x}", table.kind()).into(),
-    })
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use super::checksum::Verdict;
 use super::frame::{CUSTOMER_TAG, Headers, IpVersion, Protocol};
 use super::matching::Pattern;
 use super::rq::{Report, Taken};
+use crate::env::Env;
 use crate::nic::Nic;
-use crate::world::Env;
 
 /// `hds_ip_ext`: L2, L3 and L4 are good.
 const L2_OK: u8 = 1;

@@ -7,7 +7,7 @@
 
 use super::flow::{Destination, Entry, FlowTables, MISS_TABLE};
 use super::matching::Pattern;
-use crate::card::switch::Place;
+use crate::card::seat::Place;
 use mlx_prm::flow_action;
 use std::collections::VecDeque;
 

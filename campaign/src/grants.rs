@@ -1,0 +1,147 @@
+//! What an adapter makes of its memory for its peers: regions, windows, and keys that become void.
+
+use udapl::{DmaMemory, Ia, MemPrivFlags, PzHandle};
+
+use crate::bytes;
+use crate::keys::{Key, Loose, Region, Veil};
+use crate::side::Open;
+
+impl Open {
+    pub fn make_veil(&mut self) -> Result<Veil, udapl::DatError> {
+        let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
+        let region = Self::region_of(&mut self.ia, self.pz, 1, rights)?;
+        bytes::cover(&region.memory);
+        Ok(Veil {
+            region,
+            rmr: None,
+            binds: 0,
+            key: None,
+            context: None,
+            before: Vec::new(),
+            closed: true,
+        })
+    }
+
+    pub fn region_of(
+        ia: &mut Ia,
+        pz: PzHandle,
+        slots: usize,
+        rights: MemPrivFlags,
+    ) -> Result<Region, udapl::DatError> {
+        let memory = udapl::alloc(ia, slots * bytes::STRIDE).expect("the host has memory");
+        let lmr = ia.lmr_create(memory.clone(), pz, rights)?;
+        Ok(Region { memory, lmr })
+    }
+
+    /// Memory of one slot that peers may write to.
+    pub fn lend(&mut self) -> Result<(), udapl::DatError> {
+        let memory = self.slot();
+        self.lend_this(memory)
+    }
+
+    /// Memory of one slot that nobody may reach.
+    pub fn slot(&self) -> DmaMemory {
+        udapl::alloc(&self.ia, bytes::STRIDE).expect("the host has memory")
+    }
+
+    /// Lets peers write to a slot.
+    pub fn lend_this(&mut self, memory: DmaMemory) -> Result<(), udapl::DatError> {
+        let lmr = self
+            .ia
+            .lmr_create(memory.clone(), self.pz, MemPrivFlags::all())?;
+        let region = Region { memory, lmr };
+        bytes::prepare(&region.memory, 1);
+        let key = Key {
+            address: region.lmr.registered_address,
+            context: region.lmr.rmr_context,
+            void: None,
+        };
+        self.loose.push(Loose { region, key });
+        Ok(())
+    }
+
+    /// Keys to memory that peers may write to now.
+    pub fn granted(&self) -> impl Iterator<Item = Key> {
+        let loose = self.loose.iter().map(|loose| loose.key);
+        let windows = self.veils.iter().filter_map(|veil| veil.key);
+        let written = Key {
+            address: self.written.lmr.registered_address,
+            context: self.written.lmr.rmr_context,
+            void: None,
+        };
+        loose.chain(windows).chain([written])
+    }
+
+    /// The key of what peers may only read. It was never good for writing.
+    pub fn to_be_read(&self) -> Key {
+        Key {
+            address: self.offered.lmr.registered_address,
+            context: self.offered.lmr.rmr_context,
+            void: Some(0),
+        }
+    }
+
+    /// Keys that peers know of memory that comes and goes: what is freed is written to as eagerly.
+    pub fn told(&self) -> impl Iterator<Item = Key> {
+        let there = self.loose.iter().map(|loose| loose.key);
+        let of = |veil: &Veil| {
+            veil.before
+                .iter()
+                .copied()
+                .chain(veil.key)
+                .collect::<Vec<_>>()
+        };
+        let windows = self.veils.iter().flat_map(of);
+        self.gone.iter().copied().chain(there).chain(windows)
+    }
+
+    /// The place in [`Open::told`] of the key that became void last.
+    pub fn youngest_void(&self) -> Option<usize> {
+        self.gone.len().checked_sub(1)
+    }
+
+    /// A key that peers were told is void from now on.
+    pub fn remember(&mut self, key: Key, number: u64) {
+        self.gone.push(Key {
+            void: Some(number),
+            ..key
+        });
+        if self.gone.len() > 3 {
+            self.gone.remove(0);
+        }
+    }
+
+    /// The last bind of a window is done. If it left the window bound, the keys from before are void; if not, nobody may reach
+    /// the memory behind it any more.
+    pub fn bind_done(&mut self, at: usize, bound: bool, number: u64) {
+        let veil = &mut self.veils[at];
+        let mut void = std::mem::take(&mut veil.before);
+        if !bound {
+            void.extend(veil.key.take());
+            veil.closed = true;
+            bytes::cover(&veil.region.memory);
+        }
+        for key in void {
+            self.remember(key, number);
+        }
+    }
+
+    /// What has become of windows whose binds nobody heard of.
+    pub fn binds_lost(&mut self, number: u64) {
+        for at in 0..self.veils.len() {
+            let veil = &self.veils[at];
+            if veil.closed || veil.binds > 0 {
+                continue;
+            }
+            let bound = veil.rmr.and_then(|rmr| self.ia.rmr_query(rmr).ok());
+            let bound = bound.is_some_and(|param| param.binding.is_some());
+            self.bind_done(at, bound, number);
+        }
+    }
+
+    /// Whether a key opens something now.
+    pub fn is_live(&self, address: u64, context: u32) -> bool {
+        let mut told = self.told();
+        told.any(|key| key.void.is_none() && (key.address, key.context) == (address, context))
+    }
+}

@@ -1,0 +1,48 @@
+//! What a function was asked for and what not, among all that there is.
+
+use super::opcodes;
+use crate::report::FunctionReport;
+use mlx_prm::{Opcode, RegisterId};
+use std::collections::{BTreeMap, BTreeSet};
+
+impl FunctionReport {
+    /// What was asked of the function and how it answered, a line each: `command` or `register`, number, name, times
+    /// asked, times refused, and for commands why, each reason once. Commands that nobody asked for are there too.
+    ///
+    /// ```text
+    /// command 0x0500 CREATE_QP asked 12 refused 0
+    /// register 0x5004 PTYS asked 3 refused 0
+    /// ```
+    pub fn coverage(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut commands: BTreeMap<u16, _> = opcodes().map(|known| (known.0, 0)).collect();
+        commands.extend(self.opcodes.iter().map(|(&opcode, &times)| (opcode, times)));
+        for (opcode, times) in commands {
+            let refused = || {
+                self.refused
+                    .iter()
+                    .filter(|refused| refused.opcode == opcode)
+            };
+            let reasons: BTreeSet<&str> =
+                refused().map(|refused| refused.reason.as_str()).collect();
+            let mut line = format!(
+                "command {opcode:#06x} {:?} asked {times} refused {}",
+                Opcode(opcode),
+                refused().count()
+            );
+            for reason in reasons {
+                line += &format!("; {reason}");
+            }
+            lines.push(line);
+        }
+        for (&register, asked) in &self.registers {
+            lines.push(format!(
+                "register {register:#06x} {:?} asked {} refused {}",
+                RegisterId(register),
+                asked.times,
+                asked.refused
+            ));
+        }
+        lines
+    }
+}

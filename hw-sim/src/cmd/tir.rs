@@ -1,0 +1,138 @@
+//! TIR commands.
+
+use super::vport::ethernet;
+use super::{Cmd, Outcome, Refusal, must_exist, output, refuse};
+use crate::eth::rss::HashFunction;
+use crate::eth::tir::{DIRECT, INDIRECT, Tir};
+use mlx_prm::{
+    CreateTirIn, CreateTirOut, DestroyTirIn, DestroyTirOut, ModifyTirIn, ModifyTirOut, QueryTirIn,
+    QueryTirOut, Tirc,
+};
+
+/// Source and destination of address and port.
+const FIELDS: u32 = 0xf;
+
+pub(super) fn create_tir(cmd: &mut Cmd<'_>) -> Outcome {
+    ethernet(cmd)?;
+    let input = cmd.read();
+    let mut out = CreateTirOut::new();
+    out.set_tirn(create(cmd, &input)?);
+    output(&out)
+}
+
+pub(super) fn modify_tir(cmd: &mut Cmd<'_>) -> Outcome {
+    let input = cmd.read();
+    modify(cmd, &input)?;
+    output(&ModifyTirOut::new())
+}
+
+pub(super) fn destroy_tir(cmd: &mut Cmd<'_>) -> Outcome {
+    destroy(cmd, cmd.read::<DestroyTirIn>().tirn())?;
+    output(&DestroyTirOut::new())
+}
+
+pub(super) fn query_tir(cmd: &mut Cmd<'_>) -> Outcome {
+    let mut out = QueryTirOut::new();
+    out.set_tir_context(&query(cmd, cmd.read::<QueryTirIn>().tirn())?);
+    output(&out)
+}
+
+/// CREATE_TIR.
+///
+/// # Errors
+/// What the device does not have, or an object that does not exist.
+fn create(cmd: &mut Cmd<'_>, input: &CreateTirIn) -> Result<u32, Refusal> {
+    let context = input.ctx();
+    if context.packet_merge_mask() != 0 || context.tls_en() || context.tunneled_offload_en() {
+        return Err(refuse!(BAD_PARAM, "TIR with LRO, TLS or tunnels"));
+    }
+    hashing(context)?;
+    let objects = &mut cmd.nic.objects;
+    must_exist(&objects.tds, context.transport_domain())?;
+    match context.disp_type() {
+        DIRECT => must_exist(&objects.eth.rqs, context.inline_rqn())?,
+        INDIRECT => must_exist(&objects.eth.rqts, context.indirect_table())?,
+        other => return Err(refuse!(BAD_PARAM, "TIR dispatch type", "{other}")),
+    }
+    let number = objects.eth.tirs.create(Tir {
+        context: context.clone(),
+    })?;
+    objects.tds.hold(context.transport_domain())?;
+    match context.disp_type() {
+        DIRECT => objects.eth.rqs.hold(context.inline_rqn())?,
+        _ => objects.eth.rqts.hold(context.indirect_table())?,
+    }
+    Ok(number)
+}
+
+fn hashing(context: &Tirc) -> Result<(), Refusal> {
+    if HashFunction::of(context.rx_hash_fn()).is_none() {
+        return Err(refuse!(
+            BAD_PARAM,
+            "hash function",
+            "{}",
+            context.rx_hash_fn()
+        ));
+    }
+    let fields = context.rx_hash_field_selector_outer().selected_fields();
+    // The SPI of IPsec is not parsed; a TIR for it hashes nothing but addresses.
+    if fields & !(FIELDS | 1 << 4) != 0 {
+        return Err(refuse!(BAD_PARAM, "hash fields", "{fields:#x}"));
+    }
+    Ok(())
+}
+
+/// MODIFY_TIR.
+///
+/// # Errors
+/// No such TIR, or a value it cannot have.
+fn modify(cmd: &mut Cmd<'_>, input: &ModifyTirIn) -> Result<(), Refusal> {
+    let (select, context) = (input.bitmask(), input.ctx());
+    if select.packet_merge() && context.packet_merge_mask() != 0 {
+        return Err(refuse!(BAD_PARAM, "TIR with LRO"));
+    }
+    if select.hash() {
+        hashing(context)?;
+    }
+    let tir = &mut find(cmd, input.tirn())?.context;
+    if select.self_lb_en() {
+        tir.set_self_lb_block(context.self_lb_block());
+    }
+    if select.hash() {
+        tir.set_rx_hash_fn(context.rx_hash_fn())
+            .set_rx_hash_symmetric(context.rx_hash_symmetric())
+            .set_rx_hash_toeplitz_key(context.rx_hash_toeplitz_key());
+        *tir.rx_hash_field_selector_outer_mut() = context.rx_hash_field_selector_outer().clone();
+        *tir.rx_hash_field_selector_inner_mut() = context.rx_hash_field_selector_inner().clone();
+    }
+    Ok(())
+}
+
+/// QUERY_TIR.
+///
+/// # Errors
+/// No such TIR.
+fn query(cmd: &mut Cmd<'_>, number: u32) -> Result<Tirc, Refusal> {
+    Ok(find(cmd, number)?.context.clone())
+}
+
+/// DESTROY_TIR.
+///
+/// # Errors
+/// No such TIR, or an entry forwards to it.
+fn destroy(cmd: &mut Cmd<'_>, number: u32) -> Result<(), Refusal> {
+    let objects = &mut cmd.nic.objects;
+    let context = objects.eth.tirs.remove(number)?.context;
+    objects.tds.release(context.transport_domain());
+    if context.disp_type() == DIRECT {
+        objects.eth.rqs.release(context.inline_rqn());
+    } else {
+        objects.eth.rqts.release(context.indirect_table());
+    }
+    Ok(())
+}
+
+fn find<'c>(cmd: &'c mut Cmd<'_>, number: u32) -> Result<&'c mut Tir, Refusal> {
+    let found = cmd.nic.objects.eth.tirs.get_mut(number);
+    found.ok_or_else(|| refuse!(BAD_RESOURCE, "no such TIR", "{number:#x}"))
+}

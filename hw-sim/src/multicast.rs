@@ -1,0 +1,72 @@
+//! Multicast frames, coming and going: the members of their group ([`crate::mcg`]) get copies.
+
+use crate::env::Env;
+use crate::nic::Nic;
+use crate::profile::PortType;
+use crate::subnet::FIRST_MULTICAST_LID;
+use crate::wire::{EthPacket, LrhPacket, Packet};
+
+/// Queue pair number in datagrams for groups.
+const MULTICAST_QPN: u32 = 0x00ff_ffff;
+/// LID of nobody, for everybody: no group's.
+const PERMISSIVE_LID: u16 = 0xffff;
+
+impl Nic {
+    /// Whether a frame is for more than one station.
+    fn is_multicast(&self, frame: &[u8]) -> bool {
+        match self.profile.port_type {
+            PortType::Ethernet => {
+                EthPacket::new_checked(frame).is_ok_and(|eth| eth.dst()[0] & 1 == 1)
+            }
+            PortType::InfiniBand => LrhPacket::new_checked(frame)
+                .is_ok_and(|lrh| (FIRST_MULTICAST_LID..PERMISSIVE_LID).contains(&lrh.dlid())),
+        }
+    }
+
+    /// The packet in a frame that is for a group which has members here.
+    fn grouped<'f>(&self, frame: &'f [u8]) -> Option<Packet<'f>> {
+        if self.objects.groups.is_empty() || !self.is_multicast(frame) {
+            return None;
+        }
+        let packet = match self.profile.port_type {
+            PortType::Ethernet => Packet::parse(frame),
+            PortType::InfiniBand => Packet::parse_infiniband(frame),
+        };
+        packet.ok().filter(|packet| {
+            let group = packet.network.dst_gid();
+            packet.dest_qpn() == MULTICAST_QPN && self.objects.groups.contains(&group)
+        })
+    }
+
+    /// A frame arrived; `looped` if the function sent it itself. Whether it was for a group, whose members have it now.
+    pub fn group_received(&mut self, env: &mut Env, frame: &[u8], looped: bool) -> bool {
+        let Some(packet) = self.grouped(frame) else {
+            return false;
+        };
+        let group = packet.network.dst_gid();
+        let members: Vec<u32> = self.objects.groups.members(&group).collect();
+        env.note(
+            self.index,
+            format_args!(
+                "multicast to {} bytes={}",
+                members.len(),
+                packet.payload.len()
+            ),
+        );
+        for qpn in members {
+            self.with_qp(env, qpn, |qp, view| {
+                if !(looped && qp.blocks_own_multicast()) {
+                    qp.receive(&packet, view);
+                }
+            });
+        }
+        true
+    }
+
+    /// A queue pair sends this frame: a copy of what is for a group of the function's comes back into it.
+    pub fn replicate(&mut self, env: &mut Env, frame: &[u8]) {
+        if env.is_up(self.seat) && self.grouped(frame).is_some() {
+            env.loop_back(self.index, frame.to_vec());
+        }
+    }
+}
