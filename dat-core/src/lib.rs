@@ -40,6 +40,7 @@ mod refusal;
 mod slots;
 #[cfg(test)]
 mod tests;
+mod turns;
 pub mod types;
 
 pub use attributes::{IaAttr, NamedAttr, ProviderAttr};

@@ -10,7 +10,7 @@ impl<P: Provider> Ia<P> {
     }
 
     pub(crate) const fn is_dead(&self) -> bool {
-        self.dead
+        self.health.is_dead()
     }
 
     /// Until when a wait that begins now sleeps.

@@ -15,15 +15,15 @@ use crate::cm::{self, ConnId, ListenId};
 use crate::error::{DatError, DatResult, Subtype};
 use crate::handle::AnyHandle;
 use crate::handle::{
-    CnoKey, CrKey, EpKey, EvdHandle, EvdKey, LmrKey, PspKey, PzKey, RmrKey, RspKey, SrqKey,
+    CnoKey, CrKey, EpKey, EvdHandle, EvdKey, PspKey, PzKey, RmrKey, RspKey, SrqKey,
 };
 use crate::ia::effect::Effect;
+use crate::ia::health::Health;
+use crate::ia::regions::Regions;
 use crate::object::cno::Cno;
 use crate::object::cr::Cr;
 use crate::object::ep::Ep;
 use crate::object::evd::queue::Evd;
-use crate::object::lmr::Lmr;
-use crate::object::lmr::table::LmrTable;
 use crate::object::psp::Psp;
 use crate::object::pz::Pz;
 use crate::object::rmr::Rmr;
@@ -32,9 +32,10 @@ use crate::object::service_point::ServicePoint;
 use crate::object::srq::Srq;
 use crate::provider::Provider;
 use crate::slots::Slots;
+use crate::turns::Turns;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use slotmap::SlotMap;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -107,7 +108,7 @@ pub struct IaParam<'a> {
 pub struct Ia<P: Provider> {
     // The hot path's.
     pub(in crate::ia) id: u32,
-    pub(in crate::ia) lmrs: LmrTable,
+    pub(in crate::ia) regions: Regions<P>,
     /// Completions name them by index alone.
     pub(in crate::ia) eps: Slots<EpKey, Ep<P>>,
     pub(in crate::ia) evds: Slots<EvdKey, Evd<P>>,
@@ -115,12 +116,8 @@ pub struct Ia<P: Provider> {
     // The rest.
     pub(in crate::ia) provider: Held<P>,
     pub(in crate::ia) pzs: SlotMap<PzKey, Pz<P>>,
-    pub(in crate::ia) lmr_objects: SlotMap<LmrKey, Lmr<P>>,
-    pub(in crate::ia) lmrs_by_context: BTreeMap<u32, LmrKey>,
     /// RMRs that a peer may take from what they are bound to, by the context of the last bind posted.
     pub(in crate::ia) rmrs_invalidatable: BTreeMap<u32, RmrKey>,
-    /// LMRs the consumer has freed, which windows of the device still reach through.
-    pub(in crate::ia) lmrs_retired: BTreeMap<LmrKey, Lmr<P>>,
     pub(in crate::ia) rmrs: SlotMap<RmrKey, Rmr<P>>,
     pub(in crate::ia) psps: SlotMap<PspKey, Psp>,
     pub(in crate::ia) rsps: SlotMap<RspKey, Rsp>,
@@ -143,9 +140,7 @@ pub struct Ia<P: Provider> {
     /// Endpoints with a queue for completions nobody wants.
     pub(in crate::ia) discarding: Vec<EpKey>,
     /// Endpoints with watermarks.
-    pub(in crate::ia) marked: Vec<EpKey>,
-    /// Which of them was looked at last.
-    pub(in crate::ia) next_marked: usize,
+    pub(in crate::ia) marked: Turns<EpKey>,
     pub(in crate::ia) effects: VecDeque<Effect>,
     pub(in crate::ia) async_evd: EvdKey,
     /// EVDs that take asynchronous events of other instances.
@@ -153,22 +148,13 @@ pub struct Ia<P: Provider> {
     pub(in crate::ia) config: IaConfig,
     pub(in crate::ia) attr: IaAttr,
     provider_attr: ProviderAttr,
-    pub(in crate::ia) dead: bool,
-    /// The device is wanted back.
-    pub(in crate::ia) leaving: bool,
     /// The last look at what has arrived for the connection manager ended by its budget.
     pub(in crate::ia) more_datagrams: bool,
-    pub(in crate::ia) last_device_error: Option<String>,
+    pub(in crate::ia) health: Health,
 }
 
 /// Numbers of IAs, from 1.
 static NEXT_IA: AtomicU32 = AtomicU32::new(1);
-/// Stamps of LMR tables, from 1: no two IAs ever have the same.
-static NEXT_STAMP: AtomicU64 = AtomicU64::new(1);
-
-pub(in crate::ia) fn fresh_stamp() -> u64 {
-    NEXT_STAMP.fetch_add(1, Ordering::Relaxed)
-}
 
 impl<P: Provider> Ia<P> {
     /// An IA over an opened device, with an asynchronous EVD of its own.
@@ -217,16 +203,13 @@ impl<P: Provider> Ia<P> {
         let (seat, port_ups) = adapter.lock().join(provider.waker());
         Ok(Self {
             id,
-            lmrs: LmrTable::new(fresh_stamp()),
+            regions: Regions::new(),
             eps: Slots::new(id),
             evds,
             srqs: SlotMap::with_key(),
             provider: Held(Some(provider)),
             pzs: SlotMap::with_key(),
-            lmr_objects: SlotMap::with_key(),
-            lmrs_by_context: BTreeMap::new(),
             rmrs_invalidatable: BTreeMap::new(),
-            lmrs_retired: BTreeMap::new(),
             rmrs: SlotMap::with_key(),
             psps: SlotMap::with_key(),
             rsps: SlotMap::with_key(),
@@ -241,8 +224,7 @@ impl<P: Provider> Ia<P> {
             listeners: BTreeMap::new(),
             draining: Vec::new(),
             discarding: Vec::new(),
-            marked: Vec::new(),
-            next_marked: 0,
+            marked: Turns::new(),
             // Enough that a post that looks at a completion queue does not allocate.
             effects: VecDeque::with_capacity(1024),
             async_evd,
@@ -250,10 +232,8 @@ impl<P: Provider> Ia<P> {
             config,
             attr,
             provider_attr: ProviderAttr::of_this_crate(),
-            dead: false,
-            leaving: false,
             more_datagrams: false,
-            last_device_error: None,
+            health: Health::default(),
         })
     }
 
@@ -276,7 +256,7 @@ impl<P: Provider> Ia<P> {
     /// What the device said when it last refused something.
     #[must_use]
     pub fn last_device_error(&self) -> Option<&str> {
-        self.last_device_error.as_deref()
+        self.health.last_word()
     }
 
     /// Connections that the connection manager holds, in whatever state: what peers are still answered about is among them.
@@ -353,9 +333,9 @@ impl<P: Provider> fmt::Debug for Ia<P> {
         f.debug_struct("Ia")
             .field("id", &self.id)
             .field("adapter", &self.attr.adapter_name)
-            .field("dead", &self.dead)
+            .field("dead", &self.health.is_dead())
             .field("pzs", &self.pzs.len())
-            .field("lmrs", &self.lmr_objects.len())
+            .field("lmrs", &self.regions.len())
             .field("rmrs", &self.rmrs.len())
             .field("evds", &self.evds.len())
             .field("eps", &self.eps.len())

@@ -115,7 +115,7 @@ impl<P: Provider> Ia<P> {
         if lmr.ia != self.id {
             return Err(missing);
         }
-        self.lmr_objects.get(lmr.key).ok_or(missing)
+        self.regions.get(lmr.key).ok_or(missing)
     }
 
     pub(in crate::ia) fn rmr_key(&self, rmr: RmrHandle) -> DatResult<RmrKey> {
@@ -131,11 +131,7 @@ impl<P: Provider> Ia<P> {
             AnyHandle::Cr(h) => (h.ia, self.crs.contains_key(h.key), Subtype::HandleCr),
             AnyHandle::Ep(h) => (h.ia, self.eps.somebody(h.key).is_some(), Subtype::HandleEp),
             AnyHandle::Evd(h) => (h.ia, self.evds.somebody(h.key).is_some(), Subtype::Handle1),
-            AnyHandle::Lmr(h) => (
-                h.ia,
-                self.lmr_objects.contains_key(h.key),
-                Subtype::HandleLmr,
-            ),
+            AnyHandle::Lmr(h) => (h.ia, self.regions.get(h.key).is_some(), Subtype::HandleLmr),
             AnyHandle::Psp(h) => (h.ia, self.psps.contains_key(h.key), Subtype::HandlePsp),
             AnyHandle::Pz(h) => (h.ia, self.pzs.contains_key(h.key), Subtype::HandlePz),
             AnyHandle::Rmr(h) => (h.ia, self.rmrs.contains_key(h.key), Subtype::HandleRmr),

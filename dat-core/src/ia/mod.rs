@@ -5,8 +5,10 @@
 
 pub(crate) mod call;
 mod effect;
+mod health;
 #[cfg(test)]
 mod inside;
 pub(crate) mod instance;
 mod lookup;
 mod refused;
+mod regions;

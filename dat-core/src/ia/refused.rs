@@ -1,21 +1,13 @@
 //! What a call answers whose device is dead, is wanted back, or refuses.
 
-use crate::error::{DatError, ReturnType, Subtype};
+use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::ia::instance::Ia;
 use crate::provider::{Provider, ProviderError};
 
-/// Why nothing new is begun.
-pub(in crate::ia) const WANTED: &str = "the system wants the device back: close the adapter";
-
 impl<P: Provider> Ia<P> {
     /// Calls that need the device fail once it is dead, and those that start something once it is wanted back.
-    pub(in crate::ia) fn alive(&self) -> Result<(), DatError> {
-        let why = match (self.dead, self.leaving) {
-            (true, _) => "the device is dead",
-            (false, true) => WANTED,
-            (false, false) => return Ok(()),
-        };
-        Err(DatError::new(ReturnType::InternalError, Subtype::None).because(why))
+    pub(in crate::ia) fn alive(&self) -> DatResult<()> {
+        self.health.check()
     }
 
     /// Turns a provider's refusal into DAT's, and keeps what it said.
@@ -56,6 +48,6 @@ impl<P: Provider> Ia<P> {
 
     pub(in crate::ia) fn note_device_error(&mut self, what: &'static str, error: &ProviderError) {
         tracing::warn!(what, %error, "device error");
-        self.last_device_error = Some(format!("{what}: {error}"));
+        self.health.note(format!("{what}: {error}"));
     }
 }

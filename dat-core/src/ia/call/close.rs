@@ -103,7 +103,7 @@ impl<P: Provider> Ia<P> {
         let crs = self.crs.keys().map(move |key| CrHandle { key, ia }.into());
         let eps = self.eps.keys().map(move |key| EpHandle { key, ia }.into());
         let evds = self.evds.keys().map(|key| self.evd_handle(key).into());
-        let lmrs = self.lmr_objects.keys();
+        let lmrs = self.regions.keys();
         let psps = self.psps.keys().map(|key| self.psp_handle(key).into());
         let pzs = self.pzs.keys().map(move |key| PzHandle { key, ia }.into());
         let rmrs = self.rmrs.keys();
@@ -239,7 +239,7 @@ impl<P: Provider> Drop for Ia<P> {
                     "an instance was dropped, not closed: it is closed now"
                 );
                 self.end_everything();
-            } else if !self.dead && !panics {
+            } else if !self.health.is_dead() && !panics {
                 tracing::info!(
                     ia = self.id,
                     "an IA was dropped, not closed: its device is stopped"

@@ -178,9 +178,9 @@ impl<P: Provider> Ia<P> {
             return Ok(CnoLook::Woken(Some(self.evd_handle(evd))));
         }
         let now = self.provider.now();
-        if self.dead || wait.deadline.is_some_and(|deadline| now >= deadline) {
+        if self.health.is_dead() || wait.deadline.is_some_and(|deadline| now >= deadline) {
             self.cnos[key].waiters -= 1;
-            return Err(if self.dead {
+            return Err(if self.health.is_dead() {
                 DatError::new(ReturnType::Abort, Subtype::None).because("the device is dead")
             } else {
                 DatError::new(ReturnType::QueueEmpty, Subtype::None)
@@ -319,6 +319,6 @@ impl<P: Provider> Ia<P> {
 
     fn over(&self, key: CnoKey, wait: &CnoWait) -> bool {
         let cno = &self.cnos[key];
-        cno.triggered.is_some() || cno.released != wait.released || self.dead
+        cno.triggered.is_some() || cno.released != wait.released || self.health.is_dead()
     }
 }

@@ -9,11 +9,10 @@
 //! the name stands for one size.
 
 use crate::error::{DatError, DatResult, Subtype};
-use crate::handle::{LmrHandle, LmrKey, PzHandle, PzKey, index_of};
-use crate::ia::instance::{Ia, fresh_stamp};
+use crate::handle::{LmrHandle, LmrKey, PzHandle, PzKey};
+use crate::ia::instance::Ia;
 use crate::object::lmr::segment::LmrTriplet;
 use crate::object::lmr::slice::LmrSlice;
-use crate::object::lmr::table::Entry;
 use crate::object::lmr::{Lmr, MemType, Registered, SharedMemoryId, allowed_in};
 use crate::provider::{MAX_SEGMENT_BYTES, Provider, ProviderError};
 use crate::refusal::Refusal;
@@ -111,7 +110,7 @@ impl<P: Provider> Ia<P> {
                 .because("the memory is private to this process: it was not created shared"));
         }
         let kind = MemType::SharedVirtual(id);
-        let known = self.lmr_objects.values().find(|lmr| lmr.kind == kind);
+        let known = self.regions.of_kind(kind);
         let bytes = known.map(|lmr| lmr.created.bytes);
         let created = self.register(memory, kind, pz, privileges)?;
         if bytes.is_some_and(|bytes| bytes != created.registered_size) {
@@ -179,14 +178,7 @@ impl<P: Provider> Ia<P> {
         } else {
             privileges
         };
-        self.lmrs.insert(Entry::new(
-            created.lmr_context,
-            created.address,
-            created.bytes,
-            index_of(pz),
-            effective,
-        ));
-        let key = self.lmr_objects.insert(Lmr {
+        let key = self.regions.insert(Lmr {
             region: registration.region,
             pz,
             privileges,
@@ -197,7 +189,6 @@ impl<P: Provider> Ia<P> {
             bound: 0,
             held: 0,
         });
-        self.lmrs_by_context.insert(created.lmr_context, key);
         Ok(LmrCreated {
             lmr: LmrHandle { key, ia: self.id },
             lmr_context: created.lmr_context,
@@ -253,7 +244,7 @@ impl<P: Provider> Ia<P> {
     /// Ends an LMR, or leaves it as it is. What no window reaches through any more, but binds on their way still name, stays until
     /// those are done; the consumer does not see it any more.
     pub(in crate::ia) fn remove_lmr(&mut self, key: LmrKey) -> DatResult<()> {
-        let Some(lmr) = self.lmr_objects.get_mut(key) else {
+        let Some(lmr) = self.regions.get_mut(key) else {
             return Ok(());
         };
         if lmr.held == 0
@@ -261,28 +252,26 @@ impl<P: Provider> Ia<P> {
         {
             return Err(self.not_ended("deregistering memory", &error));
         }
-        let Some(lmr) = self.lmr_objects.remove(key) else {
+        let Some(lmr) = self.regions.remove(key) else {
             return Ok(());
         };
-        self.lmrs.remove(lmr.created.lmr_context, fresh_stamp());
-        self.lmrs_by_context.remove(&lmr.created.lmr_context);
         self.forget_context(LmrHandle { key, ia: self.id });
         if lmr.held == 0 {
             self.pzs[lmr.pz].users -= 1;
         } else {
-            self.lmrs_retired.insert(key, lmr);
+            self.regions.retire(key, lmr);
         }
         Ok(())
     }
 
     /// Ends an LMR that the consumer does not see any more.
     fn end_retired(&mut self, key: LmrKey) -> DatResult<()> {
-        if let Some(lmr) = self.lmrs_retired.get_mut(&key)
+        if let Some(lmr) = self.regions.retired_mut(key)
             && let Err(error) = self.provider.deregister(&mut lmr.region)
         {
             return Err(self.not_ended("deregistering memory", &error));
         }
-        if let Some(lmr) = self.lmrs_retired.remove(&key) {
+        if let Some(lmr) = self.regions.end_retired(key) {
             self.pzs[lmr.pz].users -= 1;
         }
         Ok(())
@@ -290,7 +279,7 @@ impl<P: Provider> Ia<P> {
 
     /// A bind to an LMR was posted.
     pub(in crate::ia) fn bound_to(&mut self, key: LmrKey) {
-        if let Some(lmr) = self.lmr_objects.get_mut(key) {
+        if let Some(lmr) = self.regions.get_mut(key) {
             lmr.bound += 1;
             lmr.held += 1;
         }
@@ -298,7 +287,7 @@ impl<P: Provider> Ia<P> {
 
     /// An RMR is no longer bound to an LMR, going by the binds posted.
     pub(in crate::ia) fn unbound_from(&mut self, key: LmrKey) {
-        if let Some(lmr) = self.lmr_objects.get_mut(key) {
+        if let Some(lmr) = self.regions.get_mut(key) {
             lmr.bound -= 1;
         }
     }
@@ -306,9 +295,9 @@ impl<P: Provider> Ia<P> {
     /// A window of the device no longer reaches through an LMR, or a bind to it did not come about. If the consumer
     /// has freed the LMR and this was the last, it ends now.
     pub(in crate::ia) fn let_go_of_lmr(&mut self, key: LmrKey) {
-        if let Some(lmr) = self.lmr_objects.get_mut(key) {
+        if let Some(lmr) = self.regions.get_mut(key) {
             lmr.held -= 1;
-        } else if let Some(lmr) = self.lmrs_retired.get_mut(&key) {
+        } else if let Some(lmr) = self.regions.retired_mut(key) {
             lmr.held -= 1;
             if lmr.held == 0 {
                 self.insist("deregistering memory", |ia| ia.end_retired(key));
@@ -318,11 +307,11 @@ impl<P: Provider> Ia<P> {
 
     /// The LMR with this context.
     pub(in crate::ia) fn lmr_with_context(&self, lmr_context: u32) -> Option<LmrKey> {
-        self.lmrs_by_context.get(&lmr_context).copied()
+        self.regions.with_context(lmr_context)
     }
 
     pub(in crate::ia) fn lmr_pz(&self, key: LmrKey) -> Option<PzKey> {
-        self.lmr_objects.get(key).map(|lmr| lmr.pz)
+        self.regions.get(key).map(|lmr| lmr.pz)
     }
 
     /// Cuts `bytes` bytes at `offset` out of a region, checked once for many posts.
@@ -340,7 +329,7 @@ impl<P: Provider> Ia<P> {
             .because("a slice holds at most 2^31 - 1 bytes");
         Ok(LmrSlice {
             address: lmr.created.address + offset,
-            stamp: self.lmrs.stamp,
+            stamp: self.regions.table().stamp,
             lmr_context: lmr.created.lmr_context,
             bytes: u32::try_from(bytes)
                 .ok()
@@ -384,7 +373,7 @@ impl<P: Provider> Ia<P> {
             .iter()
             .filter(|segment| segment.segment_length != 0)
         {
-            let entry = self.lmrs.entry(segment.lmr_context).ok_or(
+            let entry = self.regions.table().entry(segment.lmr_context).ok_or(
                 DatError::parameter(Subtype::Arg2, "segments")
                     .because("no LMR has this lmr_context"),
             )?;

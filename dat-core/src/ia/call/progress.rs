@@ -12,7 +12,6 @@ use crate::error::{DatResult, ReturnType};
 use crate::event::{AsyncEvent, ConnectionEventKind};
 use crate::handle::{EpHandle, EpKey, EvdKey, SrqKey, index_of};
 use crate::ia::instance::Ia;
-use crate::ia::refused::WANTED;
 use crate::object::cr::{Cr, Peer};
 use crate::object::ep::DISCARD_OWNER;
 use crate::object::ep::state::{EpEvent, EpState};
@@ -39,7 +38,7 @@ impl<P: Provider> Ia<P> {
             self.device_event(event);
         }
         self.settle_effects();
-        if self.dead {
+        if self.health.is_dead() {
             self.flush_in_software();
         }
         self.take_datagrams();
@@ -414,12 +413,12 @@ impl<P: Provider> Ia<P> {
 
     /// Every connection breaks, and every asynchronous EVD says why. Once.
     fn device_is_gone(&mut self) {
-        if core::mem::replace(&mut self.dead, true) {
+        if !self.health.die() {
             return;
         }
         tracing::error!("the device is dead");
         // Who was asked to close the adapter has been told that it is of no use any more.
-        if !self.leaving {
+        if !self.health.is_leaving() {
             self.push_async(AsyncEvent::IaCatastrophic);
         }
         let all: Vec<EpKey> = self.eps.keys().collect();
@@ -433,11 +432,10 @@ impl<P: Provider> Ia<P> {
     /// connection ends as if he had disconnected it abruptly. The device lives, so peers hear of it, and what is
     /// outstanding is flushed by the queues themselves. What is left to do is to close the adapter.
     fn device_is_wanted(&mut self) {
-        if self.dead || core::mem::replace(&mut self.leaving, true) {
+        if !self.health.leave() {
             return;
         }
         tracing::warn!("the device is wanted back: the adapter should be closed");
-        self.last_device_error = Some(WANTED.to_owned());
         self.push_async(AsyncEvent::IaCatastrophic);
         let all: Vec<EpKey> = self.eps.keys().collect();
         for key in all {

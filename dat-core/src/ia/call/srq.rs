@@ -390,7 +390,7 @@ impl<P: Provider> Ia<P> {
         check(
             iov,
             Scope {
-                lmrs: &self.lmrs,
+                lmrs: self.regions.table(),
                 pz: srq.pz_index,
                 need: MemPrivFlags::LOCAL_WRITE,
             },

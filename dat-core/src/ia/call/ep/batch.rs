@@ -215,9 +215,9 @@ impl<P: Provider> Batch<'_, P> {
         cookie: DtoCookie,
         flags: CompletionFlags,
     ) -> DatResult<()> {
-        let Ia { eps, lmrs, .. } = &mut *self.ia;
+        let Ia { eps, regions, .. } = &mut *self.ia;
         if let Some((_, ep)) = eps.at_mut(self.place)
-            && ep.recv_at_once::<false, _>(lmrs, iov, cookie, flags)
+            && ep.recv_at_once::<false, _>(regions.table(), iov, cookie, flags)
         {
             self.untold = true;
             return Ok(());
@@ -236,9 +236,9 @@ impl<P: Provider> Batch<'_, P> {
         cookie: DtoCookie,
         flags: CompletionFlags,
     ) -> DatResult<()> {
-        let Ia { eps, lmrs, .. } = &mut *self.ia;
+        let Ia { eps, regions, .. } = &mut *self.ia;
         if let Some((_, ep)) = eps.at_mut(self.place)
-            && ep.request_at_once::<false, _, _>(lmrs, iov, what, cookie, flags)
+            && ep.request_at_once::<false, _, _>(regions.table(), iov, what, cookie, flags)
         {
             self.unrung = true;
             return Ok(());

@@ -126,7 +126,7 @@ impl<P: Provider> Ia<P> {
             Ok(path) => path,
             Err(ProviderError::Unreachable(what)) => {
                 tracing::warn!(%remote, what, "ep_connect: no route");
-                self.last_device_error = Some(what);
+                self.health.note(what);
                 return Err(
                     DatError::new(ReturnType::InvalidAddress, Subtype::AddressUnreachable)
                         .because("no route"),
@@ -326,7 +326,7 @@ impl<P: Provider> Ia<P> {
     /// one of them, which ends the others. Until then it may be able to receive, so a device that goes on refusing is stopped.
     pub(in crate::ia) fn rewind(&mut self, key: EpKey) {
         self.insist("rewinding a queue pair", |ia| {
-            if ia.dead {
+            if ia.health.is_dead() {
                 // Its receives are flushed.
                 return Ok(());
             }

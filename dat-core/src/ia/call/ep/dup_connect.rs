@@ -57,7 +57,7 @@ impl<P: Provider> Ia<P> {
             Ok(path) => path,
             // The page has no answer for addresses: there was a path when the connection was made.
             Err(ProviderError::Unreachable(what)) => {
-                self.last_device_error = Some(what);
+                self.health.note(what);
                 return Err(DatError::resources(Subtype::ResourceTep).because("no route any more"));
             }
             Err(error) => {

@@ -66,9 +66,9 @@ impl<P: Provider> Ia<P> {
                 .because("the device does not tell when an endpoint takes a buffer of an SRQ"));
         }
         self.eps[ep.key].marks = Watermarks { soft, hard };
-        self.marked.retain(|key| *key != ep.key);
+        self.marked.remove(ep.key);
         if !uses_srq && (soft.is_some() || hard.is_some()) {
-            self.marked.push(ep.key);
+            self.marked.insert(ep.key);
             self.check_marks(ep.key);
         }
         self.settle_effects();
@@ -78,8 +78,7 @@ impl<P: Provider> Ia<P> {
     /// Looks at the watermarks of endpoints that have any, a few at a time, by turns.
     pub(in crate::ia) fn check_some_marks(&mut self) {
         for _ in 0..self.marked.len().min(LOOKS) {
-            self.next_marked = (self.next_marked + 1) % self.marked.len().max(1);
-            if let Some(&key) = self.marked.get(self.next_marked) {
+            if let Some(key) = self.marked.next() {
                 self.check_marks(key);
             }
         }

@@ -498,7 +498,7 @@ impl<P: Provider> Ia<P> {
         self.abandon_binds(key);
         self.eps.remove(key);
         self.discarding.retain(|other| *other != key);
-        self.marked.retain(|other| *other != key);
+        self.marked.remove(key);
         self.forget_context(EpHandle { key, ia: self.id });
         self.detach(&setup);
         self.transmit();
@@ -524,7 +524,7 @@ impl<P: Provider> Ia<P> {
             let Some(ep) = self.eps.get(key) else {
                 return;
             };
-            if ep.srq.is_none() || !ep.has_received || ep.last_buffer || self.dead {
+            if ep.srq.is_none() || !ep.has_received || ep.last_buffer || self.health.is_dead() {
                 return;
             }
             self.progress();

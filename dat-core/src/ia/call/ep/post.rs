@@ -188,7 +188,7 @@ impl<P: Provider> Ia<P> {
         flags: CompletionFlags,
     ) -> bool {
         self.eps.named_mut(handle.key, handle.ia).is_some_and(|ep| {
-            ep.request_at_once::<true, S, O>(&self.lmrs, iov, operation, cookie, flags)
+            ep.request_at_once::<true, S, O>(self.regions.table(), iov, operation, cookie, flags)
         })
     }
 
@@ -204,7 +204,7 @@ impl<P: Provider> Ia<P> {
     ) -> bool {
         self.eps
             .named_mut(handle.key, handle.ia)
-            .is_some_and(|ep| ep.recv_at_once::<true, S>(&self.lmrs, iov, cookie, flags))
+            .is_some_and(|ep| ep.recv_at_once::<true, S>(self.regions.table(), iov, cookie, flags))
     }
 
     /// Checks a request in order and posts it.
@@ -274,7 +274,7 @@ impl<P: Provider> Ia<P> {
             return Err(O::BAD_FLAGS);
         }
         let scope = Scope {
-            lmrs: &self.lmrs,
+            lmrs: self.regions.table(),
             pz: hot.pz,
             need: O::RIGHT,
         };
@@ -333,7 +333,7 @@ impl<P: Provider> Ia<P> {
             return Err(Refusal::Flags);
         }
         let scope = Scope {
-            lmrs: &self.lmrs,
+            lmrs: self.regions.table(),
             pz: ep.hot.pz,
             need: MemPrivFlags::LOCAL_WRITE,
         };

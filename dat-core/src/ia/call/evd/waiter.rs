@@ -242,7 +242,7 @@ impl<P: Provider> Ia<P> {
         }
         let now = self.provider.now();
         let expired = wait.deadline.is_some_and(|deadline| now >= deadline);
-        if !expired && !self.dead {
+        if !expired && !self.health.is_dead() {
             let until = self.nap(now, quiet, wait.deadline);
             return Ok(EvdLook::Pending(wait, until));
         }

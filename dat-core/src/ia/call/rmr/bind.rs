@@ -139,7 +139,8 @@ impl<P: Provider> Ia<P> {
     ) -> DatResult<LmrKey> {
         let bad = |detail| DatError::parameter(Subtype::Arg2, "lmr_triplet").because(detail);
         let entry = self
-            .lmrs
+            .regions
+            .table()
             .entry(triplet.lmr_context)
             .ok_or(bad("no LMR has this lmr_context"))?;
         if !entry.contains(triplet.virtual_address, triplet.segment_length) {
@@ -282,7 +283,7 @@ impl<P: Provider> Ia<P> {
         };
         let pd = self.pzs[rmr.pz].pd;
         // No window of a dead device reaches anything.
-        if !self.dead
+        if !self.health.is_dead()
             && let Err(error) = self.provider.unbind_window(pd, &mut rmr.window)
         {
             return Err(self.not_ended("unbinding a memory window", &error));

@@ -1,0 +1,106 @@
+//! The LMRs of an IA: by key for calls, by context for posts and binds.
+//!
+//! A region that the consumer has freed is *retired* as long as windows of the device reach through it: no call and no post finds it.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
+
+use slotmap::SlotMap;
+
+use crate::handle::{LmrKey, index_of};
+use crate::object::lmr::table::{Entry, LmrTable};
+use crate::object::lmr::{Lmr, MemType};
+use crate::provider::Provider;
+
+/// Stamps of tables, from 1: no two IAs ever have the same.
+static NEXT_STAMP: AtomicU64 = AtomicU64::new(1);
+
+fn fresh_stamp() -> u64 {
+    NEXT_STAMP.fetch_add(1, Ordering::Relaxed)
+}
+
+/// What is in `objects` is in the two others, under its context.
+pub(in crate::ia) struct Regions<P: Provider> {
+    table: LmrTable,
+    objects: SlotMap<LmrKey, Lmr<P>>,
+    by_context: BTreeMap<u32, LmrKey>,
+    retired: BTreeMap<LmrKey, Lmr<P>>,
+}
+
+impl<P: Provider> Regions<P> {
+    pub(in crate::ia) fn new() -> Self {
+        Self {
+            table: LmrTable::new(fresh_stamp()),
+            objects: SlotMap::with_key(),
+            by_context: BTreeMap::new(),
+            retired: BTreeMap::new(),
+        }
+    }
+
+    /// What posts look at.
+    #[inline(always)]
+    pub(in crate::ia) const fn table(&self) -> &LmrTable {
+        &self.table
+    }
+
+    pub(in crate::ia) fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    pub(in crate::ia) fn keys(&self) -> impl Iterator<Item = LmrKey> {
+        self.objects.keys()
+    }
+
+    pub(in crate::ia) fn get(&self, key: LmrKey) -> Option<&Lmr<P>> {
+        self.objects.get(key)
+    }
+
+    pub(in crate::ia) fn get_mut(&mut self, key: LmrKey) -> Option<&mut Lmr<P>> {
+        self.objects.get_mut(key)
+    }
+
+    pub(in crate::ia) fn retired_mut(&mut self, key: LmrKey) -> Option<&mut Lmr<P>> {
+        self.retired.get_mut(&key)
+    }
+
+    pub(in crate::ia) fn with_context(&self, lmr_context: u32) -> Option<LmrKey> {
+        self.by_context.get(&lmr_context).copied()
+    }
+
+    /// One that was made of this.
+    pub(in crate::ia) fn of_kind(&self, kind: MemType) -> Option<&Lmr<P>> {
+        self.objects.values().find(|lmr| lmr.kind == kind)
+    }
+
+    pub(in crate::ia) fn insert(&mut self, lmr: Lmr<P>) -> LmrKey {
+        let created = lmr.created;
+        self.table.insert(Entry::new(
+            created.lmr_context,
+            created.address,
+            created.bytes,
+            index_of(lmr.pz),
+            lmr.effective,
+        ));
+        let key = self.objects.insert(lmr);
+        self.by_context.insert(created.lmr_context, key);
+        key
+    }
+
+    /// From now on no call and no post finds it.
+    pub(in crate::ia) fn remove(&mut self, key: LmrKey) -> Option<Lmr<P>> {
+        let lmr = self.objects.remove(key)?;
+        self.table.remove(lmr.created.lmr_context, fresh_stamp());
+        self.by_context.remove(&lmr.created.lmr_context);
+        Some(lmr)
+    }
+
+    /// Keeps what was removed, for windows that reach through it.
+    pub(in crate::ia) fn retire(&mut self, key: LmrKey, lmr: Lmr<P>) {
+        self.retired.insert(key, lmr);
+    }
+
+    /// Nothing reaches through it any more.
+    pub(in crate::ia) fn end_retired(&mut self, key: LmrKey) -> Option<Lmr<P>> {
+        self.retired.remove(&key)
+    }
+}

@@ -1,0 +1,85 @@
+//! Objects that get their turn one after the other, some of them at a time: what looks after many must not take longer for that.
+
+use core::hash::Hash;
+use std::collections::HashMap;
+
+/// Keys, none of them twice. Each of these calls takes the same time however many there are.
+pub(crate) struct Turns<K> {
+    keys: Vec<K>,
+    /// Where each is in `keys`.
+    places: HashMap<K, usize>,
+    /// Whose turn was last.
+    last: usize,
+}
+
+impl<K: Copy + Eq + Hash> Turns<K> {
+    pub(crate) fn new() -> Self {
+        Self {
+            keys: Vec::new(),
+            places: HashMap::new(),
+            last: 0,
+        }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Does nothing if it is there.
+    pub(crate) fn insert(&mut self, key: K) {
+        self.places.entry(key).or_insert_with(|| {
+            self.keys.push(key);
+            self.keys.len() - 1
+        });
+    }
+
+    /// Does nothing if it is not there.
+    pub(crate) fn remove(&mut self, key: K) {
+        if let Some(place) = self.places.remove(&key) {
+            self.keys.swap_remove(place);
+            if place == self.last {
+                // Who takes its place comes next.
+                self.last = place.wrapping_sub(1);
+            }
+            if let Some(moved) = self.keys.get(place) {
+                self.places.insert(*moved, place);
+            }
+        }
+    }
+
+    /// Whose turn it is.
+    pub(crate) fn next(&mut self) -> Option<K> {
+        let next = self.last.wrapping_add(1);
+        self.last = if next < self.keys.len() { next } else { 0 };
+        self.keys.get(self.last).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_has_its_turn_once_in_a_round_whoever_goes_and_comes() {
+        let mut turns = Turns::new();
+        (0..10).for_each(|key| turns.insert(key));
+        turns.insert(3);
+        for gone in [0, 9, 4, 4] {
+            turns.remove(gone);
+        }
+        turns.insert(10);
+        let mut round: Vec<i32> = (0..turns.len()).filter_map(|_| turns.next()).collect();
+        round.sort_unstable();
+        assert_eq!(round, [1, 2, 3, 5, 6, 7, 8, 10]);
+    }
+
+    #[test]
+    fn nobody_has_a_turn_where_nobody_is() {
+        let mut turns = Turns::new();
+        assert_eq!(turns.next(), None);
+        turns.insert(7);
+        assert_eq!((turns.next(), turns.next()), (Some(7), Some(7)));
+        turns.remove(7);
+        assert_eq!((turns.next(), turns.len()), (None, 0));
+    }
+}
