@@ -1,9 +1,10 @@
 //! Objects that get their turn one after the other, some of them at a time: what looks after many must not take longer for that.
 
 use core::hash::Hash;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-/// Keys, none of them twice. Each of these calls takes the same time however many there are.
+/// Keys, none of them twice. But for `iter` each of these calls takes the same time however many there are.
+#[derive(Default)]
 pub(crate) struct Turns<K> {
     keys: Vec<K>,
     /// Where each is in `keys`.
@@ -12,17 +13,26 @@ pub(crate) struct Turns<K> {
     last: usize,
 }
 
-impl<K: Copy + Eq + Hash> Turns<K> {
+impl<K: Copy + Default + Eq + Hash> Turns<K> {
     pub(crate) fn new() -> Self {
-        Self {
-            keys: Vec::new(),
-            places: HashMap::new(),
-            last: 0,
-        }
+        Self::default()
     }
 
     pub(crate) const fn len(&self) -> usize {
         self.keys.len()
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    pub(crate) fn contains(&self, key: K) -> bool {
+        self.places.contains_key(&key)
+    }
+
+    /// In no order that means anything.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = K> {
+        self.keys.iter().copied()
     }
 
     /// Does nothing if it is there.
@@ -52,6 +62,43 @@ impl<K: Copy + Eq + Hash> Turns<K> {
         let next = self.last.wrapping_add(1);
         self.last = if next < self.keys.len() { next } else { 0 };
         self.keys.get(self.last).copied()
+    }
+}
+
+/// Keys that are there as often as they were added and not removed.
+pub(crate) struct Counted<K>(BTreeMap<K, u32>);
+
+impl<K: Copy + Ord> Counted<K> {
+    pub(crate) const fn new() -> Self {
+        Self(BTreeMap::new())
+    }
+
+    /// True: it was not there.
+    pub(crate) fn add(&mut self, key: K) -> bool {
+        let count = self.0.entry(key).or_insert(0);
+        *count += 1;
+        *count == 1
+    }
+
+    /// True: it is not there any more.
+    pub(crate) fn remove(&mut self, key: K) -> bool {
+        let Some(count) = self.0.get_mut(&key) else {
+            return false;
+        };
+        *count -= 1;
+        let is_last = *count == 0;
+        if is_last {
+            self.0.remove(&key);
+        }
+        is_last
+    }
+
+    pub(crate) fn contains(&self, key: K) -> bool {
+        self.0.contains_key(&key)
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = K> {
+        self.0.keys().copied()
     }
 }
 

@@ -19,6 +19,7 @@ use crate::handle::{
 };
 use crate::ia::effect::Effect;
 use crate::ia::health::Health;
+use crate::ia::neighbours::Neighbours;
 use crate::ia::regions::Regions;
 use crate::object::cno::Cno;
 use crate::object::cr::Cr;
@@ -135,10 +136,10 @@ pub struct Ia<P: Provider> {
     /// Connections of endpoints; those of undecided requests are in `crs`.
     pub(in crate::ia) conns: BTreeMap<ConnId, EpKey>,
     pub(in crate::ia) listeners: BTreeMap<ListenId, ServicePoint>,
-    /// Endpoints in DISCONNECT_PENDING.
-    pub(in crate::ia) draining: Vec<EpKey>,
-    /// Endpoints with a queue for completions nobody wants.
-    pub(in crate::ia) discarding: Vec<EpKey>,
+    /// Where the requests of endpoints in DISCONNECT_PENDING complete.
+    pub(in crate::ia) draining: Neighbours,
+    /// Where an error may be seen first that is a connection event elsewhere.
+    pub(in crate::ia) feeding: Neighbours,
     /// Endpoints with watermarks.
     pub(in crate::ia) marked: Turns<EpKey>,
     pub(in crate::ia) effects: VecDeque<Effect>,
@@ -222,8 +223,8 @@ impl<P: Provider> Ia<P> {
             port_ups,
             conns: BTreeMap::new(),
             listeners: BTreeMap::new(),
-            draining: Vec::new(),
-            discarding: Vec::new(),
+            draining: Neighbours::new(),
+            feeding: Neighbours::new(),
             marked: Turns::new(),
             // Enough that a post that looks at a completion queue does not allocate.
             effects: VecDeque::with_capacity(1024),

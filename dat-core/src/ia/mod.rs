@@ -10,5 +10,6 @@ mod health;
 mod inside;
 pub(crate) mod instance;
 mod lookup;
+mod neighbours;
 mod refused;
 mod regions;

@@ -63,6 +63,13 @@ impl Net {
         }
     }
 
+    /// Looks at completion queues, and requests for an interrupt, ever, of queues that are there.
+    pub(crate) fn steps(&self) -> u64 {
+        let world = self.0.borrow();
+        let cqs = world.nodes.iter().flat_map(|node| &node.cqs);
+        cqs.map(|cq| cq.borrow().steps).sum()
+    }
+
     /// Requests are kept from now on.
     pub(crate) fn hold(&self) {
         self.0.borrow_mut().held = true;

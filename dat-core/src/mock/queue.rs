@@ -40,6 +40,8 @@ pub(crate) struct CqState {
     /// Entries that were given back, ever.
     taken: u32,
     armed: Option<bool>,
+    /// Looks at it, and requests for an interrupt, ever.
+    pub(super) steps: u64,
     pub(super) fired: bool,
     pub(super) watched: bool,
     pub(super) owner: u32,
@@ -52,6 +54,7 @@ impl CqState {
             capacity,
             taken: 0,
             armed: None,
+            steps: 0,
             fired: false,
             watched: false,
             owner,
@@ -92,7 +95,9 @@ impl CompletionQueue for MockCq {
     type Entry = Entry;
 
     fn peek(&self) -> Option<Entry> {
-        self.0.borrow().entries.front().cloned()
+        let mut state = self.0.borrow_mut();
+        state.steps += 1;
+        state.entries.front().cloned()
     }
 
     fn advance(&mut self, obstacles: &mut Obstacles) {
@@ -106,6 +111,7 @@ impl CompletionQueue for MockCq {
 
     fn arm(&mut self, solicited_only: bool) {
         let mut state = self.0.borrow_mut();
+        state.steps += 1;
         let counts = |entry: &Entry| {
             !solicited_only || entry.solicited || entry.status != DtoStatus::Success
         };

@@ -13,6 +13,7 @@
 //! have come meanwhile, and the event itself may be gone.
 
 use crate::handle::{EvdHandle, EvdKey};
+use crate::turns::Turns;
 use core::fmt;
 
 /// Who is told of a trigger (`DAT_OS_WAIT_PROXY_AGENT`).
@@ -39,7 +40,9 @@ pub(crate) struct Cno {
     /// The EVD of a trigger nobody has taken.
     pub(crate) triggered: Option<EvdKey>,
     pub(crate) agent: Option<Agent>,
-    pub(crate) evds: Vec<EvdKey>,
+    pub(crate) evds: Turns<EvdKey>,
+    /// Those of them to be looked at: their completion queues have something, or were never asked for an interrupt.
+    pub(crate) unasked: Turns<EvdKey>,
     pub(crate) waiters: u32,
     /// How often everybody was sent home.
     pub(crate) released: u64,

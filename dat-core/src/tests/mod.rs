@@ -14,6 +14,7 @@ mod rmr;
 mod sharing;
 mod srq;
 mod status;
+mod steps;
 
 use crate::mock::{Mock, Net};
 use crate::provider::Provider;

@@ -19,8 +19,9 @@
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::handle::{CnoHandle, CnoKey, EvdHandle, EvdKey};
 use crate::ia::instance::Ia;
+use crate::ia::neighbours::LOOKS;
 use crate::object::cno::{Agent, Cno};
-use crate::provider::{CompletionQueue, Nanos, Provider};
+use crate::provider::{Nanos, Provider};
 use crate::types::Timeout;
 
 /// What `cno_query` tells (`DAT_CNO_PARAM`).
@@ -158,16 +159,15 @@ impl<P: Provider> Ia<P> {
         self.progress();
         let mut quiet = true;
         if !self.over(key, &wait) {
-            self.look_at_cno(key);
+            self.look_at_cno(key, usize::MAX);
         }
         if !self.over(key, &wait) {
-            for at in 0..self.cnos[key].evds.len() {
-                quiet &= self.arm_neighbours(self.cnos[key].evds[at]);
-            }
-            for at in 0..self.cnos[key].evds.len() {
-                self.arm_own(self.cnos[key].evds[at]);
-            }
-            self.look_at_cno(key);
+            // Those of drains were asked when they were looked at last.
+            self.ask_feeders();
+            self.settle_effects();
+            self.ask_evds_of(key);
+            let own = self.cnos[key].unasked.len();
+            quiet = own + self.draining.unasked() + self.feeding.unasked() == 0;
         }
         if self.cnos[key].released != wait.released {
             self.cnos[key].waiters -= 1;
@@ -225,8 +225,8 @@ impl<P: Provider> Ia<P> {
         };
         self.cno_keys.retain(|other| *other != key);
         self.forget_context(CnoHandle { key, ia: self.id });
-        for evd in &cno.evds {
-            if let Some(evd) = self.evds.get_mut(*evd) {
+        for evd in cno.evds.iter() {
+            if let Some(evd) = self.evds.get_mut(evd) {
                 evd.cno = None;
             }
         }
@@ -249,7 +249,9 @@ impl<P: Provider> Ia<P> {
 
     /// An EVD refers to a CNO from now on.
     pub(in crate::ia) fn attach_to_cno(&mut self, cno: CnoKey, evd: EvdKey) {
-        self.cnos[cno].evds.push(evd);
+        self.cnos[cno].evds.insert(evd);
+        self.watch(evd);
+        self.has_to_be_asked(evd);
         self.look_after_cno(cno);
     }
 
@@ -258,62 +260,76 @@ impl<P: Provider> Ia<P> {
         let Some(cno) = self.cnos.get_mut(cno) else {
             return;
         };
-        cno.evds.retain(|other| *other != evd);
+        cno.evds.remove(evd);
+        cno.unasked.remove(evd);
         if !gone {
             return;
         }
-        match cno.evds.first() {
+        let other = cno.evds.iter().next();
+        match other {
             None => cno.dissolve(),
-            Some(&other) if cno.triggered == Some(evd) => cno.triggered = Some(other),
+            Some(other) if cno.triggered == Some(evd) => cno.triggered = Some(other),
             Some(_) => {}
         }
     }
 
-    /// Looks whether something has come to the EVDs of CNOs. True if there are any.
+    /// Looks whether something has come to the EVDs of CNOs.
     pub(in crate::ia) fn look_after_cnos(&mut self) {
         for at in 0..self.cno_keys.len() {
             self.look_after_cno(self.cno_keys[at]);
         }
     }
 
-    /// Looks whether something has come to the EVDs of a CNO, and keeps them armed for its agent.
+    /// Looks whether something has come to the EVDs of a CNO, and keeps them armed for its agent; without one at some of them at a time.
     fn look_after_cno(&mut self, key: CnoKey) {
         if self.cnos[key].triggered.is_some() {
             return;
         }
-        self.look_at_cno(key);
-        if self.cnos[key].triggered.is_some() || self.cnos[key].agent.is_none() {
-            return;
-        }
-        let mut armed = false;
-        for at in 0..self.cnos[key].evds.len() {
-            let evd = self.cnos[key].evds[at];
-            if let Some(evd) = self.evds.get_mut(evd)
-                && evd.mode.enabled
-                && let Some(cq) = &mut evd.cq
-                && !cq.is_armed()
-            {
-                cq.arm(evd.streams.solicited_only());
-                armed = true;
-            }
-        }
-        if armed {
-            // What came before the arming.
-            self.look_at_cno(key);
+        let has_agent = self.cnos[key].agent.is_some();
+        self.look_at_cno(key, if has_agent { usize::MAX } else { LOOKS });
+        if self.cnos[key].triggered.is_none() && has_agent {
+            self.ask_evds_of(key);
         }
     }
 
-    /// Takes in what has come to the EVDs of a CNO, until it triggers.
-    fn look_at_cno(&mut self, key: CnoKey) {
-        let mut at = 0;
-        while let Some(cno) = self.cnos.get(key)
-            && cno.triggered.is_none()
-            && let Some(&evd) = cno.evds.get(at)
+    /// Takes in what has come to EVDs of a CNO, at most to so many, until it triggers.
+    fn look_at_cno(&mut self, key: CnoKey, most: usize) {
+        if self.cnos[key].evds.is_empty() {
+            return;
+        }
+        // Among its EVDs there may be one for connection events.
+        self.look_at_feeders();
+        self.settle_effects();
+        for _ in 0..self
+            .cnos
+            .get(key)
+            .map_or(0, |cno| cno.unasked.len().min(most))
         {
-            if self.evds[evd].mode.enabled {
+            let Some(cno) = self.cnos.get_mut(key).filter(|cno| cno.triggered.is_none()) else {
+                return;
+            };
+            if let Some(evd) = cno.unasked.next()
+                && self.evds[evd].mode.enabled
+            {
                 self.look_around(evd);
             }
-            at += 1;
+        }
+    }
+
+    /// Asks the completion queues of EVDs that have to be asked for interrupts, and have just been looked at. What has come meanwhile
+    /// interrupts too. An EVD that is disabled has nothing to say, and who enables it has it asked.
+    fn ask_evds_of(&mut self, key: CnoKey) {
+        let unasked: Vec<EvdKey> = self.cnos[key].unasked.iter().collect();
+        for evd in unasked {
+            let enabled = self.evds[evd].mode.enabled;
+            if enabled && !self.evds[evd].takes_dtos() {
+                // It has entries that nobody takes.
+                continue;
+            }
+            if enabled {
+                self.arm_own(evd);
+            }
+            self.cnos[key].unasked.remove(evd);
         }
     }
 

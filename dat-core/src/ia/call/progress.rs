@@ -50,12 +50,7 @@ impl<P: Provider> Ia<P> {
         drop(adapter);
         self.connection_manager_events();
         self.check_some_marks();
-        // Ends of drains take themselves off the list.
-        let mut at = 0;
-        while let Some(&key) = self.draining.get(at) {
-            self.advance_drain(key);
-            at += usize::from(self.draining.get(at) == Some(&key));
-        }
+        self.look_after_drains();
         self.settle_effects();
         self.look_after_cnos();
         self.transmit();
@@ -341,7 +336,9 @@ impl<P: Provider> Ia<P> {
                 }
             }
             ProviderEvent::CqEntries { owner } => {
-                if let Some(key) = self.ep_owner(owner & !DISCARD_OWNER) {
+                if owner & DISCARD_OWNER == 0 {
+                    self.evd_answered(owner);
+                } else if let Some(key) = self.ep_owner(owner & !DISCARD_OWNER) {
                     self.empty_discard(key);
                 }
             }

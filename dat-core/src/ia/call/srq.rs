@@ -9,13 +9,15 @@
 
 use crate::error::{DatError, DatResult, Subtype};
 use crate::event::AsyncEvent;
-use crate::handle::{PzHandle, SrqHandle, SrqKey, index_of};
+use crate::handle::{EvdKey, PzHandle, SrqHandle, SrqKey, index_of};
 use crate::ia::instance::Ia;
+use crate::ia::neighbours::LOOKS;
 use crate::object::lmr::segment::{Scope, Segment, check, pieces};
 use crate::object::srq::Srq;
 use crate::object::srq::state::{SrqInput, SrqMode, SrqState, SrqTell, Watermark};
 use crate::provider::{CompletionQueue, Provider, QueueFull, SharedReceiveQueue};
 use crate::refusal::Refusal;
+use crate::turns::{Counted, Turns};
 use crate::types::{DtoCookie, MemPrivFlags};
 
 /// What is asked of an SRQ (`DAT_SRQ_ATTR`).
@@ -86,6 +88,8 @@ impl<P: Provider> Ia<P> {
                 mode: SrqMode::NEW,
                 undequeued: 0,
                 users: 0,
+                recv_evds: Counted::new(),
+                unwanted: Turns::new(),
             })
         });
         let key = match made {
@@ -124,16 +128,13 @@ impl<P: Provider> Ia<P> {
 
     /// Looks at what has completed: until then it counts as there.
     fn count_completed(&mut self, key: SrqKey) {
-        let evds: Vec<_> = self
-            .eps
-            .values()
-            .filter(|ep| ep.srq == Some(key))
-            .filter_map(|ep| ep.recv_evd)
-            .collect();
-        evds.into_iter().for_each(|evd| {
+        let evds: Vec<EvdKey> = self.srqs[key].recv_evds.keys().collect();
+        for evd in evds {
             self.drain_evd(evd, true);
-        });
-        self.reclaim_unwanted(key);
+        }
+        for _ in 0..self.srqs[key].unwanted.len() {
+            self.reclaim_unwanted(key);
+        }
         self.settle_effects();
     }
 
@@ -192,12 +193,9 @@ impl<P: Provider> Ia<P> {
 
     /// Makes room for more completions that nobody wants.
     fn lengthen_discards(&mut self, key: SrqKey, by: u32) -> DatResult<()> {
-        for at in 0..self.discarding.len() {
-            let Some(ep) = self.eps.get_mut(self.discarding[at]) else {
-                continue;
-            };
-            if ep.srq == Some(key)
-                && ep.recv_evd.is_none()
+        for _ in 0..self.srqs[key].unwanted.len() {
+            let next = self.srqs[key].unwanted.next();
+            if let Some(ep) = next.and_then(|ep| self.eps.get_mut(ep))
                 && let Some(cq) = &mut ep.discard
             {
                 let entries = cq.capacity().saturating_add(by);
@@ -356,21 +354,21 @@ impl<P: Provider> Ia<P> {
         if refusal != Refusal::SrqFull {
             return Err(refusal.error());
         }
-        self.reclaim_unwanted(srq.key);
+        for _ in 0..self.srqs[srq.key].unwanted.len().min(LOOKS) {
+            if self.reclaim_unwanted(srq.key) {
+                break;
+            }
+        }
         self.post_to_srq_once::<TELL, S>(srq, iov, cookie)
             .map_err(Refusal::error)
     }
 
-    /// Takes back the buffers of an SRQ whose completions go to a null EVD: nobody will ever dequeue
-    /// those. What a failed one means for its connection is left to the next call that polls, because
+    /// Takes back the buffers of an SRQ whose completions go to the null EVD of one endpoint, by turns: nobody will ever dequeue
+    /// those. True: there were some. What a failed one means for its connection is left to the next call that polls, because
     /// it takes commands to the device, and a post does not block.
-    fn reclaim_unwanted(&mut self, key: SrqKey) {
-        for at in 0..self.discarding.len() {
-            let ep = self.discarding[at];
-            if self.eps.get(ep).is_some_and(|ep| ep.srq == Some(key)) {
-                self.drain_discard(ep);
-            }
-        }
+    fn reclaim_unwanted(&mut self, key: SrqKey) -> bool {
+        let next = self.srqs.get_mut(key).and_then(|srq| srq.unwanted.next());
+        next.is_some_and(|ep| self.drain_discard(ep))
     }
 
     #[inline(always)]

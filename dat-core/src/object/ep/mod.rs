@@ -306,13 +306,13 @@ pub(crate) fn streams_of(setup: &Setup) -> impl Iterator<Item = (EvdKey, Stream)
     .filter_map(|(evd, stream)| Some((evd?, stream)))
 }
 
-/// The EVD of connection events, with each other EVD that may be the first to show an error.
-pub(crate) fn feeders_of(setup: &Setup) -> impl Iterator<Item = (EvdKey, EvdKey)> {
+/// EVDs that may be the first to show an error which ends a connection whose events go to another one.
+pub(crate) fn feeders_of(setup: &Setup) -> impl Iterator<Item = EvdKey> {
     let connect = setup.connect_evd;
     [setup.recv_evd, setup.request_evd]
         .into_iter()
-        .filter_map(move |evd| Some((connect?, evd?)))
-        .filter(|(connect, evd)| connect != evd)
+        .flatten()
+        .filter(move |evd| connect.is_some_and(|connect| connect != *evd))
 }
 
 /// The high watermarks of an endpoint. `None` is DAT_WATERMARK_INFINITE.

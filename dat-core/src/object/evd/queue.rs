@@ -42,9 +42,6 @@ pub(crate) struct Evd<P: Provider> {
     pub(crate) mode: CurrentMode,
     /// What arriving notification events wake.
     pub(crate) cno: Option<CnoKey>,
-    /// EVDs that take the completions of endpoints whose connection events come here, and how many
-    /// such endpoints: an error there is a BROKEN event here.
-    pub(crate) feeders: Vec<(EvdKey, u32)>,
 }
 
 /// No EVD: it has no completion queue, and nothing goes in or out.
@@ -97,7 +94,6 @@ impl<P: Provider> Evd<P> {
             streams: Streams::new(flags.contains(EvdFlags::SOFTWARE)),
             mode: CurrentMode::NEW,
             cno: None,
-            feeders: Vec::new(),
         }
     }
 
@@ -216,21 +212,5 @@ impl<P: Provider> Evd<P> {
         self.queue
             .into_iter()
             .map(|queued| (queued.event, queued.srq))
-    }
-
-    pub(crate) fn add_feeder(&mut self, evd: EvdKey) {
-        match self.feeders.iter_mut().find(|(key, _)| *key == evd) {
-            Some((_, count)) => *count += 1,
-            None => self.feeders.push((evd, 1)),
-        }
-    }
-
-    pub(crate) fn remove_feeder(&mut self, evd: EvdKey) {
-        if let Some(at) = self.feeders.iter().position(|(key, _)| *key == evd) {
-            self.feeders[at].1 -= 1;
-            if self.feeders[at].1 == 0 {
-                self.feeders.swap_remove(at);
-            }
-        }
     }
 }

@@ -6,8 +6,9 @@
 
 pub mod state;
 
-use crate::handle::PzKey;
+use crate::handle::{EpKey, EvdKey, PzKey};
 use crate::provider::Provider;
+use crate::turns::{Counted, Turns};
 use state::SrqMode;
 
 pub(crate) struct Srq<P: Provider> {
@@ -22,6 +23,10 @@ pub(crate) struct Srq<P: Provider> {
     pub(crate) undequeued: u32,
     /// Endpoints that use it.
     pub(crate) users: u32,
+    /// Where their receives complete.
+    pub(crate) recv_evds: Counted<EvdKey>,
+    /// Those of them whose receives complete nowhere.
+    pub(crate) unwanted: Turns<EpKey>,
 }
 
 impl<P: Provider> Srq<P> {

@@ -241,7 +241,7 @@ impl<P: Provider> Ia<P> {
             }
             (EpState::Connected, CloseFlags::Graceful) => {
                 self.move_to(ep.key, EpEvent::Drain);
-                self.draining.push(ep.key);
+                self.drain_begins(ep.key);
                 self.advance_drain(ep.key);
             }
             (
@@ -406,8 +406,8 @@ impl<P: Provider> Ia<P> {
         if ep.hot.state.next(event) != Some(EpState::Disconnected) {
             return;
         }
+        self.drain_over(key);
         self.move_to(key, event);
-        self.draining.retain(|other| *other != key);
         self.let_go(key);
         let Some(ep) = self.eps.get(key) else {
             return;
@@ -513,6 +513,25 @@ impl<P: Provider> Ia<P> {
                 ack_timeout: peer.ack_timeout,
             },
         )
+    }
+
+    /// An endpoint has become DISCONNECT_PENDING: its requests are to be looked at, wherever they complete. (A null EVD's queue says so
+    /// anyway.)
+    fn drain_begins(&mut self, key: EpKey) {
+        if let Some(evd) = self.eps.get(key).and_then(|ep| ep.request_evd) {
+            self.draining.add(evd);
+            self.watch(evd);
+        }
+    }
+
+    /// An endpoint is about to leave its state; if that is DISCONNECT_PENDING, its requests are not to be looked at any more.
+    pub(in crate::ia) fn drain_over(&mut self, key: EpKey) {
+        if let Some(ep) = self.eps.get(key)
+            && ep.hot.state == EpState::DisconnectPending
+            && let Some(evd) = ep.request_evd
+        {
+            self.draining.remove(evd);
+        }
     }
 
     /// Looks whether the requests of a draining endpoint are done.

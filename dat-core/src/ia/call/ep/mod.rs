@@ -184,16 +184,13 @@ impl<P: Provider> Ia<P> {
                 let ep = &mut self.eps[key];
                 (ep.qp, ep.discard) = (qp.into(), discard);
                 ep.binds = VecDeque::with_capacity(room);
-                if ep.discard.is_some() {
-                    self.discarding.push(key);
-                }
             }
             Err(error) => {
                 self.eps.remove(key);
                 return Err(error);
             }
         }
-        self.attach(setup);
+        self.attach(key, setup);
         Ok(key)
     }
 
@@ -355,34 +352,49 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Takes the references an endpoint holds.
-    fn attach(&mut self, setup: &Setup) {
+    fn attach(&mut self, key: EpKey, setup: &Setup) {
         for (evd, stream) in streams_of(setup) {
             self.evds[evd].streams.attach(stream);
         }
-        for (connect, feeder) in feeders_of(setup) {
-            self.evds[connect].add_feeder(feeder);
+        for feeder in feeders_of(setup) {
+            self.feeding.add(feeder);
+            self.watch(feeder);
         }
         if let Some(pz) = setup.pz {
             self.pzs[pz].users += 1;
         }
         if let Some(srq) = setup.srq {
-            self.srqs[srq].users += 1;
+            let srq = &mut self.srqs[srq];
+            srq.users += 1;
+            match setup.recv_evd {
+                Some(evd) => {
+                    srq.recv_evds.add(evd);
+                }
+                None => srq.unwanted.insert(key),
+            }
         }
     }
 
     /// Drops the references an endpoint held.
-    fn detach(&mut self, setup: &Setup) {
+    fn detach(&mut self, key: EpKey, setup: &Setup) {
         for (evd, stream) in streams_of(setup) {
             self.evds[evd].streams.detach(stream);
         }
-        for (connect, feeder) in feeders_of(setup) {
-            self.evds[connect].remove_feeder(feeder);
+        for feeder in feeders_of(setup) {
+            self.feeding.remove(feeder);
         }
         if let Some(pz) = setup.pz {
             self.pzs[pz].users -= 1;
         }
         if let Some(srq) = setup.srq {
-            self.srqs[srq].users -= 1;
+            let srq = &mut self.srqs[srq];
+            srq.users -= 1;
+            match setup.recv_evd {
+                Some(evd) => {
+                    srq.recv_evds.remove(evd);
+                }
+                None => srq.unwanted.remove(key),
+            }
         }
     }
 
@@ -472,10 +484,10 @@ impl<P: Provider> Ia<P> {
             self.halt(key)?;
         }
         self.let_go(key);
+        self.drain_over(key);
         if may_receive {
             self.move_to(key, EpEvent::Freed);
         }
-        self.draining.retain(|other| *other != key);
         if self.eps.get(key).is_some_and(|ep| ep.srq.is_some()) {
             // The buffers it took are told of.
             self.await_last_buffer(key);
@@ -497,10 +509,9 @@ impl<P: Provider> Ia<P> {
         }
         self.abandon_binds(key);
         self.eps.remove(key);
-        self.discarding.retain(|other| *other != key);
         self.marked.remove(key);
         self.forget_context(EpHandle { key, ia: self.id });
-        self.detach(&setup);
+        self.detach(key, &setup);
         self.transmit();
         Ok(())
     }

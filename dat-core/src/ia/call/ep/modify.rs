@@ -116,16 +116,12 @@ impl<P: Provider> Ia<P> {
             target.binds = VecDeque::with_capacity(room);
             let mut old_qp = target.qp.exchange(qp);
             let mut old_discard = core::mem::replace(&mut target.discard, discard);
-            self.discarding.retain(|key| *key != ep.key);
-            if target.discard.is_some() {
-                self.discarding.push(ep.key);
-            }
             self.insist("replacing a queue pair", |ia| {
                 ia.unmake_qp(&mut old_qp, &mut old_discard, &before)
             });
         }
-        self.detach(&before);
-        self.attach(&after);
+        self.detach(ep.key, &before);
+        self.attach(ep.key, &after);
         let target = &mut self.eps[ep.key];
         target.attr = after.attr;
         target.pz = after.pz;

@@ -1,6 +1,7 @@
 //! Event dispatchers: `dat_evd_create`, `_query`, `_free`, `_resize`, `_post_se`, `_modify_cno`, and the waitable and
 //! enabled bits. Taking events out is in `wait`, waiting for them in `waiter`.
 
+mod neighbour;
 pub(crate) mod wait;
 pub(crate) mod waiter;
 
@@ -221,6 +222,7 @@ impl<P: Provider> Ia<P> {
             qlen = cq.capacity().saturating_sub(HIDDEN).max(min_qlen);
         }
         target.set_qlen(qlen);
+        self.has_to_be_asked(key);
         Ok(())
     }
 
@@ -257,6 +259,7 @@ impl<P: Provider> Ia<P> {
     pub fn evd_enable(&mut self, evd: EvdHandle) -> DatResult<()> {
         self.turn(evd, EvdInput::Enable)?;
         if self.evds[evd.key].cno.is_some() {
+            self.has_to_be_asked(evd.key);
             self.look_after_cnos();
         }
         Ok(())

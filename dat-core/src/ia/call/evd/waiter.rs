@@ -296,12 +296,11 @@ impl<P: Provider> Ia<P> {
     /// Counts what is queued here and sees what the neighbours have to tell.
     pub(in crate::ia) fn look_around(&mut self, key: EvdKey) {
         // A notification event behind many that do not notify must be found too.
-        let bounded = !self.evds[key].streams.consumer_controlled();
+        let streams = &self.evds[key].streams;
+        let (bounded, connections) = (!streams.consumer_controlled(), streams.connections());
         self.drain_evd(key, bounded);
-        let mut at = 0;
-        while let Some(&(feeder, _)) = self.evds[key].feeders.get(at) {
-            self.drain_evd(feeder, true);
-            at += 1;
+        if connections != 0 {
+            self.look_at_feeders();
         }
         self.settle_effects();
     }
@@ -326,37 +325,14 @@ impl<P: Provider> Ia<P> {
 
     /// Asks the queues beside that of an EVD. What it returns is as for [`Ia::arm_for`].
     pub(in crate::ia) fn arm_neighbours(&mut self, key: EvdKey) -> bool {
-        let mut quiet = true;
-        let mut at = 0;
-        while let Some(&(feeder, _)) = self.evds[key].feeders.get(at) {
-            // Errors notify even when only solicited entries were asked for.
-            quiet &= self.arm_neighbour(feeder, true);
-            at += 1;
+        let connections = self.evds[key].streams.connections();
+        // Those of drains were asked when they were looked at last.
+        let quiet = self.draining.are_asked_but(key);
+        if connections == 0 {
+            return quiet;
         }
-        for at in 0..self.draining.len() {
-            if let Some(evd) = self
-                .eps
-                .get(self.draining[at])
-                .and_then(|ep| ep.request_evd)
-                && evd != key
-            {
-                quiet &= self.arm_neighbour(evd, false);
-            }
-        }
-        quiet
-    }
-
-    fn arm_neighbour(&mut self, key: EvdKey, solicited_only: bool) -> bool {
-        let Some(evd) = self.evds.get_mut(key) else {
-            return true;
-        };
-        if !evd.takes_dtos() {
-            return false;
-        }
-        if let Some(cq) = &mut evd.cq {
-            cq.arm(solicited_only);
-        }
-        true
+        self.ask_feeders();
+        quiet && self.feeding.are_asked_but(key)
     }
 
     fn count(&self, key: EvdKey) -> u32 {

@@ -1,0 +1,209 @@
+//! How much a turn looks at: no more where there are more objects. Counted in looks at completion queues and in requests for an
+//! interrupt, not in time.
+
+use super::*;
+use crate::event::ConnectionEventKind as Kind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Objects of a kind.
+const MANY: usize = 150;
+/// What a turn may come to, whatever there is.
+const FEW: u64 = 40;
+
+/// Endpoints, and the EVD that each has for its completions.
+type Crowd = Vec<(EpHandle, EvdHandle)>;
+
+/// Endpoints with a completion queue each, and one EVD for what becomes of their connections.
+fn crowd(side: &mut Side) -> Crowd {
+    let flags = EvdFlags::CONNECTION | EvdFlags::CR;
+    side.connect = side.ia.evd_create(512, flags).expect("an EVD");
+    let one = |_| {
+        let evd = side.ia.evd_create(4, EvdFlags::DTO).expect("an EVD");
+        let evds = EpEvds::dto(evd).connect(side.connect);
+        let ep = side.ia.ep_create(Some(side.pz), evds, None);
+        (ep.expect("an EP"), evd)
+    };
+    (0..MANY).map(one).collect()
+}
+
+/// Two sides, each with a crowd.
+fn crowds() -> (Net, Side, Crowd, Side, Crowd) {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    let (of_a, of_b) = (crowd(&mut a), crowd(&mut b));
+    (net, a, of_a, b, of_b)
+}
+
+/// Steps that `act` takes.
+fn steps(net: &Net, act: impl FnOnce()) -> u64 {
+    let before = net.steps();
+    act();
+    net.steps() - before
+}
+
+fn wait_in_vain(side: &mut Side) {
+    let timeout = Timeout::from_micros(10);
+    let nothing = side.ia.evd_wait(side.connect, timeout, 1);
+    assert!(nothing.is_err(), "{nothing:?}");
+}
+
+#[test]
+fn a_wait_for_connection_events_asks_only_queues_that_have_answered() {
+    let (net, mut a, of_a, mut b, of_b) = crowds();
+    (a.ep, b.ep) = (of_a[MANY - 1].0, of_b[0].0);
+    connect(&mut a, &mut b);
+    wait_in_vain(&mut a);
+    let again = steps(&net, || wait_in_vain(&mut a));
+    assert!(again <= FEW, "{again}");
+    // The one that then says something is heard, and asked again.
+    for cookie in 0..3 {
+        b.post_recv(cookie).expect("posts");
+    }
+    a.send(0, NO_FLAGS).expect("posts");
+    wait_in_vain(&mut a);
+    net.fail_next(a.qpn(), DtoStatus::ErrRemoteAccess);
+    a.send(1, NO_FLAGS).expect("posts");
+    let timeout = Timeout::from_micros(10);
+    let (event, _) = a.ia.evd_wait(a.connect, timeout, 1).expect("an event");
+    assert_eq!(kinds(&[event]), [Kind::Broken]);
+}
+
+#[test]
+fn who_polls_for_connection_events_looks_at_some_queues_at_a_time_and_finds_every_error() {
+    let (net, mut a, of_a, mut b, of_b) = crowds();
+    (a.ep, b.ep) = (of_a[MANY / 2].0, of_b[0].0);
+    connect(&mut a, &mut b);
+    let poll = |a: &mut Side| a.ia.evd_dequeue(a.connect).expect("an EVD of its own");
+    let once = steps(&net, || assert_eq!(poll(&mut a), None));
+    assert!(once <= 2 * FEW, "{once}");
+    net.fail_next(a.qpn(), DtoStatus::ErrRemoteAccess);
+    a.send(1, NO_FLAGS).expect("posts");
+    // Most polls look at nothing else.
+    let found = (0..MANY * 128).find_map(|_| poll(&mut a));
+    assert_eq!(kinds(&Vec::from_iter(found)), [Kind::Broken]);
+}
+
+#[test]
+fn endpoints_that_are_being_disconnected_are_not_looked_at_until_they_are_done() {
+    let (net, mut a, of_a, mut b, of_b) = crowds();
+    for ((ep, _), (other, _)) in of_a.iter().zip(&of_b) {
+        (a.ep, b.ep) = (*ep, *other);
+        connect(&mut a, &mut b);
+        b.post_recv(0).expect("posts");
+    }
+    net.hold();
+    for (ep, _) in &of_a {
+        a.ep = *ep;
+        a.send(0, NO_FLAGS).expect("posts");
+        let ended = a.ia.ep_disconnect(a.ep, CloseFlags::Graceful);
+        ended.expect("begins");
+    }
+    (0..MANY).for_each(|_| a.ia.progress());
+    let turn = steps(&net, || a.ia.progress());
+    assert!(turn <= FEW, "{turn}");
+    wait_in_vain(&mut a);
+    let waiting = steps(&net, || wait_in_vain(&mut a));
+    assert!(waiting <= FEW, "{waiting}");
+    net.release();
+    let mut ended = Vec::new();
+    while ended.len() < MANY {
+        let timeout = Timeout::from_micros(2_000_000);
+        let (event, _) = a.ia.evd_wait(a.connect, timeout, 1).expect("an end");
+        ended.extend(kinds(&[event]));
+    }
+    assert_eq!(ended, vec![Kind::Disconnected; MANY]);
+}
+
+#[test]
+fn a_buffer_for_a_full_srq_is_refused_without_a_look_at_all_its_endpoints() {
+    let net = Net::default();
+    let mut a = Side::new(&net, |_| {});
+    let attr = SrqAttr {
+        max_recv_dtos: 4,
+        max_recv_iov: 1,
+        low_watermark: 0,
+    };
+    let srq = a.ia.srq_create(a.pz, attr).expect("an SRQ");
+    let of_eps = EpAttr::defaults(a.ia.query().ia);
+    for _ in 0..MANY {
+        let ep =
+            a.ia.ep_create_with_srq(Some(a.pz), EpEvds::NONE, srq, &of_eps);
+        ep.expect("an EP");
+    }
+    let iov = [a.triplet(0, 64)];
+    for cookie in 0..4 {
+        let posted = a.ia.srq_post_recv(srq, &iov, DtoCookie(cookie));
+        posted.expect("there is room");
+    }
+    let refused = steps(&net, || {
+        let refused = a.ia.srq_post_recv(srq, &iov, DtoCookie(4));
+        let refused = refused.expect_err("there is none");
+        assert_eq!(refused.return_type(), ReturnType::InsufficientResources);
+    });
+    assert!(refused <= FEW, "{refused}");
+}
+
+#[test]
+fn an_agent_costs_a_turn_no_more_with_more_evds_and_hears_of_each() {
+    let (net, mut a, of_a, mut b, of_b) = crowds();
+    let (ep, evd) = of_a[MANY - 2];
+    (a.ep, b.ep) = (ep, of_b[0].0);
+    connect(&mut a, &mut b);
+    let heard = Arc::new(AtomicUsize::new(0));
+    let agent = {
+        let heard = Arc::clone(&heard);
+        Agent::new(move |_| {
+            heard.fetch_add(1, Ordering::Relaxed);
+        })
+    };
+    let cno = a.ia.cno_create(Some(agent)).expect("a CNO");
+    for (_, evd) in &of_a {
+        a.ia.evd_modify_cno(*evd, Some(cno)).expect("attaches");
+    }
+    (0..MANY).for_each(|_| a.ia.progress());
+    let turn = steps(&net, || a.ia.progress());
+    assert!(turn <= FEW, "{turn}");
+    // Who waits for connection events wants less of the same queues.
+    wait_in_vain(&mut a);
+    b.post_recv(0).expect("posts");
+    a.send(0, NO_FLAGS).expect("posts");
+    assert_eq!(heard.load(Ordering::Relaxed), 0);
+    a.ia.progress();
+    assert_eq!(heard.load(Ordering::Relaxed), 1);
+    let which = a.ia.cno_wait(cno, Timeout::ZERO).expect("a trigger");
+    assert_eq!(which, Some(evd));
+    // Without an agent, and waited for.
+    wait_for(&mut a, cno);
+    let waiting = steps(&net, || wait_for(&mut a, cno));
+    assert!(waiting <= 2 * FEW, "{waiting}");
+    b.post_recv(1).expect("posts");
+    a.send(1, NO_FLAGS).expect("posts");
+    let timeout = Timeout::from_micros(10);
+    let which = a.ia.cno_wait(cno, timeout).expect("a trigger");
+    assert_eq!(which, Some(evd));
+}
+
+#[test]
+fn who_waits_for_connection_events_takes_nobody_his_interrupt() {
+    let (net, mut a, mut b) = connected();
+    let wait = a.ia.evd_wait_begin(a.request, Timeout::INFINITE, 1);
+    let Ok(EvdLook::Pending(wait, _)) = a.ia.evd_wait_look(wait.expect("begins")) else {
+        panic!("nothing has come");
+    };
+    wait_in_vain(&mut a);
+    b.post_recv(0).expect("posts");
+    a.send(5, NO_FLAGS).expect("posts");
+    let until = net.now() + 1_000_000;
+    let woken = a.ia.provider_mut().wait(until);
+    assert!(woken.is_ok_and(|woken| woken), "the completion says so");
+    let Ok(EvdLook::Ready(event, 0)) = a.ia.evd_wait_look(wait) else {
+        panic!("it has come");
+    };
+    assert_eq!(dtos(&[event]), [(5, DtoStatus::Success)]);
+}
+
+fn wait_for(side: &mut Side, cno: CnoHandle) {
+    let nothing = side.ia.cno_wait(cno, Timeout::from_micros(10));
+    assert!(nothing.is_err(), "{nothing:?}");
+}
