@@ -14,10 +14,10 @@
 use std::collections::BTreeMap;
 
 use super::conn::{Conn, Role};
+use super::name::{ConnId, ListenId, PeerName};
 use super::params::Config;
 use super::state::State;
 use super::wire::RejectReason;
-use super::{ConnId, ListenId, PeerName};
 
 /// One of how many connections requests of others leave free.
 const KEPT_FOR_US: usize = 16;

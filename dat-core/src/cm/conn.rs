@@ -4,6 +4,7 @@
 //! the same bytes. The others are made when they are needed, because they depend on what they answer.
 
 use super::event::CmEvent;
+use super::name::{ConnId, ListenId};
 use super::params::Config;
 use super::private_data;
 use super::state::{Emit, Input, State, Tell};
@@ -11,7 +12,6 @@ use super::timers::{Deadlines, code_nanos};
 use super::wire::{
     DrepRepr, DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, ReqRepr, RtuRepr,
 };
-use super::{ConnId, ListenId};
 use crate::provider::{MadAddress, Nanos};
 
 /// How often a refusal is prolonged because the peer still asks.

@@ -1,6 +1,6 @@
 //! What the consumer is told, and what is counted.
 
-use super::{ConnId, ListenId};
+use super::name::{ConnId, ListenId};
 use crate::provider::Path;
 
 /// Something that happened to a connection.

@@ -41,6 +41,7 @@
 mod admission;
 mod conn;
 mod event;
+mod name;
 mod outbox;
 mod params;
 mod private_data;
@@ -57,6 +58,7 @@ use std::collections::{BTreeMap, VecDeque};
 use slotmap::SlotMap;
 
 pub use event::{CmEvent, Counters};
+pub use name::{ConnId, ListenId};
 pub use params::{AcceptParams, CmError, Config, ConnectError, ConnectParams, InUse, ack_timeout};
 pub use private_data::{PrivateDataError, reject_limit, reply_limit, request_limit};
 pub use state::{Emit, Input, State, Step, Tell};
@@ -66,18 +68,12 @@ pub use wire::RejectReason;
 use crate::provider::{MadAddress, Nanos};
 use admission::{Pending, Refusals};
 use conn::{Conn, plain_events};
+use name::PeerName;
 use outbox::Outbox;
 use params::{MAX_24_BITS, first_out_of_range};
 use rdma_cm::IpHeader;
 use timers::{Kind, Timers};
 use wire::{Mad, Message, PathRepr, RepRepr, ReqRepr};
-
-slotmap::new_key_type! {
-    /// Names a connection.
-    pub struct ConnId;
-    /// Names a listener.
-    pub struct ListenId;
-}
 
 /// The partition every port is a member of.
 const DEFAULT_PKEY: u16 = 0xffff;
@@ -87,15 +83,6 @@ const GSI_QPN: u32 = 1;
 const PERMISSIVE_LID: u16 = 0xffff;
 /// The first port of those a connection may come from (RFC 6335, dynamic ports).
 const FIRST_DYNAMIC_PORT: u16 = 0xc000;
-
-/// A communication ID or a queue pair as a peer names it. GUID and number are the sender's own words, so they name something only
-/// together with the address they came from: what one peer says is never taken for another's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct PeerName {
-    gid: [u8; 16],
-    ca_guid: u64,
-    number: u32,
-}
 
 /// The connection manager of one port.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::Mad;
+use super::wire::Mad;
 use crate::provider::MadAddress;
 
 /// What may wait. Peers decide how much we have to answer: more than this is dropped, and asked for again.

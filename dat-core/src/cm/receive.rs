@@ -6,6 +6,7 @@
 use super::admission::room;
 use super::conn::{Conn, Role};
 use super::event::CmEvent;
+use super::name::{ConnId, ListenId, PeerName};
 use super::private_data;
 use super::state::{Input, State};
 use super::timers::Kind;
@@ -13,7 +14,7 @@ use super::wire::{
     DrepRepr, DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, RepRepr, ReqRepr,
     RtuRepr,
 };
-use super::{Cm, ConnId, PeerName, scramble};
+use super::{Cm, scramble};
 use crate::provider::{MadAddress, Nanos, Path};
 
 impl Cm {
@@ -415,7 +416,7 @@ fn req_name(from: &MadAddress, req: &ReqRepr, number: u32) -> PeerName {
 
 /// What of a request goes to the consumer, besides the request itself.
 struct Admitted {
-    listen: super::ListenId,
+    listen: ListenId,
     private_data: Vec<u8>,
     remote_port: u16,
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::ConnId;
+use super::name::ConnId;
 use crate::provider::Nanos;
 
 /// The unit of the timeout codes of IBTA, in nanoseconds.
