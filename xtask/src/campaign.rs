@@ -3,6 +3,8 @@
 //! The worlds are the crate `campaign`; what it takes is told by `cargo xtask campaign --help`. A long run is worth an
 //! optimised build.
 
+use std::path::Path;
+
 use anyhow::Result;
 
 use crate::shell;
@@ -33,6 +35,24 @@ pub fn run(arguments: &[String]) -> Result<()> {
     }
     command.arg("--").args(arguments);
     shell::run(command)
+}
+
+/// The packets of a world in which nothing goes wrong.
+pub fn capture(path: &Path) -> Result<()> {
+    let arguments = [
+        "--quiet",
+        "--package",
+        "campaign",
+        "--",
+        "--seed",
+        "1",
+        "--features",
+        "none",
+        "--pcap",
+    ];
+    let mut command = shell::cargo(&["run"]);
+    command.args(arguments).arg(path);
+    shell::capture(command).map(drop)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use crate::{bench, conformance, demo, deny, dtest, setup, shell, tidy, vm, wire};
+use crate::{bench, campaign, conformance, demo, deny, dtest, setup, shell, tidy, vm, wire};
 
 /// Every test of the workspace, then the witnesses on the wire.
 pub fn test(filter: Option<&str>) -> Result<()> {
@@ -25,7 +25,10 @@ pub fn test(filter: Option<&str>) -> Result<()> {
     conformance::check_complete()?;
     let capture = shell::target().join("demo.pcapng");
     demo::small(&capture)?;
-    wire::run(&capture)
+    wire::run(&capture, &[])?;
+    let capture = shell::target().join("world.pcapng");
+    campaign::capture(&capture)?;
+    wire::run(&capture, &wire::EXTENSIONS)
 }
 
 /// Modules of `udapl/tests/dat` about the data path: what a message, a window and a shared receive queue have to do.

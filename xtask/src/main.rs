@@ -125,7 +125,7 @@ fn run() -> Result<()> {
         Task::Mutations(arguments) => mutations::run(&arguments),
         Task::Races(arguments) => races::run(&arguments),
         Task::Setup => setup::run(),
-        Task::Wire { capture } => wire::run(&capture),
+        Task::Wire { capture } => wire::run(&capture, &[]),
         Task::Vm { task, options } => vm::run(&task, &options),
         Task::Install(arguments) => install::run(&arguments),
         Task::Tidy => tidy::run(),
