@@ -1,8 +1,9 @@
 //! A stranger that has seen the others' packets, and uses all of them but for what is secret.
 //!
 //! It knows addresses, GUIDs, service IDs, queue pair numbers, virtual addresses and the public part of keys, and what messages look
-//! like and how they follow each other. What keeps it out is what `hw_mlx::provider` draws: packet sequence numbers, and what stands in datagrams between two others
-//! (communication and transaction IDs), and the variants of keys. Two strangers come of it:
+//! like and how they follow each other. What keeps it out is what `hw_mlx::provider` draws: packet sequence numbers, and what
+//! stands in datagrams between two others (communication and transaction IDs), and the variants of keys. Two strangers come of
+//! it:
 //!
 //! - One sends from its own address. It may even know communication IDs: names belong to the address that they come from
 //!   (`dat_core::cm`).

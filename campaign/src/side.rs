@@ -35,7 +35,7 @@ pub const COMMON_QUAL: u64 = 0x1_0000_007c;
 pub const APART: u64 = 0x100;
 /// Buffers of a shared receive queue.
 pub const SHARED: usize = SHARED_DTOS as usize;
-/// The same, as DAT counts.
+/// [`SHARED`], as DAT counts.
 pub const SHARED_DTOS: u32 = 8;
 /// Memory windows of an adapter.
 pub const VEILS: usize = 2;

@@ -43,7 +43,7 @@ pub(crate) struct Adapter {
     state: Mutex<State>,
 }
 
-/// The same while nobody else has it.
+/// What instances share, in the hands of one of them.
 pub(crate) struct State {
     pub(crate) cm: Cm,
     trays: Vec<Option<Tray>>,

@@ -209,7 +209,7 @@ impl DatError {
         }
     }
 
-    /// The same of a call whose argument has another name.
+    /// The error of a call whose argument has another name.
     #[must_use]
     pub(crate) const fn naming(mut self, argument: &'static str) -> Self {
         if !self.argument.is_empty() {

@@ -32,7 +32,7 @@ pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
 /// The longest segment a work queue entry can hold, in bytes (PRM "Data Segment": 31 bits).
 pub(crate) const MAX_SEGMENT: u32 = 0x7fff_ffff;
-/// The same, as wide as DAT's lengths are.
+/// [`MAX_SEGMENT`], as wide as DAT's lengths are.
 pub(crate) const MAX_SEGMENT_BYTES: u64 = MAX_SEGMENT as u64;
 
 /// One checked, non-empty piece of local memory: what a data segment of a work queue entry holds.
@@ -327,7 +327,7 @@ pub trait QueuePair {
     where
         I: Iterator<Item = DataSegment> + Clone;
 
-    /// As [`QueuePair::post_request`] for one segment, which most requests have. A queue that only looks full is not
+    /// Posts a request of one segment, which most have ([`QueuePair::post_request`]). A queue that only looks full is not
     /// looked into: what is refused here `post_request` may post. Without `RING` the doorbell is left to the next request, or to
     /// [`QueuePair::ring_last`].
     ///
@@ -391,7 +391,7 @@ pub trait QueuePair {
     where
         I: Iterator<Item = DataSegment> + Clone;
 
-    /// As [`QueuePair::post_recv`] for one segment, likewise. Without `TELL` the device is told by the next receive, or by
+    /// Posts a receive of one segment ([`QueuePair::post_recv`]), likewise. Without `TELL` the device is told by the next receive, or by
     /// [`QueuePair::tell_of_recvs`].
     ///
     /// # Errors
@@ -409,14 +409,14 @@ pub trait QueuePair {
     /// Tells the device of receives that were posted without.
     fn tell_of_recvs(&mut self) {}
 
-    /// As [`QueuePair::complete`] for an entry that is the [`Plain`] completion of the oldest DTO. `None`, and nothing has changed, when
+    /// What an entry completes that is the [`Plain`] completion of the oldest DTO. `None`, and nothing has changed, when
     /// it is anything else, another queue pair's too, or the provider does not care to tell: then `complete` is called.
     fn complete_plain(&mut self, entry: &Self::Entry) -> Option<Plain> {
         let _any = entry;
         None
     }
 
-    /// The same of a request that has suppressed ones before it, which are done too.
+    /// What an entry completes that is the [`Plain`] completion of a request with suppressed ones before it, which are done too.
     fn complete_behind_suppressed(&mut self, entry: &Self::Entry) -> Option<Plain> {
         let _any = entry;
         None
@@ -431,7 +431,7 @@ pub trait QueuePair {
     /// the device is dead and completes nothing any more; entries it had written are taken first.
     fn take_outstanding(&mut self) -> Option<Completion>;
 
-    /// As [`QueuePair::take_outstanding`], of a queue pair that a refusal has left in RESET: the device has forgotten its work.
+    /// Takes the oldest outstanding DTO of a queue pair that a refusal has left in RESET: the device has forgotten its work.
     /// `None` of any other.
     fn take_lost(&mut self) -> Option<Completion>;
 
@@ -452,14 +452,14 @@ pub trait QueuePair {
 pub trait SharedReceiveQueue {
     /// The entries of the completion queues that report its buffers.
     type Entry: CompletionEntry;
-    /// As [`QueuePair::post_recv`].
+    /// Posts a buffer, and tells the device.
     ///
     /// # Errors
     /// [`QueueFull`] when `max_recvs` entries are in use.
     fn post_recv<I>(&mut self, segments: I, cookie: u64) -> Result<(), QueueFull>
     where
         I: Iterator<Item = DataSegment> + Clone;
-    /// The same; the device is told by the next buffer of which it is told, or by [`SharedReceiveQueue::tell`].
+    /// Posts a buffer. The device is told with the next one of which it is told, or by [`SharedReceiveQueue::tell`].
     ///
     /// # Errors
     /// As there.
@@ -472,13 +472,13 @@ pub trait SharedReceiveQueue {
     }
     /// Tells the device of all buffers posted.
     fn tell(&mut self) {}
-    /// As [`QueuePair::complete_plain`].
+    /// What an entry completes that is the [`Plain`] completion of a buffer ([`QueuePair::complete_plain`]).
     fn complete_plain(&mut self, entry: &Self::Entry) -> Option<Plain> {
         let _any = entry;
         None
     }
 
-    /// As [`QueuePair::complete`], for a receive that took its buffer from this queue.
+    /// What an entry completes that took its buffer from this queue ([`QueuePair::complete`]).
     fn complete(&mut self, entry: &Self::Entry) -> Option<Completion>;
     /// Buffers posted and not yet completed (whether or not an endpoint has taken them).
     fn outstanding(&self) -> u32;
@@ -740,7 +740,7 @@ pub trait Provider: Sized {
     /// # Errors
     /// The device is dead.
     fn wait(&mut self, deadline: Nanos) -> Result<bool, ProviderError>;
-    /// As `wait`, without sleeping.
+    /// Takes in what has come, without sleeping.
     fn progress(&mut self);
     /// The next event that is not a completion.
     fn next_event(&mut self) -> Option<ProviderEvent>;

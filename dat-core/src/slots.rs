@@ -22,9 +22,9 @@ use std::collections::VecDeque;
 pub(crate) trait Resident<K> {
     /// What stands where nothing is.
     fn vacant() -> Self;
-    /// The name it has.
+    /// The name it has, to be changed.
     fn name(&mut self) -> &mut Name<K>;
-    /// The same, to be read.
+    /// The name it has.
     fn named(&self) -> &Name<K>;
 }
 
@@ -108,7 +108,7 @@ impl<K: Key, T: Resident<K>> Slots<K, T> {
         (parts(slot.named().key).1 == generation).then_some(slot)
     }
 
-    /// As [`Slots::get`], but not even the vacant value under the key nobody has, which numbers from outside may
+    /// What has this key ([`Slots::get`]), but not even the vacant value under the key nobody has, which numbers from outside may
     /// make ([`crate::EpHandle::from_raw`]).
     pub(crate) fn somebody(&self, key: K) -> Option<&T> {
         self.get(key).filter(|_| parts(key).1 >= FIRST)

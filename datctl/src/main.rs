@@ -11,7 +11,8 @@
 //! ```
 //!
 //! `devices`, `bind`, `unbind` and `doctor` look at the machine and open nothing. `info`, `ping`, `perf`, `rping` and `accept` open
-//! an adapter by any name that `udapl::ia_open` knows, `record` the function of such a name. `sim serve` plays functions for other processes.
+//! an adapter by any name that `udapl::ia_open` knows, `record` the function of such a name. `sim serve` plays functions for
+//! other processes.
 //!
 //! What a person reads and what a program reads come from one structure each ([`report::Report`]). Errors go to the
 //! error stream as one line, and with `--json` also to the output as an object, so that a program always finds one

@@ -279,7 +279,7 @@ impl<V: RegisterValue> Register<V> {
         }
     }
 
-    /// As [`Site::tell`]: what is asked for it comes in two registers.
+    /// Tells the device of a write ([`Site::tell`]): what is asked for it comes in two registers.
     #[cold]
     #[inline(never)]
     fn tell(&self, value: V) {

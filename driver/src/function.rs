@@ -7,8 +7,8 @@
 //! The function has an I/O address space ([`Space`]), its own or one that it shares, because whoever maps memory (the arena, lent
 //! memory) must not collide with the others.
 //!
-//! [`Device`] is the other side of the in-process backend and of a vfio-user server, implemented by a device model. It sees what a device sees:
-//! configuration cycles, register writes, a reset, and the memory the IOMMU lets it reach.
+//! [`Device`] is the other side of the in-process backend and of a vfio-user server, implemented by a device model. It sees what
+//! a device sees: configuration cycles, register writes, a reset, and the memory the IOMMU lets it reach.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -600,7 +600,8 @@ impl Function {
         self.inner.backend.iova_ranges()
     }
 
-    /// Lets the device, and all functions of its I/O address space, reach `bytes` bytes of `memory` from `offset` on at `iova`. All three are whole 4 KiB pages.
+    /// Lets the device, and all functions of its I/O address space, reach `bytes` bytes of `memory` from `offset` on at `iova`.
+    /// All three are whole 4 KiB pages.
     ///
     /// # Errors
     /// [`FunctionError::DmaRange`]: not whole pages, or not inside `memory`. [`FunctionError::DmaRefused`],
@@ -630,8 +631,8 @@ impl Function {
     /// Takes back one mapping, exactly as it was made: from every function of the I/O address space, as it was made for all of them.
     ///
     /// # Errors
-    /// There is no such one; nothing has changed then. [`FunctionError::DmaRefused`], [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the model, the other process or the
-    /// kernel refused.
+    /// There is no such one; nothing has changed then. [`FunctionError::DmaRefused`], [`FunctionError::VfioUser`],
+    /// [`FunctionError::Vfio`]: the model, the other process or the kernel refused.
     pub fn dma_unmap(&self, iova: Iova, bytes: usize) -> Result<(), FunctionError> {
         self.inner.space.unmap(iova, bytes)
     }

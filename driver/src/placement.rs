@@ -7,8 +7,8 @@
 //! when it is mapped, would clear one after the other.
 //!
 //! A page of the hugetlb pool that is not there ends a process that touches it (SIGBUS). Reserving counts for the whole machine, not
-//! for a node (Linux `Documentation/admin-guide/mm/hugetlbpage.rst`), so memory of the pool that is bound to a node is always populated here:
-//! what is missing is an error then, and no signal later.
+//! for a node (Linux `Documentation/admin-guide/mm/hugetlbpage.rst`), so memory of the pool that is bound to a node is always
+//! populated here: what is missing is an error then, and no signal later.
 //!
 //! The system calls go through [`Pages`], in whose place tests put a machine of several nodes, or of an old kernel.
 

@@ -346,7 +346,7 @@ impl Reactor {
         self.wait_polling(interrupts.iter().cloned().map(Operation::Poll), deadline)
     }
 
-    /// As [`Reactor::wait`], with descriptors instead of interrupts: until one of them is readable. With none of them and a deadline
+    /// Waits with descriptors instead of interrupts ([`Reactor::wait`]): until one of them is readable. With none of them and a deadline
     /// that has passed it only starts what was queued and looks what has ended.
     ///
     /// # Errors

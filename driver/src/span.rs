@@ -3,8 +3,8 @@
 //! [`Span`] is where raw pointers become bytes, objects and words. It checks bounds and alignment on each access and
 //! relies on one promise, made where it is created: the range stays mapped while the span is used, and no Rust
 //! reference points into it. The `unchecked` few leave the bounds to their caller,
-//! [`dma_ring`](crate::dma_ring), which proves them once and not on each access. Only [`SharedMemory`](crate::SharedMemory) creates spans and keeps them together with
-//! what keeps them mapped.
+//! [`dma_ring`](crate::dma_ring), which proves them once and not on each access. Only [`SharedMemory`](crate::SharedMemory)
+//! creates spans and keeps them together with what keeps them mapped.
 //!
 //! Copies are made of relaxed atomic words and bytes: clones of a memory may be used by several threads at once, and of a
 //! simulated device by its own, and two of them at the same bytes must be no more than a torn object, which is a value like any
@@ -134,7 +134,7 @@ impl Span {
         self.write_bytes(offset, value.as_bytes());
     }
 
-    /// As `write_obj`, by a plain copy: nobody else may touch these bytes meanwhile but a device.
+    /// Writes an object by a plain copy: nobody else may touch these bytes meanwhile but a device.
     #[inline]
     pub(crate) fn write_plain<T: IntoBytes + Immutable>(self, offset: usize, value: &T) {
         let _inside = self.at(offset, size_of_val(value));
@@ -142,7 +142,7 @@ impl Span {
         unsafe { self.write_obj_unchecked(offset, value) }
     }
 
-    /// As `write_plain`, for a place whose bounds somebody has proven.
+    /// Writes an object by a plain copy at a place whose bounds somebody has proven.
     ///
     /// # Safety
     ///
@@ -164,7 +164,7 @@ impl Span {
         }
     }
 
-    /// As `read_obj`, for a place whose bounds somebody has proven.
+    /// Reads an object at a place whose bounds somebody has proven.
     ///
     /// # Safety
     ///
@@ -178,7 +178,7 @@ impl Span {
         unsafe { from.as_ptr().read_unaligned() }
     }
 
-    /// As `load_be64`, for a place whose bounds and alignment somebody has proven.
+    /// Loads a big-endian number at a place whose bounds and alignment somebody has proven.
     ///
     /// # Safety
     ///
@@ -193,7 +193,7 @@ impl Span {
         u64::from_be(word.load(Ordering::Relaxed))
     }
 
-    /// As `store_be32`, for a place whose bounds and alignment somebody has proven.
+    /// Stores a big-endian number at a place whose bounds and alignment somebody has proven.
     ///
     /// # Safety
     ///

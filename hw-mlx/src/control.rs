@@ -69,12 +69,12 @@ pub(crate) trait Commands {
         self.exec_with(input, &[])
     }
 
-    /// As `exec`, with `tail` (a page list, a register image) after the input's fixed part.
+    /// Executes a command with `tail` (a page list, a register image) after the input's fixed part.
     fn exec_with<C: Command>(&mut self, input: &C, tail: &[u8]) -> Result<C::Out, CmdError> {
         self.exec_reading(input, tail, 0).map(|(output, _)| output)
     }
 
-    /// As `exec_with`, returning also `extra_out_bytes` of what follows the output's fixed part.
+    /// Executes a command with `tail`, and returns `extra_out_bytes` of what follows the output's fixed part, too.
     fn exec_reading<C: Command>(
         &mut self,
         input: &C,

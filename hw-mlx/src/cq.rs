@@ -349,7 +349,7 @@ impl Cq {
         Self::create_on(hca, eqn, doorbells, entries)
     }
 
-    /// As [`Cq::create`], reporting to the event queue `eqn`.
+    /// Makes a completion queue that reports to the event queue `eqn`.
     pub(crate) fn create_on(
         hca: &mut Hca,
         eqn: Eqn,
@@ -438,7 +438,7 @@ impl Cq {
         }
     }
 
-    /// As [`CompletionQueue::poll`], with what datagrams need beside it: source queue pair number and routing
+    /// Takes the next entry, with what datagrams need beside it: source queue pair number and routing
     /// header bits (`flags_rqpn`).
     pub fn poll_datagram(&mut self) -> Option<(Cqe, u32)> {
         let entry = self.peek()?;

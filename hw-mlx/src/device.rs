@@ -335,7 +335,7 @@ impl Hca {
         Commands::exec(self, input)
     }
 
-    /// As [`Hca::exec`], with `tail` (a page list and the like) behind the input's fixed part.
+    /// Executes a command ([`Hca::exec`]) with `tail` (a page list and the like) behind the input's fixed part.
     ///
     /// # Errors
     /// [`CmdError`].
@@ -343,7 +343,7 @@ impl Hca {
         Commands::exec_with(self, input, tail)
     }
 
-    /// As [`Hca::exec_with`], returning also the `extra_out_bytes` behind the output's fixed part.
+    /// Executes a command with `tail`, and returns the `extra_out_bytes` behind the output's fixed part, too.
     ///
     /// # Errors
     /// [`CmdError`].
@@ -414,7 +414,8 @@ impl Hca {
         called
     }
 
-    /// As [`Hca::woken`], for who has taken the interrupt at this place of the list where it cannot reach the instance, and looks now.
+    /// Takes in what woke it ([`Hca::woken`]), for who has taken the interrupt at this place of the list where it cannot reach
+    /// the instance, and looks now.
     pub fn interrupt_taken(&self, at: usize) {
         let mut control = self.shared.lock();
         self.own.rise(&mut control);
@@ -441,7 +442,7 @@ impl Hca {
         self.own.completions.next()
     }
 
-    /// The same of those that are for all.
+    /// A completion queue that an event for all instances has named since it was last told.
     pub(crate) fn next_shared_completion(&mut self) -> Option<Cqn> {
         self.shared.lock().completions.next()
     }

@@ -152,7 +152,7 @@ pub(crate) struct Own {
     pub(crate) completions: Completions,
     /// What ends its sleep: the device's vectors and its own wakeup, then what the system has to say of the function.
     pub(crate) interrupts: Vec<Interrupt>,
-    /// The same for an event loop, once there was one.
+    /// What ends the sleep of an event loop, once there was one.
     set: Option<InterruptSet>,
     /// How many of them come first, which whoever sleeps takes.
     pub(crate) vectors: usize,
@@ -259,7 +259,7 @@ impl Own {
         control.listeners.lie_down(self.number);
     }
 
-    /// The same behind a command.
+    /// It may sleep after a command, unless something came during it.
     pub(crate) fn lie_down_after(&self, control: &mut Control) {
         let news = self.completions.has_news();
         control.listeners.lie_down_after(self.number, news);

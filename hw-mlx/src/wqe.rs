@@ -90,8 +90,8 @@ pub const fn control(head: u64, index: u16, flags: u8) -> Unit {
     control_with(head, index, flags, 0)
 }
 
-/// The same with a last word: immediate data, as a number that the wire carries big-endian; the key that a Send invalidates; the key
-/// that a UMR changes (`imm` in `struct mlx5_wqe_ctrl_seg` of Linux include/linux/mlx5/qp.h).
+/// A control segment with a last word: immediate data, as a number that the wire carries big-endian; the key that a Send
+/// invalidates; the key that a UMR changes (`imm` in `struct mlx5_wqe_ctrl_seg` of Linux include/linux/mlx5/qp.h).
 #[inline]
 #[must_use]
 pub const fn control_with(head: u64, index: u16, flags: u8, word: u32) -> Unit {

@@ -189,8 +189,8 @@ impl FirmwarePages {
     /// MANAGE_PAGES give: all of them or none.
     ///
     /// # Errors
-    /// [`GiveError`]: more pages than were asked for, a part of them where all must come at once, or the first page that is not aligned, given twice, or out of the
-    /// device's reach.
+    /// [`GiveError`]: more pages than were asked for, a part of them where all must come at once, or the first page that is not
+    /// aligned, given twice, or out of the device's reach.
     pub fn give(&mut self, iommu: &mut Iommu, addresses: &[u64]) -> Result<(), GiveError> {
         if self.owned.len() + addresses.len() > self.wanted {
             return Err(GiveError::TooMany);

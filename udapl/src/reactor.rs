@@ -1,8 +1,9 @@
 //! Disks, deadlines and descriptors beside an adapter, in one io_uring.
 //!
 //! A storage program moves blocks between files and peers. With a [`Reactor`] the file's half goes straight into and out of the memory
-//! that the device uses, without a copy: [`Reactor::queue_read`] and [`Reactor::queue_write`] take a [`DmaBuffer`](crate::DmaBuffer), which is
-//! what [`DmaMemory`](crate::DmaMemory) is made of. A transfer has a [`Token`], and ends as a [`Completion`].
+//! that the device uses, without a copy: [`Reactor::queue_read`] and [`Reactor::queue_write`] take a
+//! [`DmaBuffer`](crate::DmaBuffer), which is what [`DmaMemory`](crate::DmaMemory) is made of. A transfer has a [`Token`], and
+//! ends as a [`Completion`].
 //!
 //! One thread waits for all of it. It arms the [`Ia`](crate::Ia), and sleeps in the reactor on the descriptor that the armed
 //! IA gives, until that is readable, a transfer has ended, or the time is over:

@@ -153,7 +153,8 @@ fn list(failed: &[String]) -> String {
     }
 }
 
-/// Format, lints, documentation, house rules, foreign crates, tests, the bars of the hot path, and the same tests through a kernel in a virtual machine.
+/// Format, lints, documentation, house rules, foreign crates, tests, the bars of the hot path, and the same tests through a
+/// kernel in a virtual machine.
 pub fn run() -> Result<()> {
     shell::run(shell::cargo(&["fmt", "--all", "--check"]))?;
     tidy::run()?;

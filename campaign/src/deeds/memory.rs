@@ -154,7 +154,7 @@ impl World {
         self.bind_with(side, at, which, open_it, CompletionFlags::empty());
     }
 
-    /// The same with flags.
+    /// Binds a window, or unbinds it, with completion flags.
     pub fn bind_with(
         &mut self,
         side: usize,

@@ -357,7 +357,7 @@ impl Cm {
         self.reject_with(now, id, reason, &[])
     }
 
-    /// The same with private data, which reaches the peer's consumer if ours refuses ([`RejectReason::Consumer`]).
+    /// Refuses with private data, which reaches the peer's consumer if ours refuses ([`RejectReason::Consumer`]).
     ///
     /// # Errors
     /// [`CmError`]; nothing has changed.

@@ -380,7 +380,7 @@ impl Cm {
         matches.then_some(id)
     }
 
-    /// As `find`, of either role, with the name known to both sides.
+    /// The connection of either role that a name known to both sides means.
     fn find_either(&self, from: &MadAddress, ours: u32, theirs: u32) -> Option<ConnId> {
         let id = *self.by_local.get(&ours)?;
         let conn = self.conns.get(id)?;

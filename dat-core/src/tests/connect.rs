@@ -86,8 +86,9 @@ fn a_side_begins_with_the_psn_that_the_other_sides_message_named() {
     drop((a, b));
 }
 
-/// IBTA volume 1, "Local ACK Timeout" and "Target ACK Delay": a REQ names the timeout that its sender's adapter needs, a REP the delay of its sender's
-/// (Linux `cm.c` `cm_format_req`, `cm_rep_handler`). The way is 2^15 there and back, the adapters take 2^16 and 2^19.
+/// IBTA volume 1, "Local ACK Timeout" and "Target ACK Delay": a REQ names the timeout that its sender's adapter needs, a REP the
+/// delay of its sender's (Linux `cm.c` `cm_format_req`, `cm_rep_handler`). The way is 2^15 there and back, the adapters take 2^16
+/// and 2^19.
 #[test]
 fn a_side_waits_for_acknowledgements_as_long_as_the_other_adapter_needs() {
     for (configured, said, used) in [(None, 17, [20, 17]), (Some(9), 9, [9, 9])] {

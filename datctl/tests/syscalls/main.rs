@@ -16,7 +16,8 @@
 //! What is left alone, and why, is said in [`calls`]; a call that is neither there nor left alone fails the test. The run of
 //! the tests takes each call with each error once, and a sample of the rest; `DAT_TEST_SYSCALLS=N` takes N places of each
 //! call with each of its errors, `=all` takes everything, of one call only with `DAT_TEST_SYSCALLS_ONLY=NAME`; what it prints is the
-//! table of docs/system-calls.md. Where tracing is forbidden the tests are skipped and say so; there are none but for x86-64 with the GNU C library.
+//! table of docs/system-calls.md. Where tracing is forbidden the tests are skipped and say so; there are none but for x86-64 with
+//! the GNU C library.
 #![cfg(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu"))]
 
 mod calls;

@@ -1,8 +1,8 @@
 //! Pools: DMA memory whose size, pages and place the program chooses.
 //!
 //! The arena is for what comes and goes, and takes what pages there are. A pool is for what a program knows it will need, such as the cache
-//! of a storage appliance: made once, on pages of a size, of a NUMA node, all of it there before the first request; one mapping, and pieces cut
-//! from it. What was asked for and cannot be had is refused, unless the program allowed less.
+//! of a storage appliance: made once, on pages of a size, of a NUMA node, all of it there before the first request; one mapping,
+//! and pieces cut from it. What was asked for and cannot be had is refused, unless the program allowed less.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, PoisonError};
@@ -56,9 +56,10 @@ impl PoolBuilder {
     /// Makes a pool of `bytes` bytes, rounded up to whole pages.
     ///
     /// # Errors
-    /// [`DmaError::Request`]: no bytes. [`DmaError::HugePages`], [`DmaError::NoHugePages`]: there are no such pages, or the function takes none.
-    /// [`DmaError::Node`]: there is no such node, or this process may not use it. [`DmaError::Populate`]: the memory is not there, or not on that
-    /// node. [`DmaError::Memory`], [`DmaError::Iova`], [`DmaError::Function`]: the host, the I/O address space or the function had no room.
+    /// [`DmaError::Request`]: no bytes. [`DmaError::HugePages`], [`DmaError::NoHugePages`]: there are no such pages, or the
+    /// function takes none. [`DmaError::Node`]: there is no such node, or this process may not use it. [`DmaError::Populate`]:
+    /// the memory is not there, or not on that node. [`DmaError::Memory`], [`DmaError::Iova`], [`DmaError::Function`]: the host,
+    /// the I/O address space or the function had no room.
     pub fn build(&self, bytes: usize) -> Result<DmaPool, DmaError> {
         self.build_on(&Machine, bytes)
     }
@@ -187,7 +188,8 @@ impl DmaPool {
     /// `bytes` zeroed bytes whose virtual and I/O addresses are multiples of `align`, a power of two up to 1 GiB.
     ///
     /// # Errors
-    /// [`DmaError::Request`]: no bytes, or an alignment that is no power of two up to 1 GiB. [`DmaError::PoolFull`]: not so many lie together.
+    /// [`DmaError::Request`]: no bytes, or an alignment that is no power of two up to 1 GiB. [`DmaError::PoolFull`]: not so many
+    /// lie together.
     pub fn alloc(&self, bytes: usize, align: usize) -> Result<DmaBuffer, DmaError> {
         let request = DmaError::Request { bytes, align };
         if bytes == 0 || !align.is_power_of_two() || align > GIB {

@@ -2,8 +2,8 @@
 //!
 //! One client at a time; the next one waits in the listener's queue. A session is a loop of one message, one
 //! answer. What a client may hold is bounded: one message of at most 64 KiB in memory, one eventfd per vector,
-//! [`MAX_MAPPINGS`](super::client_memory::MAX_MAPPINGS) mappings whose pages are the client's own. When the session ends, for whatever reason, the device is
-//! reset, forgets the client's eventfds and loses the client's memory, in that order.
+//! [`MAX_MAPPINGS`](super::client_memory::MAX_MAPPINGS) mappings whose pages are the client's own. When the session ends, for
+//! whatever reason, the device is reset, forgets the client's eventfds and loses the client's memory, in that order.
 //!
 //! Region accesses become what the device would see on the bus: a BAR write is a store of its width into the
 //! BAR's memory and then [`Device::bar_written`], a BAR read is a load; configuration accesses are cut into

@@ -224,8 +224,8 @@ impl Listeners {
         }
     }
 
-    /// The same behind a command. What it was told meanwhile, or its own event queue has said (`news`), is still there to look at,
-    /// and the signal went with the wait for the answer.
+    /// An instance may sleep after a command. What it was told meanwhile, or its own event queue has said (`news`), is still there to
+    /// look at, and the signal went with the wait for the answer.
     pub(crate) fn lie_down_after(&mut self, number: usize, news: bool) {
         self.lie_down(number);
         if let Some(listener) = self.get_mut(number)

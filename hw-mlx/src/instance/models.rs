@@ -397,7 +397,7 @@ fn completions() {
     });
 }
 
-/// The same on their descriptors.
+/// Completions wake those who sleep on descriptors.
 fn completions_on_descriptors() {
     let (machine, own) = Machine::new();
     let waits = |machine: &Machine, mut own: Own| {

@@ -11,12 +11,14 @@
 //! A transition command carries a whole context, of which the device takes what the transition
 //! is about and, where `opt_param_mask` says so, a few fields more (PRM "Queue Pair
 //! Transitions"). Service type, migration state, protection domain, completion queues and, from INIT on, port
-//! and frequency of acknowledgement requests are repeated each time, as Linux does (drivers/infiniband/hw/mlx5/qp.c, `__mlx5_ib_modify_qp`).
+//! and frequency of acknowledgement requests are repeated each time, as Linux does (drivers/infiniband/hw/mlx5/qp.c,
+//! `__mlx5_ib_modify_qp`).
 //!
 //! Outstanding RDMA Reads. The depths of both sides were negotiated as numbers, the device takes powers of two.
 //! As originator the depth is rounded down, so that we never have more reads outstanding than the
-//! peer agreed to (it cannot be less than one: with none agreed, whoever reads all the same is refused by the peer); as target it is rounded up, so that the peer never has more outstanding than we
-//! keep resources for. With no reads agreed the device refuses them altogether (`rre` 0).
+//! peer agreed to (it cannot be less than one: with none agreed, whoever reads all the same is refused by the peer); as target it
+//! is rounded up, so that the peer never has more outstanding than we keep resources for. With no reads agreed the device refuses
+//! them altogether (`rre` 0).
 //!
 //! Atomic operations of the peer are let in where reads are, if the device has them: each takes one of the same resources. What the
 //! peer may reach by them is said by the keys.

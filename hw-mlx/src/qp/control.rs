@@ -377,7 +377,8 @@ impl Qp {
     /// Destroys the queue pair; outstanding work is forgotten. There is nothing to destroy the second time.
     ///
     /// # Errors
-    /// Device refusal. The queue pair is as it was, or, if only its last step was refused, in RESET; it may be destroyed again. Dropped, its memory stays out of use.
+    /// Device refusal. The queue pair is as it was, or, if only its last step was refused, in RESET; it may be destroyed again.
+    /// Dropped, its memory stays out of use.
     pub fn destroy(
         &mut self,
         hca: &mut Hca,

@@ -92,7 +92,7 @@ impl SendSizes {
         })
     }
 
-    /// The same with room for every request to be a bind of a memory window.
+    /// A ring with room for every request to be a bind of a memory window.
     #[must_use]
     pub fn with_binds(self) -> Option<Self> {
         let wqe_blocks = self.wqe_blocks.max(window::BLOCKS.into());
@@ -543,8 +543,8 @@ impl SendQueue {
         Ok(window.key())
     }
 
-    /// Of a queue that looks full: whether it does so only because its last request was a bind. Then it no longer
-    /// does, and the next request must carry a fence.
+    /// Whether a queue that looks full does so only because its last request was a bind. From now on it does not, and its next
+    /// request must carry a fence.
     #[cold]
     fn let_go(&mut self) -> bool {
         let held = self.max_requests != self.limit && self.outstanding() < self.limit;
@@ -757,7 +757,7 @@ impl SendQueue {
         Some(done)
     }
 
-    /// The same of a request that has suppressed ones before it.
+    /// The success of a request that has suppressed ones before it, which are done, too.
     pub fn complete_behind_suppressed(&mut self, entry: Tail) -> Option<(u64, u32)> {
         let number = self.find(|shadow| entry.is(shadow.reported))?;
         let shadow = self.forget_until(number);

@@ -59,7 +59,7 @@ pub enum State {
 }
 
 impl State {
-    /// As a context codes it.
+    /// The state of a code in a context.
     pub const fn of(code: u32) -> Option<Self> {
         match code {
             0 => Some(Self::Reset),
@@ -69,7 +69,7 @@ impl State {
         }
     }
 
-    /// As a context codes it.
+    /// Its code in a context.
     pub const fn code(self) -> u32 {
         match self {
             Self::Reset => 0,

@@ -6,9 +6,10 @@
 //! test's memory), and the UAR numbers, which are those the simulator gave where the card had given others. Mailboxes
 //! the recorder left out are made up: a page list out of our own pages, register images out of zeros.
 //!
-//! The function has the card's identity, which is the profile `connectx-4-lx-14.12`: its capability pages, its page counts, its firmware version. That way nothing has to be
-//! split or trimmed. What is then held against the recording is behaviour: that each command is accepted at this
-//! moment, with these lengths, tokens and reserved bits; what SET_HCA_CAP leaves behind; what is handed back and what is left alone.
+//! The function has the card's identity, which is the profile `connectx-4-lx-14.12`: its capability pages, its page counts, its
+//! firmware version. That way nothing has to be split or trimmed. What is then held against the recording is behaviour: that each
+//! command is accepted at this moment, with these lengths, tokens and reserved bits; what SET_HCA_CAP leaves behind; what is
+//! handed back and what is left alone.
 //!
 //! One thing the card does is not asked of the simulator: before INIT_HCA it signed the entries of its answers although
 //! checksums were off (QUERY_PAGES, twice; over the entry as it was while the card still owned it). No driver looks.

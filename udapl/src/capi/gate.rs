@@ -115,7 +115,7 @@ impl Gate {
         self.turn_behind(lock)
     }
 
-    /// The same, if nobody has a turn. Who is in the lane is waited for, as that is short.
+    /// Takes a turn if nobody has one. Who is in the lane is waited for, as that is short.
     pub(super) fn try_turn(&self) -> Option<Result<Turn<'_>, NoTurn>> {
         match self.lock.try_lock() {
             Ok(lock) => Some(self.turn_behind(lock)),

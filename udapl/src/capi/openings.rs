@@ -94,8 +94,8 @@ fn serves(has: &OpenOptions, wants: &OpenOptions) -> bool {
 /// Opens a device, or an open one once more.
 ///
 /// # Errors
-/// Those of [`ia_open`](crate::ia_open), of [`Adapter::instance`](crate::Adapter::instance) and of [`guard`]. DAT_INVALID_HANDLE|EVD_ASYNC: an asynchronous EVD was given, and
-/// the device is not open.
+/// Those of [`ia_open`](crate::ia_open), of [`Adapter::instance`](crate::Adapter::instance) and of [`guard`].
+/// DAT_INVALID_HANDLE|EVD_ASYNC: an asynchronous EVD was given, and the device is not open.
 pub(super) fn open(device: &str, wanted: Wanted) -> DatResult<(&'static Adapter, IaName)> {
     // Before the first lock: in a child of fork its holder may be gone.
     guard()?;
@@ -199,7 +199,7 @@ pub(super) fn adopt(
         siblings.join(Opened { adapter, ia: name }, &open.ia, given, attendant);
         Ok(())
     })?;
-    adapter.set_when_broken(Some(Box::new(move || siblings.bury(name))));
+    adapter.set_when_broken(Some(Box::new(move || siblings.has_broken(name))));
     Ok((adapter, name))
 }
 

@@ -183,7 +183,7 @@ impl<M: Sibling> Siblings<M> {
     }
 
     /// An instance has broken, in a turn or in the lane. The steward gives back what it was given.
-    pub(super) fn bury(&self, ia: IaName) {
+    pub(super) fn has_broken(&self, ia: IaName) {
         if let Some(evd) = self.shared.forget(ia) {
             self.shared.members().orphaned.push(evd);
             self.shared.changed.signal();

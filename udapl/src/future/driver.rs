@@ -88,7 +88,7 @@ impl Driver {
         Ok(armed.map_or(Turn::Taken, Turn::Armed))
     }
 
-    /// The same; `idle` is what is done if nothing is there.
+    /// Takes in what is there ([`Driver::turn`]); `idle` is what is done if nothing is.
     fn turn_then<T>(
         &mut self,
         idle: impl FnOnce(Armed<'_, MlxProvider>) -> T,

@@ -8,9 +8,10 @@
 //!                    endpoints, what is in flight, who waits
 //! ```
 //!
-//! A [`Driver`] owns an [`Ia`](crate::Ia). It takes events in and wakes the tasks they are for, whenever [`Driver::turn`] is called; nothing is
-//! taken in elsewhere, and there is no thread. Everything else goes through a [`Handle`] of it. Futures and their driver are one thread's:
-//! a program with several threads gives each an instance of the adapter ([`Adapter`](crate::Adapter)) and a driver.
+//! A [`Driver`] owns an [`Ia`](crate::Ia). It takes events in and wakes the tasks they are for, whenever [`Driver::turn`] is
+//! called; nothing is taken in elsewhere, and there is no thread. Everything else goes through a [`Handle`] of it. Futures and
+//! their driver are one thread's: a program with several threads gives each an instance of the adapter
+//! ([`Adapter`](crate::Adapter)) and a driver.
 //!
 //! Buffers are owned. A [`Buffer`] is moved into the call that posts it and comes back with the result, as in
 //! [`Endpoint::send`]. The request is posted by the call itself, not when the future is first polled: a receive has to

@@ -171,9 +171,9 @@ impl<P: Provider> Ia<P> {
         self.cr_reject_with(cr, &[])
     }
 
-    /// The same with private data, which the peer finds at its endpoint when PEER_REJECTED comes ([`Ia::ep_private_data`]): from an
-    /// RDMA-CM port up to 148 bytes, of which the peer gets all 148, zeros at the end; else up to 144, of which it gets as many as were
-    /// given. DAT 1.2 has no such call.
+    /// Refuses a request with private data, which the peer finds at its endpoint when PEER_REJECTED comes
+    /// ([`Ia::ep_private_data`]): from an RDMA-CM port up to 148 bytes, of which the peer gets all 148, zeros at the end; else up
+    /// to 144, of which it gets as many as were given. DAT 1.2 has no such call.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|CR. DAT_INVALID_PARAMETER|ARG2: private data too long; nothing has changed.

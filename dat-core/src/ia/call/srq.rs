@@ -327,7 +327,7 @@ impl<P: Provider> Ia<P> {
         self.post_to_srq::<true, S>(srq, iov, cookie)
     }
 
-    /// The same; without `TELL` the doorbell record is left to [`SharedReceiveQueue::tell`].
+    /// Posts a buffer; without `TELL` the doorbell record is left to [`SharedReceiveQueue::tell`].
     #[inline(always)]
     pub(in crate::ia) fn post_to_srq<const TELL: bool, S: Segment>(
         &mut self,

@@ -26,7 +26,8 @@ pub struct RdmaRead<'a>(pub &'a RmrTriplet);
 pub struct Recv;
 
 impl<P: Provider> Ep<P> {
-    /// Posts a request if it is of one segment and in order, on a connected endpoint with room; without `RING` the doorbell is left to [`QueuePair::ring_last`].
+    /// Posts a request if it is of one segment and in order, on a connected endpoint with room; without `RING` the doorbell is
+    /// left to [`QueuePair::ring_last`].
     #[inline(always)]
     pub(crate) fn request_at_once<const RING: bool, S: Segment, O: Operation>(
         &mut self,

@@ -45,14 +45,14 @@ impl Guarded {
         });
     }
 
-    /// As `Adapter::look`.
+    /// As `Room::look`.
     fn turn(&self) -> Result<(), NoTurn> {
         let _turn = self.gate.turn()?;
         self.work();
         Ok(())
     }
 
-    /// As `Adapter::try_turn_of`; false: somebody has one.
+    /// As `Room::try_turn`; false: somebody has one.
     fn tried(&self) -> bool {
         let Some(turn) = self.gate.try_turn() else {
             return false;
@@ -62,7 +62,7 @@ impl Guarded {
         true
     }
 
-    /// As `Adapter::fast`: in the lane, or else in a turn.
+    /// As `Room::fast`: in the lane, or else in a turn.
     fn post(&self) -> Result<(), NoTurn> {
         if !self.gate.enter() {
             return self.turn();

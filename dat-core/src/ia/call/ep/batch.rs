@@ -86,7 +86,7 @@ impl<P: Provider> Ia<P> {
 }
 
 impl<P: Provider> Batch<'_, P> {
-    /// As [`Ia::ep_post_send`].
+    /// Adds a Send ([`Ia::ep_post_send`]).
     ///
     /// # Errors
     /// As there.
@@ -100,7 +100,7 @@ impl<P: Provider> Batch<'_, P> {
         self.post(iov, Send, cookie, flags)
     }
 
-    /// As [`Ia::ep_post_rdma_write`].
+    /// Adds an RDMA Write ([`Ia::ep_post_rdma_write`]).
     ///
     /// # Errors
     /// As there.
@@ -115,7 +115,7 @@ impl<P: Provider> Batch<'_, P> {
         self.post(iov, RdmaWrite(remote), cookie, flags)
     }
 
-    /// As [`Ia::ep_post_rdma_read`].
+    /// Adds an RDMA Read ([`Ia::ep_post_rdma_read`]).
     ///
     /// # Errors
     /// As there.
@@ -130,7 +130,7 @@ impl<P: Provider> Batch<'_, P> {
         self.post(iov, RdmaRead(remote), cookie, flags)
     }
 
-    /// As [`Ia::ep_post_send_immediate`].
+    /// Adds a Send with immediate data ([`Ia::ep_post_send_immediate`]).
     ///
     /// # Errors
     /// As there.
@@ -145,7 +145,7 @@ impl<P: Provider> Batch<'_, P> {
         self.post(iov, SendImmediate(immediate), cookie, flags)
     }
 
-    /// As [`Ia::ep_post_send_invalidate`].
+    /// Adds a Send that invalidates a context of the peer ([`Ia::ep_post_send_invalidate`]).
     ///
     /// # Errors
     /// As there.
@@ -160,7 +160,7 @@ impl<P: Provider> Batch<'_, P> {
         self.post(iov, SendInvalidate(rmr_context), cookie, flags)
     }
 
-    /// As [`Ia::ep_post_rdma_write_immediate`].
+    /// Adds an RDMA Write with immediate data ([`Ia::ep_post_rdma_write_immediate`]).
     ///
     /// # Errors
     /// As there.
@@ -176,7 +176,7 @@ impl<P: Provider> Batch<'_, P> {
         self.post(iov, RdmaWriteImmediate(remote, immediate), cookie, flags)
     }
 
-    /// As [`Ia::ep_post_fetch_add`].
+    /// Adds a fetch-and-add ([`Ia::ep_post_fetch_add`]).
     ///
     /// # Errors
     /// As there.
@@ -190,7 +190,7 @@ impl<P: Provider> Batch<'_, P> {
         self.post(result, operation, cookie, flags)
     }
 
-    /// As [`Ia::ep_post_compare_swap`].
+    /// Adds a compare-and-swap ([`Ia::ep_post_compare_swap`]).
     ///
     /// # Errors
     /// As there.
@@ -204,7 +204,7 @@ impl<P: Provider> Batch<'_, P> {
         self.post(result, operation, cookie, flags)
     }
 
-    /// As [`Ia::ep_post_recv`].
+    /// Adds a receive ([`Ia::ep_post_recv`]).
     ///
     /// # Errors
     /// As there.
@@ -269,7 +269,7 @@ impl<P: Provider> Drop for Batch<'_, P> {
 }
 
 impl<P: Provider> SrqBatch<'_, P> {
-    /// As [`Ia::srq_post_recv`].
+    /// Adds a buffer ([`Ia::srq_post_recv`]).
     ///
     /// # Errors
     /// As there.

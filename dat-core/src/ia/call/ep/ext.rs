@@ -30,7 +30,7 @@ fn of_result(error: DatError) -> DatError {
 }
 
 impl<P: Provider> Ia<P> {
-    /// Whether the device has atomic operations of 8 bytes, and regions may be registered with [`MemPrivFlags::REMOTE_ATOMIC`].
+    /// Whether the device has atomic operations of 8 bytes, and regions may be registered with [`MemPrivFlags::REMOTE_ATOMIC`](crate::MemPrivFlags::REMOTE_ATOMIC).
     #[must_use]
     pub fn has_atomics(&self) -> bool {
         self.provider.limits().atomics
@@ -54,7 +54,7 @@ impl<P: Provider> Ia<P> {
 
     /// Sends the bytes of `iov` as one message that takes a context of the peer's from the memory it stands for, before the peer's
     /// receive completes, which tells the context. It must be one that the peer lets be invalidated: a window bound with
-    /// [`MemPrivFlags::REMOTE_INVALIDATE`], or what a kernel has registered fast. Any other breaks the connection
+    /// [`MemPrivFlags::REMOTE_INVALIDATE`](crate::MemPrivFlags::REMOTE_INVALIDATE), or what a kernel has registered fast. Any other breaks the connection
     /// (DAT_DTO_ERR_REMOTE_ACCESS).
     ///
     /// # Errors
