@@ -60,10 +60,7 @@ impl<P: Provider> Ia<P> {
     /// DAT_INTERNAL_ERROR: the device is dead.
     pub fn cno_create(&mut self, agent: Option<Agent>) -> DatResult<CnoHandle> {
         self.alive()?;
-        let key = self.cnos.insert(Cno {
-            agent,
-            ..Cno::default()
-        });
+        let key = self.cnos.insert(Cno::new(agent));
         self.cno_keys.push(key);
         Ok(CnoHandle { key, ia: self.id })
     }
@@ -77,7 +74,7 @@ impl<P: Provider> Ia<P> {
     /// DAT_INVALID_HANDLE|CNO.
     pub fn cno_modify_agent(&mut self, cno: CnoHandle, agent: Option<Agent>) -> DatResult<()> {
         let key = self.cno_key(cno)?;
-        self.cnos[key].agent = agent;
+        self.cnos[key].set_agent(agent);
         self.look_after_cno(key);
         Ok(())
     }
@@ -91,7 +88,7 @@ impl<P: Provider> Ia<P> {
     pub fn cno_query(&self, cno: CnoHandle) -> DatResult<CnoParam> {
         let key = self.cno_key(cno)?;
         Ok(CnoParam {
-            has_agent: self.cnos[key].agent.is_some(),
+            has_agent: self.cnos[key].has_agent(),
         })
     }
 
@@ -133,9 +130,7 @@ impl<P: Provider> Ia<P> {
         timeout: impl Into<Timeout>,
     ) -> DatResult<CnoWait> {
         let key = self.cno_key(cno)?;
-        let cno_state = &mut self.cnos[key];
-        cno_state.waiters += 1;
-        let released = cno_state.released;
+        let released = self.cnos[key].wait_begins();
         let deadline = timeout
             .into()
             .nanos()
@@ -169,17 +164,12 @@ impl<P: Provider> Ia<P> {
             let own = self.cnos[key].unasked.len();
             quiet = own + self.draining.unasked() + self.feeding.unasked() == 0;
         }
-        if self.cnos[key].released != wait.released {
-            self.cnos[key].waiters -= 1;
-            return Ok(CnoLook::Woken(None));
-        }
-        if let Some(evd) = self.cnos[key].triggered.take() {
-            self.cnos[key].waiters -= 1;
-            return Ok(CnoLook::Woken(Some(self.evd_handle(evd))));
+        if let Some(evd) = self.cnos[key].end_wait(wait.released) {
+            return Ok(CnoLook::Woken(evd.map(|evd| self.evd_handle(evd))));
         }
         let now = self.provider.now();
         if self.health.is_dead() || wait.deadline.is_some_and(|deadline| now >= deadline) {
-            self.cnos[key].waiters -= 1;
+            self.cnos[key].wait_over();
             return Err(if self.health.is_dead() {
                 DatError::new(ReturnType::Abort, Subtype::None).because("the device is dead")
             } else {
@@ -195,7 +185,7 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_cno_wait.
     pub fn cno_wait_cancel(&mut self, wait: CnoWait) -> DatError {
         if let Ok(key) = self.cno_key(wait.cno) {
-            self.cnos[key].waiters -= 1;
+            self.cnos[key].wait_over();
         }
         DatError::new(ReturnType::InterruptedCall, Subtype::None)
     }
@@ -208,7 +198,7 @@ impl<P: Provider> Ia<P> {
     /// DAT_INVALID_HANDLE|CNO. DAT_INVALID_STATE|CNO_IN_USE: an EVD refers to it, or somebody waits on it.
     pub fn cno_free(&mut self, cno: CnoHandle) -> DatResult<()> {
         let key = self.cno_key(cno)?;
-        if !self.cnos[key].evds.is_empty() || self.cnos[key].waiters != 0 {
+        if self.cnos[key].is_in_use() {
             return Err(DatError::state(Subtype::StateCnoInUse)
                 .because("an EVD refers to it or somebody waits on it"));
         }
@@ -225,7 +215,7 @@ impl<P: Provider> Ia<P> {
         };
         self.cno_keys.retain(|other| *other != key);
         self.forget_context(CnoHandle { key, ia: self.id });
-        for evd in cno.evds.iter() {
+        for evd in cno.evds() {
             if let Some(evd) = self.evds.get_mut(evd) {
                 evd.cno = None;
             }
@@ -236,20 +226,14 @@ impl<P: Provider> Ia<P> {
     /// A notification event has come to an EVD for which the CNO is to be woken.
     pub(in crate::ia) fn trigger(&mut self, cno: CnoKey, evd: EvdKey) {
         let hint = self.evd_handle(evd);
-        let Some(cno) = self.cnos.get_mut(cno) else {
-            return;
-        };
-        if cno.triggered.is_none() {
-            cno.triggered = Some(evd);
-            if let Some(Agent(call)) = cno.agent.take() {
-                call(Some(hint));
-            }
+        if let Some(cno) = self.cnos.get_mut(cno) {
+            cno.trigger(evd, hint);
         }
     }
 
     /// An EVD refers to a CNO from now on.
     pub(in crate::ia) fn attach_to_cno(&mut self, cno: CnoKey, evd: EvdKey) {
-        self.cnos[cno].evds.insert(evd);
+        self.cnos[cno].attach(evd);
         self.watch(evd);
         self.has_to_be_asked(evd);
         self.look_after_cno(cno);
@@ -257,19 +241,8 @@ impl<P: Provider> Ia<P> {
 
     /// An EVD no longer refers to a CNO; `gone` if it was freed.
     pub(in crate::ia) fn detach_from_cno(&mut self, cno: CnoKey, evd: EvdKey, gone: bool) {
-        let Some(cno) = self.cnos.get_mut(cno) else {
-            return;
-        };
-        cno.evds.remove(evd);
-        cno.unasked.remove(evd);
-        if !gone {
-            return;
-        }
-        let other = cno.evds.iter().next();
-        match other {
-            None => cno.dissolve(),
-            Some(other) if cno.triggered == Some(evd) => cno.triggered = Some(other),
-            Some(_) => {}
+        if let Some(cno) = self.cnos.get_mut(cno) {
+            cno.detach(evd, gone);
         }
     }
 
@@ -282,19 +255,19 @@ impl<P: Provider> Ia<P> {
 
     /// Looks whether something has come to the EVDs of a CNO, and keeps them armed for its agent; without one at some of them at a time.
     fn look_after_cno(&mut self, key: CnoKey) {
-        if self.cnos[key].triggered.is_some() {
+        if self.cnos[key].is_triggered() {
             return;
         }
-        let has_agent = self.cnos[key].agent.is_some();
+        let has_agent = self.cnos[key].has_agent();
         self.look_at_cno(key, if has_agent { usize::MAX } else { LOOKS });
-        if self.cnos[key].triggered.is_none() && has_agent {
+        if has_agent && !self.cnos[key].is_triggered() {
             self.ask_evds_of(key);
         }
     }
 
     /// Takes in what has come to EVDs of a CNO, at most to so many, until it triggers.
     fn look_at_cno(&mut self, key: CnoKey, most: usize) {
-        if self.cnos[key].evds.is_empty() {
+        if self.cnos[key].evds().next().is_none() {
             return;
         }
         // Among its EVDs there may be one for connection events.
@@ -305,7 +278,7 @@ impl<P: Provider> Ia<P> {
             .get(key)
             .map_or(0, |cno| cno.unasked.len().min(most))
         {
-            let Some(cno) = self.cnos.get_mut(key).filter(|cno| cno.triggered.is_none()) else {
+            let Some(cno) = self.cnos.get_mut(key).filter(|cno| !cno.is_triggered()) else {
                 return;
             };
             if let Some(evd) = cno.unasked.next()
@@ -334,7 +307,6 @@ impl<P: Provider> Ia<P> {
     }
 
     fn over(&self, key: CnoKey, wait: &CnoWait) -> bool {
-        let cno = &self.cnos[key];
-        cno.triggered.is_some() || cno.released != wait.released || self.health.is_dead()
+        self.cnos[key].ends_wait(wait.released) || self.health.is_dead()
     }
 }

@@ -112,7 +112,7 @@ impl<P: Provider> Ia<P> {
     /// Queues a completion in software.
     pub(in crate::ia) fn queue_settled(&mut self, evd: EvdKey, settled: Settled) {
         if let Some(srq) = settled.srq.and_then(|srq| self.srqs.get_mut(srq)) {
-            srq.undequeued += 1;
+            srq.taken_early();
         }
         let Some(queue) = self.evds.get_mut(evd) else {
             self.slot_returned(settled.srq);

@@ -178,17 +178,12 @@ impl<P: Provider> Ia<P> {
         } else {
             privileges
         };
-        let key = self.regions.insert(Lmr {
-            region: registration.region,
+        let key = self.regions.insert(Lmr::new(
+            (registration.region, memory, created),
             pz,
-            privileges,
-            effective,
-            created,
+            (privileges, effective),
             kind,
-            memory,
-            bound: 0,
-            held: 0,
-        });
+        ));
         Ok(LmrCreated {
             lmr: LmrHandle { key, ia: self.id },
             lmr_context: created.lmr_context,
@@ -228,10 +223,10 @@ impl<P: Provider> Ia<P> {
     /// DAT_INVALID_HANDLE|LMR. DAT_INVALID_STATE|LMR_IN_USE: an RMR is bound to it, or was until a bind that is not done yet.
     /// DAT_INTERNAL_ERROR: the device refused; nothing has changed, and peers that could reach it still can.
     pub fn lmr_free(&mut self, lmr: LmrHandle) -> DatResult<()> {
-        if self.lmr(lmr)?.bound != 0 {
+        if self.lmr(lmr)?.is_bound() {
             return Err(DatError::state(Subtype::StateLmrInUse).because("an RMR is bound to it"));
         }
-        if self.lmr(lmr)?.held != 0 {
+        if self.lmr(lmr)?.is_held() {
             self.look_after_binds();
             if self.is_reached_through(lmr.key) {
                 return Err(DatError::state(Subtype::StateLmrInUse)
@@ -247,7 +242,7 @@ impl<P: Provider> Ia<P> {
         let Some(lmr) = self.regions.get_mut(key) else {
             return Ok(());
         };
-        if lmr.held == 0
+        if !lmr.is_held()
             && let Err(error) = self.provider.deregister(&mut lmr.region)
         {
             return Err(self.not_ended("deregistering memory", &error));
@@ -256,7 +251,7 @@ impl<P: Provider> Ia<P> {
             return Ok(());
         };
         self.forget_context(LmrHandle { key, ia: self.id });
-        if lmr.held == 0 {
+        if !lmr.is_held() {
             self.pzs[lmr.pz].users -= 1;
         } else {
             self.regions.retire(key, lmr);
@@ -280,15 +275,14 @@ impl<P: Provider> Ia<P> {
     /// A bind to an LMR was posted.
     pub(in crate::ia) fn bound_to(&mut self, key: LmrKey) {
         if let Some(lmr) = self.regions.get_mut(key) {
-            lmr.bound += 1;
-            lmr.held += 1;
+            lmr.bind_posted();
         }
     }
 
     /// An RMR is no longer bound to an LMR, going by the binds posted.
     pub(in crate::ia) fn unbound_from(&mut self, key: LmrKey) {
         if let Some(lmr) = self.regions.get_mut(key) {
-            lmr.bound -= 1;
+            lmr.unbound();
         }
     }
 
@@ -296,10 +290,10 @@ impl<P: Provider> Ia<P> {
     /// has freed the LMR and this was the last, it ends now.
     pub(in crate::ia) fn let_go_of_lmr(&mut self, key: LmrKey) {
         if let Some(lmr) = self.regions.get_mut(key) {
-            lmr.held -= 1;
+            lmr.let_go();
         } else if let Some(lmr) = self.regions.retired_mut(key) {
-            lmr.held -= 1;
-            if lmr.held == 0 {
+            lmr.let_go();
+            if !lmr.is_held() {
                 self.insist("deregistering memory", |ia| ia.end_retired(key));
             }
         }

@@ -64,12 +64,7 @@ impl<P: Provider> Ia<P> {
         if let Some(ep) = ep {
             self.move_to(ep, EpEvent::ReservedByRsp);
         }
-        let key = self.rsps.insert(Rsp {
-            listen: Some(listen),
-            conn_qual,
-            evd,
-            ep,
-        });
+        let key = self.rsps.insert(Rsp::new(listen, conn_qual, evd, ep));
         self.listeners.insert(listen, ServicePoint::Rsp(key));
         self.evds[evd].streams.attach(Stream::Other);
         Ok(RspHandle { key, ia: self.id })
@@ -114,7 +109,7 @@ impl<P: Provider> Ia<P> {
     /// Ends the listening of an RSP that has not been spent; the endpoint that was reserved for it.
     pub(in crate::ia) fn spend_rsp(&mut self, key: RspKey) -> Option<EpKey> {
         let rsp = self.rsps.get_mut(key)?;
-        let listen = rsp.listen.take()?;
+        let listen = rsp.spend()?;
         let (evd, ep) = (rsp.evd, rsp.ep);
         self.adapter.lock().unlisten(self.seat, listen);
         self.listeners.remove(&listen);

@@ -14,10 +14,9 @@ use crate::ia::instance::Ia;
 use crate::ia::neighbours::LOOKS;
 use crate::object::lmr::segment::{Scope, Segment, check, pieces};
 use crate::object::srq::Srq;
-use crate::object::srq::state::{SrqInput, SrqMode, SrqState, SrqTell, Watermark};
+use crate::object::srq::state::{SrqInput, SrqState, SrqTell, Watermark};
 use crate::provider::{CompletionQueue, Provider, QueueFull, SharedReceiveQueue};
 use crate::refusal::Refusal;
-use crate::turns::{Counted, Turns};
 use crate::types::{DtoCookie, MemPrivFlags};
 
 /// What is asked of an SRQ (`DAT_SRQ_ATTR`).
@@ -78,19 +77,7 @@ impl<P: Provider> Ia<P> {
         let made = self.srqs.try_insert_with_key(|key| {
             let queue =
                 provider.create_srq(pd, attr.max_recv_dtos, attr.max_recv_iov, index_of(key))?;
-            Ok(Srq {
-                queue,
-                pz,
-                pz_index: index_of(pz),
-                max_recv_dtos: attr.max_recv_dtos,
-                max_recv_iov: attr.max_recv_iov,
-                low_watermark: 0,
-                mode: SrqMode::NEW,
-                undequeued: 0,
-                users: 0,
-                recv_evds: Counted::new(),
-                unwanted: Turns::new(),
-            })
+            Ok(Srq::new(queue, pz, attr.max_recv_dtos, attr.max_recv_iov))
         });
         let key = match made {
             Ok(key) => key,
@@ -113,7 +100,7 @@ impl<P: Provider> Ia<P> {
         self.count_completed(key);
         let srq = &self.srqs[key];
         Ok(SrqParam {
-            state: srq.mode.state,
+            state: srq.mode().state,
             pz: PzHandle {
                 key: srq.pz,
                 ia: self.id,
@@ -122,7 +109,7 @@ impl<P: Provider> Ia<P> {
             max_recv_iov: srq.max_recv_iov,
             low_watermark: srq.low_watermark,
             available_dto_count: srq.queue.outstanding(),
-            outstanding_dto_count: srq.queue.outstanding().saturating_add(srq.undequeued),
+            outstanding_dto_count: srq.outstanding(),
         })
     }
 
@@ -151,7 +138,7 @@ impl<P: Provider> Ia<P> {
     pub fn srq_resize(&mut self, srq: SrqHandle, max_recv_dtos: u32) -> DatResult<()> {
         let key = self.srq_key(srq)?;
         self.srqs[key]
-            .mode
+            .mode()
             .next(SrqInput::Resize)
             .map_err(DatError::state)?;
         if max_recv_dtos == 0 {
@@ -165,7 +152,7 @@ impl<P: Provider> Ia<P> {
         }
         self.count_completed(key);
         let target = &mut self.srqs[key];
-        let outstanding = target.queue.outstanding().saturating_add(target.undequeued);
+        let outstanding = target.outstanding();
         if max_recv_dtos < outstanding {
             return Err(DatError::state(Subtype::None).because("more buffers are outstanding"));
         }
@@ -232,7 +219,7 @@ impl<P: Provider> Ia<P> {
             mark if target.queue.outstanding() < mark => SrqInput::SetTooFew,
             _ => SrqInput::SetEnough,
         };
-        let (mode, tell) = target.mode.next(input).map_err(DatError::state)?;
+        let (mode, _) = target.mode().next(input).map_err(DatError::state)?;
         // The device says nothing of a mark that has spoken or is gone.
         let limit = if mode.watermark == Watermark::Armed {
             low_watermark
@@ -243,7 +230,7 @@ impl<P: Provider> Ia<P> {
             return Err(self.device_refused("srq_set_lw", error, Subtype::ResourceSrq));
         }
         let target = &mut self.srqs[key];
-        target.mode = mode;
+        let tell = target.step(input).map_err(DatError::state)?;
         target.low_watermark = low_watermark;
         self.srq_tells(key, tell);
         // The device may have found it undercut at once.
@@ -262,9 +249,7 @@ impl<P: Provider> Ia<P> {
     }
 
     fn srq_step(&mut self, key: SrqKey, input: SrqInput) {
-        let srq = &mut self.srqs[key];
-        if let Ok((mode, tell)) = srq.mode.next(input) {
-            srq.mode = mode;
+        if let Ok(tell) = self.srqs[key].step(input) {
             self.srq_tells(key, tell);
         }
     }
@@ -393,9 +378,7 @@ impl<P: Provider> Ia<P> {
                 need: MemPrivFlags::LOCAL_WRITE,
             },
         )?;
-        if srq.undequeued != 0
-            && srq.queue.outstanding().saturating_add(srq.undequeued) >= srq.max_recv_dtos
-        {
+        if srq.is_full() {
             return Err(Refusal::SrqFull);
         }
         match iov {
@@ -415,7 +398,7 @@ impl<P: Provider> Ia<P> {
     /// A completion of an SRQ buffer was dequeued, or dropped.
     pub(in crate::ia) fn slot_returned(&mut self, srq: Option<SrqKey>) {
         if let Some(srq) = srq.and_then(|key| self.srqs.get_mut(key)) {
-            srq.undequeued -= 1;
+            srq.slot_returned();
         }
     }
 }

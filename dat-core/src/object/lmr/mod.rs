@@ -21,9 +21,57 @@ pub(crate) struct Lmr<P: Provider> {
     /// What other regions of the same memory are made from.
     pub(crate) memory: P::Memory,
     /// RMRs bound to it, going by the binds posted.
-    pub(crate) bound: u32,
+    bound: u32,
     /// Windows of the device that reach through it, and binds on their way to that.
-    pub(crate) held: u32,
+    held: u32,
+}
+
+impl<P: Provider> Lmr<P> {
+    pub(crate) fn new(
+        registered: (P::Region, P::Memory, Registered),
+        pz: PzKey,
+        (privileges, effective): (MemPrivFlags, MemPrivFlags),
+        kind: MemType,
+    ) -> Self {
+        let (region, memory, created) = registered;
+        Self {
+            region,
+            pz,
+            privileges,
+            effective,
+            created,
+            kind,
+            memory,
+            bound: 0,
+            held: 0,
+        }
+    }
+
+    /// An RMR is bound to it, going by the binds posted.
+    pub(crate) const fn is_bound(&self) -> bool {
+        self.bound != 0
+    }
+
+    /// A window of the device reaches through it, or a bind on its way may bring it there.
+    pub(crate) const fn is_held(&self) -> bool {
+        self.held != 0
+    }
+
+    /// A bind to it was posted.
+    pub(crate) const fn bind_posted(&mut self) {
+        self.bound += 1;
+        self.held += 1;
+    }
+
+    /// An RMR is no longer bound to it, going by the binds posted.
+    pub(crate) const fn unbound(&mut self) {
+        self.bound -= 1;
+    }
+
+    /// A window of the device no longer reaches through it, or a bind to it did not come about.
+    pub(crate) const fn let_go(&mut self) {
+        self.held -= 1;
+    }
 }
 
 #[derive(Clone, Copy)]

@@ -99,7 +99,7 @@ impl<P: Provider> Ia<P> {
     /// Refuses to bind an RMR on an endpoint while another one has a bind of it under way. The device orders the requests of one queue
     /// pair only, and it may do a bind and flush it all the same: whose context is the last one nobody could tell then.
     fn one_endpoint_at_a_time(&mut self, key: RmrKey, ep: EpKey) -> DatResult<()> {
-        let Some(before) = self.rmrs[key].bound_on.filter(|before| *before != ep) else {
+        let Some(before) = self.rmrs[key].bound_on().filter(|before| *before != ep) else {
             return Ok(());
         };
         let request_evd = |ia: &Self| {
@@ -194,16 +194,13 @@ impl<P: Provider> Ia<P> {
 
     /// Accounts for a bind that is on its way.
     fn bind_posted(&mut self, key: RmrKey, ep: EpKey, bound: Option<Bound>, suppress: bool) {
-        let rmr = &mut self.rmrs[key];
-        rmr.binds += 1;
-        rmr.bound_on = Some(ep);
+        let (number, before) = self.rmrs[key].bind_posted(ep, bound);
         let pending = PendingBind {
             rmr: key,
-            number: rmr.binds,
+            number,
             lmr: bound.map(|bound| bound.lmr),
             suppress,
         };
-        let before = core::mem::replace(&mut rmr.posted, bound);
         if let Some(before) = before {
             self.rmrs_invalidatable.remove(&before.rmr_context);
         }
@@ -250,25 +247,11 @@ impl<P: Provider> Ia<P> {
             }
             return;
         };
-        if succeeded {
-            let void = pending.number <= rmr.void_up_to;
-            let now = pending.lmr.filter(|_| !void);
-            let before = core::mem::replace(&mut rmr.settled, now);
-            for lmr in before.into_iter().chain(pending.lmr.filter(|_| void)) {
-                self.let_go_of_lmr(lmr);
-            }
-            return;
-        }
-        if rmr.binds == pending.number {
-            if let Some(bound) = rmr.posted.take() {
-                self.rmrs_invalidatable.remove(&bound.rmr_context);
-                self.unbound_from(bound.lmr);
-            }
+        let over = rmr.bind_ended(&pending, succeeded);
+        if over.reaches_still {
             self.effects.push_back(Effect::BindFailed(pending.rmr));
         }
-        if let Some(lmr) = pending.lmr {
-            self.let_go_of_lmr(lmr);
-        }
+        self.let_go_of(over);
     }
 
     /// The last bind of an RMR failed: its window is taken from what an earlier one bound it to. The consumer has been told that
@@ -278,7 +261,7 @@ impl<P: Provider> Ia<P> {
     }
 
     fn unbind(&mut self, key: RmrKey) -> DatResult<()> {
-        let Some(rmr) = self.rmrs.get_mut(key).filter(|rmr| rmr.posted.is_none()) else {
+        let Some(rmr) = self.rmrs.get_mut(key).filter(|rmr| rmr.posted().is_none()) else {
             return Ok(());
         };
         let pd = self.pzs[rmr.pz].pd;
@@ -291,7 +274,7 @@ impl<P: Provider> Ia<P> {
         let Some(rmr) = self.rmrs.get_mut(key) else {
             return Ok(());
         };
-        if let Some(lmr) = rmr.settled.take() {
+        if let Some(lmr) = rmr.unbound() {
             self.let_go_of_lmr(lmr);
         }
         Ok(())

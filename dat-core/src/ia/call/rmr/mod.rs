@@ -22,7 +22,7 @@ use crate::error::{DatError, DatResult, Subtype};
 use crate::handle::{LmrKey, PzHandle, RmrHandle, RmrKey};
 use crate::ia::instance::Ia;
 use crate::object::lmr::segment::LmrTriplet;
-use crate::object::rmr::{PendingBind, Rmr};
+use crate::object::rmr::{LetGo, PendingBind, Rmr};
 use crate::provider::Provider;
 use crate::types::MemPrivFlags;
 
@@ -68,15 +68,7 @@ impl<P: Provider> Ia<P> {
             }
         };
         self.pzs[pz].users += 1;
-        let key = self.rmrs.insert(Rmr {
-            window,
-            pz,
-            posted: None,
-            binds: 0,
-            bound_on: None,
-            settled: None,
-            void_up_to: 0,
-        });
+        let key = self.rmrs.insert(Rmr::new(window, pz));
         Ok(RmrHandle { key, ia: self.id })
     }
 
@@ -93,7 +85,7 @@ impl<P: Provider> Ia<P> {
                 key: rmr.pz,
                 ia: self.id,
             },
-            binding: rmr.posted.map(|bound| RmrBinding {
+            binding: rmr.posted().map(|bound| RmrBinding {
                 lmr_triplet: bound.triplet,
                 privileges: bound.privileges,
                 rmr_context: bound.rmr_context,
@@ -124,11 +116,11 @@ impl<P: Provider> Ia<P> {
             return Ok(());
         };
         self.forget_context(RmrHandle { key, ia: self.id });
-        if let Some(bound) = rmr.posted {
+        if let Some(bound) = rmr.posted() {
             self.rmrs_invalidatable.remove(&bound.rmr_context);
             self.unbound_from(bound.lmr);
         }
-        if let Some(lmr) = rmr.settled {
+        if let Some(lmr) = rmr.settled() {
             self.let_go_of_lmr(lmr);
         }
         self.pzs[rmr.pz].users -= 1;
@@ -143,18 +135,21 @@ impl<P: Provider> Ia<P> {
         let Some(rmr) = self.rmrs.get_mut(key) else {
             return;
         };
-        rmr.void_up_to = rmr.binds;
-        let bound = rmr.posted.take();
         let is_under_way = rmr
-            .bound_on
+            .bound_on()
             .and_then(|ep| self.eps.get(ep))
             .is_some_and(|ep| ep.binds.iter().any(|pending| pending.rmr() == key));
-        // A bind that is not known done lets go of both when it is.
-        let settled = rmr.settled.take_if(|_| !is_under_way);
-        if let Some(bound) = bound {
+        let over = rmr.invalidated(is_under_way);
+        self.let_go_of(over);
+    }
+
+    /// What an RMR has let go of is free of it.
+    fn let_go_of(&mut self, over: LetGo) {
+        if let Some(bound) = over.bound {
+            self.rmrs_invalidatable.remove(&bound.rmr_context);
             self.unbound_from(bound.lmr);
         }
-        if let Some(lmr) = settled {
+        for lmr in over.held.into_iter().flatten() {
             self.let_go_of_lmr(lmr);
         }
     }
@@ -163,7 +158,7 @@ impl<P: Provider> Ia<P> {
     pub(in crate::ia) fn is_reached_through(&self, lmr: LmrKey) -> bool {
         let coming =
             |bind: &PendingBind| bind.lmr() == Some(lmr) && self.rmrs.contains_key(bind.rmr());
-        self.rmrs.values().any(|rmr| rmr.settled == Some(lmr))
+        self.rmrs.values().any(|rmr| rmr.settled() == Some(lmr))
             || self.eps.values().any(|ep| ep.binds.iter().any(coming))
     }
 }
