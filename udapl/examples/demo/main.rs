@@ -11,6 +11,7 @@
 //! functions by link-local address too, for that contains the MAC, which is known by nothing else.
 #![forbid(unsafe_code)]
 
+mod kind;
 mod setup;
 mod table;
 mod transfer;
@@ -26,9 +27,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
 use udapl::fabric::Fabric;
 
+use self::kind::Kind;
 use self::setup::Job;
 use self::table::{Row, print_bring_up, print_table};
-use self::transfer::Kind;
 use self::world::World;
 /// The main job: two functions, one link, every kind of DTO.
 #[derive(Parser)]

@@ -9,7 +9,7 @@ use udapl::{
     PzHandle, Qos, ReturnType, RmrTriplet, SrqAttr, SrqHandle, Timeout,
 };
 
-use super::transfer::Kind;
+use super::kind::Kind;
 use super::world::{SIDES, World};
 
 /// Requests and receives in flight per endpoint.

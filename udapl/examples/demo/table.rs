@@ -4,27 +4,10 @@ use std::time::Duration;
 
 use comfy_table::Table;
 
+use super::kind::Kind;
 use super::setup::Job;
-use super::transfer::Kind;
+use super::world::Counters;
 use super::{mega, yes_no};
-
-/// Counters of both functions together.
-#[derive(Clone, Copy, Default)]
-pub struct Counters {
-    /// Frames sent onto the wire, both ways.
-    pub packets: u64,
-    /// Send doorbells rung.
-    pub doorbells: u64,
-}
-
-impl Counters {
-    pub const fn since(self, before: Self) -> Self {
-        Self {
-            packets: self.packets - before.packets,
-            doorbells: self.doorbells - before.doorbells,
-        }
-    }
-}
 
 /// One kind of DTO.
 pub struct Row {

@@ -7,10 +7,26 @@ use hw_sim::FunctionReport;
 use udapl::fabric::Fabric;
 use udapl::{Ia, OpenOptions};
 
-use super::table::Counters;
-
 /// The names of the sides.
 pub const SIDES: [&str; 2] = ["A", "B"];
+
+/// Counters of both functions together.
+#[derive(Clone, Copy, Default)]
+pub struct Counters {
+    /// Frames sent onto the wire, both ways.
+    pub packets: u64,
+    /// Send doorbells rung.
+    pub doorbells: u64,
+}
+
+impl Counters {
+    pub const fn since(self, before: Self) -> Self {
+        Self {
+            packets: self.packets - before.packets,
+            doorbells: self.doorbells - before.doorbells,
+        }
+    }
+}
 
 /// Two functions on one link.
 pub enum World {

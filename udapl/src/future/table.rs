@@ -25,7 +25,7 @@ use slotmap::{Key, KeyData, SlotMap};
 
 use super::buffer::Buffer;
 use super::error::Error;
-use super::waiting::{Place, Waiting};
+use super::waiting::{Leaving, Place, Waiting};
 use crate::{CompletionFlags, DtoCookie, Ia};
 
 slotmap::new_key_type! {
@@ -44,12 +44,6 @@ pub(super) struct Shared {
     core: RefCell<Core>,
     /// Regions whose pools are gone. Beside the table, since the last buffer may go while somebody is inside.
     spent: RefCell<Vec<LmrHandle>>,
-}
-
-/// What becomes of a waker that leaves.
-pub(super) enum Leaving {
-    Woken(Waker),
-    Dropped(Waker),
 }
 
 /// What is posted.

@@ -4,11 +4,15 @@ use std::task::Waker;
 
 use slotmap::SlotMap;
 
-use super::table::Leaving;
-
 slotmap::new_key_type! {
     /// The place of a future among those who wait.
     pub(super) struct Place;
+}
+
+/// What becomes of a waker that leaves.
+pub(super) enum Leaving {
+    Woken(Waker),
+    Dropped(Waker),
 }
 
 /// The wakers of futures that wait for the same thing, each at its place: a future that goes takes its waker along.
