@@ -772,6 +772,9 @@ pub trait Provider: Sized {
     /// # Errors
     /// Device refusal; the region is as it was.
     fn deregister(&mut self, region: &mut Self::Region) -> Result<(), ProviderError>;
+    /// The consumer has the memory of a region back, which is not deregistered yet: nobody reaches it, but binds on their way name it. What
+    /// the consumer registers at its addresses from now on may be other memory.
+    fn withdraw(&self, _memory: &Self::Memory) {}
     /// Whether other processes can have mapped the same memory.
     fn is_shared(&self, memory: &Self::Memory) -> bool;
     /// A memory window, bound to nothing.

@@ -500,6 +500,14 @@ impl DmaMemory {
         }
     }
 
+    /// Its owner has it back, although somebody still keeps it ([`LentMemory::withdraw`]); memory of the arena is nobody's to have back.
+    pub fn withdraw(&self) {
+        match self {
+            Self::Arena { .. } => {}
+            Self::Lent(lent) => lent.withdraw(),
+        }
+    }
+
     /// Whether a function reaches it at its I/O addresses: it was made for that function, or for one whose I/O address space that
     /// function shares ([`Function::shares_memory_with`]).
     #[must_use]

@@ -30,6 +30,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::dma::{GIB, Iova, Mapped};
 use crate::error::DmaError;
@@ -54,10 +55,16 @@ struct Lease {
     /// Number of the mapping in [`Lendings`].
     number: u64,
     pages: Range<usize>,
+    /// Given back, though the mapping is still needed.
+    withdrawn: AtomicBool,
 }
 
-impl Drop for Lease {
-    fn drop(&mut self) {
+impl Lease {
+    /// What is lent is its owner's again: nothing is lent by it any more, but the mapping stays as long as the lease.
+    fn withdraw(&self) {
+        if self.withdrawn.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let last = self
             .mapped
             .space()
@@ -65,6 +72,12 @@ impl Drop for Lease {
             .give_back(self.number, &self.pages);
         // Behind the lock: the kernel takes its time.
         drop(last);
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.withdraw();
     }
 }
 
@@ -258,6 +271,7 @@ impl LentMemory {
                 mapped,
                 number,
                 pages,
+                withdrawn: AtomicBool::new(false),
             }),
             address,
             bytes,
@@ -278,6 +292,13 @@ impl LentMemory {
             address: self.address + offset,
             bytes,
         }))
+    }
+
+    /// Its owner has been told that it is his alone again, although somebody still keeps it: it stays mapped as long as it is kept, but
+    /// what is lent there from now on does not count on this mapping, since another page may be at the address by then. Of all its
+    /// parts and clones.
+    pub fn withdraw(&self) {
+        self.lease.withdraw();
     }
 
     /// The I/O address space it is lent in.

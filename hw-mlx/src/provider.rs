@@ -62,6 +62,15 @@ pub struct Region {
     memory: Lent<DmaMemory>,
 }
 
+impl Drop for Region {
+    fn drop(&mut self) {
+        if !self.memory.is_returned() {
+            // The arena keeps it mapped. Its owner does not wait for that.
+            self.memory.get().withdraw();
+        }
+    }
+}
+
 impl Region {
     /// The memory.
     #[must_use]
@@ -507,7 +516,13 @@ impl Provider for MlxProvider {
         let lent = Lent::new(memory.clone(), self.hca.arena().downgrade());
         let (index, key) = match mkey::create(&mut self.hca, &request, memory.iova()) {
             Ok(key) => key,
-            Err(MlxError::Cmd(error)) => return Err(lent.after(error).into()),
+            Err(MlxError::Cmd(error)) => {
+                if error.outcome_unknown() {
+                    // It may stay mapped, and is the caller's again: the call fails.
+                    memory.withdraw();
+                }
+                return Err(lent.after(error).into());
+            }
             Err(error) => {
                 drop(lent.give_back());
                 return Err(error.into());
@@ -534,6 +549,10 @@ impl Provider for MlxProvider {
             region.memory.returned();
         }
         Ok(())
+    }
+
+    fn withdraw(&self, memory: &DmaMemory) {
+        memory.withdraw();
     }
 
     fn is_shared(&self, memory: &DmaMemory) -> bool {

@@ -243,6 +243,32 @@ fn memory_lent_to_two_functions_of_a_space_takes_one_mapping() {
     assert_eq!(devices.map(|device| device.mappings()), [vec![], vec![]]);
 }
 
+/// A region may be kept for a device that has not answered yet, when the program has its memory back.
+#[test]
+fn memory_that_is_withdrawn_stays_mapped_and_is_shared_with_nobody() {
+    let device = Double::new();
+    let function = device.function();
+    let heap = Heap::of_pages(8);
+    let whole = heap.lend(&function, 0..8).unwrap();
+    let kept = heap.lend(&function, 2..4).unwrap();
+    kept.withdraw();
+    kept.withdraw();
+    let within = heap.lend(&function, 2..4).unwrap();
+    assert_eq!(within.iova(), kept.iova(), "the whole is lent all the same");
+    drop(within);
+    whole.part(0, 1).unwrap().withdraw();
+    assert_eq!(device.mappings().len(), 1);
+    let later = heap.lend(&function, 2..4).unwrap();
+    assert_ne!(later.iova(), kept.iova());
+    assert_eq!(device.mappings().len(), 2);
+    let (memory, at) = device.reach(kept.iova().0);
+    assert_eq!(memory.address() + at, heap.0.address() + 2 * DMA_PAGE);
+    drop((whole, kept));
+    assert_eq!(device.mappings(), [(later.iova().0, 2 * DMA_PAGE)]);
+    drop(later);
+    assert_eq!(device.mappings(), []);
+}
+
 #[test]
 fn a_part_is_inside_what_is_lent() {
     let function = Double::new().function();

@@ -5,8 +5,12 @@
 
 use std::sync::Arc;
 
-use udapl::{DmaMemory, DtoCookie, DtoStatus, LentMemory, LmrCreated, MemPrivFlags, RmrTriplet};
+use udapl::{
+    CompletionFlags, DmaMemory, DtoCookie, DtoStatus, LentMemory, LmrCreated, LmrTriplet,
+    MemPrivFlags, RmrTriplet,
+};
 
+use crate::support::windows::BOTH_WAYS;
 use crate::support::{A, B, Buffer, NONE, Pair, pattern};
 
 const PIECE: usize = 4096;
@@ -101,4 +105,40 @@ fn pieces_of_a_heap_take_no_mapping_of_their_own_and_their_keys_reach_no_further
         pair.sides[B].ia.lmr_free(piece.lmr).expect("freed");
     }
     assert_eq!(pair.mappings_left(), before);
+}
+
+/// The program has its memory back with `lmr_free`, and may have other pages at its addresses from then on.
+#[test]
+fn memory_of_a_region_that_a_bind_on_its_way_still_names_is_lent_anew() {
+    let mut pair = Pair::binding();
+    let (near, far) = (pair.buffer(B, 64), pair.buffer(A, 64).all_remote());
+    let (heap, rmr) = (Heap::new(), pair.rmr(B));
+    let before = pair.mappings_left();
+    let lent = heap.lend(&pair, 0, PIECE);
+    let first = pair.register(lent, MemPrivFlags::all());
+    let all = LmrTriplet {
+        lmr_context: first.lmr_context,
+        virtual_address: first.registered_address,
+        segment_length: first.registered_size,
+    };
+    // The bind waits for the read before it, which takes its time.
+    pair.set_delay(500);
+    pair.post_read(B, &[near.all()], 1, &far, NONE)
+        .expect("there is room");
+    let fence = CompletionFlags::BARRIER_FENCE;
+    pair.post_bind(B, rmr, &all, BOTH_WAYS, 2, fence)
+        .expect("there is room");
+    pair.sides[B].ia.rmr_free(rmr).expect("freed");
+    pair.sides[B].ia.lmr_free(first.lmr).expect("freed");
+    assert_eq!(pair.mappings_left(), before - 1, "the bind names it");
+    let again = heap.lend(&pair, 0, PIECE);
+    assert_eq!(pair.mappings_left(), before - 2, "a mapping of its own");
+    let again = pair.register(again, MemPrivFlags::all());
+    pair.set_delay(0);
+    for _ in 0..2 {
+        pair.wait_event(B, pair.sides[B].request);
+    }
+    pair.sides[B].ia.lmr_free(again.lmr).expect("freed");
+    assert_eq!(pair.mappings_left(), before);
+    pair.assert_no_complaints();
 }

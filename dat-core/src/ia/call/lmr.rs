@@ -254,6 +254,7 @@ impl<P: Provider> Ia<P> {
         if !lmr.is_held() {
             self.pzs[lmr.pz].users -= 1;
         } else {
+            self.provider.withdraw(&lmr.memory);
             self.regions.retire(key, lmr);
         }
         Ok(())
