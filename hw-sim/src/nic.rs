@@ -386,9 +386,13 @@ impl Nic {
     /// A rule was broken where the device has no way to say so.
     pub fn driver_bug(&mut self, env: &mut Env, what: String) {
         env.note(self.index, format_args!("driver bug: {what}"));
-        tracing::warn!(function = %self.profile.name, "driver bug: {what}");
-        if self.record.driver_bugs.len() < MAX_BUGS {
-            self.record.driver_bugs.push(what);
+        let kept = &mut self.record.driver_bugs;
+        if kept.len() < MAX_BUGS {
+            // A driver that rings on, such as one whose function somebody else has reset, says the same a thousand times.
+            if kept.last() != Some(&what) {
+                tracing::warn!(function = %self.profile.name, "driver bug: {what}");
+            }
+            kept.push(what);
         }
     }
 

@@ -1,6 +1,7 @@
 //! What posting and dequeuing cost; run by `cargo xtask bench`.
 //!
-//! `hotpath time` times every operation natively; `hotpath count NAME` runs one of them, for callgrind to count inside
+//! `hotpath time` times every operation natively; `hotpath instances` times posts and dequeues of 1, 2 and 4 instances at once;
+//! `hotpath count NAME` runs one of them, for callgrind to count inside
 //! the function `region_NAME`. Each prints lines `name nanoseconds operations`.
 //!
 //! What is compared:
@@ -22,6 +23,7 @@
 mod c;
 #[path = "../tests/hotpath/deaf.rs"]
 mod deaf;
+mod instances;
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -41,6 +43,8 @@ use udapl::{
 
 /// Operations per region call: as many as a queue takes.
 const BATCH: u64 = 1024;
+/// Requests and receives that an endpoint has room for.
+const DEPTH: u32 = 2 * 1024;
 const FLAGS: CompletionFlags = CompletionFlags::empty();
 const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
 
@@ -61,13 +65,14 @@ fn side(sim: &Sim, name: &str, number: u8) -> (Side, Arc<SimFunction>) {
     let handle =
         Function::in_process(Arc::clone(&device) as Arc<dyn Device>).expect("the function opens");
     let provider = MlxProvider::open(handle, HcaConfig::new()).expect("bring-up");
-    let mut ia = Ia::open(provider, IaConfig::default()).expect("the adapter opens");
-    let pz = ia.pz_create().expect("a PZ");
-    let flags = EvdFlags::DTO | EvdFlags::CONNECTION | EvdFlags::CR;
-    let events = ia.evd_create(8 * 1024, flags).expect("an EVD");
+    let ia = Ia::open(provider, IaConfig::default()).expect("the adapter opens");
+    (Side::new(ia, device, DEPTH, 4 * DEPTH), function)
+}
+
+fn endpoint(ia: &mut Ia, pz: PzHandle, events: EvdHandle, depth: u32) -> EpHandle {
     let attr = EpAttr {
-        max_recv_dtos: 2 * 1024,
-        max_request_dtos: 2 * 1024,
+        max_recv_dtos: depth.min(DEPTH),
+        max_request_dtos: depth,
         max_recv_iov: 1,
         // Entries of two blocks, which hold 64 bytes inline.
         max_request_iov: 4,
@@ -75,26 +80,33 @@ fn side(sim: &Sim, name: &str, number: u8) -> (Side, Arc<SimFunction>) {
         max_rdma_read_out: 8,
         ..EpAttr::defaults(ia.query().ia)
     };
-    let ep = ia
-        .ep_create(Some(pz), EpEvds::all(events), Some(&attr))
-        .expect("an endpoint");
-    let memory = udapl::alloc(&ia, 4096).expect("memory");
-    let lmr = ia
-        .lmr_create(memory, pz, MemPrivFlags::all())
-        .expect("an LMR");
-    let slice = ia.lmr_slice(lmr.lmr, 0, 64).expect("a slice");
-    let triplet = LmrTriplet {
-        lmr_context: lmr.lmr_context,
-        virtual_address: lmr.registered_address,
-        segment_length: 64,
-    };
-    let remote = RmrTriplet {
-        rmr_context: lmr.rmr_context,
-        target_address: lmr.registered_address,
-        segment_length: 64,
-    };
-    (
-        Side {
+    ia.ep_create(Some(pz), EpEvds::all(events), Some(&attr))
+        .expect("an endpoint")
+}
+
+impl Side {
+    /// With an endpoint of this depth, and room for so many events.
+    fn new(mut ia: Ia, device: Arc<Quiet>, depth: u32, room: u32) -> Self {
+        let pz = ia.pz_create().expect("a PZ");
+        let flags = EvdFlags::DTO | EvdFlags::CONNECTION | EvdFlags::CR;
+        let events = ia.evd_create(room, flags).expect("an EVD");
+        let ep = endpoint(&mut ia, pz, events, depth);
+        let memory = udapl::alloc(&ia, 4096).expect("memory");
+        let lmr = ia
+            .lmr_create(memory, pz, MemPrivFlags::all())
+            .expect("an LMR");
+        let slice = ia.lmr_slice(lmr.lmr, 0, 64).expect("a slice");
+        let triplet = LmrTriplet {
+            lmr_context: lmr.lmr_context,
+            virtual_address: lmr.registered_address,
+            segment_length: 64,
+        };
+        let remote = RmrTriplet {
+            rmr_context: lmr.rmr_context,
+            target_address: lmr.registered_address,
+            segment_length: 64,
+        };
+        Self {
             ia,
             device,
             events,
@@ -103,9 +115,35 @@ fn side(sim: &Sim, name: &str, number: u8) -> (Side, Arc<SimFunction>) {
             slice,
             triplet,
             remote,
-        },
-        function,
-    )
+        }
+    }
+
+    /// Connects its endpoint with the other side's.
+    fn connect(&mut self, other: &mut Self, service: ConnQual) {
+        let (ia, peer) = (&mut self.ia, &mut other.ia);
+        peer.psp_create(service, other.events, PspFlags::CONSUMER)
+            .expect("a PSP");
+        let (address, flags) = (peer.query().ia.ia_address, ConnectFlags::empty());
+        ia.ep_connect(
+            self.ep,
+            address,
+            service,
+            PATIENCE,
+            &[],
+            Qos::BEST_EFFORT,
+            flags,
+        )
+        .expect("connect");
+        let Ok((Event::ConnectionRequest(request), _)) = peer.evd_wait(other.events, PATIENCE, 1)
+        else {
+            panic!("a connection request");
+        };
+        peer.cr_accept(request.cr, Some(other.ep), &[])
+            .expect("accept");
+        ia.evd_wait(self.events, PATIENCE, 1).expect("established");
+        peer.evd_wait(other.events, PATIENCE, 1)
+            .expect("established");
+    }
 }
 
 /// Nanoseconds that `work` took.
@@ -132,27 +170,7 @@ impl Bench {
         });
         let ((mut a, one), (mut b, other)) = (side(&sim, "sim:a", 1), side(&sim, "sim:b", 2));
         sim.connect(&one, &other, LinkFaults::default());
-        b.ia.psp_create(ConnQual(0x1_0000_0001), b.events, PspFlags::CONSUMER)
-            .expect("a PSP");
-        let address = b.ia.query().ia.ia_address;
-        a.ia.ep_connect(
-            a.ep,
-            address,
-            ConnQual(0x1_0000_0001),
-            PATIENCE,
-            &[],
-            Qos::BEST_EFFORT,
-            ConnectFlags::empty(),
-        )
-        .expect("connect");
-        let (Event::ConnectionRequest(request), _) =
-            b.ia.evd_wait(b.events, PATIENCE, 1).expect("a request")
-        else {
-            panic!("a connection request");
-        };
-        b.ia.cr_accept(request.cr, Some(b.ep), &[]).expect("accept");
-        a.ia.evd_wait(a.events, PATIENCE, 1).expect("established");
-        b.ia.evd_wait(b.events, PATIENCE, 1).expect("established");
+        a.connect(&mut b, ConnQual(0x1_0000_0001));
         let ((c, c_device), mut d) = Self::c_pair();
         d.ia.psp_create(ConnQual(0x1_0000_0001), d.events, PspFlags::CONSUMER)
             .expect("a PSP");
@@ -721,13 +739,15 @@ const OPERATIONS: [&str; 27] = [
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let mut bench = Bench::new();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["instances", ..] => instances::run(),
         ["count", name] => {
+            let mut bench = Bench::new();
             let (nanoseconds, operations) = bench.batch(name);
             println!("{name} {nanoseconds} {operations}");
         }
         _ => {
+            let mut bench = Bench::new();
             for name in OPERATIONS {
                 // The best of many batches: what the machine can do when nothing else disturbs it.
                 let best = (0..50)

@@ -1,0 +1,165 @@
+//! Posts and dequeues of several instances of one function at once, each in a thread of its own.
+//!
+//! What they share they must not write: with a processor for each, a post takes as long beside three others as alone. Where there are
+//! more instances than processors they take turns, and the sum stays what the processors give.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hw_sim::{LinkFaults, Sim, SimConfig};
+use udapl::{Adapter, ConnQual, DtoCookie, EpHandle, IaConfig};
+
+use super::{BATCH, FLAGS, Side, endpoint, region_dequeue_one, region_post_rdma_write, side};
+
+/// Instances, at most.
+const MOST: usize = 4;
+/// Endpoints of each, and batches in a row of each: together long beside what it takes to have threads begin at the same time.
+const ENDPOINTS: u32 = 32;
+const BATCHES: u32 = 3;
+const DEPTH: u32 = 4 * 1024;
+
+/// An instance, and its endpoints.
+struct Instance {
+    side: Side,
+    eps: Vec<EpHandle>,
+}
+/// Rounds, of which the best counts.
+const ROUNDS: usize = 30;
+
+/// How long each took, and all together from the first that began to the last that ended.
+#[derive(Clone, Copy)]
+struct Took {
+    each: Duration,
+    all: Duration,
+}
+
+/// Runs `work` in each at the same time.
+fn at_once(instances: &mut [Instance], work: impl Fn(&mut Instance) + Sync) -> Took {
+    let (ready, count) = (AtomicUsize::new(0), instances.len());
+    let times: Vec<(Instant, Instant)> = thread::scope(|scope| {
+        let threads: Vec<_> = instances
+            .iter_mut()
+            .map(|instance| {
+                scope.spawn(|| {
+                    ready.fetch_add(1, Ordering::AcqRel);
+                    while ready.load(Ordering::Acquire) < count {
+                        thread::yield_now();
+                    }
+                    let began = Instant::now();
+                    work(instance);
+                    (began, Instant::now())
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"))
+            .collect()
+    });
+    let each = times
+        .iter()
+        .map(|(began, ended)| *ended - *began)
+        .sum::<Duration>();
+    let began = times.iter().map(|(began, _)| *began).min();
+    let ended = times.iter().map(|(_, ended)| *ended).max();
+    Took {
+        each: each / u32::try_from(count).expect("a few"),
+        all: ended
+            .zip(began)
+            .map_or(Duration::ZERO, |(ended, began)| ended - began),
+    }
+}
+
+/// Four instances of each of two functions, their endpoints connected in pairs. Of the second function only what it is made of.
+fn connected() -> (Vec<Instance>, Vec<Side>) {
+    let sim = Sim::new(SimConfig {
+        seed: 1,
+        event_log: false,
+    });
+    let ((a, one), (b, other)) = (side(&sim, "sim:a", 1), side(&sim, "sim:b", 2));
+    sim.connect(&one, &other, LinkFaults::default());
+    let [here, mut there] = [a, b].map(|first| {
+        let adapter = Adapter::of(&first.ia);
+        let instance = |_| {
+            let ia = adapter.instance(IaConfig::default());
+            let room = DEPTH * ENDPOINTS;
+            Side::new(ia.expect("an instance"), first.device.clone(), DEPTH, room)
+        };
+        (0..MOST).map(instance).collect::<Vec<_>>()
+    });
+    let mut services = (0x1_0000_0100..).map(ConnQual);
+    let pairs = here.into_iter().zip(&mut there);
+    let here = pairs.map(|(mut side, peer)| {
+        let eps = (0..ENDPOINTS).map(|_| {
+            for side in [&mut side, &mut *peer] {
+                side.ep = endpoint(&mut side.ia, side.pz, side.events, DEPTH);
+            }
+            side.connect(peer, services.next().expect("one more"));
+            side.ep
+        });
+        let eps = eps.collect();
+        // What it writes to is its peer's.
+        side.remote = peer.remote;
+        Instance { side, eps }
+    });
+    (here.collect(), there)
+}
+
+fn post(Instance { side, eps }: &mut Instance) {
+    for ep in eps {
+        for _ in 0..BATCHES {
+            region_post_rdma_write(&mut side.ia, *ep, side.slice, &side.remote);
+        }
+    }
+}
+
+/// One more for each endpoint, heard: the doorbell record says how many there are.
+fn ring(Instance { side, eps }: &mut Instance) {
+    let iov = [side.slice];
+    for ep in eps {
+        let posted = side
+            .ia
+            .ep_post_rdma_write(*ep, &iov, DtoCookie(0), &side.remote, FLAGS);
+        posted.expect("a post");
+    }
+}
+
+fn dequeue(Instance { side, eps }: &mut Instance) {
+    for _ in eps {
+        for _ in 0..BATCHES {
+            region_dequeue_one(&mut side.ia, side.events);
+        }
+    }
+}
+
+/// Prints a line for each number of instances.
+pub fn run() {
+    let (mut here, _there) = connected();
+    let device = here[0].side.device.clone();
+    let operations = f64::from(ENDPOINTS * BATCHES) * BATCH as f64;
+    println!("instances  ns a post, each  posts/us, all  ns a dequeue, each  dequeues/us, all");
+    for count in [1, 2, MOST] {
+        let instances = &mut here[..count];
+        let mut best = [[f64::INFINITY; 2]; 2];
+        for _ in 0..ROUNDS {
+            let posted = device.front.quietly(|| at_once(instances, post));
+            instances.iter_mut().for_each(ring);
+            let taken = device.front.quietly(|| at_once(instances, dequeue));
+            for Instance { side, .. } in &mut *instances {
+                while matches!(side.ia.evd_dequeue(side.events), Ok(Some(_))) {}
+            }
+            for (best, took) in best.iter_mut().zip([posted, taken]) {
+                let [each, all] = [took.each, took.all].map(|time| time.as_secs_f64() * 1e9);
+                best[0] = best[0].min(each / operations);
+                best[1] = best[1].min(all / (operations * count as f64));
+            }
+        }
+        let [[post, posts], [dequeue, dequeues]] = best;
+        println!(
+            "{count:9}  {post:15.1}  {:13.1}  {dequeue:18.1}  {:16.1}",
+            1e3 / posts,
+            1e3 / dequeues
+        );
+    }
+}
