@@ -5,9 +5,10 @@
 //! `vfio_iommu_type1_attach_group`). What both IOMMUs translate may be less than what the first one did, so the ranges are asked for
 //! again. A group leaves when its file is closed; with the last one go the IOMMU and all mappings.
 //!
-//! A group's file can be open once (`vfio_group_fops_open`), so functions of one group share it.
+//! A group's file can be open once (`vfio_group_fops_open`), so functions of one group share it. It gives out a device as often as it is
+//! asked (`group.c` `vfio_df_open`), so the container keeps which ones are open: a function has one driver.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -28,7 +29,39 @@ pub(crate) struct Container {
     iommu: Mutex<Iommu>,
     /// The groups in it that are known by number.
     groups: Mutex<BTreeMap<u32, Weak<OwnedFd>>>,
+    /// Addresses of the functions in it that this process has open.
+    open: Mutex<BTreeSet<String>>,
     fd: OwnedFd,
+}
+
+/// The right to open a function in a container, and to have it open. Given back on drop.
+pub(super) struct Opening {
+    container: Arc<Container>,
+    address: String,
+}
+
+impl Opening {
+    /// For a function that is not open in the container.
+    pub(super) fn of(address: &str, container: &Arc<Container>) -> Result<Self, VfioError> {
+        let address = address.to_owned();
+        if !container.open().insert(address.clone()) {
+            return Err(VfioError::OpenAlready { address });
+        }
+        Ok(Self {
+            container: Arc::clone(container),
+            address,
+        })
+    }
+
+    pub(super) fn container(&self) -> &Arc<Container> {
+        &self.container
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.container.open().remove(&self.address);
+    }
 }
 
 impl Container {
@@ -48,6 +81,7 @@ impl Container {
             system,
             iommu: Mutex::new(iommu),
             groups: Mutex::default(),
+            open: Mutex::default(),
             fd,
         })
     }
@@ -65,6 +99,10 @@ impl Container {
 
     fn groups(&self) -> MutexGuard<'_, BTreeMap<u32, Weak<OwnedFd>>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The file of a group that is in it, if one of its functions is open.

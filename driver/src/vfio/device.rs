@@ -25,7 +25,7 @@ use vfio_bindings::bindings::vfio::{
 
 use super::ask::Asking;
 use super::config::Window;
-use super::container::Container;
+use super::container::{Container, Opening};
 use super::error::{VfioError, container_advice, group_advice};
 use super::group::{PciAddress, Roots};
 use super::sys::{Argument, Message, Request, System};
@@ -80,7 +80,8 @@ pub(crate) struct Vfio {
     // Fields drop in this order.
     device: Arc<File>,
     group: Arc<OwnedFd>,
-    container: Arc<Container>,
+    /// Holds the container.
+    opening: Opening,
 }
 
 impl Vfio {
@@ -105,7 +106,7 @@ impl Vfio {
             device: None,
         };
         let vfio = Self::from_fds(address, roots, system, fds)?;
-        vfio.container.joined(number, &vfio.group);
+        vfio.container().joined(number, &vfio.group);
         Ok(vfio)
     }
 
@@ -117,6 +118,7 @@ impl Vfio {
     ) -> Result<Self, VfioError> {
         let number = roots.viable_group(address)?;
         let address = address.to_string();
+        let opening = Opening::of(&address, container)?;
         let system = Arc::clone(&container.system);
         let ask = Asking {
             address: &address,
@@ -138,13 +140,7 @@ impl Vfio {
         let device = ask.device(group.as_fd())?;
         container.ask_again()?;
         container.joined(number, &group);
-        Self::driven(
-            address.clone(),
-            system,
-            Arc::clone(container),
-            group,
-            device,
-        )
+        Self::driven(address.clone(), system, opening, group, device)
     }
 
     /// Takes over what was opened: the group, or the device itself.
@@ -169,14 +165,15 @@ impl Vfio {
             None => Self::device_of_group(&ask, roots, container.as_fd(), group.as_fd())?,
         };
         let container = Arc::new(Container::new(&address, Arc::clone(&system), container)?);
-        Self::driven(address.clone(), system, container, Arc::new(group), device)
+        let opening = Opening::of(&address, &container)?;
+        Self::driven(address.clone(), system, opening, Arc::new(group), device)
     }
 
     /// Prepares a device for its driver.
     fn driven(
         address: String,
         system: Arc<dyn System>,
-        container: Arc<Container>,
+        opening: Opening,
         group: Arc<OwnedFd>,
         device: OwnedFd,
     ) -> Result<Self, VfioError> {
@@ -218,7 +215,7 @@ impl Vfio {
             notices,
             device,
             group,
-            container,
+            opening,
         })
     }
 
@@ -266,12 +263,12 @@ impl Vfio {
     }
 
     /// The I/O address space it is in.
-    pub(crate) const fn container(&self) -> &Arc<Container> {
-        &self.container
+    pub(crate) fn container(&self) -> &Arc<Container> {
+        self.opening.container()
     }
 
     pub(crate) fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
-        self.container.iommu().ranges
+        self.container().iommu().ranges
     }
 
     /// A BAR, mapped where it can be; with it the way to the rest, if there is a rest. `None`: there is no such BAR.

@@ -70,6 +70,12 @@ pub enum VfioError {
         /// What to do.
         advice: String,
     },
+    /// The function is open in the same container.
+    #[error("{address}: this process has the device open already, in the same I/O address space")]
+    OpenAlready {
+        /// The function.
+        address: String,
+    },
     /// The kernel refused a request.
     #[error("{address}: {request}{detail}: {}: {advice}", Told(*errno))]
     Refused {

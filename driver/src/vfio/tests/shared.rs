@@ -138,3 +138,53 @@ fn a_group_that_the_kernel_does_not_let_in_is_told_with_its_reason() {
         "{unbound}"
     );
 }
+
+/// Linux `drivers/vfio/group.c` `vfio_df_open`: a group hands out its device as often as it is asked.
+#[test]
+fn a_function_that_is_open_in_the_container_is_not_opened_a_second_time() {
+    let (_dir, roots) = tree();
+    let (fake, first) = first(&roots);
+    asked(&fake, [Request::DeviceReset]);
+    let again = beside(ADDRESS, &roots, &first).unwrap_err().to_string();
+    assert_eq!(
+        again,
+        format!(
+            "{ADDRESS}: this process has the device open already, in the same I/O address space"
+        )
+    );
+    assert_eq!(
+        *fake.log.lock().unwrap(),
+        [""; 0],
+        "the kernel was not asked"
+    );
+
+    let elsewhere = beside(ELSEWHERE, &roots, &first).unwrap();
+    let again = beside(ELSEWHERE, &roots, &first).unwrap_err().to_string();
+    assert!(again.starts_with(ELSEWHERE), "{again}");
+    drop(first);
+    let first = beside(ADDRESS, &roots, &elsewhere).unwrap();
+    drop(elsewhere);
+    let _elsewhere = beside(ELSEWHERE, &roots, &first).unwrap();
+}
+
+#[test]
+fn a_function_whose_opening_failed_can_be_opened() {
+    let (_dir, roots) = tree();
+    let mut fake = Fake::new();
+    static FLAGS: Mutex<u32> = Mutex::new(3);
+    // Not a PCI device, once.
+    fake.tamper = Some(|request, _, message| {
+        if request == Request::DeviceGetInfo {
+            let flags = *FLAGS.lock().unwrap();
+            message.put(offset_of!(vfio_device_info, flags), flags);
+        }
+    });
+    let system: Arc<dyn System> = Arc::new(fake);
+    let vfio = Vfio::open(ADDRESS.parse().unwrap(), &roots, system).unwrap();
+    let first = Function::from_vfio(vfio).unwrap();
+    *FLAGS.lock().unwrap() = 1;
+    let refused = beside(NEIGHBOUR, &roots, &first).unwrap_err().to_string();
+    assert!(refused.contains("not a PCI device"), "{refused}");
+    *FLAGS.lock().unwrap() = 3;
+    beside(NEIGHBOUR, &roots, &first).unwrap();
+}
