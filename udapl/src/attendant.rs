@@ -39,9 +39,11 @@ impl Adapter {
     /// Starts a thread that looks after the adapter.
     ///
     /// # Errors
-    /// As [`Adapter::instance`]. [`OpenError::Thread`]: the system starts no thread; nothing has changed.
+    /// As [`Adapter::instance`]; DAT_INSUFFICIENT_RESOURCES: no descriptor is left. [`OpenError::Thread`]: the system starts no thread; nothing has changed.
     pub fn attended(&self) -> Result<Attendant, OpenError> {
-        let ia = self.instance(IaConfig::default())?;
+        let mut ia = self.instance(IaConfig::default())?;
+        // What it sleeps on: from here on there is nothing that could be missing.
+        ia.descriptor()?;
         let over = Arc::new(AtomicBool::new(false));
         let waker = Wake(ia.provider().waker());
         let told = Arc::clone(&over);

@@ -125,13 +125,3 @@ pub(crate) struct PendingBind {
     /// Success is not to be told.
     pub(crate) suppress: bool,
 }
-
-impl PendingBind {
-    pub(crate) const fn rmr(&self) -> RmrKey {
-        self.rmr
-    }
-
-    pub(crate) const fn lmr(&self) -> Option<LmrKey> {
-        self.lmr
-    }
-}

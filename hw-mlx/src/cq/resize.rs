@@ -101,5 +101,7 @@ impl Cq {
         // The device has let go of the old ring; the record is the same.
         let old = core::mem::replace(&mut self.memory, memory);
         drop(old.give_back());
+        // Whether it still interrupts is not said anywhere.
+        self.armed_at = None;
     }
 }

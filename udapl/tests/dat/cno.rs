@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use driver::Interrupt;
 use udapl::{
-    Agent, CloseFlags, CnoHandle, CnoLook, CompletionFlags, DtoCookie, EvdFlags, EvdHandle,
-    EvdLook, ReturnType, SoftwareEvent, Subtype, Timeout,
+    Agent, CloseFlags, CnoHandle, CnoLook, CompletionFlags, DtoCookie, EpAttr, EpEvds, EvdFlags,
+    EvdHandle, EvdLook, ReturnType, SoftwareEvent, Subtype, Timeout,
 };
 
 use crate::support::connecting::EMPTY;
 use crate::support::waiting::{FOREVER, se};
-use crate::support::{A, B, NONE, Pair, PairConfig, refused};
+use crate::support::{A, B, NONE, Pair, PairConfig, Side, attributes, refused};
 
 const NOW: Timeout = Timeout::ZERO;
 
@@ -453,6 +453,49 @@ fn an_agent_hears_of_a_completion_when_the_interrupt_said_so_and_progress_looked
     pair.sides[A].ia.progress();
     assert_eq!(eventfd.take(), 1);
     pair.assert_no_complaints();
+}
+
+/// A queue that was asked for solicited messages only is asked for more once an endpoint that wants more comes to it.
+#[test]
+fn an_evd_of_a_cno_is_asked_again_when_another_endpoint_comes_to_it() {
+    let mut pair = unconnected();
+    let evd = pair.evd(8, EvdFlags::DTO);
+    let (agent, hears) = agent();
+    let Side {
+        ia,
+        pz,
+        request,
+        connect,
+        ..
+    } = &mut pair.sides[A];
+    let cno = ia.cno_create(Some(agent)).expect("a CNO");
+    ia.evd_modify_cno(evd, Some(cno)).expect("exists");
+    let evds = EpEvds {
+        recv: Some(evd),
+        request: Some(*request),
+        connect: Some(*connect),
+    };
+    let first = EpAttr {
+        recv_completion_flags: CompletionFlags::SOLICITED_WAIT,
+        ..attributes(ia)
+    };
+    let first = ia
+        .ep_create(Some(*pz), evds, Some(&first))
+        .expect("an endpoint");
+    ia.progress();
+    ia.ep_free(first).expect("freed");
+    let attr = attributes(ia);
+    let second = ia
+        .ep_create(Some(*pz), evds, Some(&attr))
+        .expect("an endpoint");
+    pair.sides[A].ep = second;
+    pair.connect();
+    pair.receive(A, 1);
+    pair.sides[A].ia.progress();
+    pair.post_send(B, EMPTY, 2, NONE).expect("posted");
+    pair.fabric.sim.advance(Duration::from_micros(100));
+    pair.sides[A].ia.progress();
+    assert_eq!(hears.try_recv(), Ok(Some(evd)));
 }
 
 /// Clauses: CNO-7.

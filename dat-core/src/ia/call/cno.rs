@@ -21,7 +21,7 @@ use crate::handle::{CnoHandle, CnoKey, EvdHandle, EvdKey};
 use crate::ia::instance::Ia;
 use crate::ia::neighbours::LOOKS;
 use crate::object::cno::{Agent, Cno};
-use crate::provider::{Nanos, Provider};
+use crate::provider::{CompletionQueue, Nanos, Provider};
 use crate::types::Timeout;
 
 /// What `cno_query` tells (`DAT_CNO_PARAM`).
@@ -295,8 +295,9 @@ impl<P: Provider> Ia<P> {
         let unasked: Vec<EvdKey> = self.cnos[key].unasked.iter().collect();
         for evd in unasked {
             let enabled = self.evds[evd].mode.enabled;
-            if enabled && !self.evds[evd].takes_dtos() {
-                // It has entries that nobody takes.
+            let cq = self.evds[evd].cq.as_ref();
+            if enabled && cq.is_some_and(|cq| cq.peek().is_some()) {
+                // It has entries for which there is no room, and which would interrupt again and again.
                 continue;
             }
             if enabled {

@@ -131,11 +131,12 @@ impl<P: Provider> Ia<P> {
             let Some(evd) = self.evds.get_mut(key) else {
                 return true;
             };
-            if bounded && !evd.takes_dtos() {
-                return false;
-            }
+            let has_room = !bounded || evd.takes_dtos();
             let Some(cq) = &mut evd.cq else { return true };
             let Some(entry) = cq.peek() else { return true };
+            if !has_room {
+                return false;
+            }
             // Whose posts find no room comes here again and again, and never finds the queue empty.
             cq.advance(&mut evd.obstacles);
             if let Some(settled) = self.settle(&entry) {

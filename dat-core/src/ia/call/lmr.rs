@@ -220,17 +220,19 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_lmr_free.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|LMR. DAT_INVALID_STATE|LMR_IN_USE: an RMR is bound to it, or was until a bind that is not done yet.
+    /// DAT_INVALID_HANDLE|LMR. DAT_INVALID_STATE|LMR_IN_USE: an RMR is bound to it, or was until a bind that is not done yet; or such
+    /// a bind of an RMR that was freed since names it.
     /// DAT_INTERNAL_ERROR: the device refused; nothing has changed, and peers that could reach it still can.
     pub fn lmr_free(&mut self, lmr: LmrHandle) -> DatResult<()> {
         if self.lmr(lmr)?.is_bound() {
             return Err(DatError::state(Subtype::StateLmrInUse).because("an RMR is bound to it"));
         }
         if self.lmr(lmr)?.is_held() {
+            // Until they are done the key lives, and with it what peers reach by it.
             self.look_after_binds();
-            if self.is_reached_through(lmr.key) {
+            if self.lmr(lmr)?.is_held() {
                 return Err(DatError::state(Subtype::StateLmrInUse)
-                    .because("an RMR is bound to it until the bind that moves it is done"));
+                    .because("a bind that names it, or moves an RMR away from it, is not done"));
             }
         }
         self.remove_lmr(lmr.key)

@@ -301,7 +301,8 @@ impl<P: Provider> Ia<P> {
     /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_PARAMETER|ARG2: more than `max_recv_iov` segments. |ARG3:
     /// a segment reaches outside its LMR. DAT_PROTECTION_VIOLATION: an LMR is in another PZ than the
     /// SRQ. DAT_PRIVILEGES_VIOLATION: no such LMR, or no right of local write.
-    /// DAT_INSUFFICIENT_RESOURCES|SRQ: `max_recv_dtos` are outstanding.
+    /// DAT_INSUFFICIENT_RESOURCES|SRQ: `max_recv_dtos` are outstanding. Buffers that were used up by endpoints without an EVD for receives
+    /// are taken back here, some endpoints at a time: with very many of those a later post may find room without anything having happened.
     #[inline]
     pub fn srq_post_recv<S: Segment>(
         &mut self,

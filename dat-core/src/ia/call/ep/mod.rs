@@ -355,6 +355,8 @@ impl<P: Provider> Ia<P> {
     fn attach(&mut self, key: EpKey, setup: &Setup) {
         for (evd, stream) in streams_of(setup) {
             self.evds[evd].streams.attach(stream);
+            // It may have been asked for less than this stream tells.
+            self.has_to_be_asked(evd);
         }
         for feeder in feeders_of(setup) {
             self.feeding.add(feeder);

@@ -5,8 +5,8 @@
 //! - *posted*: what the last bind posted makes of it. This is what `rmr_query` tells, and what keeps an LMR from
 //!   being freed.
 //! - *settled*: what the device's window reaches through, going by the binds that are known to be done. The
-//!   device's region must outlive it, and every bind on its way; an LMR freed in between is gone for the
-//!   consumer at once and for the device when the last of them is ([`Ia::let_go_of_lmr`]).
+//!   device's region must outlive it, and every bind on its way: until then its LMR is in use ([`Ia::let_go_of_lmr`]). Closing an adapter ends
+//!   LMRs in any state; there the device's region waits for the last of them.
 //!
 //! A bind that fails, or is flushed, leaves the RMR unbound, unless a later one was posted meanwhile. On the device the
 //! old binding still stands then, so the window is taken from it by a command.
@@ -19,10 +19,10 @@
 mod bind;
 
 use crate::error::{DatError, DatResult, Subtype};
-use crate::handle::{LmrKey, PzHandle, RmrHandle, RmrKey};
+use crate::handle::{PzHandle, RmrHandle, RmrKey};
 use crate::ia::instance::Ia;
 use crate::object::lmr::segment::LmrTriplet;
-use crate::object::rmr::{LetGo, PendingBind, Rmr};
+use crate::object::rmr::{LetGo, Rmr};
 use crate::provider::Provider;
 use crate::types::MemPrivFlags;
 
@@ -138,7 +138,7 @@ impl<P: Provider> Ia<P> {
         let is_under_way = rmr
             .bound_on()
             .and_then(|ep| self.eps.get(ep))
-            .is_some_and(|ep| ep.binds.iter().any(|pending| pending.rmr() == key));
+            .is_some_and(|ep| ep.binds.iter().any(|pending| pending.rmr == key));
         let over = rmr.invalidated(is_under_way);
         self.let_go_of(over);
     }
@@ -152,13 +152,5 @@ impl<P: Provider> Ia<P> {
         for lmr in over.held.into_iter().flatten() {
             self.let_go_of_lmr(lmr);
         }
-    }
-
-    /// Whether a window of the device may reach through an LMR: it does, or a bind on its way may bring it there.
-    pub(in crate::ia) fn is_reached_through(&self, lmr: LmrKey) -> bool {
-        let coming =
-            |bind: &PendingBind| bind.lmr() == Some(lmr) && self.rmrs.contains_key(bind.rmr());
-        self.rmrs.values().any(|rmr| rmr.settled() == Some(lmr))
-            || self.eps.values().any(|ep| ep.binds.iter().any(coming))
     }
 }
