@@ -16,6 +16,8 @@ use crate::error::IovaError;
 pub struct IovaAllocator {
     /// Start to last address, both inclusive; disjoint and never adjacent.
     free: BTreeMap<u64, u64>,
+    /// What may be free at all, in the same form; `None`: everything that was given out.
+    allowed: Option<BTreeMap<u64, u64>>,
 }
 
 impl IovaAllocator {
@@ -40,7 +42,10 @@ impl IovaAllocator {
                 }
             }
         }
-        Self { free }
+        Self {
+            free,
+            allowed: None,
+        }
     }
 
     /// The lowest free range of `bytes` addresses whose start is a multiple of `align` (a power of two).
@@ -93,14 +98,24 @@ impl IovaAllocator {
         Ok(at)
     }
 
-    /// Gives back `bytes` addresses from `start` on.
+    /// Gives back `bytes` addresses from `start` on. Those that are not allowed any more are nobody's.
     ///
     /// # Panics
     /// If a part of them is free already: two owners would follow.
     pub fn free(&mut self, start: u64, bytes: u64) {
         assert!(bytes > 0, "freeing nothing at {start:#x}");
-        let mut first = start;
-        let mut last = start + (bytes - 1);
+        let last = start + (bytes - 1);
+        match &self.allowed {
+            None => self.give(start, last),
+            Some(allowed) => {
+                for (first, last) in common(&BTreeMap::from([(start, last)]), allowed) {
+                    self.give(first, last);
+                }
+            }
+        }
+    }
+
+    fn give(&mut self, mut first: u64, mut last: u64) {
         let below = self.free.range(..=last).next_back().map(|(&s, &l)| (s, l));
         let above = last
             .checked_add(1)
@@ -108,7 +123,7 @@ impl IovaAllocator {
         if let Some((below_start, below_last)) = below {
             assert!(
                 below_last < first,
-                "freeing {bytes:#x} at {start:#x}, but {below_start:#x}..={below_last:#x} is free already"
+                "freeing {first:#x}..={last:#x}, but {below_start:#x}..={below_last:#x} is free already"
             );
             if below_last + 1 == first {
                 self.free.remove(&below_start);
@@ -122,18 +137,15 @@ impl IovaAllocator {
         self.free.insert(first, last);
     }
 
-    /// What is free outside of `ranges` is nobody's from now on. What is taken stays taken, and must not be freed outside of them.
+    /// What is free outside of `ranges` is nobody's from now on. What is taken stays taken, and is nobody's when it is freed.
     pub fn restrict(&mut self, ranges: &[RangeInclusive<u64>]) {
         let allowed = Self::new(ranges).free;
-        let free = std::mem::take(&mut self.free);
-        for (start, last) in free {
-            for (&from, &to) in &allowed {
-                let (first, end) = (start.max(from), last.min(to));
-                if first <= end {
-                    self.free.insert(first, end);
-                }
-            }
-        }
+        let allowed = match &self.allowed {
+            Some(before) => common(before, &allowed),
+            None => allowed,
+        };
+        self.free = common(&self.free, &allowed);
+        self.allowed = Some(allowed);
     }
 
     /// The free ranges, from the bottom.
@@ -146,6 +158,20 @@ impl IovaAllocator {
             .iter()
             .map(|(&start, &last)| (last - start).saturating_add(1))
     }
+}
+
+/// What two sets of ranges have in common.
+fn common(one: &BTreeMap<u64, u64>, other: &BTreeMap<u64, u64>) -> BTreeMap<u64, u64> {
+    let mut both = BTreeMap::new();
+    for (&start, &last) in one {
+        for (&from, &to) in other {
+            let (first, end) = (start.max(from), last.min(to));
+            if first <= end {
+                both.insert(first, end);
+            }
+        }
+    }
+    both
 }
 
 #[cfg(test)]
@@ -199,6 +225,17 @@ mod tests {
         assert_eq!(ranges(&allocator)[0], 0x1000..=0x2fff);
         allocator.restrict(&[]);
         assert_eq!(ranges(&allocator), []);
+    }
+
+    #[test]
+    fn what_is_freed_outside_of_what_is_allowed_is_nobodys() {
+        let mut allocator = IovaAllocator::new(&[0x1000..=0xffff]);
+        assert_eq!(allocator.alloc(0x8000, 0x1000), Ok(0x1000));
+        allocator.restrict(&[0x2000..=0x3fff, 0x6000..=0xafff]);
+        allocator.restrict(&[0x3000..=0xffff]);
+        assert_eq!(ranges(&allocator), [0x9000..=0xafff]);
+        allocator.free(0x1000, 0x8000);
+        assert_eq!(ranges(&allocator), [0x3000..=0x3fff, 0x6000..=0xafff]);
     }
 
     #[test]
