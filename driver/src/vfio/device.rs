@@ -319,7 +319,7 @@ impl Vfio {
 }
 
 impl Vfio {
-    /// No bus mastering, so that nothing is in flight, and no interrupts. What is mapped is taken back next.
+    /// No bus mastering, or else a reset, so that nothing is in flight, and no interrupts. What is mapped is taken back next.
     pub(crate) fn quieten(&self) {
         let mut command = [0];
         let quiet = self
@@ -330,7 +330,9 @@ impl Vfio {
                     .write(CONFIG_COMMAND, &[command[0] & !COMMAND_BUS_MASTER])
             });
         if let Err(error) = quiet {
-            tracing::warn!("closing: {error}");
+            // A reset is enough as well.
+            let reset = self.reset();
+            tracing::error!(?reset, "closing: {error}; reset instead");
         }
         let indices = [
             (VFIO_PCI_MSIX_IRQ_INDEX, self.vectors > 0),

@@ -13,6 +13,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nix::errno::Errno;
@@ -64,6 +65,8 @@ struct Fake {
     /// Sparse areas of BAR 0.
     sparse: Option<Vec<(u64, u64)>>,
     file: File,
+    /// Writes to regions fail.
+    deaf: AtomicBool,
     log: Mutex<Vec<String>>,
 }
 
@@ -84,6 +87,7 @@ impl Fake {
             locked_limit: None,
             sparse: None,
             file,
+            deaf: AtomicBool::new(false),
             log: Mutex::default(),
         }
     }
@@ -270,6 +274,9 @@ impl System for Fake {
             .lock()
             .unwrap()
             .push(format!("pwrite {offset:#x} {data:x?}"));
+        if self.deaf.load(Ordering::Relaxed) {
+            return Err(io::Error::from(Errno::EIO));
+        }
         self.file.write_at(data, Self::place(offset))
     }
 
@@ -406,6 +413,18 @@ fn the_function_goes_quietly() {
     );
     // The fake leaves `size` as it was asked, as a kernel does that unmapped all of it.
     assert_eq!(log, expected);
+}
+
+/// Its memory is taken back next, or stays mapped by the kernel for as long as somebody holds a BAR.
+#[test]
+fn a_function_whose_bus_mastering_does_not_go_off_is_reset() {
+    let (fake, function) = open(Fake::new()).unwrap();
+    function.set_bus_master(true).unwrap();
+    fake.deaf.store(true, Ordering::Relaxed);
+    fake.log.lock().unwrap().clear();
+    drop(function);
+    let log = fake.log.lock().unwrap().clone();
+    assert_eq!(log[1], Request::DeviceReset.name(), "{log:?}");
 }
 
 #[derive(zerocopy::FromBytes)]
