@@ -116,6 +116,36 @@ impl Backend {
         self.config_write(CONFIG_COMMAND, &wanted.to_le_bytes())
     }
 
+    /// Function level reset.
+    pub(crate) fn reset(&self) -> Result<(), FunctionError> {
+        match self {
+            Self::InProcess(device) => device.reset(),
+            Self::VfioUser(client) => client.reset().map_err(self.remote())?,
+            Self::Vfio(vfio) => vfio.reset().map_err(Box::new)?,
+        }
+        Ok(())
+    }
+
+    /// Ends the function's use of memory: bus mastering off, then a reset. Either is enough.
+    pub(crate) fn stop(&self) -> Result<(), FunctionError> {
+        let silenced = self.set_bus_master(false);
+        match self.reset() {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                tracing::warn!(function = self.name(), %error, "cannot be reset");
+                silenced
+            }
+        }
+    }
+
+    /// Whether the process that plays it is gone, or does not answer: it is told of nothing any more.
+    pub(crate) fn is_lost(&self) -> bool {
+        match self {
+            Self::VfioUser(client) => client.lost().is_some(),
+            Self::InProcess(_) | Self::Vfio(_) => false,
+        }
+    }
+
     /// Whether one more mapping is within the limit, where it is ours to count; `made` there are.
     pub(crate) fn may_map(
         &self,

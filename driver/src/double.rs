@@ -27,6 +27,8 @@ struct State {
     read_only: Vec<u64>,
     /// `dma_map` and `dma_unmap` are refused.
     stubborn: bool,
+    /// `dma_unmap` is refused.
+    keeping: bool,
 }
 
 /// The double. Clones share it.
@@ -83,6 +85,17 @@ impl Double {
 
     pub(crate) fn set_stubborn(&self, stubborn: bool) {
         self.state().stubborn = stubborn;
+    }
+
+    pub(crate) fn set_keeping(&self, keeping: bool) {
+        self.state().keeping = keeping;
+    }
+
+    /// Whether it may start DMA.
+    pub(crate) fn masters_the_bus(&self) -> bool {
+        let mut command = [0];
+        self.config_read(4, &mut command);
+        command[0] & 4 != 0
     }
 
     /// IOVA and length of all mappings.
@@ -196,7 +209,7 @@ impl Device for Double {
 
     fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {
         let mut state = self.state();
-        if state.stubborn {
+        if state.stubborn || state.keeping {
             return Err("stubborn".to_owned());
         }
         match state.mappings.get(&iova) {

@@ -274,6 +274,16 @@ pub enum FunctionError {
         /// Why not.
         what: String,
     },
+    /// A function of the I/O address space did not let go of memory, and all of them were stopped.
+    #[error(
+        "{name}: the functions in the I/O address space of {space} were stopped for good, because one of them did not let go of memory: close them all and open them anew"
+    )]
+    Stopped {
+        /// The function.
+        name: String,
+        /// The function that the space was made for.
+        space: String,
+    },
     /// The process that plays the function could not be reached, or refused.
     #[error("{name}: {source}")]
     VfioUser {

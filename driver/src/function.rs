@@ -405,9 +405,12 @@ impl Function {
     /// Switches BAR decoding and bus mastering on; or bus mastering off, which leaves the registers reachable.
     ///
     /// # Errors
-    /// As [`Function::config_write_u16`].
+    /// As [`Function::config_write_u16`]. [`FunctionError::Stopped`]: on, after a function of the I/O address space kept memory.
     pub fn set_bus_master(&self, on: bool) -> Result<(), FunctionError> {
-        self.inner.backend.set_bus_master(on)
+        if on {
+            return self.inner.space.start(&self.inner.backend);
+        }
+        self.inner.backend.set_bus_master(false)
     }
 
     /// Ends the function's use of memory, whatever its firmware says: bus mastering off, then a reset. Either is enough.
@@ -415,14 +418,7 @@ impl Function {
     /// # Errors
     /// As [`Function::set_bus_master`]: neither could be done.
     pub fn stop(&self) -> Result<(), FunctionError> {
-        let silenced = self.set_bus_master(false);
-        match self.reset() {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                tracing::warn!(function = self.name(), %error, "cannot be reset");
-                silenced
-            }
-        }
+        self.inner.backend.stop()
     }
 
     /// Why the function cannot be reached any more, where that is known: the process that played it is gone, or does not
@@ -441,12 +437,7 @@ impl Function {
     /// # Errors
     /// [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the other process or the kernel refused.
     pub fn reset(&self) -> Result<(), FunctionError> {
-        match &self.inner.backend {
-            Backend::InProcess(device) => device.reset(),
-            Backend::VfioUser(client) => client.reset().map_err(self.remote())?,
-            Backend::Vfio(vfio) => vfio.reset().map_err(Box::new)?,
-        }
-        Ok(())
+        self.inner.backend.reset()
     }
 
     /// Maps a BAR.

@@ -8,10 +8,10 @@
 //! Functions come and go. One that comes is told of what is there; one that goes is told that it is there no more, and the last one leaves
 //! nothing mapped. Memory may outlive them all; its addresses are given back with it.
 //!
-//! A mapping that a function does not let go of stays in the books: its addresses are not used again, and whoever owns the memory
-//! stops all functions of the space ([`Space::stop`]).
+//! A mapping that a function does not let go of stays in the books: its addresses are not used again, and all functions of the space
+//! are stopped for good ([`Space::stop`]). One that goes, and keeps a mapping, is stopped alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -35,7 +35,7 @@ struct Mapped {
     memory: SharedMemory,
     offset: usize,
     bytes: usize,
-    /// A function kept it when it went.
+    /// A function that is no member kept it: its addresses are not used again.
     kept: bool,
 }
 
@@ -43,6 +43,19 @@ struct Mapped {
 struct State {
     members: Vec<Backend>,
     mapped: BTreeMap<u64, Mapped>,
+    /// Where mappings started that are over, and that a function has kept.
+    kept: BTreeSet<u64>,
+    /// All were stopped, since a member did not let go of memory.
+    broken: bool,
+}
+
+impl State {
+    /// Ends the use of memory by all members, for good. What came of it.
+    fn stop(&mut self) -> Vec<Result<(), FunctionError>> {
+        self.broken = true;
+        let stop = |member: &Backend| member.set_bus_master(false).or_else(|_| member.reset());
+        self.members.iter().map(stop).collect()
+    }
 }
 
 /// An I/O address space.
@@ -86,7 +99,7 @@ impl Space {
             iova: Mutex::new(IovaAllocator::new(&backend.iova_ranges())),
             state: Mutex::new(State {
                 members: vec![backend.clone()],
-                mapped: BTreeMap::new(),
+                ..State::default()
             }),
             lent: Mutex::default(),
         })
@@ -123,8 +136,12 @@ impl Space {
             .map(Iova)
     }
 
-    /// Gives a range back, once nothing is mapped at it any more.
+    /// Gives a range back, once nothing is mapped at it any more, or could not be. If a function has kept what was mapped there, it is
+    /// nobody's.
     pub(crate) fn free_iova(&self, iova: Iova, bytes: usize) {
+        if self.state().kept.contains(&iova.0) {
+            return;
+        }
         self.addresses().free(iova.0, bytes as u64);
     }
 
@@ -150,7 +167,26 @@ impl Space {
         left.flatten().min()
     }
 
-    /// Makes memory reachable for every function of the space, or for none.
+    /// The space is broken; what is refused to a function of that name.
+    fn stopped(&self, name: &str) -> FunctionError {
+        FunctionError::Stopped {
+            name: name.to_owned(),
+            space: self.name.clone(),
+        }
+    }
+
+    /// Switches BAR decoding and bus mastering of a member on.
+    pub(crate) fn start(&self, backend: &Backend) -> Result<(), FunctionError> {
+        // Held until it is done: who stops the members waits.
+        let state = self.state();
+        if state.broken {
+            return Err(self.stopped(backend.name()));
+        }
+        backend.set_bus_master(true)
+    }
+
+    /// Makes memory reachable for every function of the space, or for none. Servers that are lost are not asked, unless there is nobody
+    /// else.
     pub(crate) fn map(
         &self,
         iova: Iova,
@@ -169,6 +205,11 @@ impl Space {
                 reason: "no function of the address space is open any more".to_owned(),
             });
         }
+        if state.broken {
+            return Err(self.stopped(&self.name));
+        }
+        let mut told: Vec<usize> = Vec::new();
+        let mut lost = None;
         for number in 0..state.members.len() {
             let member = &state.members[number];
             if number > 0 && matches!(member, Backend::Vfio(_)) {
@@ -177,17 +218,17 @@ impl Space {
             }
             let mapped = member.may_map(iova, bytes, made);
             let mapped = mapped.and_then(|()| member.dma_map(iova, memory, offset, bytes));
-            if let Err(error) = mapped {
-                for earlier in &state.members[..number] {
-                    if let Err(second) = earlier.dma_unmap(iova, bytes) {
-                        // It is its memory as long as it holds it; what it may write there is nobody's any more.
-                        let stopped = earlier.set_bus_master(false);
-                        tracing::error!(?stopped, "{second}; bus mastering goes off");
-                        std::mem::forget(memory.clone());
-                    }
+            match mapped {
+                Ok(()) => told.push(number),
+                Err(error) if member.is_lost() => lost = Some(error),
+                Err(error) => {
+                    self.roll_back(&mut state, &told, iova, memory, bytes);
+                    return Err(error);
                 }
-                return Err(error);
             }
+        }
+        if let Some(error) = lost.filter(|_| told.is_empty()) {
+            return Err(error);
         }
         let entry = Mapped {
             memory: memory.clone(),
@@ -199,13 +240,37 @@ impl Space {
         Ok(())
     }
 
+    /// Takes a mapping back from the members that have it. If one of them keeps it, all are stopped, its addresses are nobody's, and
+    /// the memory is leaked: it is the device's for as long as it holds it.
+    fn roll_back(
+        &self,
+        state: &mut State,
+        told: &[usize],
+        iova: Iova,
+        memory: &SharedMemory,
+        bytes: usize,
+    ) {
+        for &number in told {
+            if let Err(second) = state.members[number].dma_unmap(iova, bytes) {
+                state.kept.insert(iova.0);
+                std::mem::forget(memory.clone());
+                let stopped = state.stop();
+                tracing::error!(
+                    ?stopped,
+                    space = self.name,
+                    "{second}; bus mastering goes off"
+                );
+            }
+        }
+    }
+
     /// Takes one mapping back, exactly as it was made, from every function of the space. The memory is let go of when all of them
     /// have answered.
     pub(crate) fn unmap(&self, iova: Iova, bytes: usize) -> Result<(), FunctionError> {
         let mut state = self.state();
         let known = state.mapped.get(&iova.0);
-        let known = known.filter(|mapped| mapped.bytes == bytes && !mapped.kept);
-        if known.is_none() {
+        let known = known.filter(|mapped| mapped.bytes == bytes);
+        let Some(kept) = known.map(|mapped| mapped.kept) else {
             // What would be unmapped is another mapping, or a part of one.
             let reason = "nothing was mapped exactly there";
             return Err(match state.members.first() {
@@ -218,7 +283,7 @@ impl Space {
                     reason: reason.to_owned(),
                 },
             });
-        }
+        };
         for (number, member) in state.members.iter().enumerate() {
             if number > 0 && matches!(member, Backend::Vfio(_)) {
                 break;
@@ -226,14 +291,15 @@ impl Space {
             member.dma_unmap(iova, bytes)?;
         }
         state.mapped.remove(&iova.0);
+        if kept {
+            state.kept.insert(iova.0);
+        }
         Ok(())
     }
 
-    /// Ends the use of memory by every function of the space. What came of it.
+    /// Ends the use of memory by every function of the space, for good. What came of it.
     pub(crate) fn stop(&self) -> Vec<Result<(), FunctionError>> {
-        let state = self.state();
-        let stop = |member: &Backend| member.set_bus_master(false);
-        state.members.iter().map(stop).collect()
+        self.state().stop()
     }
 
     /// One more function, which is told of what is mapped already. Under the kernel's VFIO its group has joined the container, and the
@@ -241,7 +307,7 @@ impl Space {
     ///
     /// # Errors
     /// [`FunctionError::Space`]: no function of the space is open any more, they are of another kind, or something is mapped where the new
-    /// one cannot reach it. What the function refuses. It is no member then.
+    /// one cannot reach it. [`FunctionError::Stopped`]. What the function refuses. It is no member then.
     pub(crate) fn join(&self, backend: &Backend) -> Result<(), FunctionError> {
         let mut state = self.state();
         let refused = |what: String| FunctionError::Space {
@@ -257,6 +323,9 @@ impl Space {
                 "its functions are reached in another way".to_owned(),
             ));
         }
+        if state.broken {
+            return Err(self.stopped(backend.name()));
+        }
         let ranges = backend.iova_ranges();
         let outside = |(iova, mapped): (&u64, &Mapped)| {
             let last = iova + (mapped.bytes as u64 - 1);
@@ -270,18 +339,14 @@ impl Space {
             )));
         }
         if !matches!(backend, Backend::Vfio(_)) {
-            let mut told: Vec<(u64, usize)> = Vec::new();
+            let mut told: Vec<u64> = Vec::new();
             for (&iova, mapped) in &state.mapped {
                 let (offset, bytes) = (mapped.offset, mapped.bytes);
                 if let Err(error) = backend.dma_map(Iova(iova), &mapped.memory, offset, bytes) {
-                    for (iova, bytes) in told {
-                        if let Err(second) = backend.dma_unmap(Iova(iova), bytes) {
-                            tracing::warn!("{second}");
-                        }
-                    }
+                    take_back(backend, &mut state.mapped, |iova| told.contains(&iova));
                     return Err(error);
                 }
-                told.push((iova, bytes));
+                told.push(iova);
             }
         }
         self.addresses().restrict(&ranges);
@@ -292,7 +357,9 @@ impl Space {
     /// A function closes: what is mapped is taken back from it. It has been told to be quiet.
     pub(crate) fn leave(&self, backend: &Backend) {
         let mut state = self.state();
-        let State { members, mapped } = &mut *state;
+        let State {
+            members, mapped, ..
+        } = &mut *state;
         let Some(place) = members.iter().position(|member| member.is_same(backend)) else {
             return;
         };
@@ -302,13 +369,25 @@ impl Space {
             // The container is the others', too. The kernel takes the group out of it.
             return;
         }
-        for (&iova, mapped) in mapped.iter_mut().filter(|(_, mapped)| !mapped.kept) {
-            if let Err(error) = backend.dma_unmap(Iova(iova), mapped.bytes) {
-                tracing::error!("closing: {error}; the memory is leaked");
-                mapped.kept = true;
-                std::mem::forget(mapped.memory.clone());
-            }
+        take_back(backend, mapped, |_| true);
+    }
+}
+
+/// Takes mappings back from a function that is no member. If it keeps some, it is stopped, their addresses are not used again, and
+/// the memory is leaked.
+fn take_back(backend: &Backend, mapped: &mut BTreeMap<u64, Mapped>, which: impl Fn(u64) -> bool) {
+    let mut refused = false;
+    for (&iova, mapped) in mapped.iter_mut().filter(|(iova, _)| which(**iova)) {
+        if let Err(error) = backend.dma_unmap(Iova(iova), mapped.bytes) {
+            tracing::error!("closing: {error}; the memory is leaked");
+            mapped.kept = true;
+            refused = true;
+            std::mem::forget(mapped.memory.clone());
         }
+    }
+    if refused {
+        let stopped = backend.stop();
+        tracing::error!(?stopped, "{} was stopped", backend.name());
     }
 }
 

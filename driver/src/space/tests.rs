@@ -130,3 +130,96 @@ fn a_space_that_nobody_is_in_cannot_be_joined() {
         "{refused}"
     );
 }
+
+/// Two functions in one space, each with bus mastering on.
+fn pair() -> ([Double; 2], [Function; 2]) {
+    let devices = [Double::new(), Double::new()];
+    let first = devices[0].function();
+    let second = beside(&devices[1], &first).unwrap();
+    for function in [&first, &second] {
+        function.set_bus_master(true).unwrap();
+    }
+    (devices, [first, second])
+}
+
+#[test]
+fn addresses_of_a_mapping_that_could_not_be_rolled_back_are_nobodys_and_all_are_stopped() {
+    let (devices, [first, second]) = pair();
+    devices[0].set_keeping(true);
+    devices[1].set_stubborn(true);
+    let arena = DmaArena::with_chunk_bytes(&first, 4096).unwrap();
+    assert!(arena.alloc(64, 64).is_err());
+    let [(kept, 4096)] = devices[0].mappings()[..] else {
+        panic!("{:x?}", devices[0].mappings());
+    };
+    for device in &devices {
+        assert!(!device.masters_the_bus());
+    }
+    let next = second.space().alloc_iova(4096, 4096, 0).unwrap();
+    assert_ne!(next, Iova(kept), "a device still has it mapped");
+}
+
+#[test]
+fn a_function_that_keeps_a_mapping_as_it_goes_is_stopped_and_the_others_go_on() {
+    let (devices, [first, second]) = pair();
+    let arena = DmaArena::with_chunk_bytes(&second, 4096).unwrap();
+    let buffer = arena.alloc(64, 64).unwrap();
+    devices[0].set_keeping(true);
+    drop(first);
+    assert!(!devices[0].masters_the_bus());
+    assert_eq!(devices[0].resets(), 1);
+    assert_eq!(devices[0].mappings().len(), 1);
+
+    let kept = buffer.iova();
+    drop((buffer, arena));
+    assert_eq!(devices[1].mappings(), [], "it was asked, and complied");
+    assert!(devices[1].masters_the_bus());
+    let arena = DmaArena::with_chunk_bytes(&second, 4096).unwrap();
+    assert_ne!(arena.alloc(64, 64).unwrap().iova(), kept);
+}
+
+#[test]
+fn a_function_that_keeps_a_mapping_of_a_space_that_it_could_not_join_is_stopped() {
+    let (devices, [first, _second]) = pair();
+    let memory = SharedMemory::anonymous(8192).unwrap();
+    first.dma_map(Iova(0x1000), &memory, 0, 4096).unwrap();
+    first.dma_map(Iova(0x3000), &memory, 4096, 4096).unwrap();
+    let third = Double::new();
+    // It has something at the second one already.
+    let alone = third.function();
+    alone.dma_map(Iova(0x3000), &memory, 0, 4096).unwrap();
+    alone.set_bus_master(true).unwrap();
+    third.set_keeping(true);
+    assert!(beside(&third, &first).is_err());
+    assert!(!third.masters_the_bus());
+    assert_eq!(third.resets(), 1);
+    assert!(devices[0].masters_the_bus());
+    first.dma_unmap(Iova(0x1000), 4096).unwrap();
+    assert_eq!(devices[0].mappings(), [(0x3000, 4096)]);
+}
+
+#[test]
+fn a_space_whose_functions_were_stopped_takes_no_function_and_no_memory() {
+    let (devices, [first, second]) = pair();
+    let arena = DmaArena::with_chunk_bytes(&first, 4096).unwrap();
+    let kept = arena.alloc(64, 64).unwrap();
+    devices[1].set_keeping(true);
+    drop((kept, arena));
+    devices[1].set_keeping(false);
+    let memory = SharedMemory::anonymous(4096).unwrap();
+    let refused = [
+        second.dma_map(Iova(0x10_0000), &memory, 0, 4096),
+        second.set_bus_master(true),
+        beside(&Double::new(), &first).map(drop),
+    ];
+    for refused in refused {
+        assert_eq!(
+            refused.unwrap_err().to_string(),
+            "double: the functions in the I/O address space of double were stopped for good, because one of them did not let go of memory: close them all and open them anew"
+        );
+    }
+    for device in &devices {
+        assert!(!device.masters_the_bus());
+    }
+    second.set_bus_master(false).unwrap();
+}

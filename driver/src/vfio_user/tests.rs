@@ -693,6 +693,35 @@ fn a_server_that_dies_is_a_device_that_is_gone() {
 }
 
 #[test]
+fn a_server_that_is_lost_keeps_nobody_else_from_memory() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lost.sock");
+    let server = Server::new(Arc::new(Double::new()), UnixListener::bind(&path).unwrap());
+    let space = function.dma_space();
+    let client = thread::spawn(move || Function::vfio_user_in(path, &space).unwrap());
+    let (stream, _) = server.listener().accept().unwrap();
+    let handle = stream.try_clone().unwrap();
+    let served = thread::spawn(move || server.serve_stream(stream));
+    let lost = client.join().unwrap();
+    handle.shutdown(std::net::Shutdown::Both).unwrap();
+    let memory = SharedMemory::anonymous(8192).unwrap();
+    // The first one finds out.
+    function.dma_map(Iova(0x1000), &memory, 0, 4096).unwrap();
+    assert!(lost.lost().is_some());
+    lost.dma_map(Iova(0x2000), &memory, 4096, 4096).unwrap();
+    assert_eq!(rig.double.mappings(), [(0x1000, 4096), (0x2000, 4096)]);
+    served.join().unwrap();
+    drop(function);
+    // Nobody is left who could reach it.
+    let refused = lost.dma_map(Iova(0x3000), &memory, 0, 4096).unwrap_err();
+    assert!(refused.to_string().contains("lost.sock"), "{refused}");
+    drop(lost);
+    assert_eq!(rig.finished().mappings(), []);
+}
+
+#[test]
 fn capabilities_are_found_in_any_spelling_of_the_json() {
     let find = |json: &str| wire::capability(json.as_bytes(), "max_msg_fds");
     assert_eq!(find("{\"capabilities\":{\"max_msg_fds\":8}}\0"), Some(8));
