@@ -185,6 +185,9 @@ fn posts(side: &CSide, operation: u32, remote: *const RmrTriplet) -> [CPost; 32]
         user_cookie: 0,
         remote_buffer: remote,
         completion_flags: 0,
+        value: 0,
+        operand: 0,
+        swap: 0,
     })
 }
 

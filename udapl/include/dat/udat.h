@@ -430,16 +430,25 @@ typedef enum dat_post_operation {
 	DAT_POST_SEND = 0,
 	DAT_POST_RDMA_WRITE = 1,
 	DAT_POST_RDMA_READ = 2,
-	DAT_POST_RECV = 3
+	DAT_POST_RECV = 3,
+	/* Beyond DAT 1.2: what the calls below with these names do. */
+	DAT_POST_RDMA_WRITE_IMMEDIATE = 8,
+	DAT_POST_FETCH_ADD = 10,
+	DAT_POST_COMPARE_SWAP = 11,
+	DAT_POST_SEND_IMMEDIATE = 0x100,
+	DAT_POST_SEND_INVALIDATE = 0x101
 } DAT_POST_OPERATION;
 
 typedef struct dat_post {
 	DAT_POST_OPERATION operation;
 	DAT_COUNT num_segments;
-	DAT_LMR_TRIPLET *local_iov;
+	DAT_LMR_TRIPLET *local_iov; /* of an atomic operation one segment, for the result */
 	DAT_DTO_COOKIE user_cookie;
-	const DAT_RMR_TRIPLET *remote_buffer; /* of RDMA Write and RDMA Read */
+	const DAT_RMR_TRIPLET *remote_buffer; /* of RDMA Writes, RDMA Reads and atomic operations */
 	DAT_COMPLETION_FLAGS completion_flags; /* none for an SRQ */
+	DAT_UINT32 value; /* the immediate data, or the RMR context that is invalidated */
+	DAT_UINT64 operand; /* what FETCH_ADD adds, or what COMPARE_SWAP compares with */
+	DAT_UINT64 swap; /* what COMPARE_SWAP puts there */
 } DAT_POST;
 
 DAT_RETURN dat_ep_post_many(DAT_EP_HANDLE ep_handle, DAT_COUNT num_posts, const DAT_POST *posts,

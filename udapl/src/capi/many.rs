@@ -1,4 +1,5 @@
-//! Many posts behind one doorbell, many events by one call. DAT 1.2 has no such calls; operations have the numbers of DAT 2.0's DAT_DTOS.
+//! Many posts behind one doorbell, many events by one call. DAT 1.2 has no such calls; operations have the numbers of DAT 2.0's DAT_DTOS
+//! where they have one there.
 //!
 //! Each does what the single calls do, in their order, until one is refused. Handles of other providers are not taken: their tables of
 //! functions have no such calls.
@@ -9,10 +10,11 @@
 use core::mem::MaybeUninit;
 use core::slice;
 
+use dat_core::post::{CompareSwap, FetchAdd};
 use dat_core::provider::Provider;
 use dat_core::{
-    Batch, CompletionFlags, DatResult, DtoCookie, EpHandle, EvdHandle, LmrTriplet, SrqHandle,
-    Subtype,
+    Batch, CompletionFlags, DatResult, DtoCookie, EpHandle, EvdHandle, LmrTriplet, RmrTriplet,
+    SrqHandle, Subtype,
 };
 
 use super::adapter::{Adapter, Open};
@@ -54,6 +56,50 @@ impl CPost {
             (operation::RECEIVE, _) => batch.recv(iov, cookie, flags),
             (operation::RDMA_WRITE, Some(remote)) => batch.rdma_write(iov, cookie, remote, flags),
             (operation::RDMA_READ, Some(remote)) => batch.rdma_read(iov, cookie, remote, flags),
+            (_, remote) => self.add_beyond_dat(batch, iov, remote),
+        }
+    }
+
+    /// Adds it, if it is of those that DAT 1.2 lacks.
+    // Kept apart, so that what most posts are needs neither its registers nor its stack.
+    #[inline(never)]
+    fn add_beyond_dat<P: Provider>(
+        &self,
+        batch: &mut Batch<'_, P>,
+        iov: &[LmrTriplet],
+        remote: Option<&RmrTriplet>,
+    ) -> DatResult<()> {
+        let (cookie, flags) = (
+            DtoCookie(self.user_cookie),
+            CompletionFlags::from_bits_retain(self.completion_flags),
+        );
+        let &Self {
+            value,
+            operand,
+            swap,
+            ..
+        } = self;
+        match (self.operation, remote) {
+            (operation::SEND_IMMEDIATE, _) => batch.send_immediate(iov, cookie, value, flags),
+            (operation::SEND_INVALIDATE, _) => batch.send_invalidate(iov, cookie, value, flags),
+            (operation::RDMA_WRITE_IMMED, Some(remote)) => {
+                batch.rdma_write_immediate(iov, cookie, remote, value, flags)
+            }
+            (operation::FETCH_ADD, Some(remote)) => {
+                let fetch = FetchAdd {
+                    remote,
+                    add: operand,
+                };
+                batch.fetch_add(iov, cookie, fetch, flags)
+            }
+            (operation::CMP_SWAP, Some(remote)) => {
+                let swap = CompareSwap {
+                    remote,
+                    compare: operand,
+                    swap,
+                };
+                batch.compare_swap(iov, cookie, swap, flags)
+            }
             (_, _) => Err(parameter(Subtype::Arg3)),
         }
     }

@@ -63,13 +63,16 @@ structs! {
         target_address @ 8: u64,
         segment_length @ 16: u64,
     }
-    CPost = "DAT_POST", 40 {
+    CPost = "DAT_POST", 56 {
         operation @ 0: u32,
         num_segments @ 4: DatCount,
         local_iov @ 8: *const dat_core::LmrTriplet,
         user_cookie @ 16: DatContext,
         remote_buffer @ 24: *const dat_core::RmrTriplet,
         completion_flags @ 32: u32,
+        value @ 36: u32,
+        operand @ 40: u64,
+        swap @ 48: u64,
     }
     CDtoDetail = "DAT_DTO_DETAIL", 8 {
         kind @ 0: u32,
@@ -316,7 +319,8 @@ const _: () = assert!(size_of::<CEventData>() == 32);
 /// INTEGER twice; AAPCS64, composite of 16 bytes).
 pub type CRegionDescription = CSharedMemory;
 
-/// `DAT_DTOS` of DAT 2.0, which the calls for many posts speak, too.
+/// `DAT_DTOS` of DAT 2.0, which the calls for many posts speak, too. Numbers from 0x100 on are ours (`DAT_POST_OPERATION`): what they
+/// name is a Send to DAT 2.0.
 pub mod operation {
     /// A Send.
     pub const SEND: u32 = 0;
@@ -338,4 +342,8 @@ pub mod operation {
     pub const CMP_SWAP: u32 = 11;
     /// A Receive of a Send with immediate data.
     pub const RECV_MSG_IMMED: u32 = 12;
+    /// A Send with immediate data.
+    pub const SEND_IMMEDIATE: u32 = 0x100;
+    /// A Send that invalidates an RMR context of the peer's.
+    pub const SEND_INVALIDATE: u32 = 0x101;
 }

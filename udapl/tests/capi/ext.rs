@@ -13,16 +13,16 @@ use crate::instances::connect;
 use crate::support::{INVALID_HANDLE, SECOND, World, c, fresh_name, ok};
 
 /// Kinds of detail (`DAT_DTO_DETAIL_...`).
-const NONE: u32 = 0;
-const SEND_IMMEDIATE: u32 = 2;
-const WRITE_IMMEDIATE: u32 = 3;
+pub const NONE: u32 = 0;
+pub const SEND_IMMEDIATE: u32 = 2;
+pub const WRITE_IMMEDIATE: u32 = 3;
 /// DAT_CLASS_ERROR|DAT_INVALID_PARAMETER.
 const INVALID_PARAMETER: u32 = 0x8006_0000;
 const INSUFFICIENT_RESOURCES: u32 = 0x0003_0000;
 const TYPE: u32 = 0x3fff_0000;
 
 /// The next completion at a side: its cookie, its length, and what it tells besides.
-fn completion(world: &World, by_wait: bool) -> (u64, u64, u32, u32) {
+pub fn completion(world: &World, by_wait: bool) -> (u64, u64, u32, u32) {
     let (mut event, mut left) = (MaybeUninit::<CEvent>::zeroed(), 0);
     let mut detail = CDtoDetail { kind: 9, value: 9 };
     let to = event.as_mut_ptr();

@@ -2,11 +2,14 @@
 
 // UNSAFETY: calls of the C ABI; `main.rs` expects it.
 
+use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 
-use udapl::capi::types::{CEvent, CPost, CSrqParam, DatHandle};
+use udapl::capi::types::{CEpParam, CEvent, CPost, CRegionDescription, CSrqParam, DatHandle};
 use udapl::capi::*;
+use udapl::{LmrTriplet, RmrTriplet};
 
+use crate::ext::{NONE, SEND_IMMEDIATE, WRITE_IMMEDIATE, completion};
 use crate::instances::connect;
 use crate::support::{SECOND, World, c, fresh_name, ok, software};
 
@@ -18,6 +21,15 @@ const TYPE: u32 = 0x3fff_0000;
 const SEND: u32 = 0;
 const WRITE: u32 = 1;
 const RECV: u32 = 3;
+const WRITE_WITH_IMMEDIATE: u32 = 8;
+const FETCH_ADD: u32 = 10;
+const COMPARE_SWAP: u32 = 11;
+const SEND_WITH_IMMEDIATE: u32 = 0x100;
+const SEND_INVALIDATE: u32 = 0x101;
+/// The word of a side's memory that is counted in.
+const COUNTER: usize = 128;
+/// `DAT_DTO_DETAIL_INVALIDATED`.
+const INVALIDATED: u32 = 4;
 
 fn zeros() -> CEvent {
     software(0)
@@ -32,6 +44,9 @@ fn posts(segment: &udapl::LmrTriplet, what: &[(u32, u64)]) -> Vec<CPost> {
         user_cookie,
         remote_buffer: null(),
         completion_flags: 0,
+        value: 0,
+        operand: 0,
+        swap: 0,
     };
     what.iter().map(post).collect()
 }
@@ -117,6 +132,174 @@ fn the_answer_is_that_of_the_first_post_that_is_refused() {
     assert_eq!(bad, INVALID_PARAMETER | 37);
     let nowhere = c!(dat_ep_post_many(world.ep, 1, null(), null_mut()));
     assert_eq!(nowhere, INVALID_PARAMETER | 38);
+}
+
+/// The same where the endpoint is connected: what a bad one could be taken for is not posted either.
+#[test]
+fn a_post_beyond_dat_that_says_too_little_is_not_posted_and_those_before_it_are() {
+    let (one, other) = counting(0x1_0000_0701);
+    let (from, to) = (one.segment(), other.segment());
+    let remote = RmrTriplet {
+        rmr_context: other.lmr_context,
+        target_address: other.memory.as_ptr().addr() as u64,
+        segment_length: 64,
+    };
+    let room = posts(&to, &[(RECV, 1), (RECV, 2)]);
+    assert_eq!(post_many(other.ep, &room), (0, 2));
+    for operation in [WRITE_WITH_IMMEDIATE, FETCH_ADD, COMPARE_SWAP, 4, 9, 0x102] {
+        let list = posts(&from, &[(operation, 6), (SEND, 7)]);
+        let (answer, posted) = post_many(one.ep, &list);
+        assert_eq!((answer, posted), (INVALID_PARAMETER | 38, 0), "{operation}");
+    }
+    // Its own call refuses it, and this one with the same words: 64 bytes are no place for a result.
+    let single = c!(dat_ep_post_fetch_add(
+        one.ep,
+        &raw const from,
+        6,
+        &raw const remote,
+        1,
+        0
+    ));
+    assert_ne!(single, 0);
+    let mut list = posts(&from, &[(SEND, 5), (FETCH_ADD, 6), (SEND, 7)]);
+    list[1].remote_buffer = &raw const remote;
+    assert_eq!(post_many(one.ep, &list), (single, 1));
+    assert_eq!(completion(&one, true), (5, 64, NONE, 0));
+    assert_eq!(completion(&other, true), (1, 64, NONE, 0));
+    let mut more = 0;
+    let mut event = zeros();
+    ok!(dat_evd_dequeue_many(
+        one.evd,
+        1,
+        &raw mut event,
+        &raw mut more
+    ));
+    assert_eq!(more, 0, "nothing else was posted");
+}
+
+#[test]
+fn all_that_dat_lacks_goes_with_the_others_behind_one_doorbell() {
+    let (one, mut other) = counting(0x1_0000_0801);
+    let (from, room) = (one.segment(), other.segment());
+    let address = other.memory.as_ptr().addr() as u64;
+    // A word has rights of its own, for it is a counter; an RMR is there that the peer may invalidate.
+    other.memory[COUNTER] = 40;
+    let counter = &raw mut other.memory[COUNTER];
+    let (mut lmr, mut context) = (null_mut(), 0);
+    let region = CRegionDescription {
+        virtual_address: counter.cast(),
+        shared_memory_id: null(),
+    };
+    ok!(dat_lmr_create(
+        other.ia,
+        0,
+        region,
+        8,
+        other.pz,
+        0x73,
+        &raw mut lmr,
+        null_mut(),
+        &raw mut context,
+        null_mut(),
+        null_mut()
+    ));
+    let mut window = 0;
+    ok!(dat_rmr_bind(
+        other.rmr,
+        &raw const room,
+        0x80 | 0x20,
+        other.ep,
+        77,
+        0,
+        &raw mut window
+    ));
+    let mut event = zeros();
+    let mut left = 0;
+    ok!(dat_evd_wait(
+        other.evd,
+        SECOND,
+        1,
+        &raw mut event,
+        &raw mut left
+    ));
+    assert_eq!(event.event_number, 0x1001, "bound");
+    assert_eq!(
+        post_many(
+            other.ep,
+            &posts(&room, &[(RECV, 11), (RECV, 12), (RECV, 13)])
+        ),
+        (0, 3)
+    );
+    let number = RmrTriplet {
+        rmr_context: context,
+        target_address: counter.addr() as u64,
+        segment_length: 8,
+    };
+    let target = RmrTriplet {
+        rmr_context: window,
+        target_address: address,
+        segment_length: 64,
+    };
+    let results: Vec<LmrTriplet> = [128, 136]
+        .map(|at| LmrTriplet {
+            virtual_address: from.virtual_address + at,
+            segment_length: 8,
+            ..from
+        })
+        .into();
+    let kinds = [
+        (FETCH_ADD, 1),
+        (WRITE_WITH_IMMEDIATE, 2),
+        (COMPARE_SWAP, 3),
+        (SEND_WITH_IMMEDIATE, 4),
+        (SEND_INVALIDATE, 5),
+    ];
+    let mut list = posts(&from, &kinds);
+    (list[0].local_iov, list[0].remote_buffer) = (&raw const results[0], &raw const number);
+    list[0].operand = 2;
+    (list[1].remote_buffer, list[1].value) = (&raw const target, 0xdead_beef);
+    (list[2].local_iov, list[2].remote_buffer) = (&raw const results[1], &raw const number);
+    (list[2].operand, list[2].swap) = (42, 1 << 40);
+    list[3].value = 7;
+    list[4].value = window;
+    assert_eq!(post_many(one.ep, &list), (0, 5));
+    for (cookie, bytes) in [(1, 8), (2, 64), (3, 8), (4, 64), (5, 64)] {
+        assert_eq!(completion(&one, true), (cookie, bytes, NONE, 0));
+    }
+    let told = [
+        (11, 0, WRITE_IMMEDIATE, 0xdead_beef),
+        (12, 64, SEND_IMMEDIATE, 7),
+        (13, 64, INVALIDATED, window),
+    ];
+    for told in told {
+        assert_eq!(completion(&other, true), told);
+    }
+    // SAFETY: the device writes to it, and has.
+    let now = unsafe { std::ptr::read_volatile(counter) };
+    assert_eq!(now, 1 << 40);
+    // SAFETY: likewise.
+    let were = [16, 17].map(|at| unsafe { std::ptr::read_volatile(one.memory.as_ptr().add(at)) });
+    assert_eq!(were, [40, 42]);
+}
+
+/// Two sides, connected, whose endpoints let atomic operations through.
+fn counting(qualifier: u64) -> (World, World) {
+    let name = fresh_name();
+    let one = World::of(&name, false, qualifier + 0x80);
+    let other = World::of(&name, false, qualifier);
+    for side in [&one, &other] {
+        let mut param = MaybeUninit::<CEpParam>::zeroed();
+        ok!(dat_ep_query(side.ep, 0x7fff_f7ff, param.as_mut_ptr()));
+        // SAFETY: the query has filled it.
+        let mut param = unsafe { param.assume_init() };
+        (
+            param.ep_attr.max_rdma_read_in,
+            param.ep_attr.max_rdma_read_out,
+        ) = (4, 4);
+        ok!(dat_ep_modify(side.ep, 0xc0_0000, &raw const param));
+    }
+    connect(&one, &other, qualifier);
+    (one, other)
 }
 
 #[test]
