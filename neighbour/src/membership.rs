@@ -1,0 +1,85 @@
+//! Groups we listen to, and when routers and switches are told (RFC 3810).
+//!
+//! One for each VLAN that has something to report. Changes are reported at once and once more within a second (6.1); a query is answered with all groups, after a delay that is
+//! drawn (6.2, where a query for one group has an answer of that alone; more is not wrong). The group of all nodes is never reported (6).
+
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use crate::config::{ROBUSTNESS, UNSOLICITED_REPORT_INTERVAL};
+use crate::draw::Draw;
+use crate::wire::mld::Record;
+
+#[derive(Debug)]
+struct Change {
+    group: Ipv6Addr,
+    record: Record,
+    left: u8,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Membership {
+    changes: Vec<Change>,
+    change_due: Option<Duration>,
+    answer_due: Option<Duration>,
+}
+
+impl Membership {
+    /// A group was joined or left; later changes of it replace earlier ones.
+    pub(crate) fn change(&mut self, group: Ipv6Addr, record: Record, now: Duration) {
+        self.changes.retain(|change| change.group != group);
+        self.changes.push(Change {
+            group,
+            record,
+            left: ROBUSTNESS,
+        });
+        self.change_due = Some(now);
+    }
+
+    /// A query came. One that waits already answers both, unless this one cannot wait as long (RFC 3810, 6.2).
+    pub(crate) fn query(&mut self, within: Duration, now: Duration, draw: &mut Draw) {
+        let due = now + draw.up_to(within);
+        self.answer_due = Some(self.answer_due.map_or(due, |earlier| earlier.min(due)));
+    }
+
+    /// The link is down: what was said is forgotten.
+    pub(crate) fn link_down(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(crate) fn due(&self) -> Option<Duration> {
+        [self.change_due, self.answer_due]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// What is to be reported at `now`.
+    pub(crate) fn turn(
+        &mut self,
+        groups: impl Iterator<Item = Ipv6Addr>,
+        now: Duration,
+        draw: &mut Draw,
+    ) -> Vec<(Ipv6Addr, Record)> {
+        let is_due = |due: Option<Duration>| due.is_some_and(|due| due <= now);
+        let mut records = Vec::new();
+        if is_due(self.change_due) {
+            for change in &mut self.changes {
+                change.left -= 1;
+                records.push((change.group, change.record));
+            }
+            self.changes.retain(|change| change.left > 0);
+            let more = !self.changes.is_empty();
+            self.change_due = more.then(|| now + draw.up_to(UNSOLICITED_REPORT_INTERVAL));
+        }
+        if is_due(self.answer_due) {
+            self.answer_due = None;
+            for group in groups {
+                if records.iter().all(|&(said, _)| said != group) {
+                    records.push((group, Record::Listening));
+                }
+            }
+        }
+        records
+    }
+}

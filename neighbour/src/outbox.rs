@@ -1,0 +1,93 @@
+//! What waits for the caller: frames and events, both bounded.
+
+use std::collections::VecDeque;
+
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::event::Event;
+
+/// What a frame is for. Who asks us must not keep us from asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// Our own: all the room.
+    Ours,
+    /// An answer: half of it.
+    Answer,
+    /// An echo: a quarter.
+    Echo,
+}
+
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    frames: VecDeque<Vec<u8>>,
+    most_frames: usize,
+    events: VecDeque<Event>,
+    most_events: usize,
+}
+
+impl Outbox {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            frames: VecDeque::new(),
+            most_frames: config.frames,
+            events: VecDeque::new(),
+            most_events: config.events,
+        }
+    }
+
+    /// Whether a frame of that kind still has room.
+    pub(crate) fn has_room(&self, share: Share) -> bool {
+        let most = match share {
+            Share::Ours => self.most_frames,
+            Share::Answer => self.most_frames / 2,
+            Share::Echo => self.most_frames / 4,
+        };
+        self.frames.len() < most
+    }
+
+    /// Sends a frame, if there is room for one of ours.
+    pub(crate) fn send(&mut self, frame: Vec<u8>, counters: &mut Counters) {
+        if self.has_room(Share::Ours) {
+            self.frames.push_back(frame);
+        } else {
+            counters.frames_lost += 1;
+        }
+    }
+
+    pub(crate) fn tell(&mut self, event: Event, counters: &mut Counters) {
+        if self.events.len() >= self.most_events {
+            counters.events_lost += 1;
+            self.events.pop_front();
+        }
+        if self.most_events > 0 {
+            self.events.push_back(event);
+        }
+    }
+
+    /// The link is down: what waits would be old when it is up again.
+    pub(crate) fn drop_frames(&mut self, counters: &mut Counters) {
+        counters.frames_lost += self.frames.len() as u64;
+        self.frames.clear();
+    }
+
+    /// The next frame that fits.
+    pub(crate) fn take_frame(&mut self, out: &mut [u8], counters: &mut Counters) -> Option<usize> {
+        while let Some(frame) = self.frames.pop_front() {
+            if let Some(place) = out.get_mut(..frame.len()) {
+                place.copy_from_slice(&frame);
+                return Some(frame.len());
+            }
+            counters.frames_lost += 1;
+        }
+        None
+    }
+
+    pub(crate) fn take_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> (usize, usize) {
+        (self.frames.len(), self.events.len())
+    }
+}

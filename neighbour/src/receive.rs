@@ -1,0 +1,336 @@
+//! What a frame does.
+//!
+//! It can do four things: be answered, fill in or prove what was asked, make us ask, and take an address of ours that is still being looked for. It never
+//! makes an entry. Each has its bound: answers and echoes their rate and their share of what waits to be sent, a question one in a second for each
+//! neighbour, a defence one in ten.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+use crate::address::{ALL_NODES, BROADCAST, Mac, group_mac, is_station, solicited_node};
+use crate::config::RETRANS_TIMER;
+use crate::counters::Refusal;
+use crate::event::{Event, Reason};
+use crate::neighbours::Neighbours;
+use crate::outbox::Share;
+use crate::own::{Claim, Own, Verdict};
+use crate::state::{State, Step};
+use crate::table::Key;
+use crate::wire::ethernet::{self, Link};
+use crate::wire::{self, Advertisement, Arp, Echo, Message, Query, Solicitation, arp, ndisc};
+
+type Taken = Result<(), Refusal>;
+
+impl Neighbours {
+    /// Takes an Ethernet frame that came, without FCS. Any bytes will do.
+    pub fn received(&mut self, frame: &[u8], now: Duration) {
+        self.pass(now);
+        self.counters.received += 1;
+        if let Err(why) = self.take(frame) {
+            self.counters.refuse(why);
+        }
+    }
+
+    fn take(&mut self, frame: &[u8]) -> Taken {
+        if !self.up {
+            return Err(Refusal::LinkDown);
+        }
+        let (link, payload) = ethernet::parse(frame)?;
+        if !is_station(link.source) {
+            return Err(Refusal::Sender);
+        }
+        if link.source == self.config.mac {
+            return Err(Refusal::Ourselves);
+        }
+        if !self
+            .own
+            .iter()
+            .any(|own| own.interface.vlan_id() == link.vlan)
+        {
+            return Err(Refusal::Vlan);
+        }
+        if !self.is_for_us(&link) {
+            return Err(Refusal::Elsewhere);
+        }
+        match wire::parse(&link, payload)? {
+            Message::Arp(arp) => self.take_arp(&link, arp),
+            Message::Solicitation(solicitation) => self.take_solicitation(&link, solicitation),
+            Message::Advertisement(advertisement) => self.take_advertisement(&link, advertisement),
+            Message::Echo(echo) => self.take_echo(&link, &echo),
+            Message::Query(query) => self.take_query(&link, query),
+        }
+    }
+
+    /// Whether a frame goes to us alone, to all, or to a group that we are in.
+    fn is_for_us(&self, link: &Link) -> bool {
+        let to = link.destination;
+        let in_group = |own: &Own| match own.address() {
+            IpAddr::V6(address) => {
+                to == group_mac(ALL_NODES) || to == group_mac(solicited_node(address))
+            }
+            IpAddr::V4(_) => false,
+        };
+        let mut in_vlan = self
+            .own
+            .iter()
+            .filter(|own| own.interface.vlan_id() == link.vlan);
+        to == self.config.mac || to == BROADCAST || in_vlan.any(in_group)
+    }
+
+    fn take_arp(&mut self, link: &Link, arp: Arp) -> Taken {
+        match arp.reply {
+            true => self.counters.arp_replies += 1,
+            false => self.counters.arp_requests += 1,
+        }
+        if arp.sender_mac == self.config.mac {
+            return Err(Refusal::Ourselves);
+        }
+        let target = self.own_in(link, arp.target.into());
+        // Who probes for what we are looking for ourselves wants it, too (RFC 5227, 2.1.1).
+        let races =
+            |at: &usize| arp.sender.is_unspecified() && self.own[*at].claim() == Claim::Tentative;
+        let claimed = self.own_in(link, arp.sender.into());
+        if let Some(at) = claimed.or(target.filter(races)) {
+            self.conflict(at, arp.sender_mac);
+            return Ok(());
+        }
+        let serving = target.filter(|&at| self.own[at].claim().serves());
+        if let Some(at) = serving.filter(|_| !arp.reply) {
+            let answer = arp::Out {
+                reply: true,
+                sender: arp.target,
+                to: Some(arp.sender_mac),
+                target: arp.sender,
+            };
+            let vlan = self.own[at].interface.vlan;
+            self.answer_with(|mac| answer.emit(mac, vlan));
+        }
+        let answers = arp.reply && serving.is_some() && link.destination == self.config.mac;
+        let key = Key {
+            vlan: link.vlan,
+            address: arp.sender.into(),
+        };
+        match self.heard(key, arp.sender_mac, answers) {
+            // RFC 826: nothing is known of the sender, and we were asked all the same.
+            Err(_) if !arp.reply && serving.is_some() => Ok(()),
+            Err(_) if !arp.reply => Err(Refusal::Address),
+            taken => taken,
+        }
+    }
+
+    fn take_solicitation(&mut self, link: &Link, solicitation: Solicitation) -> Taken {
+        self.counters.solicitations += 1;
+        let Solicitation {
+            source,
+            target,
+            mac,
+        } = solicitation;
+        if mac == Some(self.config.mac) || self.own_in(link, source.into()).is_some() {
+            return Err(Refusal::Ourselves);
+        }
+        let detects = source.is_unspecified();
+        if let (Some(mac), false) = (mac, detects) {
+            let key = Key {
+                vlan: link.vlan,
+                address: source.into(),
+            };
+            // RFC 4861, 7.2.3: an entry is updated; none is made.
+            let _ = self.heard(key, mac, false);
+        }
+        let at = self.own_in(link, target.into()).ok_or(Refusal::Address)?;
+        let overrides = match (self.own[at].claim(), detects) {
+            (Claim::Tentative | Claim::Optimistic, true) => {
+                // Both look for it, and neither may have it (RFC 4862, 5.4.3; RFC 4429, 3.3).
+                self.conflict(at, link.source);
+                return Ok(());
+            }
+            (Claim::Tentative | Claim::Duplicate, _) => return Err(Refusal::Address),
+            // RFC 4429, 3.3: answered, but so that nobody takes us for somebody known.
+            (Claim::Optimistic, false) => false,
+            (Claim::Preferred, _) => true,
+        };
+        // What the caller has said of who asks wins.
+        let fixed = self.statics.get(&IpAddr::V6(source)).copied();
+        let asker = (!detects).then(|| ndisc::Asker {
+            address: source,
+            mac: fixed.or(mac).unwrap_or(link.source),
+        });
+        let vlan = self.own[at].interface.vlan;
+        self.answer_with(|mac| ndisc::say(target, asker, overrides, mac, vlan));
+        Ok(())
+    }
+
+    fn take_advertisement(&mut self, link: &Link, advertisement: Advertisement) -> Taken {
+        self.counters.advertisements += 1;
+        let target = IpAddr::V6(advertisement.target);
+        if advertisement.mac == Some(self.config.mac) {
+            return Err(Refusal::Ourselves);
+        }
+        if let Some(at) = self.own_in(link, target) {
+            self.conflict(at, advertisement.mac.unwrap_or(link.source));
+            return Ok(());
+        }
+        let key = Key {
+            vlan: link.vlan,
+            address: target,
+        };
+        let is_ours = self
+            .own_in(link, advertisement.destination.into())
+            .is_some();
+        let answers = advertisement.solicited && is_ours && link.destination == self.config.mac;
+        // Without the option it is about the MAC that was asked (RFC 4861, 7.2.5).
+        let known = self.table.get(key).and_then(|entry| entry.usable_mac());
+        let mac = advertisement.mac.or(known).ok_or(Refusal::Unasked)?;
+        self.heard(key, mac, answers)
+    }
+
+    fn take_echo(&mut self, link: &Link, echo: &Echo<'_>) -> Taken {
+        self.counters.echo_requests += 1;
+        let at = self.own_in(link, echo.destination);
+        let at = at.filter(|&at| self.own[at].claim().serves());
+        let at = at.ok_or(Refusal::Address)?;
+        if link.destination != self.config.mac {
+            return Err(Refusal::Elsewhere);
+        }
+        if self.own_in(link, echo.source).is_some() {
+            return Err(Refusal::Ourselves);
+        }
+        if !self.outbox.has_room(Share::Echo) || self.echoes.take(self.now).is_err() {
+            self.counters.unanswered += 1;
+            return Ok(());
+        }
+        let vlan = self.own[at].interface.vlan;
+        match echo.answer(self.config.mac, link.source, vlan) {
+            Some(frame) => {
+                self.counters.echoed += 1;
+                self.send(frame);
+            }
+            None => self.counters.unanswered += 1,
+        }
+        Ok(())
+    }
+
+    fn take_query(&mut self, link: &Link, query: Query) -> Taken {
+        self.counters.queries += 1;
+        let asked = |group: Ipv6Addr| query.group.is_unspecified() || query.group == group;
+        let concerns = |own: &Own| match own.address() {
+            IpAddr::V6(address) => {
+                own.interface.vlan_id() == link.vlan && asked(solicited_node(address))
+            }
+            IpAddr::V4(_) => false,
+        };
+        if !self.own.iter().any(concerns) {
+            return Err(Refusal::Address);
+        }
+        let membership = self.memberships.entry(link.vlan).or_default();
+        membership.query(query.within, self.now, &mut self.draw);
+        let due = membership.due();
+        self.wake_at(due);
+        Ok(())
+    }
+
+    /// Which of our addresses this is, in the VLAN of a frame.
+    fn own_in(&self, link: &Link, address: IpAddr) -> Option<usize> {
+        let is_it = |own: &Own| own.address() == address && own.interface.vlan_id() == link.vlan;
+        self.own.iter().position(is_it)
+    }
+
+    /// Answers who asks for us, if that is not too much.
+    fn answer_with(&mut self, emit: impl FnOnce(Mac) -> Vec<u8>) {
+        if self.outbox.has_room(Share::Answer) && self.answers.take(self.now).is_ok() {
+            self.counters.answered += 1;
+            self.send(emit(self.config.mac));
+        } else {
+            self.counters.unanswered += 1;
+        }
+    }
+
+    /// Somebody else uses an address of ours.
+    fn conflict(&mut self, at: usize, mac: Mac) {
+        self.counters.conflicts += 1;
+        let interface = self.own[at].interface;
+        let verdict = self.own[at].conflict(self.now);
+        if verdict == Verdict::Nothing {
+            return;
+        }
+        self.tell(Event::Duplicate {
+            address: interface.address,
+            vlan: interface.vlan_id(),
+            mac,
+            detecting: verdict == Verdict::Lost,
+        });
+        match verdict {
+            Verdict::Defend => {
+                self.counters.defended += 1;
+                self.announce(interface.address, interface.vlan);
+            }
+            Verdict::Lost | Verdict::Nothing => self.forget_unserved(),
+        }
+    }
+
+    /// A neighbour has said its MAC, or somebody has in its name: in answer to a question of ours, or by itself.
+    fn heard(&mut self, key: Key, mac: Mac, answers: bool) -> Taken {
+        if self.statics.contains_key(&key.address) {
+            return Err(Refusal::Unasked);
+        }
+        let entry = self.table.get_mut(key).ok_or(Refusal::Unasked)?;
+        let known = entry.mac;
+        match entry.state() {
+            State::Incomplete => {
+                entry.mac = Some(mac);
+                let step = if answers {
+                    Step::Answered
+                } else {
+                    Step::Hinted
+                };
+                self.step(key, step, Reason::NoAnswer);
+                self.tell_found(key, known, mac);
+            }
+            State::Unreachable => {
+                self.step(key, Step::Hinted, Reason::NoAnswer);
+            }
+            State::Reachable | State::Stale | State::Delay | State::Probe => {
+                if known != Some(mac) {
+                    self.contradicted(key);
+                } else if answers {
+                    // What was not asked proves nothing: only `Probe` steps on.
+                    self.step(key, Step::Answered, Reason::NoAnswer);
+                }
+            }
+            State::Absent => {}
+        }
+        Ok(())
+    }
+
+    /// Somebody has said another MAC than a neighbour has. It is asked at the one it has: at once, or when it has been reachable for a second.
+    fn contradicted(&mut self, key: Key) {
+        self.counters.contradicted += 1;
+        let Some(entry) = self.table.get_mut(key) else {
+            return;
+        };
+        let soonest = entry.since + RETRANS_TIMER;
+        if entry.state() == State::Reachable && self.now < soonest {
+            entry.suspect = true;
+            entry.due = Some(soonest);
+            self.wake_at(Some(soonest));
+        } else {
+            self.step(key, Step::Contradicted, Reason::NoAnswer);
+            self.ask_if_due(key);
+        }
+    }
+
+    /// A neighbour that all were asked for has a MAC.
+    fn tell_found(&mut self, key: Key, known: Option<Mac>, mac: Mac) {
+        let Key { vlan, address } = key;
+        if let Some(old) = known.filter(|&old| old != mac) {
+            self.counters.moved += 1;
+            self.tell(Event::Moved {
+                address,
+                vlan,
+                old,
+                new: mac,
+            });
+        }
+        self.tell(Event::Resolved { address, vlan, mac });
+    }
+}

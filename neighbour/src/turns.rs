@@ -1,0 +1,210 @@
+//! What time brings: questions, detection and announcements, reports.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use crate::address::Vlan;
+use crate::config::{MAX_MULTICAST_SOLICIT, MAX_UNICAST_SOLICIT, RETRANS_TIMER};
+use crate::event::{Event, Reason};
+use crate::membership::Membership;
+use crate::neighbours::Neighbours;
+use crate::own::{Claim, Todo};
+use crate::state::{State, Step};
+use crate::table::Key;
+use crate::wire::{arp, mld, ndisc};
+
+impl Neighbours {
+    /// Does everything that is due, and finds out what is due next.
+    pub(crate) fn turn(&mut self) {
+        // Groups first: who asks whether an address is taken has to hear the answer (RFC 4862, 5.4.2).
+        let vlans: Vec<Option<u16>> = self.memberships.keys().copied().collect();
+        for vlan in vlans {
+            self.report_if_due(vlan);
+        }
+        for at in 0..self.own.len() {
+            while let Some(todo) = self.own[at].turn(self.now, &mut self.draw) {
+                self.act(at, todo);
+            }
+        }
+        for key in self.table.due_at(self.now) {
+            self.ask_if_due(key);
+        }
+        self.memberships
+            .retain(|_, membership| membership.due().is_some());
+        let own = self.own.iter().filter_map(|own| own.due);
+        let reports = self.memberships.values().filter_map(Membership::due);
+        self.due = own.chain(reports).chain(self.table.due()).min();
+    }
+
+    /// Asks for a neighbour, or steps it on, until nothing of it is due.
+    pub(crate) fn ask_if_due(&mut self, key: Key) {
+        while let Some(entry) = self.table.get(key)
+            && entry.due.is_some_and(|due| due <= self.now)
+        {
+            let most = match entry.state() {
+                State::Incomplete => MAX_MULTICAST_SOLICIT,
+                State::Probe => MAX_UNICAST_SOLICIT,
+                State::Absent
+                | State::Reachable
+                | State::Stale
+                | State::Delay
+                | State::Unreachable => 0,
+            };
+            if entry.suspect {
+                self.step(key, Step::Contradicted, Reason::NoAnswer);
+            } else if entry.tries >= most {
+                self.step(key, Step::Elapsed, Reason::NoAnswer);
+            } else {
+                self.ask(key);
+            }
+        }
+    }
+
+    /// Asks once: who has a MAC to be asked at alone, or else all.
+    fn ask(&mut self, key: Key) {
+        let Some(entry) = self.table.get(key) else {
+            return;
+        };
+        let to = entry.usable_mac();
+        let Some((source, vlan)) = self
+            .asker(key, entry.asker)
+            .map(|own| (own.address(), own.interface.vlan))
+        else {
+            // An optimistic address waits until it is ours (RFC 4429, 3.2).
+            self.put_off(key, None);
+            return;
+        };
+        if let Err(later) = self.asks.take(self.now) {
+            self.counters.asks_put_off += 1;
+            self.put_off(key, Some(later));
+            return;
+        }
+        if let Some(entry) = self.table.get_mut(key) {
+            entry.tries += 1;
+        }
+        self.put_off(key, Some(self.now + RETRANS_TIMER));
+        let mac = self.config.mac;
+        let frame = match (source, key.address) {
+            (IpAddr::V4(sender), IpAddr::V4(target)) => {
+                let ask = arp::Out {
+                    reply: false,
+                    sender,
+                    to,
+                    target,
+                };
+                ask.emit(mac, vlan)
+            }
+            (IpAddr::V6(source), IpAddr::V6(target)) => ndisc::ask(source, target, to, mac, vlan),
+            _ => unreachable!("who asks is of the family of whom it asks for"),
+        };
+        match to {
+            Some(_) => self.counters.asked_one += 1,
+            None => self.counters.asked_all += 1,
+        }
+        self.send(frame);
+    }
+
+    fn put_off(&mut self, key: Key, due: Option<Duration>) {
+        if let Some(entry) = self.table.get_mut(key) {
+            entry.due = due;
+        }
+        self.wake_at(due);
+    }
+
+    /// What an address of ours has to do.
+    fn act(&mut self, at: usize, todo: Todo) {
+        let interface = self.own[at].interface;
+        let mac = self.config.mac;
+        match todo {
+            Todo::Probe => {
+                let frame = match interface.address {
+                    // RFC 5227, 2.1.1: from nobody, so that no cache is changed.
+                    IpAddr::V4(target) => arp::Out {
+                        reply: false,
+                        sender: Ipv4Addr::UNSPECIFIED,
+                        to: None,
+                        target,
+                    }
+                    .emit(mac, interface.vlan),
+                    IpAddr::V6(target) => {
+                        ndisc::ask(Ipv6Addr::UNSPECIFIED, target, None, mac, interface.vlan)
+                    }
+                };
+                self.counters.probed += 1;
+                self.send(frame);
+            }
+            Todo::Pass => self.wake_askers(interface.vlan_id(), interface.address.is_ipv4()),
+            Todo::Announce { first } => {
+                if first {
+                    self.tell(Event::Announced {
+                        address: interface.address,
+                        vlan: interface.vlan_id(),
+                    });
+                }
+                self.counters.announced += 1;
+                self.announce(interface.address, interface.vlan);
+            }
+        }
+    }
+
+    /// Tells all that an address is ours: an ARP request for it (RFC 5227, 2.3), or an advertisement to all nodes that overrides (RFC 4861, 7.2.6).
+    pub(crate) fn announce(&mut self, address: IpAddr, vlan: Option<Vlan>) {
+        let mac = self.config.mac;
+        let frame = match address {
+            IpAddr::V4(address) => arp::Out {
+                reply: false,
+                sender: address,
+                to: None,
+                target: address,
+            }
+            .emit(mac, vlan),
+            IpAddr::V6(address) => ndisc::say(address, None, true, mac, vlan),
+        };
+        self.send(frame);
+    }
+
+    /// An address of ours may ask now: what waits for one is asked.
+    fn wake_askers(&mut self, vlan: Option<u16>, v4: bool) {
+        let now = self.now;
+        for (key, entry) in self.table.iter_mut() {
+            let waits = entry.state().is_asking() && entry.due.is_none();
+            if waits && key.vlan == vlan && key.address.is_ipv4() == v4 {
+                entry.due = Some(now);
+            }
+        }
+    }
+
+    /// Tells routers and switches of a VLAN what we listen to, if it is time.
+    fn report_if_due(&mut self, vlan: Option<u16>) {
+        let groups = self.all_groups().into_iter();
+        let groups = groups.filter(|&(at, _)| at == vlan).map(|(_, group)| group);
+        let Some(membership) = self.memberships.get_mut(&vlan) else {
+            return;
+        };
+        let records = membership.turn(groups, self.now, &mut self.draw);
+        if records.is_empty() {
+            return;
+        }
+        // RFC 3810, 5.2.13: from a link-local address that is ours for good, or from none.
+        let in_vlan = self
+            .own
+            .iter()
+            .filter(|own| own.interface.vlan_id() == vlan);
+        let mut ours = in_vlan
+            .clone()
+            .filter(|own| own.claim() == Claim::Preferred);
+        let source = ours.find_map(|own| match own.address() {
+            IpAddr::V6(address) => address.is_unicast_link_local().then_some(address),
+            IpAddr::V4(_) => None,
+        });
+        let tag = in_vlan.clone().find_map(|own| own.interface.vlan);
+        // After the last address has gone, a VLAN's priority is not known any more.
+        let tag = tag.or(vlan.map(|id| Vlan { id, priority: 0 }));
+        let source = source.unwrap_or(Ipv6Addr::UNSPECIFIED);
+        for records in records.chunks(mld::MOST_RECORDS) {
+            let frame = mld::report(source, records, self.config.mac, tag);
+            self.counters.reported += 1;
+            self.send(frame);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Ethernet frames, with a tag of 802.1Q or without.
+
+use smoltcp::wire::{EthernetAddress, EthernetFrame, EthernetProtocol};
+
+use crate::address::{Mac, Vlan};
+use crate::counters::Refusal;
+
+const HEADER_BYTES: usize = 14;
+const TAG_BYTES: usize = 4;
+/// Without the FCS, which is the adapter's (IEEE 802.3, 4.4.2).
+const LEAST_BYTES: usize = 60;
+/// The longest frame of ours, in bytes: header, tag and a packet of 1,500, without FCS.
+pub const MOST_FRAME_BYTES: usize = HEADER_BYTES + TAG_BYTES + MOST_PAYLOAD_BYTES;
+/// The longest packet in it.
+pub(crate) const MOST_PAYLOAD_BYTES: usize = 1_500;
+/// A customer's tag (IEEE 802.1Q, 9.4). Others, and a second one, are not taken.
+const TAG_PROTOCOL: u16 = 0x8100;
+
+/// Where a frame comes from, and for whom it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) source: Mac,
+    pub(crate) destination: Mac,
+    /// A tag with VLAN 0 says a priority only (IEEE 802.1Q, table 9-2).
+    pub(crate) vlan: Option<u16>,
+    pub(crate) protocol: EthernetProtocol,
+}
+
+/// The header of a frame, and what is behind it.
+pub(crate) fn parse(bytes: &[u8]) -> Result<(Link, &[u8]), Refusal> {
+    let frame = EthernetFrame::new_checked(bytes).map_err(|_| Refusal::Malformed)?;
+    let mut link = Link {
+        source: frame.src_addr().0,
+        destination: frame.dst_addr().0,
+        vlan: None,
+        protocol: frame.ethertype(),
+    };
+    let mut payload = frame.payload();
+    if link.protocol == EthernetProtocol::Unknown(TAG_PROTOCOL) {
+        let (tag, behind) = payload
+            .split_first_chunk::<TAG_BYTES>()
+            .ok_or(Refusal::Malformed)?;
+        let [control_high, control_low, high, low] = *tag;
+        let id = u16::from_be_bytes([control_high & 0x0f, control_low]);
+        link.vlan = (id != 0).then_some(id);
+        link.protocol = u16::from_be_bytes([high, low]).into();
+        payload = behind;
+    }
+    Ok((link, payload))
+}
+
+/// A frame from us, whose payload of `bytes` bytes `write` writes.
+pub(crate) fn emit(
+    (source, destination): (Mac, Mac),
+    vlan: Option<Vlan>,
+    protocol: EthernetProtocol,
+    bytes: usize,
+    write: impl FnOnce(&mut [u8]),
+) -> Vec<u8> {
+    let start = HEADER_BYTES + vlan.map_or(0, |_| TAG_BYTES);
+    let mut frame = vec![0; (start + bytes).max(LEAST_BYTES)];
+    write(&mut frame[start..start + bytes]);
+    let outer = vlan.map_or(protocol, |_| EthernetProtocol::Unknown(TAG_PROTOCOL));
+    let mut header = EthernetFrame::new_unchecked(&mut frame[..]);
+    header.set_src_addr(EthernetAddress(source));
+    header.set_dst_addr(EthernetAddress(destination));
+    header.set_ethertype(outer);
+    if let Some(Vlan { id, priority }) = vlan {
+        let control = u16::from(priority) << 13 | id;
+        let tag = &mut header.payload_mut()[..TAG_BYTES];
+        tag[..2].copy_from_slice(&control.to_be_bytes());
+        tag[2..].copy_from_slice(&u16::from(protocol).to_be_bytes());
+    }
+    frame
+}

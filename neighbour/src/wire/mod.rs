@@ -1,0 +1,93 @@
+//! Frames: what they say, and how ours are written.
+//!
+//! [`ethernet`] finds whom a frame is for, [`parse`] what it says, with every check that needs no state; the other files write. smoltcp's
+//! wire layer knows the fields and the checksums; what a field has to hold is said here.
+//!
+//! What is read comes from strangers. Lengths are checked before anything is read, nothing is kept, and nothing is allocated.
+
+pub(crate) mod arp;
+pub(crate) mod echo;
+pub(crate) mod ethernet;
+pub(crate) mod ipv4;
+pub(crate) mod ipv6;
+pub(crate) mod mld;
+pub(crate) mod ndisc;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use smoltcp::wire::EthernetProtocol;
+
+use crate::address::Mac;
+use crate::counters::Refusal;
+use ethernet::Link;
+
+/// What a frame says that concerns us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Message<'a> {
+    Arp(Arp),
+    Solicitation(Solicitation),
+    Advertisement(Advertisement),
+    Echo(Echo<'a>),
+    Query(Query),
+}
+
+/// An ARP packet for IPv4 on Ethernet (RFC 826).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arp {
+    /// Whether it is a reply; if not, a request.
+    pub(crate) reply: bool,
+    pub(crate) sender_mac: Mac,
+    /// 0.0.0.0 in a probe (RFC 5227, 2.1.1).
+    pub(crate) sender: Ipv4Addr,
+    pub(crate) target: Ipv4Addr,
+}
+
+/// A valid neighbour solicitation (RFC 4861, 7.1.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Solicitation {
+    /// Unspecified if it detects duplicates.
+    pub(crate) source: Ipv6Addr,
+    pub(crate) target: Ipv6Addr,
+    /// The source link-layer address option.
+    pub(crate) mac: Option<Mac>,
+}
+
+/// A valid neighbour advertisement (RFC 4861, 7.1.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Advertisement {
+    pub(crate) destination: Ipv6Addr,
+    pub(crate) target: Ipv6Addr,
+    pub(crate) solicited: bool,
+    /// The target link-layer address option.
+    pub(crate) mac: Option<Mac>,
+}
+
+/// An echo request to one node (RFC 792; RFC 4443, 4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Echo<'a> {
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
+    pub(crate) identifier: u16,
+    pub(crate) sequence: u16,
+    pub(crate) data: &'a [u8],
+}
+
+/// A query of MLDv2 for one group, or for all (RFC 3810, 5.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Query {
+    /// Unspecified: all groups.
+    pub(crate) group: Ipv6Addr,
+    /// Within which to answer.
+    pub(crate) within: Duration,
+}
+
+/// What the payload of a frame says.
+pub(crate) fn parse<'a>(link: &Link, payload: &'a [u8]) -> Result<Message<'a>, Refusal> {
+    match link.protocol {
+        EthernetProtocol::Arp => arp::parse(payload).map(Message::Arp),
+        EthernetProtocol::Ipv4 => ipv4::parse(payload).map(Message::Echo),
+        EthernetProtocol::Ipv6 => ipv6::parse(payload),
+        EthernetProtocol::Unknown(_) => Err(Refusal::Kind),
+    }
+}
