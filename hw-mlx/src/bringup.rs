@@ -69,8 +69,8 @@ const CONTROL_VECTORS: usize = 1;
 const CONTROL_EVENTS: u32 = 32;
 const LOG_ASYNC_ENTRIES: u32 = 12;
 const LOG_COMPLETION_ENTRIES: u32 = 14;
-/// Completion queues that belong to no instance: QP1's.
-const SHARED_COMPLETIONS: u32 = 1;
+/// Completion queues that belong to no instance: QP1's and the Ethernet port's.
+const SHARED_COMPLETIONS: u32 = 2;
 
 /// QUERY_PAGES op_mod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -447,7 +447,7 @@ fn wanted_general(general: &Page<CmdHcaCap>, config: &HcaConfig) -> CmdHcaCap {
     wanted
 }
 
-fn query_page<T: FromBytes>(
+pub(crate) fn query_page<T: FromBytes>(
     control: &mut impl Commands,
     kind: CapType,
 ) -> Result<Page<T>, CmdError> {

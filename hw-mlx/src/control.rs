@@ -706,7 +706,7 @@ pub(crate) struct Objects {
 }
 
 /// Kind, what makes one, what destroys one.
-const KINDS: [(&str, Opcode, Opcode); 12] = [
+const KINDS: [(&str, Opcode, Opcode); 18] = [
     ("mkey", Opcode::CREATE_MKEY, Opcode::DESTROY_MKEY),
     ("EQ", Opcode::CREATE_EQ, Opcode::DESTROY_EQ),
     ("CQ", Opcode::CREATE_CQ, Opcode::DESTROY_CQ),
@@ -730,6 +730,20 @@ const KINDS: [(&str, Opcode, Opcode); 12] = [
         "multicast attachment",
         Opcode::ATTACH_TO_MCG,
         Opcode::DETACH_FROM_MCG,
+    ),
+    ("TIS", Opcode::CREATE_TIS, Opcode::DESTROY_TIS),
+    ("TIR", Opcode::CREATE_TIR, Opcode::DESTROY_TIR),
+    ("SQ", Opcode::CREATE_SQ, Opcode::DESTROY_SQ),
+    ("RQ", Opcode::CREATE_RQ, Opcode::DESTROY_RQ),
+    (
+        "flow table",
+        Opcode::CREATE_FLOW_TABLE,
+        Opcode::DESTROY_FLOW_TABLE,
+    ),
+    (
+        "flow group",
+        Opcode::CREATE_FLOW_GROUP,
+        Opcode::DESTROY_FLOW_GROUP,
     ),
 ];
 

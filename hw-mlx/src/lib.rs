@@ -41,6 +41,7 @@ pub mod cq;
 pub mod device;
 mod eq;
 pub mod error;
+pub mod ethernet;
 pub mod event;
 pub mod gid;
 pub mod gsi;

@@ -44,8 +44,9 @@ const ROCE_BYTES: u32 = 96;
 /// MTU of a port that does not say.
 const USUAL_MTU: u32 = 1500 + FRAME_BYTES;
 const VPORT_UP: u32 = 1;
-/// `allowed_list_type`: unicast addresses.
+/// `allowed_list_type`: unicast addresses, multicast addresses.
 const LIST_UNICAST: u32 = 0;
+const LIST_MULTICAST: u32 = 1;
 /// Our place in the forwarding table.
 const L2_INDEX: u32 = 0;
 
@@ -137,7 +138,7 @@ pub(crate) fn announce(
     caps: &Caps,
     macs: &[[u8; 6]],
 ) -> Result<(), MlxError> {
-    write_unicast_list(control, macs)?;
+    write_list(control, LIST_UNICAST, macs)?;
     let kept = read_unicast_list(control, caps)?;
     if kept != macs {
         return Err(MlxError::Announced {
@@ -150,16 +151,22 @@ pub(crate) fn announce(
 
 /// Empties the list, so that the e-switch forgets us at once.
 pub(crate) fn withdraw(control: &mut impl Commands) -> Result<(), CmdError> {
-    write_unicast_list(control, &[])
+    write_list(control, LIST_UNICAST, &[])
 }
 
-fn write_unicast_list(control: &mut impl Commands, macs: &[[u8; 6]]) -> Result<(), CmdError> {
+/// Makes the vport's list of multicast addresses `macs` and nothing else: from it the manager of the e-switch leads frames to them here
+/// too. The broadcast address is one of them (Linux `en_fs.c` `mlx5e_fill_addr_array`).
+pub(crate) fn hear(control: &mut impl Commands, macs: &[[u8; 6]]) -> Result<(), CmdError> {
+    write_list(control, LIST_MULTICAST, macs)
+}
+
+fn write_list(control: &mut impl Commands, kind: u32, macs: &[[u8; 6]]) -> Result<(), CmdError> {
     let mut input = ModifyNicVportContextIn::new();
     input.field_select_mut().set_addresses_list(true);
     input
         .nic_vport_context_mut()
-        .set_allowed_list_type(LIST_UNICAST)
-        // One MAC, or none.
+        .set_allowed_list_type(kind)
+        // A handful.
         .set_allowed_list_size(u32::try_from(macs.len()).unwrap_or(u32::MAX));
     let mut list = Vec::with_capacity(macs.len() * MacAddress::SIZE);
     for mac in macs {

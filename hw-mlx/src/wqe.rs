@@ -13,7 +13,7 @@
 //! Absent on purpose: WQE signatures (`wq_signature` is never set, the signature byte stays 0) and
 //! zero-length data units, which the device would read as 2 GiB.
 
-use mlx_prm::WqeOpcode;
+use mlx_prm::{EthSeg, WqeOpcode};
 use zerocopy::big_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -194,6 +194,24 @@ impl AddressVector {
             Unit::new(gid_high, gid_low),
         ]
     }
+}
+
+/// The Ethernet segment of a frame whose first bytes these are, and the units that hold those of them for which the segment has no room
+/// (`struct mlx5_wqe_eth_seg` in Linux include/linux/mlx5/qp.h).
+pub fn ethernet(inline: &[u8]) -> (Unit, impl ExactSizeIterator<Item = Unit>) {
+    let (start, more) = inline.split_at(inline.len().min(EthSeg::INLINE_BYTES));
+    let mut segment = EthSeg::new();
+    // CAST: a WQE is shorter than 1,024 bytes.
+    #[expect(clippy::cast_possible_truncation, reason = "a WQE is shorter")]
+    segment.set_inline_hdr_sz(inline.len() as u16);
+    let mut bytes = *segment.as_array();
+    bytes[UNIT_BYTES - EthSeg::INLINE_BYTES..][..start.len()].copy_from_slice(start);
+    let units = more.chunks(UNIT_BYTES).map(|chunk| {
+        let mut unit = [0; UNIT_BYTES];
+        unit[..chunk.len()].copy_from_slice(chunk);
+        Unit::from_bytes(unit)
+    });
+    (Unit::from_bytes(bytes), units)
 }
 
 /// The four bytes before inline data: bit 31, and the length in bits 9:0.

@@ -180,6 +180,11 @@ layout! {
     }
 }
 
+impl EthSeg {
+    /// Bytes of inline headers that the segment has room for; the others follow it.
+    pub const INLINE_BYTES: usize = 2;
+}
+
 /// Memory key context segment of a UMR WQE: the context itself.
 pub type MkeySeg = super::Mkc;
 

@@ -488,6 +488,47 @@ impl SendQueue {
         Ok(())
     }
 
+    /// Posts an Ethernet frame: the queue is one of an Ethernet port. `inline` are its first bytes, `rest` the others, if there are.
+    ///
+    /// # Errors
+    /// [`QueueFull`] when `max_requests` are outstanding; nothing was written.
+    ///
+    /// # Panics
+    /// When the queue's WQEs are too small.
+    pub fn post_frame(
+        &mut self,
+        inline: &[u8],
+        rest: Option<DataSegment>,
+        cookie: u64,
+    ) -> Result<(), QueueFull> {
+        /// Control and Ethernet segment.
+        const HEAD: usize = 2;
+        let (beside, units) = wqe::ethernet(inline);
+        let all = HEAD + units.len() + usize::from(rest.is_some());
+        // PANIC: our own callers only.
+        assert!(
+            all <= self.max_units,
+            "a frame's WQE of {all} units where {} fit",
+            self.max_units
+        );
+        if self.is_full() {
+            return Err(QueueFull);
+        }
+        self.store(1, beside);
+        for (at, unit) in units.enumerate() {
+            self.store(HEAD + at, unit);
+        }
+        if let Some(rest) = rest {
+            self.store(
+                all - 1,
+                wqe::data(rest.bytes, rest.lmr_context, rest.address),
+            );
+        }
+        let bytes = rest.map_or(0, |rest| rest.bytes);
+        self.commit(RequestOp::Send, all, bytes, cookie, RequestFlags::NONE);
+        Ok(())
+    }
+
     /// Posts the bind of a window and what keeps later requests behind it. Returns the window's new key.
     ///
     /// # Errors

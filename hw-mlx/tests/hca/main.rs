@@ -7,6 +7,7 @@ mod bringup_sim;
 mod commands;
 mod datapath;
 mod double;
+mod ethernet;
 mod health;
 mod instances;
 mod profiles;

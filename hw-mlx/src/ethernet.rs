@@ -1,0 +1,527 @@
+//! The function's Ethernet port: what a network asks of a station before RDMA begins (ARP, neighbour discovery, echo).
+//!
+//! A send queue sends whole frames through a TIS; a receive queue gets from a TIR what [`steering`] leads there, which is only
+//! what a station has to hear. RDMA traffic never comes this way. Both queues report to one completion queue, on the event queue that
+//! all instances share, as QP1's does.
+//!
+//! ```text
+//!   frame -> send queue -> TIS -> port -> flow table -> TIR -> receive queue -> frame
+//! ```
+//!
+//! Frames are copied: into a slot of ours before they are sent, out of one when they have arrived. There are few, and they are
+//! short. The first bytes of a frame stand in the WQE, as many as any setting of `min_wqe_inline_mode` asks for
+//! (Linux `en_tx.c` `mlx5e_calc_min_inline`: up to the transport header).
+//!
+//! A frame of ours carries its VLAN tag as bytes, and the tag of one that arrived is left where it is (`vsd`).
+//!
+//! An error entry means that the queue is in error. Both are then taken through RESET to READY again, and what was in flight is lost, as
+//! frames may be ([`Ethernet::repair`]).
+//!
+//! What a function may not have (no Ethernet queues, no flow tables, an InfiniBand port) it does without: [`Ethernet::why_not`] says why.
+
+mod objects;
+mod steering;
+
+use dat_core::provider::{CompletionEntry, CompletionQueue, DataSegment, QueueFull};
+use dat_core::types::{DtoStatus, MemPrivFlags};
+use driver::{DmaArena, DmaBuffer};
+use mlx_prm::{
+    AllocPdIn, AllocTransportDomainIn, CapType, CqeOpcode, CreateRqIn, CreateSqIn, CreateTirIn,
+    CreateTisIn, EthOffloadCaps, ModifyRqIn, ModifySqIn, QueryNicVportContextIn, Wq,
+};
+
+use self::objects::{Object, Objects};
+use crate::caps::{self, Caps};
+use crate::cq::{Cq, Cqe};
+use crate::device::Hca;
+use crate::error::{CmdError, MlxError};
+use crate::mkey::KeyRequest;
+use crate::qp::{RecvQueue, RecvSizes, SendQueue, SendSizes};
+use crate::ring::{Lent, RingMemory};
+use crate::uar::Doorbells;
+use crate::vport;
+
+/// Frames that may be on their way out.
+const SENDS: u32 = 64;
+/// Frames that may arrive before somebody looks.
+const RECEIVES: u32 = 64;
+/// Bytes of a frame that stand in its WQE: two in the Ethernet segment and five units. More than Ethernet, VLAN, IPv6 and TCP
+/// headers together.
+const INLINE: usize = 2 + 5 * 16;
+/// Segments that a send WQE has room for beside its control segment and a remote address: Ethernet segment, five units of inline bytes,
+/// a data segment, in two blocks.
+const SEND_SEGMENTS: u32 = 6;
+/// Bytes of the longest frame we send, without its check sequence: an MTU of 1500 and a VLAN tag.
+pub const SEND_BYTES: usize = 1518;
+/// Bytes between send slots.
+const SEND_SLOT: usize = 1536;
+/// States of queues.
+const RESET: u32 = 0;
+const READY: u32 = 1;
+const ERROR: u32 = 3;
+/// `wq_type` of a ring.
+const CYCLIC: u32 = 1;
+/// The address of everybody on the link.
+pub const BROADCAST: [u8; 6] = [0xff; 6];
+/// `wqe_inline_mode`: the vport's context says how much has to be inline.
+const INLINE_BY_VPORT: u32 = 1;
+/// Slots begin at multiples of this.
+const SLOT_ALIGN: usize = 64;
+
+/// The Ethernet port of a function.
+pub struct Ethernet {
+    cq: Cq,
+    send: SendQueue,
+    recv: RecvQueue,
+    numbers: Numbers,
+    /// Everything that the device has for it beside the completion queue.
+    objects: Objects,
+    memory: Lent<Memory>,
+    free_sends: Vec<u32>,
+    /// Addresses of groups that the vport lets through.
+    groups: Vec<[u8; 6]>,
+    /// Where a frame that arrived is copied to.
+    frame: Vec<u8>,
+    armed: bool,
+    broken: bool,
+}
+
+/// What the device may read and write.
+#[derive(Debug)]
+struct Memory {
+    send: RingMemory,
+    recv: RingMemory,
+    /// Send slots, then receive slots.
+    slots: DmaBuffer,
+    /// Bytes between receive slots: of the longest frame that the port lets through.
+    recv_slot: usize,
+}
+
+/// What the device calls its objects.
+#[derive(Clone, Copy, Debug)]
+struct Numbers {
+    sqn: u32,
+    rqn: u32,
+    lkey: u32,
+}
+
+impl Memory {
+    fn alloc(arena: &DmaArena, sizes: &Sizes, port_bytes: u32) -> Result<Self, MlxError> {
+        // CAST: bytes of a frame.
+        let recv_slot = (port_bytes as usize)
+            .max(SEND_SLOT)
+            .next_multiple_of(SLOT_ALIGN);
+        let slots = SENDS as usize * SEND_SLOT + RECEIVES as usize * recv_slot;
+        Ok(Self {
+            send: RingMemory::alloc(arena, sizes.send.bytes())?,
+            recv: RingMemory::alloc(arena, sizes.recv.bytes())?,
+            slots: arena.alloc(slots, SLOT_ALIGN)?,
+            recv_slot,
+        })
+    }
+
+    fn recv_offset(&self, slot: u32) -> usize {
+        SENDS as usize * SEND_SLOT + slot as usize * self.recv_slot
+    }
+
+    fn segment(&self, lkey: u32, offset: usize, bytes: usize) -> DataSegment {
+        DataSegment {
+            lmr_context: lkey,
+            address: self.slots.address() + offset as u64,
+            // PANIC: a slot is as long as a frame.
+            bytes: u32::try_from(bytes).expect("a slot's size"),
+        }
+    }
+}
+
+struct Sizes {
+    send: SendSizes,
+    recv: RecvSizes,
+}
+
+impl Sizes {
+    fn new() -> Self {
+        // PANIC: constants.
+        Self {
+            send: SendSizes::new(SENDS, SEND_SEGMENTS, 0).expect("a short ring"),
+            recv: RecvSizes::new(RECEIVES, 1).expect("a short ring"),
+        }
+    }
+}
+
+impl Ethernet {
+    /// Why a function has no Ethernet port for us; `None`: it has one.
+    #[must_use]
+    pub fn why_not(caps: &Caps) -> Option<&'static str> {
+        let general = caps.general();
+        [
+            (general.eth_net_offloads(), "eth_net_offloads is 0"),
+            (general.nic_flow_table(), "nic_flow_table is 0"),
+        ]
+        .into_iter()
+        .find_map(|(has, why)| (!has).then_some(why))
+    }
+
+    /// Makes the queues, and leads to them what a station has to hear. What was made before a failure is destroyed again.
+    ///
+    /// # Errors
+    /// No memory, or device refusal.
+    pub fn create(hca: &mut Hca, doorbells: &Doorbells) -> Result<Self, MlxError> {
+        let sizes = Sizes::new();
+        let memory = Memory::alloc(hca.arena(), &sizes, hca.port().mtu)?;
+        // It is every instance's.
+        let eqn = hca.shared_eqn();
+        let mut cq = Cq::create_on(hca, eqn, doorbells, SENDS + RECEIVES)?;
+        let memory = Lent::new(memory, hca.arena().downgrade());
+        let mut objects = Objects::default();
+        let made = make(hca, cq.cqn(), memory.get(), &sizes, &mut objects);
+        let numbers = match made {
+            Ok(numbers) => numbers,
+            Err(error) => {
+                let undone = objects.destroy(hca).and_then(|()| cq.destroy(hca));
+                match undone {
+                    Ok(()) => drop(memory.give_back()),
+                    Err(error) => tracing::warn!(%error, "half an Ethernet port stays"),
+                }
+                return Err(error);
+            }
+        };
+        let Memory {
+            send,
+            recv,
+            recv_slot,
+            ..
+        } = memory.get();
+        let mut ethernet = Self {
+            send: SendQueue::new(
+                sizes.send,
+                &send.ring,
+                0,
+                &send.record,
+                doorbells,
+                numbers.sqn,
+            ),
+            recv: RecvQueue::new(sizes.recv, &recv.ring, &recv.record, numbers.rqn),
+            cq,
+            numbers,
+            objects,
+            frame: vec![0; *recv_slot],
+            memory,
+            free_sends: (0..SENDS).collect(),
+            groups: Vec::new(),
+            armed: false,
+            broken: false,
+        };
+        ethernet.post_all();
+        Ok(ethernet)
+    }
+
+    /// Destroys it.
+    ///
+    /// # Errors
+    /// Device refusal; what could not be destroyed keeps its memory.
+    pub fn destroy(mut self, hca: &mut Hca) -> Result<(), MlxError> {
+        self.hear(hca, &[])?;
+        self.objects.destroy(hca)?;
+        self.cq.destroy(hca)?;
+        drop(self.memory.give_back());
+        Ok(())
+    }
+
+    /// Has frames to these addresses of groups come here, and to no other one. Nothing is heard of before; whoever wants to hear what
+    /// is for everybody names [`BROADCAST`].
+    ///
+    /// # Errors
+    /// Device refusal; it hears what it heard.
+    pub fn hear(&mut self, hca: &mut Hca, groups: &[[u8; 6]]) -> Result<(), MlxError> {
+        if self.groups != groups {
+            vport::hear(hca, groups)?;
+            self.groups = groups.to_vec();
+        }
+        Ok(())
+    }
+
+    /// Number of its completion queue, by which its events come.
+    #[must_use]
+    pub fn cqn(&self) -> u32 {
+        self.cq.cqn()
+    }
+
+    /// The device's numbers of the send queue and the receive queue.
+    #[must_use]
+    pub fn numbers(&self) -> (u32, u32) {
+        (self.numbers.sqn, self.numbers.rqn)
+    }
+
+    /// A completion event named its completion queue.
+    pub(crate) fn notified(&mut self) {
+        self.cq.sequence().count_event();
+        self.armed = false;
+    }
+
+    fn post_all(&mut self) {
+        for slot in 0..RECEIVES {
+            self.post_receive(slot);
+        }
+    }
+
+    fn post_receive(&mut self, slot: u32) {
+        let memory = self.memory.get();
+        let segment = memory.segment(
+            self.numbers.lkey,
+            memory.recv_offset(slot),
+            memory.recv_slot,
+        );
+        let posted = self
+            .recv
+            .post(core::iter::once(segment), u64::from(slot), false);
+        debug_assert!(posted.is_ok(), "as many entries as slots");
+    }
+
+    /// Sends a frame, from destination address to the end of its payload.
+    ///
+    /// # Errors
+    /// [`QueueFull`]: so many are on their way, the queue is broken, or the frame is longer than [`SEND_BYTES`].
+    pub fn send(&mut self, frame: &[u8]) -> Result<(), QueueFull> {
+        if self.broken || frame.len() > SEND_BYTES {
+            return Err(QueueFull);
+        }
+        let slot = self.free_sends.pop().ok_or(QueueFull)?;
+        let memory = self.memory.get();
+        let (inline, rest) = frame.split_at(frame.len().min(INLINE));
+        let offset = slot as usize * SEND_SLOT;
+        memory.slots.write_bytes(offset, rest);
+        let segment =
+            (!rest.is_empty()).then(|| memory.segment(self.numbers.lkey, offset, rest.len()));
+        self.send
+            .post_frame(inline, segment, u64::from(slot))
+            .inspect_err(|_| self.free_sends.push(slot))
+    }
+
+    /// Takes in what completed, and hands over each frame that arrived. Bounded by the rings: what arrives meanwhile waits for the
+    /// next call, which the completion queue asks for.
+    pub fn take_in(&mut self, mut each: impl FnMut(&[u8])) {
+        self.drain(&mut each);
+        if !self.armed && !self.broken {
+            self.armed = true;
+            self.cq.arm(false);
+            self.drain(&mut each);
+        }
+    }
+
+    fn drain(&mut self, each: &mut impl FnMut(&[u8])) {
+        for _ in 0..self.cq.capacity() {
+            let Some(entry) = self.cq.poll() else {
+                return;
+            };
+            self.take(&entry, each);
+        }
+        // There may be more.
+        self.armed = false;
+    }
+
+    fn take(&mut self, entry: &Cqe, each: &mut impl FnMut(&[u8])) {
+        let completion = if entry.is_request() {
+            let failure = (entry.opcode() == CqeOpcode::REQ_ERR).then(|| entry.syndrome());
+            self.send.complete(entry.wqe_counter(), failure)
+        } else {
+            entry
+                .receive_outcome()
+                .and_then(|outcome| self.recv.complete(entry.wqe_counter(), outcome))
+        };
+        let Some(completion) = completion else { return };
+        if completion.status != DtoStatus::Success {
+            let (syndrome, vendor) = completion.detail.syndrome();
+            let text = crate::completion::explain(syndrome, vendor);
+            tracing::warn!(
+                syndrome,
+                vendor,
+                request = completion.request,
+                text,
+                "an Ethernet queue failed"
+            );
+            self.broken = true;
+            return;
+        }
+        // PANIC: cookies are the slots we posted.
+        let slot = u32::try_from(completion.cookie).expect("a slot number");
+        if completion.request {
+            self.free_sends.push(slot);
+            return;
+        }
+        let memory = self.memory.get();
+        let bytes =
+            usize::try_from(completion.transferred).map_or(0, |bytes| bytes.min(memory.recv_slot));
+        let frame = &mut self.frame[..bytes];
+        memory.slots.read_bytes(memory.recv_offset(slot), frame);
+        each(frame);
+        self.post_receive(slot);
+    }
+
+    /// Brings the queues back after one of them broke. Does nothing if none did.
+    ///
+    /// # Errors
+    /// Device refusal; they stay broken.
+    pub fn repair(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
+        if !self.broken {
+            return Ok(());
+        }
+        let Numbers { sqn, rqn, .. } = self.numbers;
+        tracing::warn!(sqn, rqn, "an Ethernet queue broke; both are reset");
+        for from in [READY, ERROR] {
+            // Which of the two each is in, only the device knows.
+            let moved = [
+                send_state(hca, sqn, from, RESET),
+                recv_state(hca, rqn, from, RESET),
+            ];
+            for error in moved
+                .into_iter()
+                .filter_map(Result::err)
+                .filter(|error| error.status().is_none())
+            {
+                return Err(error.into());
+            }
+        }
+        self.cq.clean(|_| true);
+        self.send.reset();
+        self.recv.reset();
+        self.free_sends = (0..SENDS).collect();
+        send_state(hca, sqn, RESET, READY)?;
+        recv_state(hca, rqn, RESET, READY)?;
+        self.post_all();
+        self.broken = false;
+        self.armed = false;
+        Ok(())
+    }
+}
+
+/// Makes what the device has of the port, and notes it in `objects`.
+fn make(
+    hca: &mut Hca,
+    cqn: u32,
+    memory: &Memory,
+    sizes: &Sizes,
+    objects: &mut Objects,
+) -> Result<Numbers, MlxError> {
+    let inline_mode = inline_mode(hca)?;
+    let pd = hca.exec(&AllocPdIn::new())?.pd();
+    objects.add(Object::Pd(pd));
+    let request = KeyRequest {
+        pd,
+        address: memory.slots.address(),
+        bytes: memory.slots.len() as u64,
+        access: MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE,
+        variant: 0,
+    };
+    let (index, lkey) = crate::mkey::create(hca, &request, memory.slots.iova())?;
+    objects.add(Object::Mkey(index));
+    let domain = hca.exec(&AllocTransportDomainIn::new())?.transport_domain();
+    objects.add(Object::TransportDomain(domain));
+
+    let mut input = CreateTisIn::new();
+    input.ctx_mut().set_transport_domain(domain);
+    let tis = hca.exec(&input)?.tisn();
+    objects.add(Object::Tis(tis));
+    let mut input = CreateSqIn::new();
+    let context = input.ctx_mut();
+    context
+        .set_cqn(cqn)
+        .set_flush_in_error_en(true)
+        .set_min_wqe_inline_mode(inline_mode)
+        .set_tis_lst_sz(1)
+        .set_tis_num_0(tis);
+    describe(
+        context.wq_mut(),
+        pd,
+        &memory.send,
+        sizes.send.ring_blocks,
+        crate::wqe::BLOCK_BYTES,
+    );
+    context.wq_mut().set_uar_page(hca.uar_index().get());
+    let sqn = hca.exec_with(&input, &memory.send.pages())?.sqn();
+    objects.add(Object::Sq(sqn));
+    send_state(hca, sqn, RESET, READY)?;
+
+    let mut input = CreateRqIn::new();
+    let context = input.ctx_mut();
+    context
+        .set_cqn(cqn)
+        .set_flush_in_error_en(true)
+        .set_vsd(true);
+    // CAST: bytes of an entry.
+    describe(
+        context.wq_mut(),
+        pd,
+        &memory.recv,
+        sizes.recv.entries,
+        sizes.recv.stride as usize,
+    );
+    let rqn = hca.exec_with(&input, &memory.recv.pages())?.rqn();
+    objects.add(Object::Rq(rqn));
+    recv_state(hca, rqn, RESET, READY)?;
+
+    let mut input = CreateTirIn::new();
+    // Without a bit of `self_lb_block`, which are those of what is let through, our own frames do not come back (Linux
+    // `mlx5e_refresh_tirs`).
+    input
+        .ctx_mut()
+        .set_inline_rqn(rqn)
+        .set_transport_domain(domain);
+    let tir = hca.exec(&input)?.tirn();
+    objects.add(Object::Tir(tir));
+    steering::lead_to(hca, tir, objects)?;
+    Ok(Numbers { sqn, rqn, lkey })
+}
+
+/// What the send queue's context has to say of inline headers: what the vport's does, where that decides (Linux `en_main.c`
+/// `mlx5e_create_sq`).
+fn inline_mode(hca: &mut Hca) -> Result<u32, MlxError> {
+    let page = caps::query_page::<EthOffloadCaps>(hca, CapType::ETHERNET_OFFLOADS)?;
+    if page.current.wqe_inline_mode() != INLINE_BY_VPORT {
+        return Ok(0);
+    }
+    let vport = hca.exec(&QueryNicVportContextIn::new())?;
+    Ok(vport.nic_vport_context().min_wqe_inline_mode())
+}
+
+/// A ring, as a queue's context describes it.
+fn describe(wq: &mut Wq, pd: u32, memory: &RingMemory, entries: u32, stride: usize) {
+    wq.set_wq_type(CYCLIC)
+        .set_pd(pd)
+        .set_dbr_addr(memory.record_address())
+        .set_log_wq_stride(stride.ilog2())
+        .set_log_wq_pg_sz(memory.log_page_size())
+        .set_log_wq_sz(entries.ilog2());
+}
+
+fn send_state(hca: &mut Hca, sqn: u32, from: u32, to: u32) -> Result<(), CmdError> {
+    let mut input = ModifySqIn::new();
+    input
+        .set_sqn(sqn)
+        .set_sq_state(from)
+        .ctx_mut()
+        .set_state(to);
+    hca.exec(&input).map(|_| ())
+}
+
+fn recv_state(hca: &mut Hca, rqn: u32, from: u32, to: u32) -> Result<(), CmdError> {
+    let mut input = ModifyRqIn::new();
+    input
+        .set_rqn(rqn)
+        .set_rq_state(from)
+        .ctx_mut()
+        .set_state(to);
+    hca.exec(&input).map(|_| ())
+}
+
+impl core::fmt::Debug for Ethernet {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Ethernet")
+            .field("numbers", &self.numbers)
+            .field("send", &self.send)
+            .field("recv", &self.recv)
+            .field("cq", &self.cq)
+            .field("broken", &self.broken)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,86 @@
+//! What the device has for an Ethernet port, in the order it was made.
+
+use mlx_prm::{
+    DeallocPdIn, DeallocTransportDomainIn, DeleteFlowTableEntryIn, DestroyFlowGroupIn,
+    DestroyFlowTableIn, DestroyRqIn, DestroySqIn, DestroyTirIn, DestroyTisIn,
+};
+
+use crate::device::Hca;
+use crate::error::{CmdError, MlxError};
+
+/// An object, by the device's number.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Object {
+    Pd(u32),
+    /// By its index.
+    Mkey(u32),
+    TransportDomain(u32),
+    Tis(u32),
+    Sq(u32),
+    Rq(u32),
+    Tir(u32),
+    FlowTable(u32),
+    FlowGroup {
+        table: u32,
+        group: u32,
+    },
+    FlowEntry {
+        table: u32,
+        index: u32,
+    },
+}
+
+/// Objects that stand on earlier ones.
+#[derive(Debug, Default)]
+pub(super) struct Objects(Vec<Object>);
+
+impl Objects {
+    pub(super) fn add(&mut self, object: Object) {
+        self.0.push(object);
+    }
+
+    /// Destroys them, the last one first, up to one that the device keeps.
+    ///
+    /// # Errors
+    /// Device refusal; what is left is still here.
+    pub(super) fn destroy(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
+        while let Some(object) = self.0.last() {
+            object.destroy(hca)?;
+            self.0.pop();
+        }
+        Ok(())
+    }
+}
+
+impl Object {
+    fn destroy(self, hca: &mut Hca) -> Result<(), CmdError> {
+        match self {
+            Self::Pd(pd) => hca.exec(DeallocPdIn::new().set_pd(pd)).map(|_| ()),
+            Self::Mkey(index) => crate::mkey::destroy(hca, index),
+            Self::TransportDomain(domain) => hca
+                .exec(DeallocTransportDomainIn::new().set_transport_domain(domain))
+                .map(|_| ()),
+            Self::Tis(tis) => hca.exec(DestroyTisIn::new().set_tisn(tis)).map(|_| ()),
+            Self::Sq(sqn) => hca.exec(DestroySqIn::new().set_sqn(sqn)).map(|_| ()),
+            Self::Rq(rqn) => hca.exec(DestroyRqIn::new().set_rqn(rqn)).map(|_| ()),
+            Self::Tir(tir) => hca.exec(DestroyTirIn::new().set_tirn(tir)).map(|_| ()),
+            Self::FlowTable(table) => hca
+                .exec(DestroyFlowTableIn::new().set_table_id(table))
+                .map(|_| ()),
+            Self::FlowGroup { table, group } => hca
+                .exec(
+                    DestroyFlowGroupIn::new()
+                        .set_table_id(table)
+                        .set_group_id(group),
+                )
+                .map(|_| ()),
+            Self::FlowEntry { table, index } => hca
+                .exec(
+                    DeleteFlowTableEntryIn::new()
+                        .set_table_id(table)
+                        .set_flow_index(index),
+                )
+                .map(|_| ()),
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The Ethernet port: frames out, frames in, and what becomes of it when the device refuses.
+
+use std::sync::Arc;
+
+use driver::{Device, Function};
+use hw_mlx::ethernet::{BROADCAST, Ethernet, SEND_BYTES};
+use hw_mlx::uar::Doorbells;
+use hw_mlx::{Hca, HcaConfig};
+use hw_sim::{Fault, LinkFaults, Profile, Sim, SimConfig, SimFunction};
+use mlx_prm::{CmdStatus, ModifyRqIn, ModifySqIn};
+
+const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const SOLICITED: [u8; 6] = [0x33, 0x33, 0xff, 0, 0, 1];
+
+struct Station {
+    sim: Sim,
+    function: Arc<SimFunction>,
+    hca: Hca,
+    ethernet: Ethernet,
+}
+
+fn function() -> (Sim, Arc<SimFunction>, Hca) {
+    let sim = Sim::new(SimConfig::default());
+    let function = sim.add_function(Profile::named("sim:a", OURS).ethernet());
+    sim.connect_outside(&function, LinkFaults::NONE);
+    let driver =
+        Function::in_process(Arc::clone(&function) as Arc<dyn Device>).expect("a function");
+    let hca = Hca::open(driver, HcaConfig::new()).expect("bring-up");
+    (sim, function, hca)
+}
+
+impl Station {
+    fn new() -> Self {
+        let (sim, function, mut hca) = function();
+        assert_eq!(Ethernet::why_not(hca.caps()), None);
+        let doorbells = Doorbells::new(hca.uar().clone());
+        let mut ethernet = Ethernet::create(&mut hca, &doorbells).expect("an Ethernet port");
+        ethernet
+            .hear(&mut hca, &[BROADCAST, SOLICITED])
+            .expect("groups");
+        ethernet.take_in(|frame| panic!("{frame:x?} from nowhere"));
+        Self {
+            sim,
+            function,
+            hca,
+            ethernet,
+        }
+    }
+
+    fn arrived(&mut self) -> Vec<Vec<u8>> {
+        self.sim.run_until_idle();
+        let mut frames = Vec::new();
+        self.ethernet.take_in(|frame| frames.push(frame.to_vec()));
+        frames
+    }
+
+    fn close(mut self) {
+        self.ethernet.destroy(&mut self.hca).expect("destroyed");
+        let report = self.hca.close().expect("teardown");
+        assert_eq!(report.objects_left, []);
+        let report = self.sim.report(&self.function);
+        assert!(report.is_clean(), "{report:#?}");
+    }
+}
+
+/// A frame to somebody, as long as the shortest one of Ethernet.
+fn frame(to: [u8; 6], ethertype: u16, protocol: Option<u8>, tag: Option<u16>) -> Vec<u8> {
+    let mut frame = to.to_vec();
+    frame.extend(THEIRS);
+    if let Some(tag) = tag {
+        frame.extend(0x8100_u16.to_be_bytes());
+        frame.extend(tag.to_be_bytes());
+    }
+    frame.extend(ethertype.to_be_bytes());
+    let at = frame.len();
+    frame.resize(at + 60, 0);
+    match ethertype {
+        0x0800 => {
+            frame[at] = 0x45;
+            frame[at + 3] = 60;
+            frame[at + 8] = 64;
+            frame[at + 9] = protocol.expect("a protocol");
+        }
+        0x86dd => {
+            frame[at] = 0x60;
+            frame[at + 5] = 20;
+            frame[at + 6] = protocol.expect("a protocol");
+            frame[at + 7] = 255;
+        }
+        _ => {}
+    }
+    frame
+}
+
+#[test]
+fn what_a_station_has_to_hear_arrives_as_it_was_sent_tagged_or_not_and_nothing_else_does() {
+    let mut station = Station::new();
+    for tag in [None, Some(3 << 13 | 100)] {
+        let heard = [
+            frame(BROADCAST, 0x0806, None, tag),
+            frame(OURS, 0x0806, None, tag),
+            frame(OURS, 0x0800, Some(1), tag),
+            frame(OURS, 0x86dd, Some(58), tag),
+            frame(SOLICITED, 0x86dd, Some(58), tag),
+        ];
+        let unheard = [
+            frame(THEIRS, 0x0806, None, tag),
+            frame(BROADCAST, 0x0800, Some(1), tag),
+            frame(OURS, 0x0800, Some(6), tag),
+            frame(OURS, 0x86dd, Some(6), tag),
+            frame([1, 0, 0x5e, 0, 0, 1], 0x0800, Some(1), tag),
+            frame(OURS, 0x88b5, None, tag),
+        ];
+        for frame in heard.iter().chain(&unheard) {
+            station.sim.deliver(&station.function, frame);
+        }
+        assert_eq!(station.arrived(), heard);
+    }
+    station.close();
+}
+
+#[test]
+fn frames_leave_as_they_were_given_whatever_part_of_them_is_inline() {
+    let mut station = Station::new();
+    let sent: Vec<Vec<u8>> = [60, 81, 82, 83, 98, 99, 100, 1000, SEND_BYTES]
+        .iter()
+        .map(|bytes| {
+            let mut frame = frame(THEIRS, 0x88b5, None, None);
+            frame.extend((0..2000_u32).map(|at| at.to_le_bytes()[0]));
+            frame.truncate(*bytes);
+            frame
+        })
+        .collect();
+    for frame in &sent {
+        station.ethernet.send(frame).expect("room");
+    }
+    station.sim.run_until_idle();
+    assert_eq!(Vec::from(station.sim.take_frames(&station.function)), sent);
+    assert!(station.ethernet.send(&[0; SEND_BYTES + 1]).is_err());
+    station.close();
+}
+
+#[test]
+fn more_frames_than_there_are_slots_go_both_ways() {
+    let mut station = Station::new();
+    let arp = frame(BROADCAST, 0x0806, None, None);
+    for round in 0..300 {
+        station.ethernet.send(&arp).expect("room");
+        station.sim.deliver(&station.function, &arp);
+        assert_eq!(station.arrived(), [arp.as_slice()], "round {round}");
+        assert_eq!(station.sim.take_frames(&station.function).len(), 1);
+    }
+    station.close();
+}
+
+#[test]
+fn a_stranger_that_sends_more_than_there_are_buffers_costs_frames_and_nothing_else() {
+    let mut station = Station::new();
+    let arp = frame(BROADCAST, 0x0806, None, None);
+    for _ in 0..10_000 {
+        station.sim.deliver(&station.function, &arp);
+    }
+    assert_eq!(station.arrived().len(), 64);
+    station.sim.deliver(&station.function, &arp);
+    assert_eq!(station.arrived(), [arp]);
+    station.close();
+}
+
+/// Every command that makes the port is refused once: what was made before it is destroyed again, and the function works.
+#[test]
+fn a_port_that_the_device_refuses_half_way_leaves_nothing_behind() {
+    for spared in 0.. {
+        let (sim, function, mut hca) = function();
+        let fault = Fault::CommandFailure {
+            opcode: None,
+            status: CmdStatus::BAD_RESOURCE.0,
+            syndrome: 0x1234,
+            count: 1,
+        };
+        sim.inject(
+            &function,
+            &Fault::Later {
+                commands: spared,
+                fault: Box::new(fault),
+            },
+        );
+        let doorbells = Doorbells::new(hca.uar().clone());
+        let Err(error) = Ethernet::create(&mut hca, &doorbells) else {
+            assert!(spared > 20, "it takes more than {spared} commands");
+            return;
+        };
+        assert!(
+            error.to_string().contains("0x00001234"),
+            "{spared}: {error}"
+        );
+        let report = hca.close().expect("teardown");
+        assert_eq!(report.objects_left, [], "{spared} commands spared");
+    }
+}
+
+/// A queue in error says so by the entries of what was posted to it.
+#[test]
+fn queues_that_broke_come_back_and_carry_frames() {
+    for which in ["receive", "send"] {
+        let mut station = Station::new();
+        let arp = frame(BROADCAST, 0x0806, None, None);
+        let (sqn, rqn) = station.ethernet.numbers();
+        if which == "receive" {
+            let mut input = ModifyRqIn::new();
+            input.set_rqn(rqn).set_rq_state(1).ctx_mut().set_state(3);
+            station.hca.exec(&input).expect("in error");
+        } else {
+            let mut input = ModifySqIn::new();
+            input.set_sqn(sqn).set_sq_state(1).ctx_mut().set_state(3);
+            station.hca.exec(&input).expect("in error");
+            station.ethernet.send(&arp).expect("room");
+        }
+        assert_eq!(station.arrived(), [[0; 0]; 0], "{which}");
+        station.ethernet.send(&arp).expect_err("broken");
+        station.ethernet.repair(&mut station.hca).expect("repaired");
+        station.ethernet.send(&arp).expect("room");
+        station.sim.deliver(&station.function, &arp);
+        assert_eq!(station.arrived(), [arp.as_slice()], "{which}");
+        assert_eq!(station.sim.take_frames(&station.function).len(), 1);
+        station.close();
+    }
+}
