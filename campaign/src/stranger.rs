@@ -137,7 +137,6 @@ fn parameters(to: Address, service_id: u64) -> ConnectParams<'static> {
         path: Path {
             source_gid_index: 0,
             gid: to.gid,
-            mac: to.mac,
             hop_limit: 64,
             traffic_class: 0,
             flow_label: 0,

@@ -313,7 +313,6 @@ mod tests {
     const PEER: Path = Path {
         source_gid_index: 0,
         gid: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1],
-        mac: [2, 0, 0, 0, 0, 1],
         hop_limit: 64,
         traffic_class: 0,
         flow_label: 0,

@@ -521,15 +521,13 @@ pub struct QueueSizes {
     pub binds: bool,
 }
 
-/// The other end and the path to it.
+/// The other end and the path to it. Which station of the link the packets are given to is the provider's to find out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// Index of our GID that is the source.
     pub source_gid_index: u8,
     /// The peer's GID; an IPv4 address is `::ffff:a.b.c.d`.
     pub gid: [u8; 16],
-    /// The peer's Ethernet address.
-    pub mac: [u8; 6],
     /// IP hop limit.
     pub hop_limit: u8,
     /// IP traffic class.
@@ -621,6 +619,11 @@ pub enum ProviderEvent {
     },
     /// The port went up (true) or down.
     Port(bool),
+    /// Nobody answers for this address: what was to be sent there was not.
+    Unreachable {
+        /// The address, as [`Path::gid`].
+        gid: [u8; 16],
+    },
     /// The device is gone or unusable; every later command fails.
     DeviceDead,
     /// Whoever gave us the device wants it back and waits until it is closed. Until then it works.
@@ -912,19 +915,24 @@ pub trait Provider: Sized {
     fn sync_for_device(&self);
     /// Orders what the device has written into registered memory before later loads.
     fn sync_for_cpu(&self);
-    /// Finds the way to a GID: a link-local one names its MAC, others come from the neighbour table.
+    /// The path to a GID: which of our addresses leads there. Whether somebody is there shows when a datagram is sent.
     ///
     /// # Errors
     /// [`ProviderError::Unreachable`].
-    fn resolve(&self, gid: [u8; 16]) -> Result<Path, ProviderError>;
-    /// Sends one 256-byte management datagram through QP1.
+    fn route(&self, gid: [u8; 16]) -> Result<Path, ProviderError>;
+    /// When [`Provider::progress`] has something to do at the latest, though nothing happens.
+    fn next_timeout(&self) -> Option<Nanos> {
+        None
+    }
+    /// Sends one 256-byte management datagram through QP1. One to a station that is not known yet leaves when it is found; if it is not,
+    /// [`ProviderEvent::Unreachable`] says so.
     ///
     /// # Errors
     /// [`ProviderError::Resources`]: there is no room until something sent before has left, which ends a wait. Device refusal.
     fn send_mad(&mut self, to: &MadAddress, mad: &[u8; 256]) -> Result<(), ProviderError>;
     /// Waits until the datagrams that were sent have left, at most until `deadline`.
     fn await_mads(&mut self, deadline: Nanos);
-    /// Takes a received management datagram and who sent it.
+    /// Takes a received management datagram and who sent it. The way back to him is known.
     fn poll_mad(&mut self) -> Option<(MadAddress, [u8; 256])>;
     /// Whether this is the only instance of the device; then there will be no other.
     fn retire(&mut self) -> bool {

@@ -36,7 +36,6 @@ fn path(last: u8) -> Path {
     Path {
         source_gid_index: 0,
         gid: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last],
-        mac: [2, 0, 0, 0, 0, last],
         hop_limit: 64,
         traffic_class: 0,
         flow_label: 0,

@@ -196,7 +196,7 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
     )?;
     watch.done(Step::Vport);
     let room = usize::try_from(caps.limits().gids).unwrap_or(usize::MAX);
-    let gids = gid::table(port.mac, &config.gids, &config.vlans, room)?;
+    let gids = gid::table(port.mac, &config.addresses, room)?;
     for entry in &gids {
         gid::write_entry(&mut control, entry, port_number(&caps))?;
     }

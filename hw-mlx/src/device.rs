@@ -21,7 +21,7 @@ use crate::cmd::{SlotClass, Ticket};
 use crate::control::{Commands, Control, Exchange, message, typed};
 use crate::error::{CmdError, DeadCause, MlxError};
 use crate::event::AsyncEvent;
-use crate::gid::{self, GidEntry, Vlan};
+use crate::gid::{self, Address, GidEntry};
 use crate::instance::{self, Listener, Own, Shared};
 use crate::teardown;
 use crate::vport::{self, VportState};
@@ -30,12 +30,15 @@ use mlx_prm::{Command, Cqn, Eqn, QueryQCounterIn, QueryQCounterOut, UarIndex, Ua
 /// How to open a function. Start from [`HcaConfig::new`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HcaConfig {
-    /// Our addresses besides the link-local one made of the MAC, which is always there at index 0.
-    pub gids: Vec<IpAddr>,
-    /// VLANs of those addresses that are in one, the link-local one included; the others' frames have no tag.
-    pub vlans: Vec<(IpAddr, Vlan)>,
-    /// MAC addresses of peers whose address does not contain it.
+    /// Our addresses besides the link-local one made of the MAC, which is always there at index 0. That one is named here only if
+    /// it is in a VLAN.
+    pub addresses: Vec<Address>,
+    /// MAC addresses of peers, which nothing that is heard on the network changes.
     pub neighbours: Vec<(IpAddr, [u8; 6])>,
+    /// Take part in the network: be found by others and find them, by ARP and neighbour discovery, and answer `ping`. It takes an
+    /// Ethernet port, of which a function that has none does without. Otherwise peers have to be among the neighbours, or have an
+    /// address made of their MAC, and find us in their own tables.
+    pub network: bool,
     /// How long a command may take.
     pub command_timeout: Duration,
     /// How long the firmware may boot.
@@ -70,9 +73,9 @@ impl HcaConfig {
     /// What suits most: the time limits of the kernel driver, everything else as the device has it.
     pub fn new() -> Self {
         Self {
-            gids: Vec::new(),
-            vlans: Vec::new(),
+            addresses: Vec::new(),
             neighbours: Vec::new(),
+            network: false,
             command_timeout: Duration::from_secs(60),
             initializing_timeout: Duration::from_secs(120),
             command_checksums: false,
@@ -594,8 +597,7 @@ impl Hca {
 
     /// Priority of frames from our address with this index.
     pub(crate) fn priority(&self, gid_index: u8) -> u8 {
-        let entry = self.gids().iter().find(|entry| entry.index == gid_index);
-        entry.map_or(0, GidEntry::priority)
+        self.gid_at(gid_index).map_or(0, GidEntry::priority)
     }
 
     /// The function's set of queue counters, where the device has such.
@@ -627,12 +629,27 @@ impl Hca {
         &self.shared.found.port
     }
 
-    /// The MAC behind a GID.
+    /// The MAC behind a GID, as far as it is known without asking the network.
     ///
     /// # Errors
     /// [`MlxError::Unresolved`].
     pub fn resolve(&self, gid: [u8; 16]) -> Result<[u8; 6], MlxError> {
         gid::resolve(gid, self.gids(), &self.shared.found.neighbours)
+    }
+
+    /// Peers whose MAC was configured.
+    pub(crate) fn neighbours(&self) -> &[(IpAddr, [u8; 6])] {
+        &self.shared.found.neighbours
+    }
+
+    /// The entry of our address with this GID, if it is one of ours.
+    pub fn own(&self, gid: [u8; 16]) -> Option<&GidEntry> {
+        self.gids().iter().find(|entry| entry.gid == gid)
+    }
+
+    /// The entry of our address with this index.
+    pub fn gid_at(&self, index: u8) -> Option<&GidEntry> {
+        self.gids().iter().find(|entry| entry.index == index)
     }
 
     /// The address of ours to reach `gid` from: same IP version and scope.

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use driver::{BarError, DmaError, FunctionError};
 use thiserror::Error;
 
-use crate::gid::Vlan;
+use crate::gid::Address;
 use mlx_prm::{CmdStatus, DeliveryStatus, Opcode};
 
 /// A command that did not do what it was asked.
@@ -376,13 +376,11 @@ pub enum MlxError {
         /// What was read back.
         kept: Macs,
     },
-    /// A VLAN of the configuration that cannot be.
-    #[error("HcaConfig::vlans: {address} in VLAN {} with priority {}: {why}", vlan.id, vlan.priority)]
-    Vlan {
-        /// The address.
-        address: IpAddr,
-        /// What it was to be in.
-        vlan: Vlan,
+    /// An address that cannot be one of ours as it was given.
+    #[error("address {address}: {why}")]
+    Address {
+        /// The address, and what was said of it.
+        address: Address,
         /// The rule that it breaks.
         why: &'static str,
     },

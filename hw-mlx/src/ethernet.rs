@@ -374,11 +374,8 @@ impl Ethernet {
                 send_state(hca, sqn, from, RESET),
                 recv_state(hca, rqn, from, RESET),
             ];
-            for error in moved
-                .into_iter()
-                .filter_map(Result::err)
-                .filter(|error| error.status().is_none())
-            {
+            let mut unanswered = moved.into_iter().filter_map(Result::err);
+            if let Some(error) = unanswered.find(|error| error.status().is_none()) {
                 return Err(error.into());
             }
         }

@@ -6,9 +6,8 @@
 //!
 //! Index 0 is always the link-local address made of our MAC (RFC 4291, modified EUI-64), so two
 //! functions on one link can talk without any configuration: such an address contains the MAC of
-//! its owner. Other peers are found in the static neighbours of the configuration.
+//! its owner. Other peers are found in the static neighbours of the configuration, or by asking the network (module `network`).
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::control::Commands;
@@ -19,6 +18,8 @@ use mlx_prm::{RoceAddr, SetRoceAddressIn};
 const ROCE_V2: u32 = 2;
 const L3_IPV4: u32 = 0;
 const L3_IPV6: u32 = 1;
+/// Bits of fe80::/64 (RFC 4291, 2.5.6).
+const LINK_LOCAL_PREFIX: u8 = 64;
 
 /// An entry of our address table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,14 +34,128 @@ pub struct GidEntry {
     pub mac: [u8; 6],
     /// The VLAN its frames are in; `None` for frames without a tag.
     pub vlan: Option<Vlan>,
+    /// Bits that it has in common with all addresses on the link.
+    pub prefix: u8,
+    /// The station on the link that leads to all others.
+    pub gateway: Option<IpAddr>,
 }
 
 impl GidEntry {
+    fn new(index: u8, mac: [u8; 6], of: &Address) -> Self {
+        let link_local =
+            matches!(of.address, IpAddr::V6(address) if address.is_unicast_link_local());
+        Self {
+            index,
+            gid: gid_of(of.address),
+            address: of.address,
+            mac,
+            vlan: of.vlan,
+            prefix: of
+                .prefix
+                .unwrap_or(if link_local { LINK_LOCAL_PREFIX } else { 0 }),
+            gateway: of.gateway.map(|gateway| gateway.to_canonical()),
+        }
+    }
+
     /// Priority of its frames.
     #[must_use]
     pub fn priority(&self) -> u8 {
         self.vlan.map_or(0, |vlan| vlan.priority)
     }
+}
+
+/// An address that a function is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The address.
+    pub address: IpAddr,
+    /// Bits that it has in common with all addresses on the link; with 0, every address of its family is on the link. `None` is 0, and
+    /// 64 for a link-local one.
+    pub prefix: Option<u8>,
+    /// The station on the link that leads to all others.
+    pub gateway: Option<IpAddr>,
+    /// The VLAN its frames are in; `None` for frames without a tag.
+    pub vlan: Option<Vlan>,
+}
+
+impl From<IpAddr> for Address {
+    fn from(address: IpAddr) -> Self {
+        Self {
+            address,
+            prefix: None,
+            gateway: None,
+            vlan: None,
+        }
+    }
+}
+
+impl Address {
+    /// Refuses what cannot be an address of ours, or its prefix, gateway and VLAN.
+    fn check(&self) -> Result<(), MlxError> {
+        let Self {
+            address,
+            prefix,
+            gateway,
+            vlan,
+        } = *self;
+        let most = bits(address);
+        let on_link = |gateway: IpAddr| {
+            let prefix = prefix.unwrap_or(0);
+            prefix > 0 && gateway != address && same_network(gateway, address, prefix)
+        };
+        let why = if prefix.is_some_and(|prefix| prefix > most) {
+            "its prefix is longer than it"
+        } else if gateway.is_some_and(|gateway| !on_link(gateway.to_canonical())) {
+            "its gateway is not another address within its prefix"
+        } else if vlan.is_some_and(|vlan| !(1..=4094).contains(&vlan.id)) {
+            "VLANs are 1..=4094"
+        } else if vlan.is_some_and(|vlan| vlan.priority > 7) {
+            "priorities are 0..=7"
+        } else {
+            return Ok(());
+        };
+        Err(MlxError::Address {
+            address: *self,
+            why,
+        })
+    }
+}
+
+impl core::fmt::Display for Address {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}", self.address)?;
+        if let Some(prefix) = self.prefix {
+            write!(f, "/{prefix}")?;
+        }
+        if let Some(gateway) = self.gateway {
+            write!(f, " over {gateway}")?;
+        }
+        if let Some(Vlan { id, priority }) = self.vlan {
+            write!(f, " in VLAN {id} with priority {priority}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Bits of an address.
+const fn bits(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(_) => 32,
+        IpAddr::V6(_) => 128,
+    }
+}
+
+/// Whether two addresses begin with the same bits, so many.
+fn same_network(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
+    // Both as 128 bits; an IPv4 address stands behind 96 others.
+    let behind = match (a, b) {
+        (IpAddr::V4(_), IpAddr::V4(_)) => 96,
+        (IpAddr::V6(_), IpAddr::V6(_)) => 0,
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return false,
+    };
+    let [a, b] = [a, b].map(|address| u128::from_be_bytes(gid_of(address)));
+    let differs = (a ^ b).leading_zeros();
+    differs >= u32::from(prefix) + behind
 }
 
 /// A VLAN, and the priority of our frames in it. Networks that keep RoCE lossless by priority flow control are tagged.
@@ -96,69 +211,53 @@ pub fn mac_of_link_local(gid: [u8; 16]) -> Option<[u8; 6]> {
     Some([a ^ 0x02, b, c, d, e, f])
 }
 
-/// The table a port gets: the link-local address, then `further` in their order, each once; `vlans` says which of them
-/// are in one.
+/// The table a port gets: the link-local address, then the others in their order, each once.
 pub(crate) fn table(
     mac: [u8; 6],
-    further: &[IpAddr],
-    vlans: &[(IpAddr, Vlan)],
+    addresses: &[Address],
     room: usize,
 ) -> Result<Vec<GidEntry>, MlxError> {
-    let mut gids: Vec<[u8; 16]> = vec![link_local(mac).octets()];
-    for address in further {
-        let gid = gid_of(*address);
-        if !gids.contains(&gid) {
-            gids.push(gid);
+    let mut table: Vec<Address> = vec![IpAddr::V6(link_local(mac)).into()];
+    for address in addresses {
+        address.check()?;
+        let address = Address {
+            address: address.address.to_canonical(),
+            ..*address
+        };
+        match table
+            .iter_mut()
+            .find(|other| other.address == address.address)
+        {
+            None => table.push(address),
+            // Ours by itself, and now we hear more of it.
+            Some(other) if *other == other.address.into() => *other = address,
+            Some(other) if *other == address => {}
+            Some(_) => {
+                return Err(MlxError::Address {
+                    address,
+                    why: "it is there already, and differs",
+                });
+            }
         }
     }
-    if gids.len() > room {
+    if table.len() > room {
         return Err(MlxError::TooManyGids {
-            asked: gids.len(),
+            asked: table.len(),
             room,
         });
     }
-    let vlans = vlans_of(&gids, vlans)?;
-    gids.into_iter()
+    table
+        .into_iter()
         .enumerate()
-        .map(|(index, gid)| {
+        .map(|(index, address)| {
             // The address path names an entry with 8 bits.
             let index = u8::try_from(index).map_err(|_| MlxError::TooManyGids {
                 asked: index + 1,
                 room: 256,
             })?;
-            Ok(GidEntry {
-                index,
-                gid,
-                address: address_of(gid),
-                mac,
-                vlan: vlans.get(&gid).copied(),
-            })
+            Ok(GidEntry::new(index, mac, &address))
         })
         .collect()
-}
-
-/// The VLANs of the configuration by GID, checked.
-fn vlans_of(
-    gids: &[[u8; 16]],
-    vlans: &[(IpAddr, Vlan)],
-) -> Result<BTreeMap<[u8; 16], Vlan>, MlxError> {
-    let mut by_gid = BTreeMap::new();
-    for &(address, vlan) in vlans {
-        let gid = gid_of(address.to_canonical());
-        let why = if !gids.contains(&gid) {
-            "not an address of this function"
-        } else if !(1..=4094).contains(&vlan.id) {
-            "VLANs are 1..=4094"
-        } else if vlan.priority > 7 {
-            "priorities are 0..=7"
-        } else if by_gid.insert(gid, vlan).is_some() {
-            "the address has a VLAN already"
-        } else {
-            continue;
-        };
-        return Err(MlxError::Vlan { address, vlan, why });
-    }
-    Ok(by_gid)
 }
 
 /// The device's form of an entry.
@@ -233,15 +332,25 @@ pub(crate) fn resolve(
         .ok_or(MlxError::Unresolved { address })
 }
 
-/// The entry to send from to `gid`: of the same IP version, and link-local to link-local.
+/// The entry to send from to `gid`: one on whose link it is, by the longest prefix, else one with a gateway; a link-local
+/// address reaches such, and no others.
 pub(crate) fn source(gid: [u8; 16], own: &[GidEntry]) -> Option<&GidEntry> {
-    let scope = |address: IpAddr| match address {
-        IpAddr::V4(_) => 4,
-        IpAddr::V6(address) if address.is_unicast_link_local() => 1,
-        IpAddr::V6(_) => 6,
+    let address = address_of(gid);
+    let is_local =
+        |address| matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
+    let scope = |entry: &&GidEntry| {
+        entry.address.is_ipv4() == address.is_ipv4() && is_local(entry.address) == is_local(address)
     };
-    let wanted = scope(address_of(gid));
-    own.iter().find(|entry| scope(entry.address) == wanted)
+    let on_link = own
+        .iter()
+        .filter(scope)
+        .filter(|entry| same_network(address, entry.address, entry.prefix));
+    // The first one of those whose prefix is the longest.
+    on_link.rev().max_by_key(|entry| entry.prefix).or_else(|| {
+        own.iter()
+            .filter(scope)
+            .find(|entry| entry.gateway.is_some())
+    })
 }
 
 #[cfg(test)]
@@ -285,12 +394,11 @@ mod tests {
         let own = table(
             MAC,
             &[
-                ip("10.0.0.1"),
-                ip("2001:db8::1"),
-                ip("10.0.0.1"),
-                ip("fe80::5eff:fe10:2030"),
+                ip("10.0.0.1").into(),
+                ip("2001:db8::1").into(),
+                ip("10.0.0.1").into(),
+                ip("fe80::5eff:fe10:2030").into(),
             ],
-            &[],
             8,
         )
         .expect("room");
@@ -310,7 +418,8 @@ mod tests {
 
     #[test]
     fn table_larger_than_the_devices_is_refused_with_both_numbers() {
-        let error = table(MAC, &[ip("10.0.0.1"), ip("10.0.0.2")], &[], 2).expect_err("no room");
+        let error =
+            table(MAC, &[ip("10.0.0.1").into(), ip("10.0.0.2").into()], 2).expect_err("no room");
         assert_eq!(
             error.to_string(),
             "3 addresses, the RoCE address table holds 2"
@@ -319,7 +428,7 @@ mod tests {
 
     #[test]
     fn ipv4_entry_is_laid_out_as_mlx5_ib_does() {
-        let own = table(MAC, &[ip("192.168.1.2")], &[], 8).expect("room");
+        let own = table(MAC, &[ip("192.168.1.2").into()], 8).expect("room");
         let mut expected = [0u8; 0x20];
         expected[..16].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 168, 1, 2]);
         expected[0x12..0x18].copy_from_slice(&MAC);
@@ -331,7 +440,7 @@ mod tests {
 
     #[test]
     fn resolving_prefers_ourselves_then_the_configuration_then_the_address() {
-        let own = table(MAC, &[ip("10.0.0.1")], &[], 8).expect("room");
+        let own = table(MAC, &[ip("10.0.0.1").into()], 8).expect("room");
         let other = [2, 0, 0, 0, 0, 9];
         let neighbours = [
             (ip("10.0.0.2"), other),
@@ -358,8 +467,42 @@ mod tests {
     }
 
     #[test]
+    fn source_is_on_the_link_of_the_destination_or_has_a_gateway() {
+        let within = |text: &str, prefix, gateway: Option<&str>| Address {
+            prefix: Some(prefix),
+            gateway: gateway.map(ip),
+            ..ip(text).into()
+        };
+        let own = table(
+            MAC,
+            &[
+                within("10.0.0.1", 8, None),
+                within("10.1.0.1", 16, Some("10.1.0.254")),
+                within("10.2.0.1", 16, Some("10.2.0.254")),
+                within("10.1.0.2", 16, None),
+                within("2001:db8::1", 64, None),
+            ],
+            8,
+        )
+        .expect("room");
+        let index = |address: &str| source(gid_of(ip(address)), &own).map(|entry| entry.index);
+        assert_eq!(
+            [
+                "10.9.9.9",
+                "10.1.9.9",
+                "10.2.9.9",
+                "192.0.2.1",
+                "2001:db8::9",
+                "2001:db8:1::9"
+            ]
+            .map(index),
+            [Some(1), Some(2), Some(3), Some(2), Some(5), None]
+        );
+    }
+
+    #[test]
     fn source_has_the_ip_version_and_scope_of_the_destination() {
-        let own = table(MAC, &[ip("10.0.0.1"), ip("2001:db8::1")], &[], 8).expect("room");
+        let own = table(MAC, &[ip("10.0.0.1").into(), ip("2001:db8::1").into()], 8).expect("room");
         let index = |address: &str| source(gid_of(ip(address)), &own).map(|entry| entry.index);
         assert_eq!(
             (index("fe80::1"), index("10.9.9.9"), index("2001:db8::9")),

@@ -12,7 +12,7 @@
 //! The first 40 bytes of a receive are the routing header: an IPv6 header (or the GRH, which has the
 //! same form), or 20 undefined bytes and an IPv4 header. It says who sent the packet and to which of our
 //! addresses; the entry says which header it is. The sender's Ethernet address is nowhere: it is
-//! resolved like any destination's, and all zero if it cannot be.
+//! resolved like any destination's.
 //!
 //! A datagram's completion may fail only if the queue pair broke. It is then taken through RESET to RTS
 //! again and everything in flight is forgotten, see [`Gsi::repair`].
@@ -138,7 +138,7 @@ impl Route {
 }
 
 /// A datagram that arrived.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceivedMad {
     /// Who sent it, and to whom.
     pub route: Route,
@@ -347,11 +347,16 @@ impl Gsi {
         debug_assert!(posted.is_ok(), "as many entries as slots");
     }
 
-    /// Sends a datagram.
+    /// Sends a datagram, over the station of the link with a MAC.
     ///
     /// # Errors
     /// [`QueueFull`] when all slots are in flight, or the queue pair is broken.
-    pub fn send(&mut self, to: &MadAddress, mad: &[u8; MAD_BYTES]) -> Result<(), QueueFull> {
+    pub fn send(
+        &mut self,
+        to: &MadAddress,
+        mac: [u8; 6],
+        mad: &[u8; MAD_BYTES],
+    ) -> Result<(), QueueFull> {
         self.drain();
         if self.broken {
             return Err(QueueFull);
@@ -369,7 +374,7 @@ impl Gsi {
                 .unwrap_or(0),
             qpn: to.qpn & 0xff_ffff,
             udp_source_port: udp_source_port(path.flow_label, WIRE_QPN, to.qpn & 0xff_ffff),
-            mac: path.mac,
+            mac,
             traffic_class: path.traffic_class & !ECN_MASK | ECN_CAPABLE,
             hop_limit: path.hop_limit,
             source_gid_index: path.source_gid_index,
@@ -475,14 +480,13 @@ impl Gsi {
 }
 
 impl ReceivedMad {
-    /// The way back to the sender, over `mac` and from our GID number `source_gid_index`.
+    /// The way back to the sender, from our GID number `source_gid_index`.
     #[must_use]
-    pub fn sender(&self, mac: [u8; 6], source_gid_index: u8) -> MadAddress {
+    pub fn sender(&self, source_gid_index: u8) -> MadAddress {
         MadAddress {
             path: Path {
                 source_gid_index,
                 gid: self.route.source,
-                mac,
                 hop_limit: HOP_LIMIT,
                 // How the network marked the datagram is no part of the way back.
                 traffic_class: self.route.traffic_class & !ECN_MASK,

@@ -39,6 +39,7 @@ use crate::error::{CmdError, MlxError};
 use crate::event::AsyncEvent;
 use crate::gsi::{Gsi, HOP_LIMIT};
 use crate::mkey::{self, KeyRequest};
+use crate::network::{Network, Way};
 use crate::qp::Qp;
 use crate::qp::control::QpRequest;
 use crate::random::{Random, Variants};
@@ -53,6 +54,10 @@ const MAX_OWNER: u32 = 0xff_fffe;
 /// How long a link may train before a port that is down is taken for one that stays down. Real ones take a tenth of a second to
 /// ten; until then a connection request is worth repeating.
 const LINK_TRAINING: Duration = Duration::from_secs(10);
+/// How long a peer's MAC is asked for while a queue pair waits for it.
+const SEARCH: Duration = Duration::from_secs(5);
+/// Datagrams that cannot be answered, of those that are taken in at a time.
+const DATAGRAMS_TO_NOBODY: usize = 64;
 
 /// A registered region.
 #[derive(Debug)]
@@ -94,6 +99,8 @@ struct Common {
     gsi: Mutex<Gsi>,
     /// The protection domain of QP1.
     gsi_pd: u32,
+    /// As of QP1; locked before that. `None`: the function takes no part in one.
+    network: Option<Mutex<Network>>,
     /// What random numbers are drawn from ([`HcaConfig::seed`]).
     seed: Option<u64>,
     /// Instances made so far.
@@ -104,6 +111,12 @@ impl Common {
     fn gsi(&self) -> MutexGuard<'_, Gsi> {
         // A panic half-way leaves at most a datagram unsent.
         self.gsi.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn network(&self) -> Option<MutexGuard<'_, Network>> {
+        // A panic half-way leaves at most a frame unsent.
+        let network = self.network.as_ref()?;
+        Some(network.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -160,16 +173,23 @@ impl MlxProvider {
     /// # Errors
     /// Whatever stopped the bring-up; the function is then stopped.
     pub fn open(function: Function, config: HcaConfig) -> Result<Self, MlxError> {
-        let seed = config.seed;
+        let (seed, joins) = (config.seed, config.network);
         let mut hca = Hca::open(function, config)?;
         let doorbells = Doorbells::new(hca.uar().clone());
         let gsi_pd = alloc_pd(&mut hca)?;
         let mut gsi = Gsi::create(&mut hca, &doorbells, gsi_pd)?;
         // Armed from the start: a connection request may be the first thing that happens.
         let _none_yet = gsi.receive();
+        let network = if joins {
+            let mut random = Random::of_function(seed, "network")?;
+            Network::join(&mut hca, &doorbells, &mut random)?
+        } else {
+            None
+        };
         let common = Common {
             gsi: Mutex::new(gsi),
             gsi_pd,
+            network: network.map(Mutex::new),
             seed,
             made: AtomicU32::new(0),
         };
@@ -226,7 +246,19 @@ impl MlxProvider {
         let Self {
             mut hca, common, ..
         } = self;
-        if let Some(Common { gsi, gsi_pd, .. }) = Arc::into_inner(common) {
+        if let Some(Common {
+            gsi,
+            gsi_pd,
+            network,
+            ..
+        }) = Arc::into_inner(common)
+        {
+            if let Some(network) = network {
+                let network = network.into_inner().unwrap_or_else(PoisonError::into_inner);
+                if let Err(error) = network.leave(&mut hca) {
+                    tracing::warn!(%error, "the Ethernet port stays");
+                }
+            }
             let gsi = gsi.into_inner().unwrap_or_else(PoisonError::into_inner);
             if let Err(error) = gsi.destroy(&mut hca) {
                 tracing::warn!(%error, "QP1 stays");
@@ -280,15 +312,7 @@ impl MlxProvider {
                 }
             }
         }
-        let mut gsi = self.common.gsi();
-        // In one step: who finds it not armed arms it.
-        while let Some(cqn) = self.hca.next_shared_completion() {
-            if cqn.get() == gsi.cqn() {
-                gsi.notified();
-                handled = true;
-            }
-        }
-        drop(gsi);
+        handled |= self.collect_shared();
         while let Some(event) = self.hca.next_async() {
             handled = true;
             tracing::debug!(?event, "device event");
@@ -303,12 +327,114 @@ impl MlxProvider {
         handled
     }
 
+    /// Counts the events of the queues that are every instance's. True if there was any.
+    fn collect_shared(&mut self) -> bool {
+        let mut handled = false;
+        // In one step: who finds one not armed arms it.
+        let mut network = self.common.network();
+        let mut gsi = self.common.gsi();
+        while let Some(cqn) = self.hca.next_shared_completion() {
+            if cqn.get() == gsi.cqn() {
+                gsi.notified();
+                handled = true;
+            } else if let Some(network) = &mut network
+                && cqn.get() == network.cqn()
+            {
+                network.notified();
+                handled = true;
+            }
+        }
+        handled
+    }
+
+    /// Takes part in the network: frames, timers, and what waited for them.
+    fn network_turn(&mut self) {
+        let Some(mut network) = self.common.network() else {
+            return;
+        };
+        if let Err(error) = network.repair(&mut self.hca) {
+            tracing::error!(%error, "the Ethernet port cannot be repaired");
+        }
+        let outcome = network.turn(self.hca.now());
+        drop(network);
+        for (to, mac, mad) in outcome.leave {
+            if let Err(error) = self.send_over(&to, mac, &mad) {
+                // It is repeated.
+                tracing::debug!(%error, "a datagram that had waited");
+            }
+        }
+        let nobody = outcome.nobody.into_iter();
+        self.events
+            .extend(nobody.map(|gid| ProviderEvent::Unreachable { gid }));
+    }
+
+    /// How a GID is reached from our address of an index.
+    fn way(&self, gid: [u8; 16], source_index: u8) -> Way {
+        let unresolved = match self.hca.resolve(gid) {
+            Ok(mac) => return Way::Known(mac),
+            Err(error) => error,
+        };
+        match (self.common.network(), self.hca.gid_at(source_index)) {
+            (Some(mut network), Some(source)) => {
+                let destination = crate::gid::address_of(gid);
+                network.way(source.address, destination, self.hca.now())
+            }
+            (None, _) | (_, None) => Way::Unreachable(unresolved.to_string()),
+        }
+    }
+
+    /// The station over which a peer is reached, which is known from the datagrams before, or found again.
+    fn find(&mut self, path: &Path) -> Result<[u8; 6], ProviderError> {
+        let patience = self.hca.now() + SEARCH;
+        loop {
+            match self.way(path.gid, path.source_gid_index) {
+                Way::Known(mac) => return Ok(mac),
+                Way::Unreachable(why) => return Err(ProviderError::Unreachable(why)),
+                Way::Pending if self.hca.now() >= patience => {
+                    let address = crate::gid::address_of(path.gid);
+                    return Err(ProviderError::Unreachable(format!(
+                        "{address} was asked for {} s",
+                        SEARCH.as_secs()
+                    )));
+                }
+                Way::Pending => {}
+            }
+            self.network_turn();
+            let until = self
+                .next_timeout()
+                .map_or(patience, |due| patience.min(Instant(due)));
+            self.hca.wait(until)?;
+            self.collect();
+            self.network_turn();
+        }
+    }
+
+    fn send_over(
+        &mut self,
+        to: &MadAddress,
+        mac: [u8; 6],
+        mad: &[u8; 256],
+    ) -> Result<(), ProviderError> {
+        let sent = self.common.gsi().send(to, mac, mad);
+        sent.map_err(|_| {
+            ProviderError::Resources("too many management datagrams in flight".to_owned())
+        })?;
+        datagrams::sent(&self.hca, to, mac, mad);
+        Ok(())
+    }
+
     /// What an event says of the port.
     fn note_port(&mut self, event: &AsyncEvent) {
         match event {
-            AsyncEvent::PortDown => self.down_since = Some(self.hca.now()),
+            AsyncEvent::PortDown => {
+                self.down_since = Some(self.hca.now());
+                self.network_link(false);
+            }
             // One of the lost ones may have said that it is up.
-            AsyncEvent::PortUp | AsyncEvent::EventsLost { .. } => self.down_since = None,
+            AsyncEvent::PortUp | AsyncEvent::EventsLost { .. } => {
+                self.down_since = None;
+                self.network_link(true);
+            }
             AsyncEvent::PortChange { .. }
             | AsyncEvent::CommEstablished { .. }
             | AsyncEvent::QpError { .. }
@@ -320,6 +446,12 @@ impl MlxProvider {
             | AsyncEvent::DeviceDead { .. }
             | AsyncEvent::DeviceRequested
             | AsyncEvent::Other { .. } => {}
+        }
+    }
+
+    fn network_link(&self, up: bool) {
+        if let Some(mut network) = self.common.network() {
+            network.link(up, self.hca.now());
         }
     }
 
@@ -385,11 +517,7 @@ impl MlxProvider {
 
     /// The index of our GID with this address, or the one we would send from.
     fn source_index(&self, own: [u8; 16]) -> u8 {
-        self.hca
-            .gids()
-            .iter()
-            .find(|entry| entry.gid == own)
-            .map_or(0, |entry| entry.index)
+        self.hca.own(own).map_or(0, |entry| entry.index)
     }
 
     fn check_owner(owner: u32) -> Result<(), ProviderError> {
@@ -465,6 +593,12 @@ impl Provider for MlxProvider {
         // A consumer that only polls never waits, and waiting is where health is looked at otherwise.
         self.hca.check_health();
         self.collect();
+        self.network_turn();
+    }
+
+    fn next_timeout(&self) -> Option<Nanos> {
+        let due = self.common.network()?.due()?;
+        Some(u64::try_from(due.as_nanos()).unwrap_or(u64::MAX))
     }
 
     fn next_event(&mut self) -> Option<ProviderEvent> {
@@ -738,7 +872,8 @@ impl Provider for MlxProvider {
         if attributes.mtu == 0 {
             return Err(ProviderError::Unsupported("path MTU code 0".to_owned()));
         }
-        Ok(qp.ready_to_receive(&mut self.hca, attributes)?)
+        let mac = self.find(&attributes.path)?;
+        Ok(qp.ready_to_receive(&mut self.hca, attributes, mac)?)
     }
 
     fn ready_to_send(
@@ -813,18 +948,17 @@ impl Provider for MlxProvider {
     }
 
     fn gid(&self, index: u8) -> Option<[u8; 16]> {
-        self.hca
-            .gids()
-            .iter()
-            .find(|entry| entry.index == index)
-            .map(|entry| entry.gid)
+        self.hca.gid_at(index).map(|entry| entry.gid)
     }
 
-    fn resolve(&self, gid: [u8; 16]) -> Result<Path, ProviderError> {
-        let mac = self.hca.resolve(gid)?;
+    fn route(&self, gid: [u8; 16]) -> Result<Path, ProviderError> {
         // What we send to ourselves does not leave the function.
-        if mac != self.hca.mac() {
+        if self.hca.own(gid).is_none() {
             self.check_port()?;
+        }
+        if self.common.network.is_none() {
+            // Nobody can be asked.
+            self.hca.resolve(gid)?;
         }
         let source = self.hca.source_gid(gid).ok_or_else(|| {
             ProviderError::Unreachable(format!(
@@ -835,7 +969,6 @@ impl Provider for MlxProvider {
         Ok(Path {
             source_gid_index: source.index,
             gid,
-            mac,
             hop_limit: HOP_LIMIT,
             traffic_class: 0,
             flow_label: 0,
@@ -846,12 +979,24 @@ impl Provider for MlxProvider {
         if let Some(cause) = self.hca.dead_cause() {
             return Err(ProviderError::Dead(cause.to_string()));
         }
-        let sent = self.common.gsi().send(to, mad);
-        sent.map_err(|_| {
-            ProviderError::Resources("too many management datagrams in flight".to_owned())
-        })?;
-        datagrams::sent(&self.hca, to, mad);
-        Ok(())
+        match self.way(to.path.gid, to.path.source_gid_index) {
+            Way::Known(mac) => self.send_over(to, mac, mad),
+            Way::Pending => {
+                if let (Some(mut network), Some(source)) = (
+                    self.common.network(),
+                    self.hca.gid_at(to.path.source_gid_index),
+                ) {
+                    network.wait_to_leave(*to, source.address, mad);
+                }
+                Ok(())
+            }
+            Way::Unreachable(why) => {
+                tracing::debug!(why, "a datagram to nobody");
+                let gid = to.path.gid;
+                self.events.push_back(ProviderEvent::Unreachable { gid });
+                Ok(())
+            }
+        }
     }
 
     fn await_mads(&mut self, deadline: Nanos) {
@@ -862,11 +1007,31 @@ impl Provider for MlxProvider {
     }
 
     fn poll_mad(&mut self) -> Option<(MadAddress, [u8; 256])> {
-        let received = self.common.gsi().receive()?;
-        datagrams::received(&self.hca, &received);
-        let mac = self.hca.resolve(received.route.source).unwrap_or_default();
-        let index = self.source_index(received.route.destination);
-        Some((received.sender(mac, index), received.mad))
+        // A peer that sends what cannot be answered must not hold up who called.
+        for _ in 0..DATAGRAMS_TO_NOBODY {
+            let waited = self
+                .common
+                .network()
+                .and_then(|mut network| network.found());
+            let received = match waited {
+                Some(received) => received,
+                None => self.common.gsi().receive()?,
+            };
+            let index = self.source_index(received.route.destination);
+            match self.way(received.route.source, index) {
+                Way::Known(_) => {
+                    datagrams::received(&self.hca, &received);
+                    return Some((received.sender(index), received.mad));
+                }
+                Way::Pending => {
+                    if let Some(mut network) = self.common.network() {
+                        network.wait_for_sender(received);
+                    }
+                }
+                Way::Unreachable(why) => tracing::debug!(why, "a datagram that cannot be answered"),
+            }
+        }
+        None
     }
 
     fn retire(&mut self) -> bool {

@@ -83,7 +83,7 @@ pub use driver::{
     Bytes, BytesError, DmaBuffer, DmaError, DmaMemory, DmaPool, LentMemory, PageSize, PoolBuilder,
 };
 pub use explain::explain;
-pub use hw_mlx::{CloseReport, HcaConfig};
+pub use hw_mlx::{Address, CloseReport, HcaConfig, Vlan};
 pub use memory::{alloc, pool};
 pub use open::{
     Adapter, Deed, NotClosed, OpenError, OpenOptions, Simulated, StillOpen, do_to_simulated,

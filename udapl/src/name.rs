@@ -9,12 +9,18 @@
 //! | `0000:3b:00.2`, `3b:00.2` | the PCI function at that address, bound to vfio-pci |
 //!
 //! A program that opens adapters by name alone, as all of C's do, has no [`OpenOptions`] to fill. Each option begins with a
-//! comma:
+//! comma. The first comma that is followed by small letters and `=` begins them; what is behind it is an option, or an error that lists
+//! those there are. What is said of an address stands behind it, as in
+//! `0000:3b:00.2,address=192.0.2.1/24,gateway=192.0.2.254,vlan=100,priority=3`.
 //!
 //! | option | adds |
 //! |---|---|
-//! | `,address=IP` | an address of ours |
-//! | `,neighbour=IP/MAC` | a peer whose address does not contain its MAC |
+//! | `,address=IP` or `,address=IP/PREFIX` | an address of ours; peers whose first `PREFIX` bits are the same are on its link, without a prefix all of its family |
+//! | `,gateway=IP` | the station on the link of that address that leads to everybody else |
+//! | `,vlan=N` | the VLAN of that address, 1..=4094 |
+//! | `,priority=N` | the priority of its frames in that VLAN, 0..=7 |
+//! | `,neighbour=IP/MAC` | a peer's MAC, which is then not asked for |
+//! | `,network=off` | no part in the network: nobody is asked for a MAC, and nobody is answered |
 //! | `,endpoints=N` | room for so many endpoints, of all instances together, if the device can have them; otherwise it has what it has |
 //! | `,vectors=N` | so many interrupt vectors for completions, if there are as many; one for each instance is best where they sleep |
 //! | `,memory=NAME` | memory in common with the other adapters of this process that have the same name here: pinned once for all, and what one has registered another can register too ([`OpenOptions::memory`]) |
@@ -22,16 +28,102 @@
 //! | `,profile=NAME` | the kind of device a simulated function is: a generation such as `connectx-7-vf`, or the path of a file |
 //! | `,link=unix:PATH` | the wire of a simulated function: to that of another process that names the same path |
 
+use std::net::IpAddr;
+
+use hw_mlx::{Address, Vlan};
+
 use crate::open::{OpenError, OpenOptions};
 
-const ADDRESS: &str = ",address=";
-const NEIGHBOUR: &str = ",neighbour=";
-const ENDPOINTS: &str = ",endpoints=";
-const VECTORS: &str = ",vectors=";
-const MEMORY: &str = ",memory=";
-const MAC: &str = ",mac=";
-const LINK: &str = ",link=";
-const PROFILE: &str = ",profile=";
+/// An option: its key, what stands behind it, and what it adds; `None` if that is not what stands there.
+struct Key {
+    key: &'static str,
+    value: &'static str,
+    add: fn(OpenOptions, &str) -> Option<OpenOptions>,
+}
+
+const KEYS: [Key; 12] = [
+    Key {
+        key: "address",
+        value: "IP[/PREFIX]",
+        add: |options, text| Some(options.interface(address_of(text)?)),
+    },
+    Key {
+        key: "gateway",
+        value: "IP, behind address=IP/PREFIX",
+        add: |mut options, text| {
+            options.hca.addresses.last_mut()?.gateway = Some(text.parse().ok()?);
+            Some(options)
+        },
+    },
+    Key {
+        key: "vlan",
+        value: "1..4094, behind address=IP",
+        add: |mut options, text| {
+            let id = number(text, 1..=4094)?;
+            options.hca.addresses.last_mut()?.vlan = Some(Vlan { id, priority: 0 });
+            Some(options)
+        },
+    },
+    Key {
+        key: "priority",
+        value: "0..7, behind vlan=N",
+        add: |mut options, text| {
+            let vlan = options.hca.addresses.last_mut()?.vlan.as_mut()?;
+            vlan.priority = number(text, 0..=7)?;
+            Some(options)
+        },
+    },
+    Key {
+        key: "neighbour",
+        value: "IP/MAC",
+        add: |options, text| {
+            let (ip, mac) = text.split_once('/')?;
+            Some(options.neighbour(ip.parse().ok()?, mac_of(mac)?))
+        },
+    },
+    Key {
+        key: "network",
+        value: "on|off",
+        add: |options, text| match text {
+            "on" => Some(options.network(true)),
+            "off" => Some(options.network(false)),
+            _ => None,
+        },
+    },
+    Key {
+        key: "endpoints",
+        value: "N",
+        add: |options, text| options.endpoints(text.parse().ok()?),
+    },
+    Key {
+        key: "vectors",
+        value: "N",
+        add: |options, text| options.vectors(text.parse().ok()?),
+    },
+    Key {
+        key: "memory",
+        value: "NAME",
+        add: |options, text| (!text.is_empty()).then(|| options.memory(text)),
+    },
+    Key {
+        key: "mac",
+        value: "MAC, of a sim: name",
+        add: |options, text| Some(options.mac(mac_of(text)?)),
+    },
+    Key {
+        key: "profile",
+        value: "NAME, of a sim: name",
+        add: |options, text| (!text.is_empty()).then(|| options.profile(text)),
+    },
+    Key {
+        key: "link",
+        value: "unix:PATH, of a sim: name",
+        add: |options, text| {
+            let path = text.strip_prefix("unix:").filter(|path| !path.is_empty())?;
+            Some(options.link(path))
+        },
+    },
+];
 
 /// What a name after `sim:` says of a function's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +163,7 @@ pub(crate) fn on_card(name: &str) -> (&str, OnCard) {
 /// use udapl::{OpenOptions, name};
 ///
 /// let (device, options) = name::parse("sim:a,address=192.0.2.1", &OpenOptions::default())?;
-/// assert_eq!((device, options.hca.gids.len()), ("sim:a", 1));
+/// assert_eq!((device, options.hca.addresses.len()), ("sim:a", 1));
 /// assert!(name::parse("sim:a,address=here", &options).is_err());
 /// # Ok::<(), udapl::OpenError>(())
 /// ```
@@ -83,50 +175,61 @@ pub fn parse<'a>(
     options: &OpenOptions,
 ) -> Result<(&'a str, OpenOptions), OpenError> {
     let mut options = options.clone();
-    let first = [
-        ADDRESS, NEIGHBOUR, ENDPOINTS, VECTORS, MEMORY, MAC, LINK, PROFILE,
-    ]
-    .into_iter()
-    .filter_map(|option| name.find(option))
-    .min();
-    let Some(first) = first else {
+    let Some(first) = name
+        .match_indices(',')
+        .map(|(at, _)| at)
+        .find(|at| begins_an_option(&name[at + 1..]))
+    else {
         return Ok((name, options));
     };
     let (device, rest) = name.split_at(first);
     for option in rest.split(',').skip(1) {
-        let added = match option.split_once('=') {
-            Some(("address", address)) => address
-                .parse()
-                .ok()
-                .map(|address| options.clone().address(address)),
-            Some(("neighbour", neighbour)) => neighbour.split_once('/').and_then(|(ip, mac)| {
-                Some(options.clone().neighbour(ip.parse().ok()?, mac_of(mac)?))
-            }),
-            Some(("endpoints", number)) => number
-                .parse()
-                .ok()
-                .and_then(|number| options.clone().endpoints(number)),
-            Some(("vectors", number)) => number
-                .parse()
-                .ok()
-                .and_then(|number| options.clone().vectors(number)),
-            Some(("memory", name)) => (!name.is_empty()).then(|| options.clone().memory(name)),
-            Some(("mac", mac)) => mac_of(mac).map(|mac| options.clone().mac(mac)),
-            Some(("profile", profile)) => {
-                (!profile.is_empty()).then(|| options.clone().profile(profile))
-            }
-            Some(("link", link)) => link
-                .strip_prefix("unix:")
-                .filter(|path| !path.is_empty())
-                .map(|path| options.clone().link(path)),
-            Some(_) | None => None,
-        };
-        options = added.ok_or_else(|| OpenError::BadOption {
+        let bad = || OpenError::BadOption {
             name: name.to_owned(),
             option: option.to_owned(),
-        })?;
+        };
+        let (key, value) = option.split_once('=').ok_or_else(bad)?;
+        let known = KEYS.iter().find(|known| known.key == key).ok_or_else(bad)?;
+        options = (known.add)(options, value).ok_or_else(bad)?;
     }
     Ok((device, options))
+}
+
+/// Whether this is `key=` and more, whatever the key.
+fn begins_an_option(text: &str) -> bool {
+    text.split_once('=').is_some_and(|(key, _)| {
+        !key.is_empty() && key.bytes().all(|letter| letter.is_ascii_lowercase())
+    })
+}
+
+/// The options there are, for people.
+pub(crate) fn known() -> String {
+    let keys: Vec<String> = KEYS
+        .iter()
+        .map(|Key { key, value, .. }| format!("{key}={value}"))
+        .collect();
+    keys.join("; ")
+}
+
+/// A number in decimal digits, in a range.
+fn number<N: std::str::FromStr + PartialOrd>(
+    text: &str,
+    range: std::ops::RangeInclusive<N>,
+) -> Option<N> {
+    text.parse().ok().filter(|number| range.contains(number))
+}
+
+/// An address, and its prefix if it has one.
+fn address_of(text: &str) -> Option<Address> {
+    let Some((address, prefix)) = text.split_once('/') else {
+        return Some(text.parse::<IpAddr>().ok()?.into());
+    };
+    let address: IpAddr = address.parse().ok()?;
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    Some(Address {
+        prefix: Some(number(prefix, 0..=most)?),
+        ..address.into()
+    })
 }
 
 /// A MAC address as text: six bytes in hex, colons between.
@@ -149,7 +252,7 @@ mod tests {
         for name in ["sim:a", "vfio-user:/run/a,b.sock", "0000:3b:00.2", ""] {
             let (device, parsed) = parse(name, &options).expect("no option");
             assert_eq!(device, name);
-            assert!(parsed.hca.gids.is_empty());
+            assert!(parsed.hca.addresses.is_empty());
         }
     }
 
@@ -175,7 +278,12 @@ mod tests {
         let name = "sim:a,address=192.0.2.1,neighbour=192.0.2.2/02:00:5e:10:00:02,address=fd00::1";
         let (device, parsed) = parse(name, &OpenOptions::default()).expect("three options");
         assert_eq!(device, "sim:a");
-        let addresses: Vec<String> = parsed.hca.gids.iter().map(ToString::to_string).collect();
+        let addresses: Vec<String> = parsed
+            .hca
+            .addresses
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         assert_eq!(addresses, ["192.0.2.1", "fd00::1"]);
         let neighbour = (
             "192.0.2.2".parse().expect("an address"),
@@ -201,10 +309,59 @@ mod tests {
     }
 
     #[test]
+    fn what_is_said_of_an_address_stands_behind_it() {
+        let name = "0000:3b:00.2,address=192.0.2.1/24,gateway=192.0.2.254,vlan=100,priority=3,address=2001:db8::1/64,address=10.0.0.1";
+        let (device, parsed) = parse(name, &OpenOptions::default()).expect("options");
+        assert_eq!(device, "0000:3b:00.2");
+        let addresses: Vec<String> = parsed
+            .hca
+            .addresses
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(
+            addresses,
+            [
+                "192.0.2.1/24 over 192.0.2.254 in VLAN 100 with priority 3",
+                "2001:db8::1/64",
+                "10.0.0.1"
+            ]
+        );
+        assert!(parsed.hca.network, "unless it is switched off");
+        let (_, parsed) = parse("sim:a,network=off", &OpenOptions::default()).expect("an option");
+        assert!(!parsed.hca.network);
+    }
+
+    #[test]
+    fn an_option_that_is_not_known_is_an_error_that_lists_those_there_are() {
+        let error = parse("sim:a,adress=192.0.2.1", &OpenOptions::default()).expect_err("a slip");
+        let text = error.to_string();
+        for known in [
+            "adress=192.0.2.1",
+            "address=IP[/PREFIX]",
+            "gateway=IP",
+            "link=unix:PATH",
+        ] {
+            assert!(text.contains(known), "{text}");
+        }
+    }
+
+    #[test]
     fn an_option_that_is_none_is_named() {
         for (name, bad) in [
             ("sim:a,address=here", "address=here"),
             ("sim:a,address=192.0.2.1,peer=1", "peer=1"),
+            ("sim:a,peer=1", "peer=1"),
+            ("sim:a,address=192.0.2.1/33", "address=192.0.2.1/33"),
+            ("sim:a,address=::/129", "address=::/129"),
+            ("sim:a,address=192.0.2.1/", "address=192.0.2.1/"),
+            ("sim:a,gateway=192.0.2.1", "gateway=192.0.2.1"),
+            ("sim:a,vlan=100", "vlan=100"),
+            ("sim:a,address=192.0.2.1,vlan=0", "vlan=0"),
+            ("sim:a,address=192.0.2.1,vlan=4095", "vlan=4095"),
+            ("sim:a,address=192.0.2.1,priority=3", "priority=3"),
+            ("sim:a,address=192.0.2.1,vlan=1,priority=8", "priority=8"),
+            ("sim:a,network=maybe", "network=maybe"),
             ("sim:a,neighbour=192.0.2.2", "neighbour=192.0.2.2"),
             (
                 "sim:a,neighbour=192.0.2.2/02:00:5e:10:00",

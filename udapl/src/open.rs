@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use dat_core::{CloseFlags, DatError, IaConfig, Opened, ReturnType};
 use driver::{Device, DmaSpace, Function, FunctionError, PciAddress};
 use hw_mlx::provider::{MlxProvider, OpenedProvider};
-use hw_mlx::{CloseError, CloseReport, HcaConfig, MlxError};
+use hw_mlx::{Address, CloseError, CloseReport, HcaConfig, MlxError};
 use hw_sim::{
     CardConfig, Fault, LinkFaults, LinkState, Profile, Sim, SimCard, SimConfig, SimFunction,
     VfSettings,
@@ -38,7 +38,7 @@ pub struct Simulated {
 }
 
 /// How to open an adapter.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct OpenOptions {
     /// Behaviour of the adapter.
     pub ia: IaConfig,
@@ -50,15 +50,43 @@ pub struct OpenOptions {
     pub memory: Option<String>,
 }
 
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            ia: IaConfig::default(),
+            hca: HcaConfig {
+                network: true,
+                ..HcaConfig::new()
+            },
+            simulated: Simulated::default(),
+            memory: None,
+        }
+    }
+}
+
 impl OpenOptions {
-    /// Adds an address of ours.
+    /// Adds an address of ours, with its prefix, gateway and VLAN.
     #[must_use]
-    pub fn address(mut self, address: IpAddr) -> Self {
-        self.hca.gids.push(address);
+    pub fn interface(mut self, address: Address) -> Self {
+        self.hca.addresses.push(address);
         self
     }
 
-    /// Adds a peer whose address does not contain its MAC.
+    /// Whether the adapter takes part in the network ([`HcaConfig::network`]); it does unless this says otherwise.
+    #[must_use]
+    pub fn network(mut self, on: bool) -> Self {
+        self.hca.network = on;
+        self
+    }
+
+    /// Adds an address of ours. All of its family are taken to be on its link.
+    #[must_use]
+    pub fn address(mut self, address: IpAddr) -> Self {
+        self.hca.addresses.push(address.into());
+        self
+    }
+
+    /// Adds a peer's MAC, which is then not asked for.
     #[must_use]
     pub fn neighbour(mut self, address: IpAddr, mac: [u8; 6]) -> Self {
         self.hca.neighbours.push((address, mac));
@@ -139,7 +167,8 @@ pub enum OpenError {
     },
     /// The name says something about the adapter that is not understood.
     #[error(
-        "{name}: option {option:?}: options are address=IP, neighbour=IP/MAC, endpoints=N, vectors=N, memory=NAME and, for sim: names, mac=MAC, profile=NAME and link=unix:PATH, a comma before each (DAT_PROVIDER_NOT_FOUND)"
+        "{name}: option {option:?}: options are, a comma before each: {} (DAT_PROVIDER_NOT_FOUND)",
+        crate::name::known()
     )]
     BadOption {
         /// The whole name.
@@ -555,7 +584,8 @@ fn function_of(card: &SimCard, place: OnCard, mac: Option<[u8; 6]>) -> Option<Ar
 /// What a simulated function of that name is made as.
 fn kind_of(name: &str, mac: [u8; 6], simulated: &Simulated) -> Result<Profile, OpenError> {
     let Some(wanted) = &simulated.profile else {
-        return Ok(Profile::named(name, mac));
+        // What every card has, by which its address is found.
+        return Ok(Profile::named(name, mac).ethernet());
     };
     profile(wanted)
         .map(|kind| kind.called(name, mac))

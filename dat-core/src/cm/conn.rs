@@ -225,11 +225,15 @@ impl Conn {
 
     /// Whether a message of ours waits for its answer and may be sent again.
     pub(super) fn may_repeat(&self) -> bool {
-        let waits = matches!(
+        self.waits_for_answer() && self.retries < self.max_retries
+    }
+
+    /// Whether the peer has been sent something to which nothing has come yet.
+    pub(super) const fn waits_for_answer(&self) -> bool {
+        matches!(
             self.state,
             State::ReqSent | State::RepSent | State::DreqSent
-        );
-        waits && self.retries < self.max_retries
+        )
     }
 
     /// Whether a peer that refuses our request as stale may be asked again.

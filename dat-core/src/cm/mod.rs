@@ -494,6 +494,19 @@ impl Cm {
         }
     }
 
+    /// Nobody is found at this address: what waits for an answer from there waits for nothing.
+    pub fn unreachable(&mut self, now: Nanos, gid: [u8; 16]) {
+        let waiting: Vec<ConnId> = self
+            .conns
+            .iter()
+            .filter(|(_, conn)| conn.peer.path.gid == gid && conn.waits_for_answer())
+            .map(|(id, _)| id)
+            .collect();
+        for id in waiting {
+            self.step(now, id, Input::Exhausted, None);
+        }
+    }
+
     /// What has been counted so far.
     #[must_use]
     pub const fn counters(&self) -> &Counters {

@@ -284,7 +284,6 @@ impl Mock {
         Path {
             source_gid_index: 0,
             gid,
-            mac: [0; 6],
             hop_limit: 1,
             traffic_class: 0,
             flow_label: 0,
@@ -590,7 +589,7 @@ impl Provider for Mock {
         (index == 0).then_some(self.limits().gid)
     }
 
-    fn resolve(&self, gid: [u8; 16]) -> Result<Path, ProviderError> {
+    fn route(&self, gid: [u8; 16]) -> Result<Path, ProviderError> {
         if gid[..2] == [0xfe, 0x80] {
             Ok(self.path_to(gid))
         } else {

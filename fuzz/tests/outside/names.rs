@@ -56,7 +56,7 @@ fn any_name_is_a_device_with_options_or_names_the_one_that_is_none() {
                 Ok((device, options)) => {
                     assert!(name.starts_with(device));
                     let options_of_name = name[device.len()..].matches('=').count();
-                    let found = options.hca.gids.len() + options.hca.neighbours.len();
+                    let found = options.hca.addresses.len() + options.hca.neighbours.len();
                     assert!(found <= options_of_name, "{name}");
                     // A device has no options left in it.
                     let (again, _) = parse(device, &none).expect("no option");

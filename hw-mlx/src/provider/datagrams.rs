@@ -19,7 +19,7 @@ const TARGET: &str = "hw_mlx::mad";
 const GSI: u32 = 1;
 
 /// A datagram that was handed to the device.
-pub(super) fn sent(hca: &Hca, to: &MadAddress, mad: &[u8]) {
+pub(super) fn sent(hca: &Hca, to: &MadAddress, mac: [u8; 6], mad: &[u8]) {
     if !wanted() {
         return;
     }
@@ -35,7 +35,7 @@ pub(super) fn sent(hca: &Hca, to: &MadAddress, mad: &[u8]) {
         way = "sent",
         adapter = hca.name(),
         source_mac = %Mac(hca.mac()),
-        mac = %Mac(path.mac),
+        mac = %Mac(mac),
         source = %Ipv6Addr::from(source),
         destination = %Ipv6Addr::from(path.gid),
         traffic_class = path.traffic_class,

@@ -21,7 +21,7 @@ impl From<MlxError> for ProviderError {
             MlxError::QueueTooLarge { .. }
             | MlxError::Untranslatable { .. }
             | MlxError::TooManyGids { .. }
-            | MlxError::Vlan { .. }
+            | MlxError::Address { .. }
             | MlxError::ConfiguredMac { .. } => Self::Unsupported(text),
             MlxError::Unresolved { .. } => Self::Unreachable(text),
             MlxError::Dead(_) => Self::Dead(text),

@@ -171,7 +171,12 @@ impl QpFacts {
 
     /// INIT2RTR, and its `opt_param_mask`.
     #[must_use]
-    pub fn init_to_rtr(&self, local_qpn: u32, attributes: &ReadyToReceive) -> (Qpc, u32) {
+    pub fn init_to_rtr(
+        &self,
+        local_qpn: u32,
+        attributes: &ReadyToReceive,
+        mac: [u8; 6],
+    ) -> (Qpc, u32) {
         let mut context = self.transition();
         context
             .set_mtu(u32::from(attributes.mtu))
@@ -184,7 +189,7 @@ impl QpFacts {
             .set_rwe(true);
         set_path(
             context.primary_address_path_mut(),
-            &attributes.path,
+            (&attributes.path, mac),
             local_qpn,
             attributes.remote_qpn,
         );
@@ -225,10 +230,10 @@ impl QpFacts {
     }
 }
 
-/// Fills an address path for RoCE. Source address, VLAN and RoCE version come from the GID table
+/// Fills an address path for RoCE, over the station with a MAC. Source address, VLAN and RoCE version come from the GID table
 /// entry it names.
-fn set_path(ads: &mut Ads, path: &Path, local_qpn: u32, remote_qpn: u32) {
-    let [m0, m1, m2, m3, m4, m5] = path.mac;
+fn set_path(ads: &mut Ads, (path, mac): (&Path, [u8; 6]), local_qpn: u32, remote_qpn: u32) {
+    let [m0, m1, m2, m3, m4, m5] = mac;
     ads.set_src_addr_index(u32::from(path.source_gid_index))
         .set_hop_limit(u32::from(path.hop_limit))
         .set_tclass(u32::from(path.traffic_class))
@@ -299,12 +304,13 @@ mod tests {
         }
     }
 
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
     fn to_rtr(reads_in: u8) -> ReadyToReceive {
         ReadyToReceive {
             path: Path {
                 source_gid_index: 3,
                 gid: [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xff, 0xfe, 0, 0, 1],
-                mac: [2, 0, 0, 0, 0, 1],
                 hop_limit: 64,
                 traffic_class: 0x60,
                 flow_label: 0x12345,
@@ -351,7 +357,7 @@ mod tests {
 
     #[test]
     fn the_path_to_the_peer_stands_at_the_documented_offsets() {
-        let (context, mask) = facts().init_to_rtr(0x10, &to_rtr(4));
+        let (context, mask) = facts().init_to_rtr(0x10, &to_rtr(4), MAC);
         assert_eq!(mask, 0b1110);
         assert_eq!(dword(&context, 0x08), 3 << 29 | 30 << 24);
         assert_eq!(dword(&context, 0x14), 0xabcdef);
@@ -380,7 +386,7 @@ mod tests {
             (17, 4, 4),
             (255, 4, 4),
         ] {
-            let (context, _) = facts().init_to_rtr(1, &to_rtr(reads));
+            let (context, _) = facts().init_to_rtr(1, &to_rtr(reads), MAC);
             assert_eq!(
                 (context.log_rra_max(), context.rre()),
                 (target, true),
@@ -399,7 +405,7 @@ mod tests {
                 "{reads} out"
             );
         }
-        let (context, mask) = facts().init_to_rtr(1, &to_rtr(0));
+        let (context, mask) = facts().init_to_rtr(1, &to_rtr(0), MAC);
         assert!(!context.rre() && context.rwe() && mask & optional::RRE != 0);
     }
 
@@ -414,7 +420,7 @@ mod tests {
             (able, 0, 1 << 14),
             (facts(), 4, 0b110 << 13),
         ] {
-            let (context, mask) = facts.init_to_rtr(1, &to_rtr(reads));
+            let (context, mask) = facts.init_to_rtr(1, &to_rtr(reads), MAC);
             assert_eq!(dword(&context, 0x90) & 0xf_e000, flags, "{reads} reads");
             assert!(mask & optional::RAE != 0);
         }
@@ -451,7 +457,7 @@ mod tests {
         };
         for (what, context) in [
             ("RST2INIT", facts().reset_to_init()),
-            ("INIT2RTR", facts().init_to_rtr(1, &to_rtr(1)).0),
+            ("INIT2RTR", facts().init_to_rtr(1, &to_rtr(1), MAC).0),
             ("RTR2RTS", facts().rtr_to_rts(&send)),
             ("RST2INIT of QP1", gsi.reset_to_init()),
             ("INIT2RTR of QP1", gsi.gsi_init_to_rtr()),

@@ -262,7 +262,7 @@ impl Qp {
         Ok(qp)
     }
 
-    /// INIT to RTR.
+    /// INIT to RTR, over the station of the link with a MAC.
     ///
     /// # Errors
     /// Device refusal.
@@ -270,8 +270,9 @@ impl Qp {
         &mut self,
         hca: &mut Hca,
         attributes: &ReadyToReceive,
+        mac: [u8; 6],
     ) -> Result<(), MlxError> {
-        let (mut context, mask) = self.facts.init_to_rtr(self.qpn, attributes);
+        let (mut context, mask) = self.facts.init_to_rtr(self.qpn, attributes, mac);
         let priority = hca.priority(attributes.path.source_gid_index);
         context
             .primary_address_path_mut()

@@ -65,9 +65,13 @@ const TEAR_DOWN: [(u16, u16, &str); 3] = [
     (0x105, 0, "DISABLE_HCA"),
 ];
 
+fn address(text: &str) -> hw_mlx::Address {
+    text.parse::<std::net::IpAddr>().expect("an address").into()
+}
+
 fn config() -> HcaConfig {
     let mut config = HcaConfig::new();
-    config.gids.push("10.1.2.3".parse().expect("an address"));
+    config.addresses.push(address("10.1.2.3"));
     config
 }
 
@@ -687,11 +691,10 @@ fn a_device_that_does_not_keep_the_announced_mac_is_refused_by_name() {
 fn an_address_in_a_vlan_is_entered_with_it() {
     let double = Double::new();
     let mut config = config();
-    let address = config.gids[0];
-    let vlan = |id, priority| hw_mlx::Vlan { id, priority };
-    config.vlans = vec![(address, vlan(100, 3))];
+    let vlan = |id, priority| Some(hw_mlx::Vlan { id, priority });
+    config.addresses[0].vlan = vlan(100, 3);
     let hca = Hca::open(double.function(), config.clone()).expect("bring-up");
-    assert_eq!(hca.gids()[1].vlan, Some(vlan(100, 3)));
+    assert_eq!(hca.gids()[1].vlan, vlan(100, 3));
     let words: Vec<u32> = double
         .state()
         .seen
@@ -700,28 +703,56 @@ fn an_address_in_a_vlan_is_entered_with_it() {
         .map(|seen| crate::double::argument_of(&seen.input, 0x20))
         .collect();
     assert_eq!(words, [0x0200, 1 << 28 | 100 << 16 | 0x0200]);
+}
 
-    let stranger = "10.9.9.9".parse().expect("an address");
-    for (vlans, why) in [
+#[test]
+fn an_address_that_cannot_be_as_it_was_given_is_refused_with_what_was_given() {
+    let ours = address("10.1.2.3");
+    let vlan = |id, priority| hw_mlx::Address {
+        vlan: Some(hw_mlx::Vlan { id, priority }),
+        ..ours
+    };
+    let within = |prefix, gateway: Option<&str>| hw_mlx::Address {
+        prefix,
+        gateway: gateway.map(|gateway| address(gateway).address),
+        ..ours
+    };
+    let no_gateway = "its gateway is not another address within its prefix";
+    for (addresses, why) in [
         (
-            vec![(address, vlan(0, 3))],
-            "10.1.2.3 in VLAN 0 with priority 3: VLANs are 1..=4094",
+            vec![vlan(0, 3)],
+            "address 10.1.2.3 in VLAN 0 with priority 3: VLANs are 1..=4094",
         ),
-        (vec![(address, vlan(4095, 3))], "VLANs are 1..=4094"),
-        (vec![(address, vlan(1, 8))], "priorities are 0..=7"),
+        (vec![vlan(4095, 3)], "VLANs are 1..=4094"),
+        (vec![vlan(1, 8)], "priorities are 0..=7"),
         (
-            vec![(stranger, vlan(1, 0))],
-            "10.9.9.9 in VLAN 1 with priority 0: not an address",
+            vec![vlan(1, 0), vlan(2, 0)],
+            "address 10.1.2.3 in VLAN 2 with priority 0: it is there already, and differs",
         ),
         (
-            vec![(address, vlan(1, 0)), (address, vlan(2, 0))],
-            "10.1.2.3 in VLAN 2 with priority 0: the address has",
+            vec![within(Some(33), None)],
+            "address 10.1.2.3/33: its prefix is longer than it",
         ),
+        (
+            vec![within(Some(24), Some("10.1.3.1"))],
+            "address 10.1.2.3/24 over 10.1.3.1: its gateway",
+        ),
+        (vec![within(Some(24), Some("10.1.2.3"))], no_gateway),
+        (vec![within(Some(24), Some("2001:db8::1"))], no_gateway),
+        (vec![within(None, Some("10.1.2.1"))], no_gateway),
     ] {
-        config.vlans = vlans;
-        let error = Hca::open(Double::new().function(), config.clone()).expect_err("no such VLAN");
+        let mut config = config();
+        config.addresses = addresses;
+        let error = Hca::open(Double::new().function(), config).expect_err("no such address");
         assert!(error.to_string().contains(why), "{error}");
     }
+    let mut config = config();
+    config.addresses = vec![within(Some(24), Some("10.1.2.1"))];
+    let hca = Hca::open(Double::new().function(), config).expect("bring-up");
+    assert_eq!(
+        (hca.gids()[1].prefix, hca.gids()[1].gateway),
+        (24, Some(address("10.1.2.1").address))
+    );
 }
 
 /// `permanent_address` is written by the e-switch manager for others (Linux `vport.c`

@@ -59,10 +59,14 @@ impl World {
     }
 }
 
+fn address(text: &str) -> hw_mlx::Address {
+    text.parse::<std::net::IpAddr>().expect("an address").into()
+}
+
 fn config() -> HcaConfig {
     let mut config = HcaConfig::new();
-    config.gids.push("10.1.2.3".parse().expect("an address"));
-    config.gids.push("2001:db8::7".parse().expect("an address"));
+    config.addresses.push(address("10.1.2.3"));
+    config.addresses.push(address("2001:db8::7"));
     config
 }
 

@@ -127,7 +127,7 @@ fn frames_leave_as_they_were_given_whatever_part_of_them_is_inline() {
         .iter()
         .map(|bytes| {
             let mut frame = frame(THEIRS, 0x88b5, None, None);
-            frame.extend((0..2000_u32).map(|at| at.to_le_bytes()[0]));
+            frame.extend((0..2000_u32).map(|at| at.to_be_bytes()[3]));
             frame.truncate(*bytes);
             frame
         })

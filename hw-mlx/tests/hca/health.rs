@@ -8,9 +8,13 @@ use mlx_prm::{AllocPdIn, DeallocPdIn, NopIn};
 
 use crate::double::{Action, Double};
 
+fn address(text: &str) -> hw_mlx::Address {
+    text.parse::<std::net::IpAddr>().expect("an address").into()
+}
+
 fn config() -> HcaConfig {
     let mut config = HcaConfig::new();
-    config.gids.push("10.1.2.3".parse().expect("an address"));
+    config.addresses.push(address("10.1.2.3"));
     config
 }
 

@@ -23,6 +23,8 @@ use super::openings::{self, Closing, dat_error};
 use super::registry::{self, Resolved};
 use super::table::{self, IaName, PER_KIND, handle_of};
 use super::types::{CIaAttr, CProviderAttr, DatBoolean, DatCount, DatHandle, DatReturn};
+use hw_mlx::Address;
+
 use crate::registry::ProviderInfo;
 use crate::{Ia, NotClosed, OpenOptions};
 
@@ -121,7 +123,7 @@ pub(super) unsafe fn open_device(
         }?;
         let (_, options) =
             crate::name::parse(device, &OpenOptions::default()).map_err(dat_error)?;
-        if let Some(&address) = options.hca.gids.first() {
+        if let Some(&Address { address, .. }) = options.hca.addresses.first() {
             adapter.turn_of(ia, |open| {
                 open.instance.local.set(address);
                 Ok(())

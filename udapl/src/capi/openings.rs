@@ -81,7 +81,11 @@ fn openings() -> MutexGuard<'static, Vec<Opening>> {
 /// Whether an adapter that was opened with `has` is what `wants` asks for.
 fn serves(has: &OpenOptions, wants: &OpenOptions) -> bool {
     let (simulated, wanted) = (&has.simulated, &wants.simulated);
-    wants.hca.gids.iter().all(|gid| has.hca.gids.contains(gid))
+    wants
+        .hca
+        .addresses
+        .iter()
+        .all(|address| has.hca.addresses.contains(address))
         && wants
             .hca
             .neighbours

@@ -370,7 +370,11 @@ fn the_consumers_time_comes_first_when_it_is_the_shorter() {
 /// Clauses: CONN-8.
 #[test]
 fn an_address_that_is_none_is_refused_at_once() {
-    let mut pair = Pair::unconnected(&PairConfig::default());
+    // Nor is one that nobody can be asked for.
+    let mut pair = Pair::unconnected(&PairConfig {
+        options: [A, B].map(|side| Fabric::options(side).network(false)),
+        ..PairConfig::default()
+    });
     let v4 = |a, b, c, d| IpAddr::V4(Ipv4Addr::new(a, b, c, d));
     let cases = [
         (v4(0, 0, 0, 0), Subtype::AddressMalformed),

@@ -40,6 +40,8 @@ fn config(change: impl Fn(&IaAttr, &mut EpAttr)) -> PairConfig {
         attr: [Some(attr); 2],
         evd_qlen,
         event_log: false,
+        // Doorbells are counted: those of the endpoints alone.
+        options: [A, B].map(|side| Fabric::options(side).network(false)),
         ..PairConfig::default()
     }
 }

@@ -35,6 +35,7 @@ mod lossy;
 mod many_at_once;
 mod memory_ends;
 mod named;
+mod network;
 mod objects;
 mod private_data;
 mod rdma_calls;

@@ -179,6 +179,27 @@ fn what_waits_for_an_answer_is_sent_again_when_the_port_comes_up_and_counts_as_a
     assert_eq!(pair.take(A), [CmEvent::Unreachable { conn: flapping }]);
 }
 
+/// Who is not on the link cannot answer: the attempt ends with the address's, not with the last repetition.
+#[test]
+fn what_waits_for_an_address_nobody_answers_for_ends_at_once_and_nothing_else_does() {
+    let mut pair = Pair::listening();
+    pair.keep(|_, _| false);
+    let a = pair.connect(connect_params());
+    pair.run_for(MILLISECOND);
+    pair.a.unreachable(pair.now, A.gid());
+    pair.run_for(LATENCY);
+    assert_eq!(pair.take(A), []);
+    pair.a.unreachable(pair.now, B.gid());
+    pair.run_for(LATENCY);
+    assert_eq!(pair.take(A), [CmEvent::Unreachable { conn: a }]);
+    // A connection that stands is its queue pair's to end.
+    let (mut pair, a, _) = Pair::established();
+    pair.a.unreachable(pair.now, B.gid());
+    pair.run_for(LATENCY);
+    assert_eq!(pair.take(A), []);
+    assert_eq!(pair.a.state(a), Some(State::Established));
+}
+
 #[test]
 fn repeated_req_brings_the_rep_again_when_the_rep_was_lost() {
     let (mut pair, _, b) = Pair::requested();

@@ -45,7 +45,6 @@ impl End {
         Path {
             source_gid_index: 0,
             gid: peer.gid(),
-            mac: [2, 0, 0, 0, 0, peer.gid()[15]],
             hop_limit: 64,
             traffic_class: 0x20,
             flow_label: 0x1_2345,

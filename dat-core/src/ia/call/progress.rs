@@ -361,6 +361,10 @@ impl<P: Provider> Ia<P> {
                     self.adapter.lock().port_came_up(now, times);
                 }
             }
+            ProviderEvent::Unreachable { gid } => {
+                let now = self.provider.now();
+                self.adapter.lock().cm.unreachable(now, gid);
+            }
             ProviderEvent::DeviceDead => self.device_is_gone(),
             ProviderEvent::DeviceRequested => self.device_is_wanted(),
         }

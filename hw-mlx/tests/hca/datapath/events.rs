@@ -113,7 +113,7 @@ fn the_first_packet_before_rts_is_an_event_of_its_queue_pair() {
     let mut qb = p.b.create_qp(SIZES, 0xb);
     let (gid_a, gid_b) = (p.a.gid(), p.b.gid());
     // Only the passive side's RTR: it has heard nothing yet.
-    let path = p.b.provider.resolve(gid_a).unwrap();
+    let path = p.b.provider.route(gid_a).unwrap();
     let attributes = dat_core::provider::ReadyToReceive {
         path,
         remote_qpn: qa.number(),
@@ -170,17 +170,17 @@ fn nobody_is_reached_over_a_port_that_stays_down() {
     };
     p.sim.inject(&p.a.function, &Fault::LinkDown);
     pass(&mut p, 1);
-    p.a.provider.resolve(peer).expect("it may come up");
+    p.a.provider.route(peer).expect("it may come up");
     pass(&mut p, 10);
-    let error = p.a.provider.resolve(peer).expect_err("it stays down");
+    let error = p.a.provider.route(peer).expect_err("it stays down");
     assert!(
         matches!(&error, ProviderError::Unreachable(text) if text.contains("is down") && text.contains(" 10 s")),
         "{error:?}"
     );
-    p.a.provider.resolve(own).expect("not over the port");
+    p.a.provider.route(own).expect("not over the port");
     p.sim.inject(&p.a.function, &Fault::LinkUp);
     pass(&mut p, 1);
-    p.a.provider.resolve(peer).expect("it is up");
+    p.a.provider.route(peer).expect("it is up");
     p.finish_bare();
 }
 

@@ -6,6 +6,7 @@ mod errors;
 mod events;
 mod mads;
 mod memory;
+mod network;
 mod pair;
 mod rewind;
 mod shared;

@@ -1,5 +1,6 @@
 //! Two providers on a link, and the shortest way to a connected pair of queue pairs.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use dat_core::provider::{
@@ -207,9 +208,8 @@ pub fn profile(n: u8) -> Profile {
 
 pub fn config(n: u8) -> HcaConfig {
     let mut config = HcaConfig::new();
-    config
-        .gids
-        .push(format!("10.0.0.{n}").parse().expect("an address"));
+    let address: IpAddr = format!("10.0.0.{n}").parse().expect("an address");
+    config.addresses.push(address.into());
     config.neighbours.push((
         format!("10.0.0.{}", 3 - n).parse().expect("an address"),
         [2, 0, 0, 0, 0, 3 - n],
@@ -318,7 +318,7 @@ pub fn ready_to_receive(
     receive_psn: u32,
     terms: Terms,
 ) {
-    let path = node.provider.resolve(peer_gid).expect("a path");
+    let path = node.provider.route(peer_gid).expect("a path");
     let receive = ReadyToReceive {
         path,
         remote_qpn: peer_qpn,

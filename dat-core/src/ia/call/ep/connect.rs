@@ -122,7 +122,7 @@ impl<P: Provider> Ia<P> {
             return Err(DatError::unsupported().because("one path per connection"));
         }
         check_address(remote)?;
-        let path = match self.provider.resolve(gid_of(remote)) {
+        let path = match self.provider.route(gid_of(remote)) {
             Ok(path) => path,
             Err(ProviderError::Unreachable(what)) => {
                 tracing::warn!(%remote, what, "ep_connect: no route");

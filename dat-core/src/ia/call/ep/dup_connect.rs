@@ -53,7 +53,7 @@ impl<P: Provider> Ia<P> {
             Subtype::Arg4,
         )?;
         check_qos(qos)?;
-        let path = match path.map_or_else(|| self.provider.resolve(gid_of(remote.address)), Ok) {
+        let path = match path.map_or_else(|| self.provider.route(gid_of(remote.address)), Ok) {
             Ok(path) => path,
             // The page has no answer for addresses: there was a path when the connection was made.
             Err(ProviderError::Unreachable(what)) => {

@@ -289,8 +289,14 @@ impl<P: Provider> Ia<P> {
         let sleep = if quiet { MAX_SLEEP } else { MAX_SLEEP / 1000 };
         let until = now.saturating_add(sleep);
         let until = deadline.map_or(until, |deadline| until.min(deadline));
-        let timer = self.adapter.lock().cm.next_timeout();
-        timer.map_or(until, |timer| until.min(timer.max(now)))
+        let timers = [
+            self.adapter.lock().cm.next_timeout(),
+            self.provider.next_timeout(),
+        ];
+        timers
+            .into_iter()
+            .flatten()
+            .fold(until, |until, timer| until.min(timer.max(now)))
     }
 
     /// Counts what is queued here and sees what the neighbours have to tell.

@@ -1,0 +1,339 @@
+//! The adapter's place in a network: who is where on its links, and what waits until that is known.
+//!
+//! The crate `neighbour` knows the protocols and does no I/O; the [`Ethernet`] port carries frames and knows no protocol. Here the two meet.
+//! All instances share both, and whoever has a turn moves frames and lets timers go off, as with QP1.
+//!
+//! ```text
+//!   a datagram to leave --+-- MAC known --------------------------------> QP1
+//!                         '-- not yet --> outgoing -- found ------------> QP1
+//!                                                  '- nobody answers ---> ProviderEvent::Unreachable
+//!   QP1 --> arrived ------+-- its sender's MAC known -------------------> the connection manager
+//!                         '-- not yet --> incoming -- found ------------> the connection manager
+//!                                                  '- nobody answers ---> dropped: it could not be answered
+//! ```
+//!
+//! So the connection manager never deals with MACs: whoever it hears from can be answered, and a queue pair on its way up finds the MAC of
+//! its peer known.
+//!
+//! What waits is bounded, since strangers can make it wait: of each kind as many as there is room for, and a copy of one that waits is
+//! dropped. The protocol above repeats what gets lost.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use dat_core::provider::MadAddress;
+use driver::Instant;
+use neighbour::{Event, Interface, Neighbours, Resolution};
+
+use crate::device::Hca;
+use crate::error::{Mac, MlxError};
+use crate::ethernet::{BROADCAST, Ethernet, SEND_BYTES};
+use crate::gid::{GidEntry, address_of};
+use crate::gsi::{MAD_BYTES, ReceivedMad};
+use crate::random::Random;
+use crate::uar::Doorbells;
+
+/// Datagrams of each kind that wait for a MAC.
+const WAITING: usize = 256;
+
+/// How a destination is reached.
+#[derive(Debug)]
+pub(crate) enum Way {
+    /// Over the station with this MAC.
+    Known([u8; 6]),
+    /// It is being asked for.
+    Pending,
+    /// Not at all, and why.
+    Unreachable(String),
+}
+
+/// A datagram that leaves when its destination is found.
+struct Letter {
+    to: MadAddress,
+    source: IpAddr,
+    mad: Box<[u8; MAD_BYTES]>,
+}
+
+/// What became of what waited.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    /// Datagrams that can leave now, and over whom.
+    pub(crate) leave: Vec<(MadAddress, [u8; 6], Box<[u8; MAD_BYTES]>)>,
+    /// Addresses for which nobody answers.
+    pub(crate) nobody: Vec<[u8; 16]>,
+}
+
+/// The network of a function.
+pub(crate) struct Network {
+    ethernet: Ethernet,
+    neighbours: Neighbours,
+    outgoing: VecDeque<Letter>,
+    /// Datagrams that are passed on when their senders are found.
+    incoming: VecDeque<ReceivedMad>,
+    /// Of those that came in, the ones whose sender was found.
+    found: VecDeque<ReceivedMad>,
+    /// When the neighbours have something to do, as of the last change.
+    due: Option<Duration>,
+    /// A frame on its way out.
+    frame: Box<[u8; SEND_BYTES]>,
+}
+
+/// A time of the function's clock as the neighbours' module counts it.
+const fn since_start(now: Instant) -> Duration {
+    Duration::from_nanos(now.0)
+}
+
+impl Network {
+    /// Joins the network with the addresses of the function. `None`: it has no Ethernet port.
+    ///
+    /// # Errors
+    /// The device refused what it can do, or answers no more.
+    pub(crate) fn join(
+        hca: &mut Hca,
+        doorbells: &Doorbells,
+        random: &mut Random,
+    ) -> Result<Option<Self>, MlxError> {
+        if let Some(why) = Ethernet::why_not(hca.caps()) {
+            tracing::info!(
+                function = hca.name(),
+                why,
+                "no Ethernet port: peers are found among the configured neighbours only"
+            );
+            return Ok(None);
+        }
+        let ethernet = Ethernet::create(hca, doorbells)?;
+        let now = since_start(hca.now());
+        let config = neighbour::Config::new(hca.mac(), random.next());
+        let mut network = Self {
+            ethernet,
+            neighbours: Neighbours::new(config, now),
+            outgoing: VecDeque::new(),
+            incoming: VecDeque::new(),
+            found: VecDeque::new(),
+            due: None,
+            frame: Box::new([0; SEND_BYTES]),
+        };
+        if !hca.link_is_up() {
+            network.neighbours.link(false, now);
+        }
+        for (address, mac) in hca.neighbours() {
+            if let Err(error) = network.neighbours.add_static(*address, *mac) {
+                tracing::warn!(%address, mac = %Mac(*mac), %error, "a neighbour that is none");
+            }
+        }
+        for entry in hca.gids() {
+            network.add(entry, now);
+        }
+        network.hear(hca)?;
+        network.changed();
+        Ok(Some(network))
+    }
+
+    /// Leaves the network.
+    ///
+    /// # Errors
+    /// As [`Ethernet::destroy`].
+    pub(crate) fn leave(self, hca: &mut Hca) -> Result<(), MlxError> {
+        self.ethernet.destroy(hca)
+    }
+
+    fn add(&mut self, entry: &GidEntry, now: Duration) {
+        let interface = Interface {
+            address: entry.address,
+            prefix: entry.prefix,
+            vlan: entry.vlan.map(|vlan| neighbour::Vlan {
+                id: vlan.id,
+                priority: vlan.priority,
+            }),
+            gateway: entry.gateway,
+        };
+        if let Err(error) = self.neighbours.add(interface, now) {
+            tracing::warn!(address = %entry.address, %error, "an address that nobody is told of");
+        }
+    }
+
+    /// Has the device let through what the addresses need.
+    fn hear(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
+        let mut groups = vec![BROADCAST];
+        groups.extend(self.neighbours.groups());
+        self.ethernet.hear(hca, &groups)
+    }
+
+    /// Number of the completion queue by whose events frames come.
+    pub(crate) fn cqn(&self) -> u32 {
+        self.ethernet.cqn()
+    }
+
+    /// That queue has something.
+    pub(crate) fn notified(&mut self) {
+        self.ethernet.notified();
+    }
+
+    /// When [`Network::turn`] has something to do at the latest.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        self.due
+    }
+
+    fn changed(&mut self) {
+        self.due = self.neighbours.due();
+    }
+
+    /// The link is up, or down.
+    pub(crate) fn link(&mut self, up: bool, now: Instant) {
+        self.neighbours.link(up, since_start(now));
+        self.changed();
+    }
+
+    /// How a destination is reached from one of our addresses. Who is not known is asked for.
+    pub(crate) fn way(&mut self, source: IpAddr, destination: IpAddr, now: Instant) -> Way {
+        let resolution = self
+            .neighbours
+            .resolve(source, destination, since_start(now));
+        let way = match resolution {
+            Resolution::Known(mac) => Way::Known(mac),
+            Resolution::Pending => Way::Pending,
+            Resolution::Unreachable(reason) => {
+                Way::Unreachable(format!("{destination} from {source}: {reason}"))
+            }
+        };
+        self.changed();
+        way
+    }
+
+    /// A datagram whose destination is being asked for.
+    pub(crate) fn wait_to_leave(&mut self, to: MadAddress, source: IpAddr, mad: &[u8; MAD_BYTES]) {
+        let is_copy = |letter: &Letter| letter.to == to && *letter.mad == *mad;
+        if self.outgoing.len() < WAITING && !self.outgoing.iter().any(is_copy) {
+            let mad = Box::new(*mad);
+            self.outgoing.push_back(Letter { to, source, mad });
+        }
+    }
+
+    /// A datagram whose sender is being asked for.
+    pub(crate) fn wait_for_sender(&mut self, received: ReceivedMad) {
+        let is_copy = |other: &ReceivedMad| *other == received;
+        if self.incoming.len() < WAITING && !self.incoming.iter().any(is_copy) {
+            self.incoming.push_back(received);
+        }
+    }
+
+    /// A datagram that waited for its sender, who was found.
+    pub(crate) fn found(&mut self) -> Option<ReceivedMad> {
+        self.found.pop_front()
+    }
+
+    /// Moves frames both ways and does what is due.
+    pub(crate) fn turn(&mut self, now: Instant) -> Outcome {
+        let time = since_start(now);
+        let mut heard = false;
+        let neighbours = &mut self.neighbours;
+        self.ethernet.take_in(|frame| {
+            heard = true;
+            neighbours.received(frame, time);
+        });
+        if self.due.is_some_and(|due| due <= time) {
+            self.neighbours.tick(time);
+            heard = true;
+        }
+        if heard {
+            self.changed();
+        }
+        while let Some(bytes) = self.neighbours.next_frame(&mut *self.frame) {
+            if self.ethernet.send(&self.frame[..bytes]).is_err() {
+                // It is asked or answered again.
+                tracing::debug!(bytes, "no room for a frame");
+            }
+        }
+        let mut settled = false;
+        while let Some(event) = self.neighbours.next_event() {
+            settled |= note(&event);
+        }
+        if settled {
+            self.settle(now)
+        } else {
+            Outcome::default()
+        }
+    }
+
+    /// Looks again at all that waits.
+    fn settle(&mut self, now: Instant) -> Outcome {
+        let mut outcome = Outcome::default();
+        for letter in core::mem::take(&mut self.outgoing) {
+            match self.way(letter.source, address_of(letter.to.path.gid), now) {
+                Way::Known(mac) => outcome.leave.push((letter.to, mac, letter.mad)),
+                Way::Pending => self.outgoing.push_back(letter),
+                Way::Unreachable(why) => {
+                    tracing::info!(why, "nobody to send a datagram to");
+                    outcome.nobody.push(letter.to.path.gid);
+                }
+            }
+        }
+        for received in core::mem::take(&mut self.incoming) {
+            let [source, destination] =
+                [received.route.destination, received.route.source].map(address_of);
+            match self.way(source, destination, now) {
+                Way::Known(_) => self.found.push_back(received),
+                Way::Pending => self.incoming.push_back(received),
+                Way::Unreachable(why) => tracing::debug!(why, "a datagram that cannot be answered"),
+            }
+        }
+        outcome
+    }
+
+    /// Brings the Ethernet port back if it broke.
+    pub(crate) fn repair(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
+        self.ethernet.repair(hca)
+    }
+}
+
+/// Says what happened. True: somebody may wait for it.
+fn note(event: &Event) -> bool {
+    match *event {
+        Event::Resolved { address, vlan, mac } => {
+            tracing::debug!(%address, ?vlan, mac = %Mac(mac), "a neighbour was found");
+            true
+        }
+        Event::Unreachable {
+            address,
+            vlan,
+            reason,
+        } => {
+            tracing::info!(%address, ?vlan, %reason, "a neighbour was not found");
+            true
+        }
+        Event::Moved {
+            address,
+            vlan,
+            old,
+            new,
+        } => {
+            tracing::warn!(%address, ?vlan, old = %Mac(old), new = %Mac(new), "a neighbour has another MAC: its connections go on to the old one, new ones go to the new one");
+            false
+        }
+        Event::Duplicate {
+            address,
+            vlan,
+            mac,
+            detecting,
+        } => {
+            tracing::error!(%address, ?vlan, mac = %Mac(mac), detecting, "somebody else uses an address of ours");
+            false
+        }
+        Event::Announced { address, vlan } => {
+            tracing::debug!(%address, ?vlan, "an address of ours was announced");
+            true
+        }
+    }
+}
+
+impl core::fmt::Debug for Network {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Network")
+            .field("ethernet", &self.ethernet)
+            .field("outgoing", &self.outgoing.len())
+            .field("incoming", &self.incoming.len())
+            .field("due", &self.due)
+            .finish_non_exhaustive()
+    }
+}
