@@ -18,11 +18,11 @@
 mod datagrams;
 mod errors;
 mod limits;
+mod reach;
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
 use dat_core::provider::{
     Limits, MadAddress, Nanos, Path, Provider, ProviderError, ProviderEvent, QueuePair, QueueSizes,
@@ -51,11 +51,6 @@ use mlx_prm::{AllocPdIn, Cqn, DeallocPdIn};
 
 /// Owner numbers are 24 bits, and all ones means "none" to the device.
 const MAX_OWNER: u32 = 0xff_fffe;
-/// How long a link may train before a port that is down is taken for one that stays down. Real ones take a tenth of a second to
-/// ten; until then a connection request is worth repeating.
-const LINK_TRAINING: Duration = Duration::from_secs(10);
-/// How long a peer's MAC is asked for while a queue pair waits for it.
-const SEARCH: Duration = Duration::from_secs(5);
 /// Datagrams that cannot be answered, of those that are taken in at a time.
 const DATAGRAMS_TO_NOBODY: usize = 64;
 
@@ -327,102 +322,6 @@ impl MlxProvider {
         handled
     }
 
-    /// Counts the events of the queues that are every instance's. True if there was any.
-    fn collect_shared(&mut self) -> bool {
-        let mut handled = false;
-        // In one step: who finds one not armed arms it.
-        let mut network = self.common.network();
-        let mut gsi = self.common.gsi();
-        while let Some(cqn) = self.hca.next_shared_completion() {
-            if cqn.get() == gsi.cqn() {
-                gsi.notified();
-                handled = true;
-            } else if let Some(network) = &mut network
-                && cqn.get() == network.cqn()
-            {
-                network.notified();
-                handled = true;
-            }
-        }
-        handled
-    }
-
-    /// Takes part in the network: frames, timers, and what waited for them.
-    fn network_turn(&mut self) {
-        let Some(mut network) = self.common.network() else {
-            return;
-        };
-        if let Err(error) = network.repair(&mut self.hca) {
-            tracing::error!(%error, "the Ethernet port cannot be repaired");
-        }
-        let outcome = network.turn(self.hca.now());
-        drop(network);
-        for (to, mac, mad) in outcome.leave {
-            if let Err(error) = self.send_over(&to, mac, &mad) {
-                // It is repeated.
-                tracing::debug!(%error, "a datagram that had waited");
-            }
-        }
-        let nobody = outcome.nobody.into_iter();
-        self.events
-            .extend(nobody.map(|gid| ProviderEvent::Unreachable { gid }));
-    }
-
-    /// How a GID is reached from our address of an index.
-    fn way(&self, gid: [u8; 16], source_index: u8) -> Way {
-        let unresolved = match self.hca.resolve(gid) {
-            Ok(mac) => return Way::Known(mac),
-            Err(error) => error,
-        };
-        match (self.common.network(), self.hca.gid_at(source_index)) {
-            (Some(mut network), Some(source)) => {
-                let destination = crate::gid::address_of(gid);
-                network.way(source.address, destination, self.hca.now())
-            }
-            (None, _) | (_, None) => Way::Unreachable(unresolved.to_string()),
-        }
-    }
-
-    /// The station over which a peer is reached, which is known from the datagrams before, or found again.
-    fn find(&mut self, path: &Path) -> Result<[u8; 6], ProviderError> {
-        let patience = self.hca.now() + SEARCH;
-        loop {
-            match self.way(path.gid, path.source_gid_index) {
-                Way::Known(mac) => return Ok(mac),
-                Way::Unreachable(why) => return Err(ProviderError::Unreachable(why)),
-                Way::Pending if self.hca.now() >= patience => {
-                    let address = crate::gid::address_of(path.gid);
-                    return Err(ProviderError::Unreachable(format!(
-                        "{address} was asked for {} s",
-                        SEARCH.as_secs()
-                    )));
-                }
-                Way::Pending => {}
-            }
-            self.network_turn();
-            let until = self
-                .next_timeout()
-                .map_or(patience, |due| patience.min(Instant(due)));
-            self.hca.wait(until)?;
-            self.collect();
-            self.network_turn();
-        }
-    }
-
-    fn send_over(
-        &mut self,
-        to: &MadAddress,
-        mac: [u8; 6],
-        mad: &[u8; 256],
-    ) -> Result<(), ProviderError> {
-        let sent = self.common.gsi().send(to, mac, mad);
-        sent.map_err(|_| {
-            ProviderError::Resources("too many management datagrams in flight".to_owned())
-        })?;
-        datagrams::sent(&self.hca, to, mac, mad);
-        Ok(())
-    }
-
     /// What an event says of the port.
     fn note_port(&mut self, event: &AsyncEvent) {
         match event {
@@ -447,29 +346,6 @@ impl MlxProvider {
             | AsyncEvent::DeviceRequested
             | AsyncEvent::Other { .. } => {}
         }
-    }
-
-    fn network_link(&self, up: bool) {
-        if let Some(mut network) = self.common.network() {
-            network.link(up, self.hca.now());
-        }
-    }
-
-    /// Whether it is worth trying to reach anybody over the port.
-    fn check_port(&self) -> Result<(), ProviderError> {
-        let Some(since) = self.down_since else {
-            return Ok(());
-        };
-        let down = self.hca.now() - since;
-        if down < LINK_TRAINING {
-            tracing::warn!(?down, "the port is down; it may still come up");
-            return Ok(());
-        }
-        Err(ProviderError::Unreachable(format!(
-            "the port of {} is down, and was when last seen {} s ago: no cable, no link partner, or the interface of its physical function is down",
-            self.hca.name(),
-            down.as_secs()
-        )))
     }
 
     /// The event in the provider's words, if its object is still known.
