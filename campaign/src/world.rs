@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use hw_sim::{
-    CardConfig, CardRules, Fault, LinkFaults, LinkId, Meeting, Profile, Sim, SimCard, VfSettings,
+    CardConfig, CardRules, Fault, FaultCause, LinkFaults, LinkId, Meeting, Profile, Sim, SimCard,
+    VfSettings,
 };
 use mlx_prm::Opcode;
 use rand::{Rng, SeedableRng};
@@ -432,7 +433,7 @@ impl World {
             let unmapped: Vec<_> = report
                 .dma_faults
                 .iter()
-                .filter(|fault| fault.unmapped)
+                .filter(|fault| fault.cause == FaultCause::Unmapped)
                 .collect();
             assert!(unmapped.is_empty(), "side {side}: {unmapped:?}");
         }

@@ -19,7 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use driver::{Device, Front, Fronted, VfioUserServer};
-use hw_sim::{Fault, FunctionReport, Sim, SimConfig, SimFunction};
+use hw_sim::{Fault, FaultCause, FunctionReport, Sim, SimConfig, SimFunction};
 use nix::sys::signal::{SigSet, Signal};
 use udapl::fabric;
 use udapl::fabric::pace::Pace;
@@ -218,10 +218,16 @@ impl Complaints {
             .skip(new(self.dma_faults, dma_faults.len()))
         {
             let (who, fault) = (record.who, &record.fault);
-            if record.unmapped {
-                tracing::warn!("{name}: the IOMMU refused the {who}: {fault}");
-            } else {
-                tracing::info!("{name}: not a bus master: the {who}: {fault}");
+            match record.cause {
+                FaultCause::Unmapped => {
+                    tracing::warn!("{name}: the IOMMU refused the {who}: {fault}");
+                }
+                FaultCause::NotBusMaster => {
+                    tracing::info!("{name}: not a bus master: the {who}: {fault}");
+                }
+                FaultCause::NotDone => {
+                    tracing::info!("{name}: its driver did not do it for the {who}: {fault}");
+                }
             }
         }
         for bug in driver_bugs

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::clock::{Clock, RealClock};
-use crate::function::{Device, Function};
+use crate::function::{Device, Function, MessageMemory};
 use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
 
@@ -25,6 +25,8 @@ struct State {
     mappings: BTreeMap<u64, Mapping>,
     /// Where mappings start that can only be read.
     read_only: Vec<u64>,
+    /// Memory that has to be asked for.
+    asked: BTreeMap<u64, (Arc<dyn MessageMemory>, usize)>,
     /// `dma_map` and `dma_unmap` are refused.
     stubborn: bool,
     /// `dma_unmap` is refused.
@@ -110,6 +112,21 @@ impl Double {
     /// Where mappings started that could only be read.
     pub(crate) fn read_only(&self) -> Vec<u64> {
         self.state().read_only.clone()
+    }
+
+    /// The memory behind an IOVA that has to be asked for, as DMA finds it.
+    pub(crate) fn asks(&self, iova: u64) -> Arc<dyn MessageMemory> {
+        let state = self.state();
+        let (&start, (memory, bytes)) = state.asked.range(..=iova).next_back().unwrap();
+        let into = usize::try_from(iova - start).unwrap();
+        assert!(into < *bytes, "IOVA {iova:#x} is not mapped");
+        Arc::clone(memory)
+    }
+
+    /// IOVA and length of all mappings that have to be asked for.
+    pub(crate) fn asked(&self) -> Vec<(u64, usize)> {
+        let of = |(&iova, &(_, bytes)): (&u64, &(_, usize))| (iova, bytes);
+        self.state().asked.iter().map(of).collect()
     }
 
     /// The memory behind an IOVA, and the offset there, as DMA finds it.
@@ -207,10 +224,32 @@ impl Device for Double {
         Ok(())
     }
 
+    fn dma_map_by_message(
+        &self,
+        iova: u64,
+        memory: Arc<dyn MessageMemory>,
+        bytes: usize,
+        writable: bool,
+    ) -> Result<(), String> {
+        let mut state = self.state();
+        if state.stubborn {
+            return Err("stubborn".to_owned());
+        }
+        if !writable {
+            state.read_only.push(iova);
+        }
+        state.asked.insert(iova, (memory, bytes));
+        Ok(())
+    }
+
     fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {
         let mut state = self.state();
         if state.stubborn || state.keeping {
             return Err("stubborn".to_owned());
+        }
+        if state.asked.get(&iova).is_some_and(|asked| asked.1 == bytes) {
+            state.asked.remove(&iova);
+            return Ok(());
         }
         match state.mappings.get(&iova) {
             Some(&(_, _, mapped)) if mapped == bytes => {

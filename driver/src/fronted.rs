@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::clock::Clock;
-use crate::function::Device;
+use crate::function::{Device, MessageMemory};
 use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
 
@@ -97,6 +97,17 @@ impl<D: Device, F: Front<D>> Device for Fronted<D, F> {
         bytes: usize,
     ) -> Result<(), String> {
         self.device.dma_map_read_only(iova, memory, offset, bytes)
+    }
+
+    fn dma_map_by_message(
+        &self,
+        iova: u64,
+        memory: Arc<dyn MessageMemory>,
+        bytes: usize,
+        writable: bool,
+    ) -> Result<(), String> {
+        self.device
+            .dma_map_by_message(iova, memory, bytes, writable)
     }
 
     fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {

@@ -32,6 +32,21 @@ pub(crate) const CONFIG_BYTES: usize = 4096;
 /// Smallest unit of a DMA mapping.
 pub(crate) const DMA_PAGE: usize = 4096;
 
+/// Memory of another process, which reads and writes it when asked. Each access waits for the answer, for a bounded time.
+pub trait MessageMemory: Send + Sync + std::fmt::Debug {
+    /// Reads what is mapped at an I/O address.
+    ///
+    /// # Errors
+    /// The other process refused, is gone, or did not answer in time. Part of `out` may have been read.
+    fn read(&self, iova: u64, out: &mut [u8]) -> io::Result<()>;
+
+    /// Writes what is mapped at an I/O address, the last byte last.
+    ///
+    /// # Errors
+    /// As [`MessageMemory::read`]; part of it may have been written.
+    fn write(&self, iova: u64, data: &[u8]) -> io::Result<()>;
+}
+
 /// A device model living in this process, seen from under the driver.
 ///
 /// Methods take `&self`: the model locks itself. A method may be called from inside another thread's call, and
@@ -88,6 +103,23 @@ pub trait Device: Send + Sync {
     ) -> Result<(), String> {
         Err(format!(
             "map {iova:#x}+{bytes:#x}: this model knows no memory that can only be read"
+        ))
+    }
+
+    /// Makes `bytes` bytes at `iova` reachable that lie in another process, which is asked for each access: reads, and writes
+    /// if it is `writable`. Whole 4 KiB pages. Nothing of it is here to be mapped.
+    ///
+    /// # Errors
+    /// As [`Device::dma_map`]; by itself a model knows no such memory.
+    fn dma_map_by_message(
+        &self,
+        iova: u64,
+        _memory: Arc<dyn MessageMemory>,
+        bytes: usize,
+        _writable: bool,
+    ) -> Result<(), String> {
+        Err(format!(
+            "map {iova:#x}+{bytes:#x}: this model knows no memory that has to be asked for"
         ))
     }
 
@@ -422,8 +454,8 @@ impl Function {
     }
 
     /// Why the function cannot be reached any more, where that is known: the process that played it is gone, or does not
-    /// answer. Its registers read as ones. What memory it was given it has by descriptors: once that is unmapped here, what it
-    /// writes there reaches nobody.
+    /// answer. Its registers read as ones. What memory it was given by descriptors reaches nobody once it is unmapped here; what it
+    /// had to ask for it is not given any more.
     #[must_use]
     pub fn lost(&self) -> Option<FunctionError> {
         match &self.inner.backend {

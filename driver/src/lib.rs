@@ -63,7 +63,7 @@ pub use error::{BarError, DmaError, FunctionError, IovaError, MemoryError, React
 pub use frame_datagrams::FrameDatagrams;
 pub use frame_socket::{FrameEnd, FrameListener, FrameSocket};
 pub use fronted::{Front, Fronted};
-pub use function::{Device, Function};
+pub use function::{Device, Function, MessageMemory};
 pub use interrupt::{Interrupt, Notices};
 pub use interrupt_set::{Descriptor, InterruptSet};
 pub use iova::IovaAllocator;

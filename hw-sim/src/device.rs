@@ -13,7 +13,9 @@ use crate::pcap::{Capture, CaptureError};
 use crate::profile::Profile;
 use crate::report::FunctionReport;
 use crate::world::{Drive, World, lock};
-use driver::{Clock, Device, Instant, Interrupt, MemoryError, Notices, SharedMemory};
+use driver::{
+    Clock, Device, Instant, Interrupt, MemoryError, MessageMemory, Notices, SharedMemory,
+};
 use mlx_prm::Qpc;
 use std::collections::VecDeque;
 use std::io::Write;
@@ -442,6 +444,16 @@ impl Device for SimFunction {
         bytes: usize,
     ) -> Result<(), String> {
         self.with(|nic, _| nic.iommu.map_read_only(iova, memory, offset, bytes))
+    }
+
+    fn dma_map_by_message(
+        &self,
+        iova: u64,
+        memory: Arc<dyn MessageMemory>,
+        bytes: usize,
+        writable: bool,
+    ) -> Result<(), String> {
+        self.with(|nic, _| nic.iommu.map_asked(iova, memory, bytes, writable))
     }
 
     fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {

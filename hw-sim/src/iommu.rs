@@ -6,11 +6,16 @@
 //! part of the device that wanted it, because hardware would have written it into the host's log.
 //! What the fault then means (a delivery status, a dead EQ, a QP in error) is the caller's
 //! business.
+//!
+//! Memory of a driver in another process may be memory that only that process reaches. It is asked for each access
+//! ([`MessageMemory`]) and the function waits. One that is not done is a fault, too, of which a part may have moved.
 
-use driver::SharedMemory;
+use driver::{MessageMemory, SharedMemory};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use thiserror::Error;
 
 /// The IOMMU refused an access, or nothing is mapped there.
@@ -68,18 +73,67 @@ pub struct FaultRecord {
     pub fault: DmaFault,
     /// The part of the device that wanted it.
     pub who: Who,
-    /// Whether nothing was mapped there that may be accessed so; otherwise the function was not a bus master, whatever
-    /// was mapped.
-    pub unmapped: bool,
+    /// Why it was refused.
+    pub cause: FaultCause,
+}
+
+/// Why an access was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultCause {
+    /// The function was not a bus master, whatever was mapped.
+    NotBusMaster,
+    /// Nothing was mapped there that may be accessed so.
+    Unmapped,
+    /// It was, but the process that has the memory refused, is gone, or did not answer in time.
+    NotDone,
+}
+
+/// Where the bytes of a mapping are.
+#[derive(Clone, Debug)]
+enum Bytes {
+    /// Here, from an offset on.
+    Here(SharedMemory, usize),
+    /// Where they have to be asked for.
+    Asked(Arc<dyn MessageMemory>),
 }
 
 #[derive(Clone, Debug)]
 struct Mapping {
-    bytes: u64,
-    memory: SharedMemory,
-    offset: usize,
+    length: u64,
+    bytes: Bytes,
     /// The device may write.
     writable: bool,
+}
+
+/// A run of bytes in one mapping.
+enum Piece<'a> {
+    Here(&'a SharedMemory, usize),
+    Asked(&'a dyn MessageMemory, u64),
+}
+
+impl Piece<'_> {
+    fn read(&self, out: &mut [u8]) -> io::Result<()> {
+        match *self {
+            Self::Here(memory, at) => memory.read_bytes(at, out),
+            Self::Asked(memory, iova) => memory.read(iova, out)?,
+        }
+        Ok(())
+    }
+
+    /// The last byte last, in one store.
+    fn write(&self, data: &[u8]) -> io::Result<()> {
+        match *self {
+            Self::Here(memory, at) => {
+                // PANIC: a piece has a byte.
+                let (last, first) = data.split_last().expect("a byte");
+                memory.write_bytes(at, first);
+                std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
+                memory.store_u8(at + first.len(), *last);
+            }
+            Self::Asked(memory, iova) => memory.write(iova, data)?,
+        }
+        Ok(())
+    }
 }
 
 /// The mappings of one function.
@@ -119,7 +173,7 @@ impl Iommu {
         offset: usize,
         bytes: usize,
     ) -> Result<(), String> {
-        self.insert(iova, memory, offset, bytes, true)
+        self.insert_here(iova, memory, offset, bytes, true)
     }
 
     /// Maps memory that the device may only read: a write there is a fault.
@@ -133,10 +187,24 @@ impl Iommu {
         offset: usize,
         bytes: usize,
     ) -> Result<(), String> {
-        self.insert(iova, memory, offset, bytes, false)
+        self.insert_here(iova, memory, offset, bytes, false)
     }
 
-    fn insert(
+    /// Maps memory that has to be asked for.
+    ///
+    /// # Errors
+    /// As [`Iommu::map`].
+    pub fn map_asked(
+        &mut self,
+        iova: u64,
+        memory: Arc<dyn MessageMemory>,
+        bytes: usize,
+        writable: bool,
+    ) -> Result<(), String> {
+        self.insert(iova, Bytes::Asked(memory), bytes, writable)
+    }
+
+    fn insert_here(
         &mut self,
         iova: u64,
         memory: SharedMemory,
@@ -144,14 +212,27 @@ impl Iommu {
         bytes: usize,
         writable: bool,
     ) -> Result<(), String> {
-        let length = bytes as u64;
-        if bytes == 0 || !(iova | length | offset as u64).is_multiple_of(4096) {
+        if !offset.is_multiple_of(4096) {
             return Err(format!("map {iova:#x}+{bytes:#x}: not whole pages"));
         }
         if !memory.contains(offset, bytes) {
             return Err(format!(
                 "map {iova:#x}+{bytes:#x}: memory is shorter than that"
             ));
+        }
+        self.insert(iova, Bytes::Here(memory, offset), bytes, writable)
+    }
+
+    fn insert(
+        &mut self,
+        iova: u64,
+        memory: Bytes,
+        bytes: usize,
+        writable: bool,
+    ) -> Result<(), String> {
+        let length = bytes as u64;
+        if bytes == 0 || !(iova | length).is_multiple_of(4096) {
+            return Err(format!("map {iova:#x}+{bytes:#x}: not whole pages"));
         }
         let Some(last) = iova.checked_add(length - 1) else {
             return Err(format!("map {iova:#x}+{bytes:#x}: wraps"));
@@ -166,19 +247,18 @@ impl Iommu {
         }
         let before = self.mappings.range(..=last).next_back();
         if let Some((&start, mapping)) = before
-            && start + mapping.bytes > iova
+            && start + mapping.length > iova
         {
             return Err(format!(
                 "map {iova:#x}+{bytes:#x}: {start:#x}+{:#x} is mapped",
-                mapping.bytes
+                mapping.length
             ));
         }
         self.mappings.insert(
             iova,
             Mapping {
-                bytes: length,
-                memory,
-                offset,
+                length,
+                bytes: memory,
                 writable,
             },
         );
@@ -198,9 +278,9 @@ impl Iommu {
             .range(iova..end)
             .map(|(&start, _)| start)
             .collect();
-        let cut = |start: u64, mapping: &Mapping| start < iova || start + mapping.bytes > end;
+        let cut = |start: u64, mapping: &Mapping| start < iova || start + mapping.length > end;
         if let Some((&start, mapping)) = self.mappings.range(..end).next_back()
-            && start + mapping.bytes > iova
+            && start + mapping.length > iova
             && cut(start, mapping)
         {
             return Err(format!(
@@ -208,7 +288,7 @@ impl Iommu {
             ));
         }
         if let Some((&start, mapping)) = self.mappings.range(..iova).next_back()
-            && start + mapping.bytes > iova
+            && start + mapping.length > iova
         {
             return Err(format!(
                 "unmap {iova:#x}+{bytes:#x}: cuts the mapping at {start:#x}"
@@ -243,14 +323,16 @@ impl Iommu {
     /// Reads memory of the host.
     ///
     /// # Errors
-    /// [`DmaFault`], which is recorded: part of the range is not mapped, or the function is no bus master. `out` is
-    /// untouched then.
+    /// [`DmaFault`], which is recorded: part of the range is not mapped, or the function is no bus master; `out` is
+    /// untouched then. Or memory that has to be asked for was not read.
     pub fn read(&mut self, iova: u64, out: &mut [u8], who: Who) -> Result<(), DmaFault> {
         self.check(iova, out.len(), false, who)?;
-        let mut done = 0;
-        while done < out.len() {
-            let (memory, offset, run) = self.piece(iova + done as u64, out.len() - done);
-            memory.read_bytes(offset, &mut out[done..done + run]);
+        let (bytes, mut done) = (out.len(), 0);
+        while done < bytes {
+            let (piece, run) = self.piece(iova + done as u64, bytes - done);
+            if let Err(error) = piece.read(&mut out[done..done + run]) {
+                return Err(self.not_done(iova, bytes, false, who, &error));
+            }
             done += run;
         }
         Ok(())
@@ -260,17 +342,16 @@ impl Iommu {
     /// written, as a bus that writes upwards lets them.
     ///
     /// # Errors
-    /// [`DmaFault`], which is recorded: as for [`Iommu::read`], or part of the range is mapped to be read only. Nothing
+    /// [`DmaFault`], which is recorded: as for [`Iommu::read`], or part of the range is mapped to be read only; nothing
     /// is written then.
     pub fn write(&mut self, iova: u64, data: &[u8], who: Who) -> Result<(), DmaFault> {
         self.check(iova, data.len(), true, who)?;
         let mut done = 0;
         while done < data.len() {
-            let (memory, offset, run) = self.piece(iova + done as u64, data.len() - done);
-            let last = run - 1;
-            memory.write_bytes(offset, &data[done..done + last]);
-            std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
-            memory.store_u8(offset + last, data[done + last]);
+            let (piece, run) = self.piece(iova + done as u64, data.len() - done);
+            if let Err(error) = piece.write(&data[done..done + run]) {
+                return Err(self.not_done(iova, data.len(), true, who, &error));
+            }
             done += run;
         }
         Ok(())
@@ -282,12 +363,9 @@ impl Iommu {
     /// # Errors
     /// [`DmaFault`], as [`Iommu::write`].
     pub fn publish(&mut self, iova: u64, value: u8, who: Who) -> Result<(), DmaFault> {
-        self.check(iova, 1, true, who)?;
-        let (memory, offset, _) = self.piece(iova, 1);
         // What the entry says must be visible before the byte that says it is valid.
         std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
-        memory.store_u8(offset, value);
-        Ok(())
+        self.write(iova, &[value], who)
     }
 
     /// Faults so far, the first 256 of them.
@@ -302,21 +380,40 @@ impl Iommu {
 
     fn check(&mut self, iova: u64, bytes: usize, write: bool, who: Who) -> Result<(), DmaFault> {
         // Who is no bus master is refused for that, whatever is mapped.
-        let unmapped = self.bus_master;
-        if self.bus_master && self.covered(iova, bytes, write) {
+        let cause = if !self.bus_master {
+            FaultCause::NotBusMaster
+        } else if self.covered(iova, bytes, write) {
             return Ok(());
-        }
+        } else {
+            FaultCause::Unmapped
+        };
         let fault = DmaFault { iova, bytes, write };
+        tracing::debug!(%who, %fault, ?cause, "DMA fault");
+        self.record(FaultRecord { fault, who, cause });
+        Err(fault)
+    }
+
+    /// Memory that had to be asked for.
+    fn not_done(
+        &mut self,
+        iova: u64,
+        bytes: usize,
+        write: bool,
+        who: Who,
+        error: &io::Error,
+    ) -> DmaFault {
+        let fault = DmaFault { iova, bytes, write };
+        tracing::debug!(%who, %fault, %error, "DMA fault");
+        let cause = FaultCause::NotDone;
+        self.record(FaultRecord { fault, who, cause });
+        fault
+    }
+
+    fn record(&mut self, record: FaultRecord) {
         self.fault_count += 1;
         if self.faults.len() < MAX_RECORDED {
-            self.faults.push(FaultRecord {
-                fault,
-                who,
-                unmapped,
-            });
+            self.faults.push(record);
         }
-        tracing::debug!(%who, %fault, unmapped, "DMA fault");
-        Err(fault)
     }
 
     fn covered(&self, iova: u64, bytes: usize, write: bool) -> bool {
@@ -328,7 +425,7 @@ impl Iommu {
             let Some((&start, mapping)) = self.mappings.range(..=at).next_back() else {
                 return false;
             };
-            let mapped_end = start + mapping.bytes;
+            let mapped_end = start + mapping.length;
             if mapped_end <= at || write && !mapping.writable {
                 return false;
             }
@@ -340,7 +437,7 @@ impl Iommu {
     }
 
     /// The memory behind an address known to be covered, and how many of `bytes` lie in it.
-    fn piece(&self, iova: u64, bytes: usize) -> (&SharedMemory, usize, usize) {
+    fn piece(&self, iova: u64, bytes: usize) -> (Piece<'_>, usize) {
         // PANIC: only called for addresses `check` has found covered.
         let (&start, mapping) = self
             .mappings
@@ -348,13 +445,17 @@ impl Iommu {
             .next_back()
             .expect("covered address");
         let inside = iova - start;
-        let run = (mapping.bytes - inside).min(bytes as u64);
-        // CAST: both are at most `mapping.bytes`, which came from a usize.
+        let run = (mapping.length - inside).min(bytes as u64);
+        // CAST: both are at most `mapping.length`, which came from a usize.
         let (inside, run) = (
             usize::try_from(inside).unwrap_or(usize::MAX),
             usize::try_from(run).unwrap_or(0),
         );
-        (&mapping.memory, mapping.offset + inside, run)
+        let piece = match &mapping.bytes {
+            Bytes::Here(memory, offset) => Piece::Here(memory, offset + inside),
+            Bytes::Asked(memory) => Piece::Asked(&**memory, iova),
+        };
+        (piece, run)
     }
 }
 
@@ -362,6 +463,7 @@ impl Iommu {
 mod tests {
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Mutex;
 
     fn iommu() -> (Iommu, SharedMemory) {
         let memory = SharedMemory::anonymous(4 * 4096).unwrap();
@@ -395,9 +497,8 @@ mod tests {
     fn the_last_byte_of_a_write_is_stored_after_all_others() {
         let (mut iommu, memory) = iommu();
         let beyond = Mapping {
-            bytes: 0x1001,
-            memory: memory.clone(),
-            offset: 0x3000,
+            length: 0x1001,
+            bytes: Bytes::Here(memory.clone(), 0x3000),
             writable: true,
         };
         iommu.mappings.insert(0x10_0000, beyond);
@@ -447,7 +548,7 @@ mod tests {
             [FaultRecord {
                 fault,
                 who: Who::Qp(0x58),
-                unmapped: true
+                cause: FaultCause::Unmapped
             }]
         );
     }
@@ -461,7 +562,97 @@ mod tests {
             assert!(iommu.read(iova, &mut [0], Who::Command).is_err());
         }
         assert_eq!(iommu.faults().len(), 2);
-        assert!(iommu.faults().iter().all(|fault| !fault.unmapped));
+        let causes: Vec<_> = iommu.faults().iter().map(|fault| fault.cause).collect();
+        assert_eq!(causes, [FaultCause::NotBusMaster; 2]);
+    }
+
+    /// Memory of another process, which takes no more than so many accesses.
+    #[derive(Debug)]
+    struct Elsewhere {
+        first: u64,
+        bytes: SharedMemory,
+        patience: Mutex<usize>,
+    }
+
+    impl Elsewhere {
+        fn access(&self, iova: u64) -> io::Result<usize> {
+            let mut patience = self.patience.lock().unwrap();
+            *patience = patience.checked_sub(1).ok_or(io::ErrorKind::TimedOut)?;
+            Ok(usize::try_from(iova - self.first).unwrap())
+        }
+    }
+
+    impl MessageMemory for Elsewhere {
+        fn read(&self, iova: u64, out: &mut [u8]) -> io::Result<()> {
+            self.bytes.read_bytes(self.access(iova)?, out);
+            Ok(())
+        }
+
+        fn write(&self, iova: u64, data: &[u8]) -> io::Result<()> {
+            self.bytes.write_bytes(self.access(iova)?, data);
+            Ok(())
+        }
+    }
+
+    /// Memory that is here and memory that has to be asked for lie side by side.
+    fn beside(patience: usize, writable: bool) -> (Iommu, SharedMemory, SharedMemory) {
+        let (mut iommu, here) = iommu();
+        let there = SharedMemory::anonymous(2 * 4096).unwrap();
+        let elsewhere = Elsewhere {
+            first: 0x10_1000,
+            bytes: there.clone(),
+            patience: Mutex::new(patience),
+        };
+        iommu.map(0x10_0000, here.clone(), 0, 0x1000).unwrap();
+        iommu
+            .map_asked(0x10_1000, Arc::new(elsewhere), 0x2000, writable)
+            .unwrap();
+        (iommu, here, there)
+    }
+
+    #[test]
+    fn memory_that_has_to_be_asked_for_is_as_any_other() {
+        let (mut iommu, here, there) = beside(usize::MAX, true);
+        let data: Vec<u8> = (1..=200).collect();
+        iommu.write(0x10_1000 - 50, &data, Who::Command).unwrap();
+        let (mut first, mut rest) = ([0; 50], [0; 150]);
+        here.read_bytes(0x1000 - 50, &mut first);
+        there.read_bytes(0, &mut rest);
+        assert_eq!([&first[..], &rest].concat(), data);
+        let mut back = vec![0; 200];
+        iommu.read(0x10_1000 - 50, &mut back, Who::Command).unwrap();
+        assert_eq!(back, data);
+        iommu.publish(0x10_2fff, 9, Who::Command).unwrap();
+        assert_eq!(there.load_u8(0x1fff), 9);
+        assert!(iommu.write(0x10_2fff, &[1, 2], Who::Command).is_err());
+        assert_eq!(there.load_u8(0x1fff), 9, "nothing moved");
+        let overlap = iommu.map(0x10_2000, here, 0, 0x1000).unwrap_err();
+        assert!(overlap.contains("0x101000"), "{overlap}");
+        iommu.unmap(0x10_1000, 0x2000).unwrap();
+        assert!(iommu.read(0x10_1000, &mut back, Who::Command).is_err());
+    }
+
+    #[test]
+    fn memory_that_has_to_be_asked_for_is_read_only_if_it_is_said_to_be() {
+        let (mut iommu, _here, there) = beside(usize::MAX, false);
+        assert!(iommu.write(0x10_1000, &[1], Who::Command).is_err());
+        assert!(iommu.publish(0x10_1000, 1, Who::Command).is_err());
+        assert_eq!(there.load_u8(0), 0);
+        iommu.read(0x10_1000, &mut [0; 4], Who::Command).unwrap();
+    }
+
+    #[test]
+    fn memory_that_nobody_answers_for_is_a_fault_of_its_own_kind() {
+        let (mut iommu, _here, there) = beside(1, true);
+        iommu.write(0x10_1000, &[1; 4], Who::Key(7)).unwrap();
+        let fault = iommu.write(0x10_0ffe, &[2; 4], Who::Key(7)).unwrap_err();
+        assert_eq!((fault.iova, fault.bytes, fault.write), (0x10_0ffe, 4, true));
+        assert_eq!(there.load_u8(0), 1);
+        assert!(iommu.read(0x10_1000, &mut [0], Who::Key(7)).is_err());
+        assert!(iommu.publish(0x10_1000, 3, Who::Key(7)).is_err());
+        let causes: Vec<_> = iommu.faults().iter().map(|fault| fault.cause).collect();
+        assert_eq!(causes, [FaultCause::NotDone; 3]);
+        assert_eq!(iommu.fault_count(), 3);
     }
 
     #[test]

@@ -84,6 +84,7 @@ pub use card::{CardConfig, CardRules, LinkState, VfSettings};
 pub use clock::SimClock;
 pub use device::{LinkId, Sim, SimCard, SimConfig, SimFunction};
 pub use fault::{Fault, Meeting, Meetings};
+pub use iommu::FaultCause;
 pub use link::{Faults, LinkFaults};
 pub use profile::{Habits, PortType, Profile};
 pub use report::FunctionReport;

@@ -6,6 +6,7 @@
 #[path = "../../../udapl/tests/dat/support/functions.rs"]
 mod functions;
 mod killed;
+mod lent;
 mod linked;
 mod served;
 

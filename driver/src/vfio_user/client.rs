@@ -2,26 +2,26 @@
 //!
 //! Register writes are posted: sent without waiting, in the order of the calls, and a failure shows at the next
 //! message. Everything else sends and waits for its reply, at most [`PATIENCE`](super::socket::PATIENCE). A connection
-//! that failed once is not used again: nobody knows where in the stream the next message begins.
+//! that failed once is not used again: nobody knows where in the stream the next message begins. Memory without a descriptor is
+//! another socket's business ([`twin_client`](super::twin_client)).
 
-use std::fmt::Display;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nix::errno::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::client_memory::ANNOUNCED_MAPPINGS;
 use super::error::VfioUserError;
 use super::message::{
     self as wire, Command, DeviceInfo, DmaMap, DmaUnmap, IrqInfo, RegionAccess, RegionInfo,
-    SetIrqs, Version,
+    SetIrqs, Twin, Version,
 };
 use super::server::length_of;
-use super::socket::{self, Socket};
+use super::socket::{self, Message, Socket};
+use super::twin_client::TwinClient;
 use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
 
@@ -30,7 +30,7 @@ const MAX_VECTORS: u32 = 2048;
 
 struct Connection {
     /// Why it has failed, once it has.
-    socket: Result<Socket, Lost>,
+    socket: Result<Arc<Socket>, Lost>,
     next_id: u16,
 }
 
@@ -41,21 +41,14 @@ struct Lost {
     because: String,
 }
 
-impl Connection {
-    /// It is not used again.
-    fn lose(&mut self, command: Command, because: &dyn Display) {
-        self.socket = Err(Lost {
-            command,
-            because: because.to_string(),
-        });
-    }
-}
-
 /// A connection to a server.
 pub(crate) struct Client {
     path: PathBuf,
     /// What the function is called.
     name: String,
+    /// Answers for memory without a descriptor, if the server can ask. It goes first: a server that hangs up behind us has done nothing
+    /// wrong.
+    twin: Option<TwinClient>,
     connection: Mutex<Connection>,
     /// Descriptors the server takes with one message.
     max_fds: usize,
@@ -81,9 +74,10 @@ impl Client {
             path: path.to_owned(),
             name: format!("vfio-user:{}", path.display()),
             connection: Mutex::new(Connection {
-                socket: Ok(socket),
+                socket: Ok(Arc::new(socket)),
                 next_id: 0,
             }),
+            twin: None,
             max_fds: 1,
             most_mappings: ANNOUNCED_MAPPINGS,
             vectors: 0,
@@ -103,13 +97,11 @@ impl Client {
             major: wire::MAJOR.into(),
             minor: wire::MINOR.into(),
         };
-        let reply = self.ask(
-            Command::VERSION,
-            &[ours.as_bytes(), &wire::capabilities()],
-            &[],
-        )?;
-        let Some((theirs, json)) = socket::split::<Version>(&reply) else {
-            return Err(self.nonsense(Command::VERSION, format!("{} bytes", reply.len())));
+        let asked = wire::capabilities(Some(Twin { fd_index: None }));
+        let Message { payload, fds, .. } =
+            self.ask_message(Command::VERSION, &[ours.as_bytes(), &asked], &[])?;
+        let Some((theirs, json)) = socket::split::<Version>(&payload) else {
+            return Err(self.nonsense(Command::VERSION, format!("{} bytes", payload.len())));
         };
         if theirs.major.get() != wire::MAJOR || theirs.minor.get() > wire::MINOR {
             let what = format!("version {}.{}", theirs.major, theirs.minor);
@@ -120,7 +112,26 @@ impl Client {
             .clamp(1, wire::MAX_FDS);
         // Without a word it is as many as here ("max_dma_maps", optional).
         self.most_mappings = wire::capability(json, "max_dma_maps").unwrap_or(ANNOUNCED_MAPPINGS);
+        if let Some(twin) = wire::twin_socket(json) {
+            self.twin = Some(self.take_twin(twin, fds)?);
+        }
         Ok(())
+    }
+
+    /// Takes the twin socket out of the descriptors that came with VERSION. One that is promised and not there is an error
+    /// ("The client must abort").
+    fn take_twin(&self, twin: Twin, fds: Vec<OwnedFd>) -> Result<TwinClient, VfioUserError> {
+        let place = twin.fd_index.unwrap_or(usize::MAX);
+        let count = fds.len();
+        let Some(fd) = fds.into_iter().nth(place) else {
+            let what = format!("twin_socket at {:?} of {count} descriptors", twin.fd_index);
+            return Err(self.nonsense(Command::VERSION, what));
+        };
+        match &self.lock().socket {
+            Ok(main) => TwinClient::new(&self.name, fd, main)
+                .map_err(|source| self.transport(Command::VERSION, source)),
+            Err(lost) => Err(self.gone(lost)),
+        }
     }
 
     fn identify(&mut self) -> Result<(), VfioUserError> {
@@ -305,7 +316,7 @@ impl Client {
         Ok(count)
     }
 
-    /// Gives memory to the device, by its descriptor.
+    /// Gives memory to the device: by its descriptor, or else to be asked for by messages.
     pub(crate) fn dma_map(
         &self,
         iova: u64,
@@ -313,26 +324,42 @@ impl Client {
         offset: usize,
         bytes: usize,
     ) -> Result<(), VfioUserError> {
-        let Some(fd) = memory.as_fd() else {
-            return Err(VfioUserError::NoDescriptor {
-                path: self.path.clone(),
-                bytes,
-            });
-        };
         // CAST: usize has at most 64 bits on every target Rust has.
-        let request = DmaMap {
+        let request = |offset: usize| DmaMap {
             argsz: length_of::<DmaMap>().into(),
             flags: wire::DMA_READ_WRITE.into(),
             offset: (offset as u64).into(),
             iova: iova.into(),
             size: (bytes as u64).into(),
         };
-        self.ask(Command::DMA_MAP, &[request.as_bytes()], &[fd.as_fd()])?;
+        let Some(fd) = memory.as_fd() else {
+            let twin = self
+                .twin
+                .as_ref()
+                .ok_or_else(|| VfioUserError::NoDescriptor {
+                    path: self.path.clone(),
+                    bytes,
+                })?;
+            match twin.insert(iova, memory, offset, bytes) {
+                Err(over) if over.kind() == io::ErrorKind::NotConnected => {
+                    return Err(self.lose(&mut self.lock(), Command::DMA_MAP, over));
+                }
+                Err(source) => return Err(self.transport(Command::DMA_MAP, source)),
+                Ok(()) => {}
+            }
+            let asked = self.ask(Command::DMA_MAP, &[request(0).as_bytes()], &[]);
+            return asked.map(drop).inspect_err(|_| twin.remove(iova));
+        };
+        let payload = request(offset);
+        self.ask(Command::DMA_MAP, &[payload.as_bytes()], &[fd.as_fd()])?;
         Ok(())
     }
 
-    /// Takes memory back.
+    /// Takes memory back. What was asked for by messages is so no more from the beginning on, whatever the server says.
     pub(crate) fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), VfioUserError> {
+        if let Some(twin) = &self.twin {
+            twin.remove(iova);
+        }
         // CAST: usize has at most 64 bits on every target Rust has.
         let request = DmaUnmap {
             argsz: length_of::<DmaUnmap>().into(),
@@ -362,13 +389,24 @@ impl Client {
             .map_err(|_| self.nonsense(command, format!("{} bytes", reply.len())))
     }
 
-    /// Sends a message and waits for its reply.
+    /// Sends a message and waits for its reply's payload.
     fn ask(
         &self,
         command: Command,
         payload: &[&[u8]],
         fds: &[BorrowedFd<'_>],
     ) -> Result<Vec<u8>, VfioUserError> {
+        let reply = self.ask_message(command, payload, fds)?;
+        Ok(reply.payload)
+    }
+
+    /// Sends a message and waits for its reply.
+    fn ask_message(
+        &self,
+        command: Command,
+        payload: &[&[u8]],
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Message, VfioUserError> {
         let mut connection = self.lock();
         let id = self.send(&mut connection, command, 0, payload, fds)?;
         let received = match &connection.socket {
@@ -382,33 +420,44 @@ impl Client {
                     io::ErrorKind::TimedOut,
                     "no reply, or the connection was closed (a server has one client at a time)",
                 );
-                connection.lose(command, &source);
-                return Err(self.transport(command, source));
+                return Err(self.lose(&mut connection, command, source));
             }
-            Err(source) => {
-                connection.lose(command, &source);
-                return Err(self.transport(command, source));
-            }
+            Err(source) => return Err(self.lose(&mut connection, command, source)),
         };
-        let header = message.header;
-        let flags = header.flags.get();
-        let is_ours = header.id.get() == id
-            && header.command.get() == command.0
-            && flags & wire::TYPE_MASK == wire::TYPE_REPLY;
-        if !is_ours {
-            connection.lose(command, &"a reply that makes no sense");
-            return Err(self.nonsense(command, format!("{header:?} to message {id}")));
-        }
-        if flags & wire::ERROR != 0 {
-            let errno =
-                i32::try_from(header.error.get()).map_or(Errno::UnknownErrno, Errno::from_raw);
-            return Err(VfioUserError::Refused {
+        match message.is_reply_to(id, command) {
+            Some(Ok(())) => Ok(message),
+            Some(Err(errno)) => Err(VfioUserError::Refused {
                 path: self.path.clone(),
                 command,
                 errno,
-            });
+            }),
+            None => {
+                let source =
+                    io::Error::new(io::ErrorKind::InvalidData, "a reply that makes no sense");
+                self.lose(&mut connection, command, source);
+                Err(self.nonsense(command, format!("{:?} to message {id}", message.header)))
+            }
         }
-        Ok(message.payload)
+    }
+
+    /// The connection is not used again, and the server asks for nothing more. What failed may have done so because of what the
+    /// server did on the twin socket.
+    fn lose(
+        &self,
+        connection: &mut Connection,
+        command: Command,
+        source: io::Error,
+    ) -> VfioUserError {
+        let failure = self.twin.as_ref().and_then(TwinClient::failure);
+        let source = failure.map_or(source, io::Error::other);
+        connection.socket = Err(Lost {
+            command,
+            because: source.to_string(),
+        });
+        if let Some(twin) = &self.twin {
+            twin.end();
+        }
+        self.transport(command, source)
     }
 
     /// Sends a message; its number.
@@ -428,8 +477,7 @@ impl Client {
         };
         let header = (id, command.0, wire::TYPE_COMMAND | flags, 0);
         if let Err(source) = socket::send(socket, header, payload, fds) {
-            connection.lose(command, &source);
-            return Err(self.transport(command, source));
+            return Err(self.lose(connection, command, source));
         }
         Ok(id)
     }

@@ -7,19 +7,20 @@
 //! Rules are the kernel's for its TYPE1v2 IOMMU: mappings do not overlap, an unmapping takes every mapping inside its range
 //! and cuts none in two, and a range in which nothing is mapped is taken back without a word.
 //!
-//! A client may map what has no descriptor (QEMU does: ROMs, device memory). That is kept here and not told to the
-//! device: a DMA there is one to an address that is not mapped.
+//! A client may map what has no descriptor. One with a twin socket is asked for it by messages. Of another one (QEMU: ROMs, device
+//! memory) it is kept here and not told to the device: a DMA there is one to an address that is not mapped.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 
 use nix::errno::Errno;
 
 use super::message::{DMA_READ_ONLY, DMA_READ_WRITE, DmaMap};
 use crate::error::MemoryError;
-use crate::function::{DMA_PAGE, Device};
+use crate::function::{DMA_PAGE, Device, MessageMemory};
 use crate::memory::SharedMemory;
 
 /// Mappings that a client is told it may have; the kernel's own limit for a container, and QEMU refuses a server that says
@@ -41,10 +42,19 @@ struct Imported {
     users: usize,
 }
 
+/// What is behind a mapping.
+#[derive(Clone, Copy)]
+enum Behind {
+    File(FileId),
+    /// The client, who is asked.
+    Messages,
+    /// The device does not know of it.
+    Nothing,
+}
+
 struct Mapped {
     bytes: usize,
-    /// Where it lies; `None` if it has no descriptor and the device does not know of it.
-    file: Option<FileId>,
+    behind: Behind,
 }
 
 /// What one client has mapped.
@@ -55,12 +65,13 @@ pub(super) struct ClientMemory {
 }
 
 impl ClientMemory {
-    /// Maps what a message asks for.
+    /// Maps what a message asks for. `asked` is how a client is asked for what has no descriptor.
     pub(super) fn map(
         &mut self,
         device: &dyn Device,
         request: &DmaMap,
         fd: Option<OwnedFd>,
+        asked: Option<Arc<dyn MessageMemory>>,
     ) -> Result<(), Errno> {
         let (iova, size, offset) = (request.iova.get(), request.size.get(), request.offset.get());
         let whole_pages = [iova, size, offset]
@@ -83,15 +94,25 @@ impl ClientMemory {
             return Err(Errno::ENOSPC);
         }
         let bytes = usize::try_from(size).map_err(|_| Errno::ENOMEM)?;
-        let file = match fd {
-            None => {
+        let refused = |reason: String| {
+            tracing::warn!("{}: DMA_MAP: {reason}", device.name());
+            Errno::EINVAL
+        };
+        let behind = match (fd, asked) {
+            (None, None) => {
                 tracing::debug!(
                     "{}: DMA_MAP {iova:#x}+{size:#x} has no descriptor: not reachable",
                     device.name()
                 );
-                None
+                Behind::Nothing
             }
-            Some(fd) => {
+            (None, Some(client)) => {
+                device
+                    .dma_map_by_message(iova, client, bytes, !read_only)
+                    .map_err(refused)?;
+                Behind::Messages
+            }
+            (Some(fd), _) => {
                 let (id, memory) = self.import(device, fd, offset, size)?;
                 let offset = usize::try_from(offset).map_err(|_| Errno::EINVAL)?;
                 let told = if read_only {
@@ -101,16 +122,15 @@ impl ClientMemory {
                 };
                 if let Err(reason) = told {
                     self.forget_unused(id);
-                    tracing::warn!("{}: DMA_MAP: {reason}", device.name());
-                    return Err(Errno::EINVAL);
+                    return Err(refused(reason));
                 }
                 if let Some(imported) = self.files.get_mut(&id) {
                     imported.users += 1;
                 }
-                Some(id)
+                Behind::File(id)
             }
         };
-        self.mappings.insert(iova, Mapped { bytes, file });
+        self.mappings.insert(iova, Mapped { bytes, behind });
         Ok(())
     }
 
@@ -155,14 +175,16 @@ impl ClientMemory {
 
     /// Takes back the mapping that starts at an address; its bytes.
     fn take_back(&mut self, device: &dyn Device, iova: u64) -> Result<u64, Errno> {
-        let Some(&Mapped { bytes, file }) = self.mappings.get(&iova) else {
+        let Some(&Mapped { bytes, behind }) = self.mappings.get(&iova) else {
             return Ok(0);
         };
-        if let Some(id) = file {
-            if let Err(reason) = device.dma_unmap(iova, bytes) {
-                tracing::warn!("{}: DMA_UNMAP: {reason}", device.name());
-                return Err(Errno::EINVAL);
-            }
+        if !matches!(behind, Behind::Nothing)
+            && let Err(reason) = device.dma_unmap(iova, bytes)
+        {
+            tracing::warn!("{}: DMA_UNMAP: {reason}", device.name());
+            return Err(Errno::EINVAL);
+        }
+        if let Behind::File(id) = behind {
             if let Some(imported) = self.files.get_mut(&id) {
                 imported.users -= 1;
             }
@@ -250,7 +272,7 @@ mod tests {
         let bytes = DMA_PAGE as u64;
         let mut request = page(1);
         request.size = (2 * bytes).into();
-        assert_eq!(memory.map(&device, &request, None), Ok(()));
+        assert_eq!(memory.map(&device, &request, None, None), Ok(()));
         for page in [1, 2] {
             let refused = memory.unmap(&device, page * bytes, bytes);
             assert_eq!(refused, Err(Errno::EINVAL), "{page}");
@@ -266,13 +288,16 @@ mod tests {
         let largest_queue = (1 << 22) * 64 / DMA_PAGE;
         assert!(largest_queue > ANNOUNCED_MAPPINGS && 8 * largest_queue <= MAX_MAPPINGS);
         for at in 0..MAX_MAPPINGS {
-            assert_eq!(memory.map(&device, &page(at), None), Ok(()), "{at}");
+            assert_eq!(memory.map(&device, &page(at), None, None), Ok(()), "{at}");
         }
         let one_more = page(MAX_MAPPINGS);
-        assert_eq!(memory.map(&device, &one_more, None), Err(Errno::ENOSPC));
+        assert_eq!(
+            memory.map(&device, &one_more, None, None),
+            Err(Errno::ENOSPC)
+        );
         let bytes = DMA_PAGE as u64;
         assert_eq!(memory.unmap(&device, 7 * bytes, bytes), Ok(bytes));
-        assert_eq!(memory.map(&device, &one_more, None), Ok(()));
+        assert_eq!(memory.map(&device, &one_more, None, None), Ok(()));
         let all = one_more.iova.get() + bytes;
         assert_eq!(memory.unmap(&device, 0, all), Ok(all - bytes));
     }

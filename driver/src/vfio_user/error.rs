@@ -62,9 +62,9 @@ pub enum VfioUserError {
         /// Why.
         because: String,
     },
-    /// Memory that has no descriptor cannot be reached by another process.
+    /// Memory that has no descriptor is reached by messages, for which the server has no socket.
     #[error(
-        "{path}: DMA_MAP of {bytes:#x} bytes: lent memory has no descriptor to give away; use memory of the arena"
+        "{path}: DMA_MAP of {bytes:#x} bytes: lent memory has no descriptor to give away, and the server has no twin socket to ask for it by messages; use memory of the arena"
     )]
     NoDescriptor {
         /// The socket.

@@ -216,21 +216,73 @@ pub(crate) struct RegionAccess {
 }
 const_assert_eq!(size_of::<RegionAccess>(), 16);
 
+/// DMA_READ and DMA_WRITE, and their replies; data follows a write and the reply to a read. In the reply to a write the
+/// document has a count of 4 bytes and libvfio-user one of 8 (`struct vfio_user_dma_region_access`): it is read as what
+/// both have ([`DmaWritten`]) and written as the longer one.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct DmaAccess {
+    pub address: U64,
+    pub count: U64,
+}
+const_assert_eq!(size_of::<DmaAccess>(), 16);
+
+/// What every reply to DMA_WRITE begins with.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct DmaWritten {
+    pub address: U64,
+    pub count: U32,
+}
+const_assert_eq!(size_of::<DmaWritten>(), 12);
+
+/// The twin socket in a VERSION: asked for by a client, with the place of its descriptor given by a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Twin {
+    pub fd_index: Option<usize>,
+}
+
 /// What VERSION says of us, NUL included.
-pub(crate) fn capabilities() -> Vec<u8> {
+pub(crate) fn capabilities(twin: Option<Twin>) -> Vec<u8> {
+    let twin = match twin {
+        None => String::new(),
+        Some(Twin { fd_index: None }) => ",\"twin_socket\":{\"supported\":true}".to_owned(),
+        Some(Twin {
+            fd_index: Some(index),
+        }) => format!(",\"twin_socket\":{{\"supported\":true,\"fd_index\":{index}}}"),
+    };
     format!(
-        "{{\"capabilities\":{{\"max_msg_fds\":{MAX_FDS},\"max_data_xfer_size\":{MAX_DATA},\"max_dma_maps\":{ANNOUNCED_MAPPINGS}}}}}\0"
+        "{{\"capabilities\":{{\"max_msg_fds\":{MAX_FDS},\"max_data_xfer_size\":{MAX_DATA},\"max_dma_maps\":{ANNOUNCED_MAPPINGS}{twin}}}}}\0"
     )
     .into_bytes()
 }
 
+/// What stands behind a name in the JSON: the name in quotes, a colon, the value and all that follows.
+fn value<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = text.split_once(&format!("\"{name}\""))?;
+    Some(rest.trim_start().strip_prefix(':')?.trim_start())
+}
+
 /// The number a capability has in the other side's JSON, if it is there.
 ///
-/// The object is flat where it matters: the name in quotes, a colon, digits.
+/// The object is flat where it matters.
 pub(crate) fn capability(json: &[u8], name: &str) -> Option<usize> {
-    let text = std::str::from_utf8(json).ok()?;
-    let (_, rest) = text.split_once(&format!("\"{name}\""))?;
-    let digits = rest.trim_start().strip_prefix(':')?.trim_start();
+    number(std::str::from_utf8(json).ok()?, name)
+}
+
+/// The other side's twin socket, if it supports one.
+pub(crate) fn twin_socket(json: &[u8]) -> Option<Twin> {
+    let object = value(std::str::from_utf8(json).ok()?, "twin_socket")?.strip_prefix('{')?;
+    let object = object.split_once('}').map_or(object, |(inside, _)| inside);
+    value(object, "supported")?
+        .starts_with("true")
+        .then(|| Twin {
+            fd_index: number(object, "fd_index"),
+        })
+}
+
+fn number(text: &str, name: &str) -> Option<usize> {
+    let digits = value(text, name)?;
     let end = digits
         .find(|character: char| !character.is_ascii_digit())
         .unwrap_or(digits.len());

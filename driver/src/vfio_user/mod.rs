@@ -10,6 +10,8 @@
 //!     Bar, Block  --- REGION_WRITE, no reply --->     BAR memory, Device::bar_written
 //!                 --- REGION_READ -------------->     BAR memory
 //!     DmaArena    --- DMA_MAP with the memfd --->     mmap, Device::dma_map
+//!     LentMemory  --- DMA_MAP without one ------>     Device::dma_map_by_message
+//!                 <-- DMA_READ, DMA_WRITE -------     on a socket of their own
 //!     Interrupt   --- SET_IRQS with eventfds --->     Device::set_interrupts
 //! ```
 //!
@@ -30,8 +32,12 @@
 //! reply, and waits without a bound; its server allocates what a client names (`count` up to 4 GiB), subtracts
 //! sizes unchecked and ends instead of answering. Its message structs are private, so there is nothing to build on.
 //!
-//! Not here: DMA by message (memory without a descriptor can be mapped and is not reached), mapped BARs, migration,
-//! dirty pages.
+//! **Memory without a descriptor** is reached by messages where both sides have a second socket for them, the twin socket
+//! ([`twin_client`], [`twin_server`]). On one socket the client would have to sort what comes, and a device that waits for its memory
+//! while its client waits for the device would hang with every client that does not; QEMU is one, and has no twin socket. What
+//! such a client maps without a descriptor is accepted and not reached.
+//!
+//! Not here: DMA by message over the one socket, mapped BARs, migration, dirty pages.
 
 mod client;
 mod client_memory;
@@ -41,6 +47,8 @@ mod server;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod twin_client;
+mod twin_server;
 
 pub(crate) use client::Client;
 pub use error::VfioUserError;

@@ -3,14 +3,15 @@
 //! One client at a time; the next one waits in the listener's queue. A session is a loop of one message, one
 //! answer. What a client may hold is bounded: one message of at most 64 KiB in memory, one eventfd per vector,
 //! [`MAX_MAPPINGS`](super::client_memory::MAX_MAPPINGS) mappings whose pages are the client's own. When the session ends, for
-//! whatever reason, the device is reset, forgets the client's eventfds and loses the client's memory, in that order.
+//! whatever reason, the device is reset, forgets the client's eventfds and loses the client's memory, in that order. A client that
+//! asks for a twin socket gets one, on which it is asked for memory without a descriptor.
 //!
 //! Region accesses become what the device would see on the bus: a BAR write is a store of its width into the
 //! BAR's memory and then [`Device::bar_written`], a BAR read is a load; configuration accesses are cut into
 //! aligned pieces of 4, 2 and 1 bytes.
 
 use std::io::{self, ErrorKind};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,12 +24,13 @@ use super::client_memory::ClientMemory;
 use super::error::VfioUserError;
 use super::message::{
     self as wire, Command, DeviceInfo, DmaMap, DmaUnmap, IrqInfo, RegionAccess, RegionInfo,
-    SetIrqs, Version,
+    SetIrqs, Twin, Version,
 };
 use super::socket::{self, Message, Socket};
+use super::twin_server::{self, TwinServer};
 use crate::accepting;
 use crate::courier::Courier;
-use crate::function::{CONFIG_BYTES, Device};
+use crate::function::{CONFIG_BYTES, Device, MessageMemory};
 use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
 
@@ -40,6 +42,8 @@ pub struct Server {
     device: Arc<dyn Device>,
     listener: UnixListener,
     patience: Duration,
+    /// For answers about memory.
+    dma_patience: Duration,
 }
 
 impl Server {
@@ -60,6 +64,7 @@ impl Server {
             device,
             listener,
             patience: socket::PATIENCE,
+            dma_patience: twin_server::PATIENCE,
         }
     }
 
@@ -67,6 +72,7 @@ impl Server {
     #[cfg(test)]
     pub(super) const fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
+        self.dma_patience = patience;
         self
     }
 
@@ -103,7 +109,8 @@ impl Server {
             }
         };
         tracing::info!("{name}: vfio-user client connected");
-        let mut session = Session::new(Arc::clone(&self.device), socket);
+        let device = Arc::clone(&self.device);
+        let mut session = Session::new(device, socket, self.dma_patience);
         match session.run() {
             Ok(()) => tracing::info!("{name}: vfio-user client gone"),
             Err(error) => tracing::warn!("{name}: vfio-user client dropped: {error}"),
@@ -122,7 +129,8 @@ impl Server {
 /// One client.
 struct Session {
     device: Arc<dyn Device>,
-    socket: Socket,
+    socket: Arc<Socket>,
+    dma_patience: Duration,
     bars: [Option<SharedMemory>; BARS as usize],
     /// VERSION has been exchanged; nothing else is answered before.
     negotiated: bool,
@@ -130,24 +138,36 @@ struct Session {
     vectors: Vec<Interrupt>,
     notices: Notices,
     memory: ClientMemory,
+    /// How the client is asked for memory without a descriptor, if it has said that it answers.
+    twin: Option<Arc<TwinServer>>,
     /// Signals the client's eventfds, from the first one on.
     courier: Option<Courier>,
 }
 
+/// What a client is answered.
+#[derive(Default)]
+struct Reply {
+    payload: Vec<u8>,
+    /// A descriptor that goes with it.
+    gift: Option<OwnedFd>,
+}
+
 impl Session {
-    fn new(device: Arc<dyn Device>, socket: Socket) -> Self {
+    fn new(device: Arc<dyn Device>, socket: Socket, dma_patience: Duration) -> Self {
         let mut bars = [const { None }; BARS as usize];
         for (index, bar) in (0..BARS).zip(&mut bars) {
             *bar = device.bar(index);
         }
         Self {
             device,
-            socket,
+            socket: Arc::new(socket),
+            dma_patience,
             bars,
             negotiated: false,
             vectors: Vec::new(),
             notices: Notices::default(),
             memory: ClientMemory::default(),
+            twin: None,
             courier: None,
         }
     }
@@ -183,17 +203,11 @@ impl Session {
                 tracing::debug!("{}: {command} refused: {errno}", self.device.name());
             }
             if flags & wire::NO_REPLY == 0 {
-                let (flags, error, payload) = match &answer {
-                    Ok(payload) => (wire::TYPE_REPLY, 0, &payload[..]),
-                    // An errno is a small positive number.
-                    Err(errno) => (
-                        wire::TYPE_REPLY | wire::ERROR,
-                        (*errno as i32).unsigned_abs(),
-                        &[][..],
-                    ),
-                };
+                let (flags, error) = socket::verdict(&answer);
                 let header = (header.id.get(), header.command.get(), flags, error);
-                socket::send(&self.socket, header, &[payload], &[])?;
+                let Reply { payload, gift } = answer.unwrap_or_default();
+                let gift = gift.as_ref().map(AsFd::as_fd);
+                socket::send(&self.socket, header, &[&payload], gift.as_slice())?;
             }
             if !self.negotiated {
                 return Err(io::Error::new(
@@ -204,8 +218,8 @@ impl Session {
         }
     }
 
-    /// Does what a message asks for; the reply's payload.
-    fn answer(&mut self, command: Command, message: Message) -> Result<Vec<u8>, Errno> {
+    /// Does what a message asks for; the reply.
+    fn answer(&mut self, command: Command, message: Message) -> Result<Reply, Errno> {
         if self.negotiated == (command == Command::VERSION) {
             return Err(Errno::EINVAL);
         }
@@ -214,8 +228,8 @@ impl Session {
             return Err(Errno::EINVAL);
         }
         let payload = &message.payload[..];
-        match command {
-            Command::VERSION => self.version(payload),
+        let answer = match command {
+            Command::VERSION => return self.version(payload),
             Command::DMA_MAP => self.dma_map(message),
             Command::DMA_UNMAP => self.dma_unmap(payload),
             Command::DEVICE_GET_INFO => Self::device_info(payload),
@@ -232,22 +246,34 @@ impl Session {
                 Ok(Vec::new())
             }
             _ => Err(Errno::EOPNOTSUPP),
-        }
+        };
+        Ok(Reply {
+            payload: answer?,
+            gift: None,
+        })
     }
 
-    fn version(&mut self, payload: &[u8]) -> Result<Vec<u8>, Errno> {
-        let (theirs, _) = socket::split::<Version>(payload).ok_or(Errno::EINVAL)?;
+    fn version(&mut self, payload: &[u8]) -> Result<Reply, Errno> {
+        let (theirs, json) = socket::split::<Version>(payload).ok_or(Errno::EINVAL)?;
         if theirs.major.get() != wire::MAJOR {
             return Err(Errno::EPROTONOSUPPORT);
+        }
+        let (mut twin, mut gift) = (None, None);
+        if wire::twin_socket(json).is_some() {
+            let (name, patience) = (self.device.name(), self.dma_patience);
+            let pair = TwinServer::pair(name, &self.socket, json, patience);
+            let (ours, theirs) = pair.map_err(errno)?;
+            (self.twin, gift) = (Some(Arc::new(ours)), Some(theirs));
+            twin = Some(Twin { fd_index: Some(0) });
         }
         self.negotiated = true;
         let ours = Version {
             major: wire::MAJOR.into(),
             minor: wire::MINOR.min(theirs.minor.get()).into(),
         };
-        let mut reply = ours.as_bytes().to_vec();
-        reply.extend_from_slice(&wire::capabilities());
-        Ok(reply)
+        let mut payload = ours.as_bytes().to_vec();
+        payload.extend_from_slice(&wire::capabilities(twin));
+        Ok(Reply { payload, gift })
     }
 
     fn dma_map(&mut self, message: Message) -> Result<Vec<u8>, Errno> {
@@ -256,7 +282,8 @@ impl Session {
         let (fd, None) = (fds.next(), fds.next()) else {
             return Err(Errno::EINVAL);
         };
-        self.memory.map(&*self.device, &request, fd)?;
+        let twin = self.twin.clone().map(|twin| twin as Arc<dyn MessageMemory>);
+        self.memory.map(&*self.device, &request, fd, twin)?;
         Ok(Vec::new())
     }
 

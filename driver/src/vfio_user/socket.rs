@@ -10,18 +10,21 @@
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::message::{HEADER_BYTES, Header, MAX_FDS, MAX_PAYLOAD};
+use super::message::{
+    Command, ERROR, HEADER_BYTES, Header, MAX_FDS, MAX_PAYLOAD, TYPE_MASK, TYPE_REPLY,
+};
 
 /// How long the other side may take to read what it asked for, or to finish what it began.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
@@ -31,6 +34,32 @@ pub(crate) struct Message {
     pub header: Header,
     pub payload: Vec<u8>,
     pub fds: Vec<OwnedFd>,
+}
+
+impl Message {
+    /// `None` if it is no reply to this message; the errno, if it is a refusal.
+    pub(crate) fn is_reply_to(&self, id: u16, command: Command) -> Option<Result<(), Errno>> {
+        let (header, flags) = (&self.header, self.header.flags.get());
+        let is_it = header.id.get() == id
+            && header.command.get() == command.0
+            && flags & TYPE_MASK == TYPE_REPLY;
+        is_it.then(|| {
+            if flags & ERROR == 0 {
+                return Ok(());
+            }
+            let errno = i32::try_from(header.error.get());
+            Err(errno.map_or(Errno::UnknownErrno, Errno::from_raw))
+        })
+    }
+}
+
+/// Flags and error of the reply that an answer makes.
+pub(crate) fn verdict<T>(answer: &Result<T, Errno>) -> (u32, u32) {
+    match answer {
+        Ok(_) => (TYPE_REPLY, 0),
+        // An errno is a small positive number.
+        Err(errno) => (TYPE_REPLY | ERROR, (*errno as i32).unsigned_abs()),
+    }
 }
 
 /// One end of a connection.
@@ -49,6 +78,18 @@ impl Socket {
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
         Ok(Self { stream, patience })
+    }
+
+    /// Two ends of a connection, the second of which is to be given away.
+    pub(crate) fn pair(patience: Duration) -> io::Result<(Self, OwnedFd)> {
+        let (ours, theirs) = UnixStream::pair()?;
+        Ok((Self::with_patience(ours, patience)?, theirs.into()))
+    }
+
+    /// Ends the connection, for whoever waits at either end, too.
+    pub(crate) fn hang_up(&self) {
+        // It fails if it is over already.
+        let _over = self.stream.shutdown(Shutdown::Both);
     }
 
     /// Sends the parts as one message.
@@ -76,7 +117,7 @@ impl Socket {
             }
             match sendmsg(&self.stream, &slices, &mut control, SendFlags::NOSIGNAL) {
                 Ok(bytes) => sent += bytes,
-                Err(Errno::INTR) => {}
+                Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(self.timed(errno)),
             }
             if sent < total {
@@ -155,7 +196,7 @@ impl Socket {
                 RecvFlags::CMSG_CLOEXEC,
             ) {
                 Ok(received) => break received,
-                Err(Errno::INTR) => {}
+                Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(self.timed(errno)),
             }
         };
@@ -191,8 +232,8 @@ impl Socket {
     }
 
     /// The bound of a socket shows as EAGAIN.
-    fn timed(&self, errno: Errno) -> io::Error {
-        if errno == Errno::AGAIN {
+    fn timed(&self, errno: rustix::io::Errno) -> io::Error {
+        if errno == rustix::io::Errno::AGAIN {
             io::Error::new(
                 ErrorKind::TimedOut,
                 format!("the other side is silent for {:?}", self.patience),

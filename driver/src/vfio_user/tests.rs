@@ -1,6 +1,7 @@
 //! The two sides against each other, and each side against one that does not keep the rules.
 
 mod strangers;
+mod twin;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,16 +15,16 @@ use nix::errno::Errno;
 use tempfile::TempDir;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use super::Server;
 use super::message::{
     self as wire, Command, DeviceInfo, DmaMap, DmaUnmap, Header, IrqInfo, RegionAccess, SetIrqs,
     Version,
 };
 use super::socket::{self, Message, Socket};
-use super::{Server, VfioUserError};
 use crate::double::{BAR_BYTES, Double};
 use crate::{
-    Be32, Be64, Clock, DmaArena, DmaError, Function, FunctionError, Instant, Interrupt, Iova,
-    LentMemory, RealClock, Ro, Rw, SharedMemory, Wo,
+    Be32, Be64, Clock, DmaArena, Function, FunctionError, Instant, Interrupt, Iova, RealClock, Ro,
+    Rw, SharedMemory, Wo,
 };
 
 /// A double behind a socket.
@@ -229,24 +230,6 @@ fn a_client_that_goes_is_reset_and_unmapped_before_the_next_one() {
     assert_eq!(rig.finished().resets(), 3);
 }
 
-#[test]
-// UNSAFETY: the test lends memory, as a consumer would.
-#[expect(unsafe_code, reason = "lending is unsafe")]
-fn lent_memory_is_refused_because_it_has_no_descriptor() {
-    let rig = Rig::new(1);
-    let function = rig.function();
-    let mut page = vec![0_u8; 8192];
-    // SAFETY: nothing is mapped in the end, and `page` outlives the attempt.
-    let lent = unsafe { LentMemory::new(&function, page.as_mut_ptr(), page.len()) };
-    let Err(DmaError::Function(FunctionError::VfioUser { source, .. })) = lent else {
-        panic!("{lent:?}");
-    };
-    assert!(
-        matches!(*source, VfioUserError::NoDescriptor { .. }),
-        "{source}"
-    );
-}
-
 /// A client that says whatever it likes.
 struct Raw {
     socket: Socket,
@@ -265,11 +248,7 @@ impl Raw {
     /// Connected and past VERSION.
     fn negotiated(path: &Path) -> Self {
         let mut raw = Self::connect(path);
-        let version = Version {
-            major: 0.into(),
-            minor: 1.into(),
-        };
-        let reply = raw.ask(Command::VERSION, version.as_bytes(), &[]).unwrap();
+        let reply = raw.ask(Command::VERSION, &version(b""), &[]).unwrap();
         assert_eq!(wire::capability(&reply[4..], "max_msg_fds"), Some(16));
         assert_eq!(wire::capability(&reply[4..], "max_dma_maps"), Some(65_535));
         raw
@@ -281,22 +260,33 @@ impl Raw {
         payload: &[u8],
         fds: &[BorrowedFd<'_>],
     ) -> Result<Vec<u8>, Errno> {
+        self.ask_message(command, payload, fds)
+            .map(|message| message.payload)
+    }
+
+    fn ask_message(
+        &mut self,
+        command: Command,
+        payload: &[u8],
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Message, Errno> {
         self.id += 1;
         socket::send(&self.socket, (self.id, command.0, 0, 0), &[payload], fds).unwrap();
-        let Message {
-            header, payload, ..
-        } = self.socket.receive(|| false).unwrap().unwrap();
-        assert_eq!(
-            (header.id.get(), header.command.get()),
-            (self.id, command.0)
-        );
-        if header.flags.get() & wire::ERROR == 0 {
-            Ok(payload)
-        } else {
-            assert!(payload.is_empty());
-            Err(Errno::from_raw(i32::try_from(header.error.get()).unwrap()))
-        }
+        let message = self.socket.receive(|| false).unwrap().unwrap();
+        let answer = message.is_reply_to(self.id, command);
+        let refused = answer.expect("a reply to it");
+        assert!(refused.is_ok() || message.payload.is_empty());
+        refused.map(|()| message)
     }
+}
+
+/// VERSION 0.1, and what a client says of itself.
+fn version(json: &[u8]) -> Vec<u8> {
+    let version = Version {
+        major: 0.into(),
+        minor: 1.into(),
+    };
+    [version.as_bytes(), json].concat()
 }
 
 fn words<const N: usize>(words: [u32; N]) -> Vec<u8> {
@@ -729,4 +719,13 @@ fn capabilities_are_found_in_any_spelling_of_the_json() {
     assert_eq!(find("{\"max_msg_fds\":-1}"), None);
     assert_eq!(find("{\"max_msg_fds\""), None);
     assert_eq!(find(""), None);
+    let find = |json: &str| wire::twin_socket(json.as_bytes()).map(|twin| twin.fd_index);
+    assert_eq!(
+        find("{\"twin_socket\": {\"supported\" : true, \"fd_index\": 3}, \"x\":{}}\0"),
+        Some(Some(3))
+    );
+    assert_eq!(find("{\"twin_socket\":{\"supported\":true}}"), Some(None));
+    assert_eq!(find("{\"twin_socket\":{\"supported\":false}}"), None);
+    assert_eq!(find("{\"twin_socket\":{},\"supported\":true}"), None);
+    assert_eq!(find("{\"twin_socket\":true}"), None);
 }

@@ -4,7 +4,7 @@
 //! up when he likes. Whatever the client asks then is answered or an error, and once there is nobody in between any more, the
 //! server is as it was.
 
-use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::io::{IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -157,30 +157,35 @@ fn message(from: &mut UnixStream) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
     Some((bytes, descriptors))
 }
 
+/// Sends bytes with descriptors; whether they went.
+fn pass_on(to: &UnixStream, bytes: &[u8], descriptors: &[OwnedFd]) -> bool {
+    let numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&numbers)];
+    let control = if numbers.is_empty() {
+        &[][..]
+    } else {
+        &rights[..]
+    };
+    let (slices, flags) = ([IoSlice::new(bytes)], MsgFlags::MSG_NOSIGNAL);
+    sendmsg::<()>(to.as_raw_fd(), &slices, control, flags, None) == Ok(bytes.len())
+}
+
 /// Passes messages on, and replies changed as the script says, until one side hangs up.
 fn between(mut client: UnixStream, mut server: UnixStream, script: &[Reply]) {
     let mut script = script.iter();
     while let Some((asked, descriptors)) = message(&mut client) {
-        let numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
-        let rights = [ControlMessage::ScmRights(&numbers)];
-        let control = if numbers.is_empty() {
-            &[][..]
-        } else {
-            &rights[..]
-        };
-        let (slices, flags) = ([IoSlice::new(&asked)], MsgFlags::MSG_NOSIGNAL);
-        if sendmsg::<()>(server.as_raw_fd(), &slices, control, flags, None) != Ok(asked.len()) {
+        if !pass_on(&server, &asked, &descriptors) {
             return;
         }
         // Nobody answers it (bit 4 of the flags).
         if asked[8] & 1 << 4 != 0 {
             continue;
         }
-        let Some((reply, _)) = message(&mut server) else {
+        let Some((reply, descriptors)) = message(&mut server) else {
             return;
         };
         let (reply, goes_on) = script.next().unwrap_or(&Reply::True).of(&reply);
-        if client.write_all(&reply).is_err() || !goes_on {
+        if !reply.is_empty() && !pass_on(&client, &reply, &descriptors) || !goes_on {
             return;
         }
     }
@@ -209,6 +214,10 @@ fn use_it(function: &Function) {
     let memory = SharedMemory::anonymous(8192).expect("memory");
     let _mapped = function.dma_map(Iova(1 << 20), &memory, 0, 8192);
     let _unmapped = function.dma_unmap(Iova(1 << 20), 8192);
+    // It has no descriptor.
+    let asked = SharedMemory::of_this_process(8192).expect("memory");
+    let _mapped = function.dma_map(Iova(1 << 21), &asked, 0, 8192);
+    let _unmapped = function.dma_unmap(Iova(1 << 21), 8192);
     let _stopped = function.stop();
     let _lost = function.lost();
 }

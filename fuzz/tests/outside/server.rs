@@ -291,7 +291,7 @@ fn a_server_survives_what_any_client_says() {
             effort.one();
             let mut stream = UnixStream::connect(&path).expect("a server");
             stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
-            let begin = version(0, 1, b"{}\0");
+            let begin = version(0, 1, b"{\"twin_socket\":{\"supported\":true}}\0");
             let mut bytes = header(0, 1, 16 + u32::try_from(begin.len()).expect("short"), 0);
             bytes.extend(begin);
             let mut goes_on = !talk.begins || say(&stream, &bytes, &[]);

@@ -255,7 +255,8 @@ fn without_bus_mastering_nothing_is_fetched_and_the_firmware_dies_of_it() {
         bench.bar.load_u8(0x23d),
         HealthSyndrome::ICM_FETCH_PCI_ERR.0
     );
-    assert!(!bench.sim.report(&bench.function).dma_faults[0].unmapped);
+    let fault = bench.sim.report(&bench.function).dma_faults[0];
+    assert_eq!(fault.cause, hw_sim::FaultCause::NotBusMaster);
 }
 
 fn xor(bytes: &[u8]) -> u8 {

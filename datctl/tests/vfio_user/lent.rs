@@ -1,0 +1,133 @@
+//! Memory of the program's own on functions of another process, which have to ask for it.
+
+// UNSAFETY: memory of the tests' own is lent.
+#![expect(unsafe_code, reason = "memory of the tests' own is lent")]
+
+use std::sync::Arc;
+
+use udapl::{
+    CloseFlags, DmaMemory, DtoCookie, DtoStatus, Event, LentMemory, LmrCreated, LmrTriplet,
+    MemPrivFlags, RmrTriplet,
+};
+
+use crate::served::{NONE, Served, Side, connected, pattern};
+
+/// Several messages long, and no number of pages.
+const BYTES: usize = 200_001;
+
+/// Bytes from an allocator, for ever, and where they are registered.
+struct Heap {
+    at: *mut u8,
+    lmr: LmrCreated,
+}
+
+impl Heap {
+    fn new(side: &mut Side, rights: MemPrivFlags) -> Self {
+        // Not at the beginning of a page.
+        let at = vec![0; BYTES + 13].leak().as_mut_ptr().wrapping_add(13);
+        let function = side.ia.provider().hca().function();
+        // SAFETY: it is there for ever, and looked at by copies alone.
+        let lent: Arc<LentMemory> =
+            unsafe { LentMemory::new(function, at, BYTES) }.expect("memory that is asked for");
+        let memory = DmaMemory::Lent(lent);
+        let lmr = side.ia.lmr_create(memory, side.pz, rights).expect("an LMR");
+        Self { at, lmr }
+    }
+
+    fn put(&self, bytes: &[u8]) {
+        for (index, &byte) in bytes.iter().enumerate() {
+            // SAFETY: inside the heap.
+            unsafe { self.at.wrapping_add(index).write_volatile(byte) };
+        }
+    }
+
+    fn get(&self) -> Vec<u8> {
+        // SAFETY: inside the heap; a device that writes meanwhile writes whole bytes.
+        let byte = |index| unsafe { self.at.wrapping_add(index).read_volatile() };
+        (0..BYTES).map(byte).collect()
+    }
+
+    fn local(&self) -> LmrTriplet {
+        LmrTriplet {
+            lmr_context: self.lmr.lmr_context,
+            virtual_address: self.lmr.registered_address,
+            segment_length: BYTES as u64,
+        }
+    }
+
+    fn remote(&self) -> RmrTriplet {
+        RmrTriplet {
+            rmr_context: self.lmr.rmr_context,
+            target_address: self.lmr.registered_address,
+            segment_length: BYTES as u64,
+        }
+    }
+}
+
+/// The peer makes no call from its registration on: it sleeps or computes.
+#[test]
+fn lent_memory_is_reached_both_ways_by_all_four_kinds_of_dto_while_its_program_does_nothing() {
+    let served = Served::new(&[]);
+    let [mut a, mut b] = connected(&served);
+    let (here, there) = (
+        Heap::new(&mut a, MemPrivFlags::all()),
+        Heap::new(&mut b, MemPrivFlags::all()),
+    );
+    here.put(&pattern(1, BYTES));
+    a.ia.ep_post_rdma_write(a.ep, &[here.local()], DtoCookie(1), &there.remote(), NONE)
+        .expect("a write");
+    a.completes(1);
+    assert!(there.get() == pattern(1, BYTES));
+
+    there.put(&pattern(2, BYTES));
+    a.ia.ep_post_rdma_read(a.ep, &[here.local()], DtoCookie(2), &there.remote(), NONE)
+        .expect("a read");
+    a.completes(2);
+    assert!(here.get() == pattern(2, BYTES));
+
+    here.put(&pattern(3, BYTES));
+    b.ia.ep_post_recv(b.ep, &[there.local()], DtoCookie(3), NONE)
+        .expect("a receive");
+    a.ia.ep_post_send(a.ep, &[here.local()], DtoCookie(4), NONE)
+        .expect("a send");
+    a.completes(4);
+    b.completes(3);
+    assert!(there.get() == pattern(3, BYTES));
+    a.close();
+    b.close();
+}
+
+/// IBTA, "R_Key": without the key there is no access. The pages around are mapped for as long as anything in them is.
+#[test]
+fn lent_memory_that_was_given_back_is_reached_by_nobody() {
+    let served = Served::new(&[]);
+    let [mut a, mut b] = connected(&served);
+    let (here, there) = (
+        Heap::new(&mut a, MemPrivFlags::all()),
+        Heap::new(&mut b, MemPrivFlags::all()),
+    );
+    here.put(&pattern(1, BYTES));
+    b.ia.lmr_free(there.lmr.lmr).expect("freed");
+    a.ia.ep_post_rdma_write(a.ep, &[here.local()], DtoCookie(1), &there.remote(), NONE)
+        .expect("a write");
+    let event = a.event();
+    let Event::Dto(done) = event else {
+        panic!("a completion, not {event:?}");
+    };
+    assert_eq!(done.status, DtoStatus::ErrRemoteAccess);
+    assert!(there.get() == vec![0; BYTES]);
+    a.close();
+    b.close();
+}
+
+#[test]
+fn lent_memory_of_a_server_that_is_killed_is_given_back() {
+    let mut served = Served::new(&[]);
+    let [mut a, _b] = connected(&served);
+    let heap = Heap::new(&mut a, MemPrivFlags::all());
+    served.server.kill();
+    // The device is dead, which is no reason to keep the memory.
+    let _answer = a.ia.lmr_free(heap.lmr.lmr);
+    let report = udapl::ia_close(a.ia, CloseFlags::Abrupt).expect("the adapter is gone");
+    assert!(report.dead.is_some(), "{report:?}");
+}

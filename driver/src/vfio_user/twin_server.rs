@@ -1,0 +1,166 @@
+//! The server's end of the twin socket: memory of a client's that has no descriptor, one message for each access.
+//!
+//! The device waits for each answer, and what else is in its world waits with it, as on a bus whose host does not complete
+//! a read. So an answer has its time ([`PATIENCE`]), and a client that was late once, or answered what makes no sense, is lost: it is
+//! asked nothing more, and its session ends. A refusal by the client is one access that failed.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use zerocopy::IntoBytes;
+
+use super::message::{self as wire, Command, DmaAccess, DmaWritten};
+use super::socket::{self, Socket};
+use crate::function::MessageMemory;
+
+/// How long a client may take to begin an answer, to send the rest of it, or to read a request; each at most twice. It is well below
+/// what other clients of the same world wait for answers to theirs ([`socket::PATIENCE`]).
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+/// The least that a client takes with a message if it wants to be asked by messages: a page.
+const LEAST_DATA: usize = 4096;
+/// What a client takes that does not say ("max_data_xfer_size").
+const USUAL_DATA: usize = 1 << 20;
+
+struct State {
+    next_id: u16,
+    lost: bool,
+}
+
+/// The server's end.
+pub(super) struct TwinServer {
+    name: String,
+    socket: Socket,
+    /// The other socket, as long as there is a session.
+    main: Weak<Socket>,
+    /// Bytes that a message may carry.
+    most: usize,
+    state: Mutex<State>,
+}
+
+impl std::fmt::Debug for TwinServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TwinServer({})", self.name)
+    }
+}
+
+impl TwinServer {
+    /// A fresh pair of sockets: the server's end, and the client's. `json` is what the client says of itself.
+    ///
+    /// # Errors
+    /// What the system answered; EINVAL if the client takes less than a page with a message.
+    pub(super) fn pair(
+        name: &str,
+        main: &Arc<Socket>,
+        json: &[u8],
+        patience: Duration,
+    ) -> io::Result<(Self, OwnedFd)> {
+        let most = wire::capability(json, "max_data_xfer_size").unwrap_or(USUAL_DATA);
+        if most < LEAST_DATA {
+            return Err(nix::errno::Errno::EINVAL.into());
+        }
+        let (socket, theirs) = Socket::pair(patience)?;
+        let ours = Self {
+            name: name.to_owned(),
+            socket,
+            main: Arc::downgrade(main),
+            most: most.min(wire::MAX_DATA),
+            state: Mutex::new(State {
+                next_id: 0,
+                lost: false,
+            }),
+        };
+        Ok((ours, theirs))
+    }
+
+    /// Asks for one access and waits for the reply's payload.
+    fn ask(&self, command: Command, access: DmaAccess, data: &[u8]) -> io::Result<Vec<u8>> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.lost {
+            return Err(ErrorKind::NotConnected.into());
+        }
+        let id = state.next_id;
+        state.next_id = id.wrapping_add(1);
+        let answer = self.exchange(id, command, access, data);
+        let lost = match answer {
+            Ok(Ok(payload)) => return Ok(payload),
+            Ok(Err(refusal)) => return Err(refusal),
+            Err(lost) => lost,
+        };
+        state.lost = true;
+        drop(state);
+        tracing::warn!("{}: vfio-user client: {command}: {lost}", self.name);
+        self.socket.hang_up();
+        if let Some(main) = self.main.upgrade() {
+            main.hang_up();
+        }
+        Err(lost)
+    }
+
+    /// The reply's payload, or the client's refusal; an error is one of the connection.
+    fn exchange(
+        &self,
+        id: u16,
+        command: Command,
+        access: DmaAccess,
+        data: &[u8],
+    ) -> io::Result<io::Result<Vec<u8>>> {
+        let request = (id, command.0, wire::TYPE_COMMAND, 0);
+        socket::send(&self.socket, request, &[access.as_bytes(), data], &[])?;
+        let nobody = || io::Error::new(ErrorKind::TimedOut, "no answer");
+        let reply = self.socket.receive(|| false)?.ok_or_else(nobody)?;
+        let nonsense = || io::Error::new(ErrorKind::InvalidData, "an answer that makes no sense");
+        let refused = reply.is_reply_to(id, command).ok_or_else(nonsense)?;
+        if let Err(errno) = refused {
+            return Ok(Err(errno.into()));
+        }
+        let (address, count) = (access.address, access.count);
+        let makes_sense = match command {
+            Command::DMA_READ => {
+                socket::split::<DmaAccess>(&reply.payload).is_some_and(|(said, data)| {
+                    (said.address, said.count) == (address, count)
+                        && data.len() as u64 == count.get()
+                })
+            }
+            _ => socket::split::<DmaWritten>(&reply.payload).is_some_and(|(said, _)| {
+                said.address == address && u64::from(said.count.get()) == count.get()
+            }),
+        };
+        if makes_sense {
+            Ok(Ok(reply.payload))
+        } else {
+            Err(nonsense())
+        }
+    }
+}
+
+fn access(iova: u64, bytes: usize) -> DmaAccess {
+    // CAST: usize has at most 64 bits on every target Rust has.
+    DmaAccess {
+        address: iova.into(),
+        count: (bytes as u64).into(),
+    }
+}
+
+impl MessageMemory for TwinServer {
+    fn read(&self, iova: u64, out: &mut [u8]) -> io::Result<()> {
+        let mut at = iova;
+        for piece in out.chunks_mut(self.most) {
+            let reply = self.ask(Command::DMA_READ, access(at, piece.len()), &[])?;
+            // PANIC: `exchange` has compared the lengths.
+            piece.copy_from_slice(&reply[size_of::<DmaAccess>()..]);
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn write(&self, iova: u64, data: &[u8]) -> io::Result<()> {
+        let mut at = iova;
+        for piece in data.chunks(self.most) {
+            self.ask(Command::DMA_WRITE, access(at, piece.len()), piece)?;
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+}
