@@ -15,7 +15,8 @@
 //! **What is mapped beyond what is lent.** When a large piece is given back while a small one inside it stays lent, all pages of the
 //! mapping stay mapped and pinned. No key names them any more (a key has its own bounds, "Memory Key Context" in the PRM, and the one
 //! of the large piece was destroyed before), so no peer and no request reaches them. A device that breaks its own rules could,
-//! but such a one reaches every page of its I/O address space anyway.
+//! but such a one reaches every page of its I/O address space anyway. A device in another process that has to ask for memory is
+//! given what is lent at that moment, to the byte.
 //!
 //! **Why no more is mapped than was asked for.** Mapping a generous range around small memory would share more, but what is mapped are
 //! the pages that are there now. If the program unmaps one that it has not lent, and maps something else at its address, the mapping
@@ -34,6 +35,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::dma::{GIB, Iova, Mapped};
 use crate::error::DmaError;
+use crate::extents::Extents;
 use crate::function::{DMA_PAGE, Function};
 use crate::mapping::page_bytes;
 use crate::memory::SharedMemory;
@@ -55,6 +57,8 @@ struct Lease {
     /// Number of the mapping in [`Lendings`].
     number: u64,
     pages: Range<usize>,
+    /// The addresses that the caller has named.
+    bytes: Range<usize>,
     /// Given back, though the mapping is still needed.
     withdrawn: AtomicBool,
 }
@@ -64,6 +68,9 @@ impl Lease {
     fn withdraw(&self) {
         if self.withdrawn.swap(true, Ordering::Relaxed) {
             return;
+        }
+        if let Some(open) = self.mapped.memory().open() {
+            open.lock().remove(&self.bytes);
         }
         let last = self
             .mapped
@@ -84,60 +91,8 @@ impl Drop for Lease {
 /// A mapping of lent memory.
 struct Lent {
     mapped: Arc<Mapped>,
-    /// What is lent through it: from each address on, how many leases there are, up to the next one.
-    leases: BTreeMap<usize, usize>,
-}
-
-impl Lent {
-    /// Cuts the count at an address, so that it can change there.
-    fn cut(&mut self, at: usize) {
-        let (_, &count) = self.leases.range(..=at).next_back().unwrap_or((&0, &0));
-        self.leases.entry(at).or_insert(count);
-    }
-
-    fn add(&mut self, pages: &Range<usize>) {
-        self.cut(pages.start);
-        self.cut(pages.end);
-        for (_, count) in self.leases.range_mut(pages.clone()) {
-            *count += 1;
-        }
-        self.join(pages);
-    }
-
-    /// One lease less; which pages nobody lends any more.
-    fn remove(&mut self, pages: &Range<usize>) -> Vec<Range<usize>> {
-        self.cut(pages.start);
-        self.cut(pages.end);
-        let mut free: Vec<Range<usize>> = Vec::new();
-        let mut open = None;
-        for (&at, count) in self.leases.range_mut(pages.start..=pages.end) {
-            if let Some(start) = open.take() {
-                free.push(start..at);
-            }
-            if at < pages.end {
-                *count -= 1;
-                open = (*count == 0).then_some(at);
-            }
-        }
-        self.join(pages);
-        free
-    }
-
-    /// Joins what counts the same, at and between the ends of a range.
-    fn join(&mut self, pages: &Range<usize>) {
-        let below = self.leases.range(..pages.start).next_back();
-        let mut before = below.map_or(0, |(_, &count)| count);
-        let mut same = Vec::new();
-        for (&at, &count) in self.leases.range(pages.start..=pages.end) {
-            if count == before {
-                same.push(at);
-            }
-            before = count;
-        }
-        for at in same {
-            self.leases.remove(&at);
-        }
-    }
+    /// The pages that are lent through it.
+    leases: Extents,
 }
 
 /// Where memory can be lent without mapping it: the pages that are lent without a break since they were mapped.
@@ -158,7 +113,7 @@ impl Lendings {
             .mappings
             .get_mut(&number)
             .filter(|_| pages.end <= end)?;
-        lent.add(pages);
+        lent.leases.add(pages);
         Some((Arc::clone(&lent.mapped), number))
     }
 
@@ -168,9 +123,9 @@ impl Lendings {
         self.next += 1;
         let mut lent = Lent {
             mapped: Arc::clone(mapped),
-            leases: BTreeMap::new(),
+            leases: Extents::default(),
         };
-        lent.add(pages);
+        lent.leases.add(pages);
         self.mappings.insert(number, lent);
         // Whatever other mappings have of these pages, this one has them together.
         self.distrust(pages, None);
@@ -180,11 +135,10 @@ impl Lendings {
 
     /// One lease less. The mapping, if that was its last.
     fn give_back(&mut self, number: u64, pages: &Range<usize>) -> Option<Arc<Mapped>> {
-        let free = self.mappings.get_mut(&number)?.remove(pages);
+        let free = self.mappings.get_mut(&number)?.leases.remove(pages);
         for pages in free {
             self.distrust(&pages, Some(number));
         }
-        // With no lease nothing counts, and all is joined.
         self.mappings
             .get(&number)
             .is_some_and(|lent| lent.leases.is_empty())
@@ -257,7 +211,8 @@ impl LentMemory {
                 let base = unsafe { ptr.sub(head) };
                 // SAFETY: pages are mapped as a whole, so these are, for as long as the caller promised. The mapping may outlive that
                 // promise by other leases of pages in it; nobody accesses the rest through this memory but a device that is told of
-                // no address there, or a model of one, whose keys are bounded likewise.
+                // no address there, or a model of one, whose keys are bounded likewise. For a process that asks (vfio-user)
+                // nothing is accessed but what is lent at that moment (`SharedMemory::open`).
                 let memory = unsafe { SharedMemory::foreign(base, mapped_bytes) };
                 let iova =
                     space.alloc_iova(mapped_bytes, spanning, pages.start & (spanning - 1))?;
@@ -266,11 +221,16 @@ impl LentMemory {
                 (mapped, number)
             }
         };
+        let lent = address..address + bytes;
+        if let Some(open) = mapped.memory().open() {
+            open.lock().add(&lent);
+        }
         Ok(Arc::new(Self {
             lease: Arc::new(Lease {
                 mapped,
                 number,
                 pages,
+                bytes: lent,
                 withdrawn: AtomicBool::new(false),
             }),
             address,

@@ -30,6 +30,7 @@ mod dma_ring;
 #[cfg(test)]
 mod double;
 mod error;
+mod extents;
 mod frame_datagrams;
 mod frame_socket;
 mod fronted;

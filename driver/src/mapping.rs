@@ -25,6 +25,7 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonym
 use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 
 use crate::error::MemoryError;
+use crate::extents::Open;
 use crate::placement::PageSize;
 
 /// A piece of address space with readable and writable memory in it.
@@ -34,6 +35,8 @@ pub(crate) struct Mapping {
     own: Option<NonZeroUsize>,
     /// The file behind them, if others may have it.
     file: Option<File>,
+    /// What of somebody else's memory may be accessed for others.
+    open: Option<Open>,
 }
 
 /// A piece of a device's file, and where it goes in a mapping. Whole pages.
@@ -107,6 +110,7 @@ impl Mapping {
             base,
             own: Some(mapped),
             file: Some(file),
+            open: None,
         };
         // SAFETY: the reservation's bytes below `base`, where nothing was placed.
         unsafe { unmap(reservation, head) };
@@ -136,6 +140,7 @@ impl Mapping {
             base: base.cast(),
             own: None,
             file: None,
+            open: None,
         })
     }
 
@@ -181,6 +186,7 @@ impl Mapping {
             base,
             own: Some(mapped),
             file: None,
+            open: None,
         };
         // SAFETY: the advice concerns a later `fork` only, and the range is the mapping.
         unsafe { madvise(base.cast(), bytes, MmapAdvise::MADV_DONTFORK) }
@@ -209,6 +215,7 @@ impl Mapping {
             base: ground.map_err(failed("mmap"))?.cast(),
             own: Some(mapped),
             file: None,
+            open: None,
         };
         for area in areas {
             let end = area.at.checked_add(area.bytes);
@@ -230,12 +237,18 @@ impl Mapping {
     }
 
     /// Memory that is somebody else's to unmap.
-    pub(crate) const fn foreign(base: NonNull<u8>) -> Self {
+    pub(crate) fn foreign(base: NonNull<u8>) -> Self {
         Self {
             base,
             own: None,
             file: None,
+            open: Some(Open::default()),
         }
+    }
+
+    /// What of somebody else's memory may be accessed for others: nothing at first. All of it, if there is no such list.
+    pub(crate) const fn open(&self) -> Option<&Open> {
+        self.open.as_ref()
     }
 
     /// The first byte.

@@ -16,6 +16,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::error::MemoryError;
+use crate::extents::Open;
 use crate::mapping::{Area, Mapping};
 use crate::placement::PageSize;
 use crate::span::Span;
@@ -232,6 +233,11 @@ impl SharedMemory {
     #[inline]
     pub(crate) fn pointer(&self, offset: usize, bytes: usize) -> NonNull<u8> {
         self.span.at(offset, bytes)
+    }
+
+    /// What of it may be accessed for another process, if that is not all: addresses of somebody else's memory, none at first.
+    pub(crate) fn open(&self) -> Option<&Open> {
+        self.mapping.open()
     }
 
     /// The descriptor behind the mapping, if there is one. Byte 0 of the file is byte 0 of this memory.

@@ -11,8 +11,9 @@
 //!              ---- data, or an errno ------>
 //! ```
 //!
-//! The server is believed nothing. An access reaches one region that is mapped, or nothing. It copies under the lock that a
-//! region is taken out under: once it is out, and that waits for one copy of 64 KiB at most, nobody reaches it. Regions are
+//! The server is believed nothing. An access reaches one region that is mapped, and of memory that is lent the very bytes that are so
+//! at that moment, or nothing. It copies under the locks that a region is taken out and bytes are given back under: who does
+//! that waits for one copy of 64 KiB at most, and then nobody reaches them. Regions are
 //! mapped for both directions, as all memory is; what a peer may do its key says. A server that sends what is no
 //! request, or hangs up here, is lost on both sockets; who loses the server on the other one ends this, too, regions and all.
 
@@ -29,6 +30,7 @@ use zerocopy::IntoBytes;
 
 use super::message::{self as wire, Command, DmaAccess};
 use super::socket::{self, Message, Socket};
+use crate::extents::Open;
 use crate::memory::SharedMemory;
 use crate::signals::HeldSignals;
 
@@ -225,6 +227,15 @@ impl Shared {
         let (memory, at) = state
             .find(access.address.get(), count)
             .ok_or(Errno::EFAULT)?;
+        // Let go of when the copy is made.
+        let lent = memory.open().map(Open::lock);
+        let start = memory.address() + at;
+        if lent
+            .as_ref()
+            .is_some_and(|lent| !lent.covers(&(start..start + count)))
+        {
+            return Err(Errno::EFAULT);
+        }
         if command == Command::DMA_READ {
             let mut out = vec![0; count];
             memory.read_bytes(at, &mut out);

@@ -1,0 +1,109 @@
+//! How often addresses are taken: ranges that overlap, each taken and given back for itself.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// From each address on, how often it is taken, up to the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Extents(BTreeMap<usize, usize>);
+
+impl Extents {
+    /// Cuts the count at an address, so that it can change there.
+    fn cut(&mut self, at: usize) {
+        let (_, &count) = self.0.range(..=at).next_back().unwrap_or((&0, &0));
+        self.0.entry(at).or_insert(count);
+    }
+
+    /// Takes a range once more.
+    pub(crate) fn add(&mut self, range: &Range<usize>) {
+        self.cut(range.start);
+        self.cut(range.end);
+        for (_, count) in self.0.range_mut(range.clone()) {
+            *count += 1;
+        }
+        self.join(range);
+    }
+
+    /// Gives a range back that was taken; what of it nobody has any more.
+    pub(crate) fn remove(&mut self, range: &Range<usize>) -> Vec<Range<usize>> {
+        self.cut(range.start);
+        self.cut(range.end);
+        let mut free: Vec<Range<usize>> = Vec::new();
+        let mut open = None;
+        for (&at, count) in self.0.range_mut(range.start..=range.end) {
+            if let Some(start) = open.take() {
+                free.push(start..at);
+            }
+            if at < range.end {
+                *count -= 1;
+                open = (*count == 0).then_some(at);
+            }
+        }
+        self.join(range);
+        free
+    }
+
+    /// Joins what counts the same, at and between the ends of a range.
+    fn join(&mut self, range: &Range<usize>) {
+        let below = self.0.range(..range.start).next_back();
+        let mut before = below.map_or(0, |(_, &count)| count);
+        let mut same = Vec::new();
+        for (&at, &count) in self.0.range(range.start..=range.end) {
+            if count == before {
+                same.push(at);
+            }
+            before = count;
+        }
+        for at in same {
+            self.0.remove(&at);
+        }
+    }
+
+    /// Whether nothing is taken.
+    pub(crate) fn is_empty(&self) -> bool {
+        // What counts the same is joined.
+        self.0.is_empty()
+    }
+
+    /// Whether all of a range is taken.
+    pub(crate) fn covers(&self, range: &Range<usize>) -> bool {
+        let first = self.0.range(..=range.start).next_back();
+        let taken = |(_, &count): (&usize, &usize)| count > 0;
+        first.is_some_and(taken) && self.0.range(range.clone()).all(taken)
+    }
+}
+
+/// Addresses that may be accessed for others, as long as the lock is held.
+#[derive(Debug, Default)]
+pub(crate) struct Open(Mutex<Extents>);
+
+impl Open {
+    /// For adding, giving back and accessing: who gives back waits for who accesses.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Extents> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_covered_while_somebody_has_each_byte_of_it() {
+        let mut extents = Extents::default();
+        assert!(!extents.covers(&(0..1)));
+        extents.add(&(10..20));
+        extents.add(&(15..30));
+        extents.add(&(40..50));
+        let covered = [10..11, 10..30, 29..30, 40..50];
+        let not = [9..10, 9..11, 29..31, 30..31, 25..45, 50..51, 0..60];
+        assert!(covered.iter().all(|range| extents.covers(range)));
+        assert!(!not.iter().any(|range| extents.covers(range)));
+        assert_eq!(extents.remove(&(10..20)), [10..15]);
+        assert!(extents.covers(&(15..30)) && !extents.covers(&(14..16)));
+        assert_eq!(extents.remove(&(15..30)), [15..30]);
+        assert_eq!(extents.remove(&(40..50)), [40..50]);
+        assert!(extents.is_empty());
+    }
+}
