@@ -19,7 +19,7 @@ use hw_mlx::cq::Cq;
 use hw_mlx::provider::{MlxProvider, Region};
 use hw_mlx::qp::Qp;
 use hw_mlx::srq::Srq;
-use hw_sim::Profile;
+use hw_sim::{FaultCause, Profile};
 use liar::{Deed, Liar};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -377,7 +377,12 @@ fn a_lying_device_is_survived() {
                     let _ = session.act(action);
                 }
                 let faults = liar.sim.report(&liar.function).dma_faults;
-                assert!(!faults.iter().any(|fault| fault.unmapped), "{faults:?}");
+                assert!(
+                    !faults
+                        .iter()
+                        .any(|fault| fault.cause == FaultCause::Unmapped),
+                    "{faults:?}"
+                );
                 session.close();
             }
             liar.repent();

@@ -345,7 +345,11 @@ fn cell(what: What, opcode: Opcode, keeps: bool, how: How) -> Result<(), String>
     }
     let report = pair.fabric.report(B);
     // What a function tries that is no bus master any more is no fault of the driver's.
-    let faults: Vec<_> = report.dma_faults.iter().filter(|it| it.unmapped).collect();
+    let faults: Vec<_> = report
+        .dma_faults
+        .iter()
+        .filter(|it| it.cause == hw_sim::FaultCause::Unmapped)
+        .collect();
     if !faults.is_empty() || !report.driver_bugs.is_empty() {
         return says(&format!("{faults:?} {:?}", report.driver_bugs));
     }
