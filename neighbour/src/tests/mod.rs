@@ -2,10 +2,13 @@
 //! by etherparse (`sent`): neither side is the code under test.
 
 mod arp;
+mod discovery;
+mod echo;
 mod peer;
 mod recorded;
 mod sent;
 mod states;
+mod strangers;
 
 use std::net::IpAddr;
 use std::time::Duration;

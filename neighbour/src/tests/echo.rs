@@ -1,0 +1,59 @@
+//! `ping`: echoes of both families (RFC 792; RFC 4443, 4.1 and 4.2).
+
+use super::peer::{echo, ethernet, ipv4_packet, v4};
+use super::*;
+use crate::Refusal;
+
+/// Identifier, sequence number and data come back as they were.
+#[test]
+fn an_echo_request_is_answered_with_its_data() {
+    for (source, destination) in [(PEER_V4, OUR_V4), (PEER_V6, OUR_V6)] {
+        let mut us = Us::settled();
+        let data: Vec<u8> = (0..56).collect();
+        us.receive(&echo((OURS, PEER), source, destination, &data));
+        let answer = Said::EchoReply {
+            source: ip(destination),
+            destination: ip(source),
+            body: [&[0xbe, 0xef, 0x00, 0x07][..], &data].concat(),
+        };
+        let sent = us.sent();
+        assert_eq!((sent.len(), sent[0].to, &sent[0].said), (1, PEER, &answer));
+        assert_eq!(us.us.counters().echoed, 1);
+        assert_eq!(us.us.entries().count(), 0);
+    }
+}
+
+#[test]
+fn echoes_are_bounded_in_a_second_and_come_again_later() {
+    let mut us = Us::settled();
+    let request = echo((OURS, PEER), PEER_V4, OUR_V4, &[0; 8]);
+    let mut answered = 0;
+    for _ in 0..1_000 {
+        us.receive(&request);
+        answered += us.sent().len();
+    }
+    assert_eq!(answered, 64);
+    us.pass(seconds(2));
+    us.receive(&request);
+    assert_eq!(us.sent().len(), 1);
+}
+
+#[test]
+fn an_echo_request_to_others_in_parts_or_with_a_wrong_checksum_is_not_answered() {
+    let mut us = Us::settled();
+    us.receive(&echo((OURS, PEER), PEER_V4, "10.0.0.9", &[0; 8]));
+    let part = ipv4_packet(
+        v4(PEER_V4),
+        v4(OUR_V4),
+        1,
+        0x2000,
+        &[8, 0, 0xf7, 0xff, 0, 0, 0, 0],
+    );
+    us.receive(&ethernet(OURS, PEER, None, 0x0800, &part));
+    assert_eq!(us.us.counters().refused(Refusal::Fragment), 1);
+    let mut broken = echo((OURS, PEER), PEER_V4, OUR_V4, &[0; 8]);
+    broken[45] ^= 1;
+    us.receive(&broken);
+    assert_eq!(us.us.counters().refused(Refusal::Checksum), 1);
+    assert_eq!(us.sent(), []);
+}

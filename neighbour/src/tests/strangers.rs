@@ -1,0 +1,98 @@
+//! Everybody on the link can say anything: what is known stays known, and nothing grows.
+
+use super::peer::{Nd, O, REQUEST, S, arp, arp_announcement, arp_reply, echo};
+use super::*;
+
+/// A station and two addresses that are nobody's, by number.
+fn nobody(n: u32) -> (Mac, String, String) {
+    let [_, a, b, c] = n.to_be_bytes();
+    let mac = [0x06, 0, 0, a, b, c];
+    // Not ours, and not the neighbours'.
+    let (v4, v6) = (
+        format!("10.0.0.{}", 16 + n % 200),
+        format!("2001:db8::{:x}", 16 + n % 60_000),
+    );
+    (mac, v4, v6)
+}
+
+/// 100,000 frames of forgery of every kind: neither a static neighbour nor one that was asked for changes, no entry is made, and what waits
+/// is bounded.
+#[test]
+fn a_hundred_thousand_forged_frames_change_nothing_that_is_known() {
+    let mut us = Us::settled();
+    us.us.add_static(ip("10.0.0.3"), OTHER).expect("an address");
+    us.resolve(OUR_V4, PEER_V4);
+    us.receive(&arp_reply((PEER, PEER_V4), (OURS, OUR_V4)));
+    us.resolve(OUR_V6, PEER_V6);
+    us.receive(&Nd::advertise(PEER, PEER_V6, (OURS, OUR_V6), S | O).frame());
+    us.sent();
+    us.events();
+    let known = us.us.entries().count();
+    for n in 0..100_000_u32 {
+        let (mac, v4, v6) = nobody(n);
+        let frame = match n % 12 {
+            0 => arp_reply((mac, PEER_V4), (OURS, OUR_V4)),
+            1 => arp_announcement((mac, PEER_V4)),
+            2 => arp(ALL, REQUEST, (mac, PEER_V4), ([0; 6], OUR_V4)),
+            3 => arp_reply((mac, "10.0.0.3"), (OURS, OUR_V4)),
+            4 => arp_reply((mac, &v4), (OURS, OUR_V4)),
+            5 => arp(ALL, REQUEST, (mac, &v4), ([0; 6], OUR_V4)),
+            6 => Nd::advertise(mac, PEER_V6, (OURS, OUR_V6), S | O).frame(),
+            7 => Nd::announce(mac, PEER_V6, O).frame(),
+            8 => Nd::solicit(mac, PEER_V6, OUR_V6).frame(),
+            9 => Nd::solicit(mac, &v6, OUR_V6).frame(),
+            10 => Nd::announce(mac, &v6, O).frame(),
+            _ => echo((OURS, mac), &v4, OUR_V4, &[0; 40]),
+        };
+        us.receive(&frame);
+    }
+    assert_eq!(us.us.entries().count(), known);
+    assert_eq!(us.resolve(OUR_V4, PEER_V4), Resolution::Known(PEER));
+    assert_eq!(us.resolve(OUR_V6, PEER_V6), Resolution::Known(PEER));
+    assert_eq!(us.resolve(OUR_V4, "10.0.0.3"), Resolution::Known(OTHER));
+    let (frames, events) = us.us.outbox.waiting();
+    assert!(
+        frames <= 256 && events <= 4_096,
+        "{frames} frames, {events} events"
+    );
+    // The neighbour is asked whether it is still there, and says so: nothing has moved.
+    us.sent();
+    us.receive(&arp_reply((PEER, PEER_V4), (OURS, OUR_V4)));
+    us.receive(&Nd::advertise(PEER, PEER_V6, (OURS, OUR_V6), S).frame());
+    us.pass(milliseconds(10));
+    assert_eq!(us.us.counters().moved, 0);
+    assert_eq!(us.mac(PEER_V4), Some(PEER));
+    assert_eq!(us.mac(PEER_V6), Some(PEER));
+}
+
+/// A neighbour that has truly moved, and says so, is found again within seconds.
+#[test]
+fn a_neighbour_that_has_another_mac_is_found_there_within_four_seconds() {
+    let mut us = Us::settled();
+    us.resolve(OUR_V4, PEER_V4);
+    us.receive(&arp_reply((PEER, PEER_V4), (OURS, OUR_V4)));
+    us.sent();
+    us.events();
+    us.receive(&arp_announcement((OTHER, PEER_V4)));
+    for _ in 0..40 {
+        us.pass(milliseconds(100));
+        // The old station is gone; the new one answers what is asked of all.
+        for sent in us.sent() {
+            if sent.to == ALL {
+                us.receive(&arp_reply((OTHER, PEER_V4), (OURS, OUR_V4)));
+            }
+        }
+    }
+    assert_eq!(us.mac(PEER_V4), Some(OTHER));
+    let moved = |event: &Event| {
+        matches!(
+            event,
+            Event::Moved {
+                old: PEER,
+                new: OTHER,
+                ..
+            }
+        )
+    };
+    assert!(us.events().iter().any(moved));
+}
