@@ -86,6 +86,10 @@ impl Open {
 }
 
 #[cfg(test)]
+#[allow(
+    clippy::single_range_in_vec_init,
+    reason = "lists of ranges are compared, some of them short"
+)]
 mod tests {
     use super::*;
 
