@@ -42,13 +42,13 @@ fn two(thread_safe: bool) -> (CString, World, World) {
 }
 
 /// Zeros, as every structure of C may be.
-fn zeros<T>() -> T {
+pub fn zeros<T>() -> T {
     // SAFETY: numbers, and pointers that may be null.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
 /// The oldest event of an EVD: its number and the first word of what it says.
-fn next(evd: DatHandle) -> Option<(u32, DatHandle)> {
+pub fn next(evd: DatHandle) -> Option<(u32, DatHandle)> {
     let mut event: CEvent = zeros();
     let answer = c!(dat_evd_dequeue(evd, &raw mut event));
     // SAFETY: every member is there in any event; this one is its first word.
@@ -56,7 +56,7 @@ fn next(evd: DatHandle) -> Option<(u32, DatHandle)> {
     (answer == 0).then_some((event.event_number, word.cast()))
 }
 
-fn address_of(ia: DatHandle) -> *mut libc::sockaddr {
+pub fn address_of(ia: DatHandle) -> *mut libc::sockaddr {
     let mut attr: CIaAttr = zeros();
     let all = 0x7_ffff_ffff;
     ok!(dat_ia_query(

@@ -11,6 +11,7 @@ mod handles;
 mod instances;
 mod many;
 mod mixed;
+mod served;
 mod support;
 mod threads;
 mod upcalls;
