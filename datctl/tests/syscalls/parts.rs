@@ -2,6 +2,11 @@
 //!
 //! A session opens two adapters, registers memory, connects, moves bytes by each kind of DTO, disconnects and closes. It
 //! never panics: whatever goes wrong is its answer. Lines that begin with `@` are for the judge.
+//!
+//! On functions that another process serves one of the two lends memory of its own, which that process has to ask for.
+
+// UNSAFETY: memory of the session's own is lent.
+#![expect(unsafe_code, reason = "memory of the session's own is lent")]
 
 use std::fmt::Display;
 use std::io::{BufRead, Write};
@@ -10,8 +15,8 @@ use std::path::{Path, PathBuf};
 use nix::unistd::getppid;
 use udapl::{
     CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DmaMemory, DtoCookie,
-    DtoStatus, EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated, LmrTriplet,
-    MemPrivFlags, OpenOptions, PspFlags, PzHandle, Qos, RmrTriplet, Timeout,
+    DtoStatus, EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LentMemory, LmrCreated,
+    LmrTriplet, MemPrivFlags, OpenOptions, PspFlags, PzHandle, Qos, RmrTriplet, Timeout,
 };
 
 use super::tracer::PART;
@@ -123,8 +128,38 @@ impl<T, E: Display> About<T> for Result<T, E> {
     }
 }
 
+enum Memory {
+    Adapter(DmaMemory),
+    /// `BYTES` bytes, for ever.
+    Own(*mut u8),
+}
+
+impl Memory {
+    fn fill(&self, value: u8) {
+        match self {
+            Self::Adapter(memory) => memory.write_from(0, &[value; BYTES]).expect("inside"),
+            Self::Own(at) => {
+                for index in 0..BYTES {
+                    // SAFETY: inside.
+                    unsafe { at.wrapping_add(index).write_volatile(value) };
+                }
+            }
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Adapter(memory) => memory.read(0, BYTES).expect("inside"),
+            Self::Own(at) => (0..BYTES)
+                // SAFETY: inside; a device that writes meanwhile writes whole bytes.
+                .map(|index| unsafe { at.wrapping_add(index).read_volatile() })
+                .collect(),
+        }
+    }
+}
+
 struct Buffer {
-    memory: DmaMemory,
+    memory: Memory,
     lmr: LmrCreated,
 }
 
@@ -146,7 +181,7 @@ impl Buffer {
     }
 
     fn expect(&self, value: u8) -> Result<(), String> {
-        if self.memory.read(0, BYTES).expect("inside") == [value; BYTES] {
+        if self.memory.bytes() == [value; BYTES] {
             return Ok(());
         }
         Err(format!("WRONG BYTES instead of {value}"))
@@ -189,9 +224,26 @@ impl Side {
 
     fn buffer(&mut self, value: u8) -> Result<Buffer, String> {
         let memory = udapl::alloc(&self.ia, BYTES).about("alloc")?;
-        memory.write_from(0, &[value; BYTES]).expect("inside");
-        let all = MemPrivFlags::all();
-        let lmr = self.ia.lmr_create(memory.clone(), self.pz, all);
+        self.registered(memory.clone(), Memory::Adapter(memory), value)
+    }
+
+    /// The same of memory of the program's own.
+    fn lent(&mut self, value: u8) -> Result<Buffer, String> {
+        let at = vec![0; BYTES].leak().as_mut_ptr();
+        let function = self.ia.provider().hca().function();
+        // SAFETY: it is there for ever, and looked at by copies alone.
+        let lent = unsafe { LentMemory::new(function, at, BYTES) };
+        self.registered(DmaMemory::Lent(lent.about("lend")?), Memory::Own(at), value)
+    }
+
+    fn registered(
+        &mut self,
+        named: DmaMemory,
+        memory: Memory,
+        value: u8,
+    ) -> Result<Buffer, String> {
+        memory.fill(value);
+        let lmr = self.ia.lmr_create(named, self.pz, MemPrivFlags::all());
         let lmr = lmr.about("lmr_create")?;
         Ok(Buffer { memory, lmr })
     }
@@ -256,7 +308,8 @@ pub(crate) fn session(names: &[String; 2]) -> Result<(), String> {
     let b = Side::open(&names[1]);
     let outcome = match b {
         Ok(mut b) => {
-            let said = both(&mut a, &mut b).map_err(|error| {
+            let lends = names[0].starts_with("vfio-user:");
+            let said = both(&mut a, &mut b, lends).map_err(|error| {
                 let last = [&a, &b].map(|side| side.ia.last_device_error().map(text));
                 format!("{error} {last:?}")
             });
@@ -275,9 +328,10 @@ fn beside(one: Result<(), String>, other: Result<(), String>) -> Result<(), Stri
     }
 }
 
-fn both(a: &mut Side, b: &mut Side) -> Result<(), String> {
+fn both(a: &mut Side, b: &mut Side, lends: bool) -> Result<(), String> {
     connect(a, b)?;
-    let (from, to) = (a.buffer(1)?, b.buffer(0)?);
+    let from = if lends { a.lent(1)? } else { a.buffer(1)? };
+    let to = b.buffer(0)?;
     b.ia.ep_post_recv(b.ep, &[to.local()], DtoCookie(1), NONE)
         .about("recv")?;
     a.ia.ep_post_send(a.ep, &[from.local()], DtoCookie(2), NONE)
@@ -286,14 +340,14 @@ fn both(a: &mut Side, b: &mut Side) -> Result<(), String> {
     b.completes(1)?;
     to.expect(1)?;
 
-    from.memory.write_from(0, &[2; BYTES]).expect("inside");
+    from.memory.fill(2);
     let written =
         a.ia.ep_post_rdma_write(a.ep, &[from.local()], DtoCookie(3), &to.remote(), NONE);
     written.about("rdma_write")?;
     a.completes(3)?;
     to.expect(2)?;
 
-    to.memory.write_from(0, &[3; BYTES]).expect("inside");
+    to.memory.fill(3);
     let read =
         a.ia.ep_post_rdma_read(a.ep, &[from.local()], DtoCookie(4), &to.remote(), NONE);
     read.about("rdma_read")?;
