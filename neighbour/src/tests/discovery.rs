@@ -1,112 +1,200 @@
-//! Neighbour discovery (RFC 4861), and who looks whether an address is ours (RFC 4862).
+//! Duplicate detection (RFC 4862, 5.4) and optimistic addresses (RFC 4429), announcements (RFC 4861, 7.2.6).
 
-use super::peer::{Nd, O, S, group, option, v6};
+use super::peer::{Nd, O, S, group, v6};
 use super::*;
-use crate::Refusal;
+use crate::Reason;
 
-/// RFC 4861, 7.2.2: in the group of the address; 7.2.5: a solicited advertisement makes it reachable.
-#[test]
-fn a_question_goes_to_the_group_of_the_address_and_the_answer_resolves() {
-    let mut us = Us::settled();
-    assert_eq!(us.resolve(OUR_V6, PEER_V6), Resolution::Pending);
-    let (destination, to) = group(v6(PEER_V6));
-    let question = Said::Solicit {
-        source: v6(OUR_V6),
-        destination,
-        target: v6(PEER_V6),
-        mac: Some(OURS),
-    };
-    let sent = us.sent();
-    assert_eq!((sent.len(), sent[0].to, &sent[0].said), (1, to, &question));
-    us.receive(&Nd::advertise(PEER, PEER_V6, (OURS, OUR_V6), S | O).frame());
-    let (address, vlan, mac) = (ip(PEER_V6), None, PEER);
-    assert_eq!(us.events(), [Event::Resolved { address, vlan, mac }]);
-    assert_eq!(us.resolve(OUR_V6, PEER_V6), Resolution::Known(PEER));
-    assert_eq!(us.state(PEER_V6), State::Reachable);
-}
-
-/// RFC 4861, 7.2.4: to who asked, with the solicited and the override flag, and our MAC.
-#[test]
-fn who_asks_for_us_is_answered_and_is_not_remembered() {
-    let mut us = Us::settled();
-    us.receive(&Nd::solicit(PEER, PEER_V6, OUR_V6).frame());
-    let answer = Said::Advertise {
-        source: v6(OUR_V6),
-        destination: v6(PEER_V6),
-        target: v6(OUR_V6),
-        flags: S | O,
-        mac: Some(OURS),
-    };
-    let sent = us.sent();
-    assert_eq!((sent.len(), sent[0].to, &sent[0].said), (1, PEER, &answer));
-    assert_eq!(us.us.entries().count(), 0);
-}
-
-/// RFC 4862, 5.4.3 and RFC 4861, 7.2.4: who has no address yet is told in the group of all nodes, not as an answer.
-#[test]
-fn who_looks_whether_our_address_is_his_is_told_that_it_is_ours() {
-    let mut us = Us::settled();
-    us.receive(&Nd::detect(PEER, OUR_V6).frame());
-    let [
-        Said::Advertise {
-            destination,
-            target,
-            flags,
-            ..
-        },
-    ] = us.said()[..]
-    else {
-        panic!("one advertisement")
-    };
-    assert_eq!((destination, target), (v6("ff02::1"), v6(OUR_V6)));
-    assert_eq!(flags & S, 0);
-}
-
-#[test]
-fn who_asks_for_others_is_not_answered() {
-    let mut us = Us::settled();
-    let mut other = Nd::solicit(PEER, PEER_V6, "2001:db8::9");
-    other.to = OURS;
-    us.receive(&other.frame());
-    assert_eq!(us.sent(), []);
-}
-
-/// RFC 4861, 7.1.1 and 7.1.2: what a message must hold; one that does not is dropped in silence.
-#[test]
-fn a_message_that_breaks_a_rule_of_validity_answers_nothing() {
-    type Change = fn(&mut Nd);
-    let cases: [(Change, Refusal); 5] = [
-        (|nd| nd.hop_limit = 254, Refusal::HopLimit),
-        (|nd| nd.code = 1, Refusal::Malformed),
-        (
-            |nd| nd.options = vec![2, 0, 0, 0, 0, 0, 0, 0],
-            Refusal::Malformed,
-        ),
-        (|nd| nd.target = v6("ff02::2"), Refusal::Malformed),
-        (
-            |nd| nd.options = option(2, [0x03, 0, 0, 0, 0, 9]),
-            Refusal::Sender,
-        ),
-    ];
-    for (at, (change, why)) in cases.into_iter().enumerate() {
-        let mut us = Us::settled();
-        us.resolve(OUR_V6, PEER_V6);
-        let mut answer = Nd::advertise(PEER, PEER_V6, (OURS, OUR_V6), S | O);
-        change(&mut answer);
-        us.receive(&answer.frame());
-        assert_eq!(us.state(PEER_V6), State::Incomplete, "case {at}");
-        assert_eq!(
-            us.us.counters().refused(why),
-            1,
-            "case {at}: {:?}",
-            us.us.counters()
-        );
+fn detection_of(target: &str) -> Said {
+    Said::Solicit {
+        source: v6("::"),
+        destination: group(v6(target)).0,
+        target: v6(target),
+        mac: None,
     }
-    let mut us = Us::settled();
+}
+
+fn announcement_of(target: &str) -> Said {
+    Said::Advertise {
+        source: v6(target),
+        destination: v6("ff02::1"),
+        target: v6(target),
+        flags: O,
+        mac: Some(OURS),
+    }
+}
+
+/// Without the reports of groups, which have tests of their own.
+fn said(us: &mut Us) -> Vec<Said> {
+    let mut said = us.said();
+    said.retain(|said| !matches!(said, Said::Report { .. }));
+    said
+}
+
+fn optimistic() -> Us {
+    let mut us = Us::bare(Detection::Optimistic);
+    us.add("2001:db8::1/64");
+    us
+}
+
+/// RFC 4429, 3.3: configured as soon as the question is sent. RFC 4862, 5.4: one question, and RetransTimer later it is ours. RFC 4861, 7.2.6: then
+/// MAX_NEIGHBOR_ADVERTISEMENT announcements, not less than RetransTimer apart.
+#[test]
+fn an_optimistic_address_serves_at_once_and_is_announced_when_nobody_has_it() {
+    let mut us = optimistic();
+    assert_eq!(said(&mut us), [detection_of(OUR_V6)]);
+    assert_eq!(us.us.source(ip(PEER_V6)), Some(ip(OUR_V6)));
+    us.pass(milliseconds(999));
+    assert_eq!((said(&mut us), us.events()), (vec![], vec![]));
+    us.pass(milliseconds(1));
+    assert_eq!(said(&mut us), [announcement_of(OUR_V6)]);
+    let (address, vlan) = (ip(OUR_V6), None);
+    assert_eq!(us.events(), [Event::Announced { address, vlan }]);
+    for _ in 0..2 {
+        let last = us.now;
+        let due = us.us.due().expect("it is said again");
+        us.pass(due - last);
+        assert!((milliseconds(1_000)..=milliseconds(1_500)).contains(&(us.now - last)));
+        assert_eq!(said(&mut us), [announcement_of(OUR_V6)]);
+    }
+    us.pass(seconds(60));
+    assert_eq!((said(&mut us), us.us.due()), (vec![], None));
+}
+
+/// RFC 4429, 3.2: no neighbour solicitation from an optimistic address; what it wants waits.
+#[test]
+fn an_optimistic_address_does_not_ask_until_it_is_ours() {
+    let mut us = optimistic();
+    said(&mut us);
+    assert_eq!(us.resolve(OUR_V6, PEER_V6), Resolution::Pending);
+    us.pass(milliseconds(999));
+    assert_eq!(said(&mut us), []);
+    us.pass(milliseconds(1));
+    let said = said(&mut us);
+    let asks = |said: &&Said| matches!(said, Said::Solicit { source, .. } if *source == v6(OUR_V6));
+    assert_eq!(said.iter().filter(asks).count(), 1);
+    us.receive(&Nd::advertise(PEER, PEER_V6, (OURS, OUR_V6), S | O).frame());
+    assert_eq!(us.resolve(OUR_V6, PEER_V6), Resolution::Known(PEER));
+}
+
+/// Another address of ours that is ours already asks in its place.
+#[test]
+fn another_address_asks_for_what_an_optimistic_one_wants() {
+    let mut us = Us::bare(Detection::Optimistic);
+    us.add("fe80::1/64");
+    us.settle();
+    us.add("2001:db8::1/64");
+    said(&mut us);
     us.resolve(OUR_V6, PEER_V6);
-    let mut frame = Nd::advertise(PEER, PEER_V6, (OURS, OUR_V6), S | O).frame();
-    frame[60] ^= 1;
-    us.receive(&frame);
-    assert_eq!(us.us.counters().refused(Refusal::Checksum), 1);
-    assert_eq!(us.state(PEER_V6), State::Incomplete);
+    let said = said(&mut us);
+    assert!(
+        matches!(said[..], [Said::Solicit { source, mac: Some(OURS), .. }] if source == v6("fe80::1")),
+        "{said:?}"
+    );
+}
+
+/// RFC 4429, 3.3: who asks is answered, without the override flag.
+#[test]
+fn an_optimistic_address_answers_without_override() {
+    let mut us = optimistic();
+    said(&mut us);
+    us.receive(&Nd::solicit(PEER, PEER_V6, OUR_V6).frame());
+    let said = said(&mut us);
+    assert!(
+        matches!(
+            said[..],
+            [Said::Advertise {
+                flags: S,
+                mac: Some(OURS),
+                ..
+            }]
+        ),
+        "{said:?}"
+    );
+    assert_eq!(us.events(), []);
+}
+
+/// RFC 4862, 5.4.4 and 5.4.3; RFC 4429, 3.3: an advertisement, or somebody else's detection, takes it.
+#[test]
+fn an_address_that_is_looked_for_is_lost_to_who_has_it_or_looks_for_it() {
+    let has = Nd::announce(PEER, OUR_V6, O).frame();
+    let wants = Nd::detect(PEER, OUR_V6).frame();
+    for (detection, wait) in [(Detection::Optimistic, 0), (Detection::First, 1_000)] {
+        for frame in [&has, &wants] {
+            let mut us = Us::bare(detection);
+            us.add("2001:db8::1/64");
+            us.pass(milliseconds(wait));
+            us.resolve(OUR_V6, PEER_V6);
+            us.sent();
+            us.receive(frame);
+            let duplicate = Event::Duplicate {
+                address: ip(OUR_V6),
+                vlan: None,
+                mac: PEER,
+                detecting: true,
+            };
+            assert_eq!(us.events()[0], duplicate);
+            let lost = Resolution::Unreachable(Reason::Duplicate);
+            assert_eq!(us.resolve(OUR_V6, PEER_V6), lost);
+            assert_eq!(us.us.source(ip(PEER_V6)), None);
+            us.pass(seconds(60));
+            us.receive(&Nd::solicit(PEER, PEER_V6, OUR_V6).frame());
+            us.receive(&Nd::detect(OTHER, OUR_V6).frame());
+            assert_eq!(said(&mut us), [], "it is not ours");
+        }
+    }
+}
+
+/// RFC 4862, 5.4.2: within MAX_RTR_SOLICITATION_DELAY; 5.4.3: a question from a unicast address is ignored silently meanwhile.
+#[test]
+fn a_tentative_address_serves_nobody() {
+    let mut us = Us::bare(Detection::First);
+    us.add("2001:db8::1/64");
+    let began = us.now;
+    while us.events().is_empty() {
+        us.receive(&Nd::solicit(PEER, PEER_V6, OUR_V6).frame());
+        let detecting = Resolution::Unreachable(Reason::Detecting);
+        assert_eq!(us.resolve(OUR_V6, PEER_V6), detecting);
+        let said = said(&mut us);
+        assert!(
+            said.is_empty() || said == [detection_of(OUR_V6)],
+            "{said:?}"
+        );
+        let due = us.us.due().expect("it goes on");
+        us.pass(due - us.now);
+    }
+    assert!((seconds(1)..=seconds(2)).contains(&(us.now - began)));
+    assert_eq!(said(&mut us), [announcement_of(OUR_V6)]);
+}
+
+/// RFC 4862, 5.4.4, leaves it open; as RFC 5227, 2.4 (c), it is kept and defended, once in DEFEND_INTERVAL.
+#[test]
+fn an_address_that_is_ours_is_defended_once_in_ten_seconds_and_kept() {
+    let mut us = Us::settled();
+    for _ in 0..100 {
+        us.receive(&Nd::announce(PEER, OUR_V6, O).frame());
+        us.pass(milliseconds(250));
+    }
+    assert_eq!(us.said(), vec![announcement_of(OUR_V6); 3], "in 25 seconds");
+    let events = us.events();
+    assert_eq!(events.len(), 3);
+    assert!(matches!(
+        events[0],
+        Event::Duplicate {
+            detecting: false,
+            mac: PEER,
+            ..
+        }
+    ));
+    us.receive(&Nd::solicit(PEER, PEER_V6, OUR_V6).frame());
+    assert_eq!(us.said().len(), 1);
+}
+
+/// RFC 4862, 5.1: DupAddrDetectTransmits of nought.
+#[test]
+fn an_address_that_is_not_looked_for_is_announced_at_once() {
+    let mut us = Us::bare(Detection::Never);
+    us.add("2001:db8::1/64");
+    assert_eq!(said(&mut us), [announcement_of(OUR_V6)]);
+    assert_eq!(us.resolve(OUR_V6, PEER_V6), Resolution::Pending);
+    assert_eq!(said(&mut us).len(), 1);
 }

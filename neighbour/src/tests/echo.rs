@@ -57,3 +57,47 @@ fn an_echo_request_to_others_in_parts_or_with_a_wrong_checksum_is_not_answered()
     assert_eq!(us.us.counters().refused(Refusal::Checksum), 1);
     assert_eq!(us.sent(), []);
 }
+
+/// Up to what fits a frame without fragments: 1,500 bytes of packet.
+#[test]
+fn an_echo_as_long_as_a_frame_is_answered_and_a_longer_one_is_not() {
+    for (source, destination, most) in [
+        (PEER_V4, OUR_V4, 1_500 - 20 - 8),
+        (PEER_V6, OUR_V6, 1_500 - 40 - 8),
+    ] {
+        let mut us = Us::settled();
+        us.receive(&echo((OURS, PEER), source, destination, &vec![7; most]));
+        assert_eq!(us.sent()[0].bytes, 1_514);
+        us.receive(&echo((OURS, PEER), source, destination, &vec![7; most + 1]));
+        assert_eq!(us.sent(), []);
+        assert_eq!(us.us.counters().unanswered, 1);
+    }
+}
+
+/// RFC 4443, 4.2, would have groups answered; one frame would then be answered by all. RFC 1122, 3.2.2.6, leaves it open.
+#[test]
+fn an_echo_request_to_all_or_from_ourselves_is_not_answered() {
+    let mut us = Us::settled();
+    let all = [0x33, 0x33, 0, 0, 0, 1];
+    us.receive(&echo((all, PEER), PEER_V6, "ff02::1", &[0; 8]));
+    us.receive(&echo((all, PEER), PEER_V6, OUR_V6, &[0; 8]));
+    us.receive(&echo((ALL, PEER), PEER_V4, "10.0.0.255", &[0; 8]));
+    us.receive(&echo((ALL, PEER), PEER_V4, OUR_V4, &[0; 8]));
+    us.receive(&echo((OURS, PEER), OUR_V4, OUR_V4, &[0; 8]));
+    us.receive(&echo((OURS, PEER), OUR_V6, OUR_V6, &[0; 8]));
+    assert_eq!(us.sent(), []);
+}
+
+/// Options of IPv4 and everything else that is no echo request: nothing is said, no error either.
+#[test]
+fn other_protocols_are_refused_in_silence() {
+    let mut us = Us::settled();
+    let udp = ipv4_packet(v4(PEER_V4), v4(OUR_V4), 17, 0, &[0; 8]);
+    us.receive(&ethernet(OURS, PEER, None, 0x0800, &udp));
+    let mut options = ipv4_packet(v4(PEER_V4), v4(OUR_V4), 1, 0, &[0; 12]);
+    options[0] = 0x46;
+    us.receive(&ethernet(OURS, PEER, None, 0x0800, &options));
+    us.receive(&ethernet(OURS, PEER, None, 0x88cc, &[0; 40]));
+    assert_eq!(us.us.counters().refused(Refusal::Kind), 3);
+    assert_eq!(us.sent(), []);
+}

@@ -1,14 +1,20 @@
 //! Tests of the whole, by concept. What peers send is written by hand, byte by byte from the RFCs (`peer`), and what we send is read by hand and
 //! by etherparse (`sent`): neither side is the code under test.
 
+mod addresses;
 mod arp;
 mod discovery;
 mod echo;
+mod groups;
+mod link;
+mod ndisc;
 mod peer;
 mod recorded;
+mod routes;
 mod sent;
 mod states;
 mod strangers;
+mod vlans;
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -96,3 +96,40 @@ fn a_neighbour_that_has_another_mac_is_found_there_within_four_seconds() {
     };
     assert!(us.events().iter().any(moved));
 }
+
+/// The same over ten minutes, the neighbours answering what they are asked: they are used, asked by unicast once in a second at most, and stay.
+#[test]
+fn ten_minutes_of_forgery_cost_a_question_in_a_second_and_move_nobody() {
+    let mut us = Us::settled();
+    us.resolve(OUR_V4, PEER_V4);
+    us.receive(&arp_reply((PEER, PEER_V4), (OURS, OUR_V4)));
+    us.resolve(OUR_V6, PEER_V6);
+    us.receive(&Nd::advertise(PEER, PEER_V6, (OURS, OUR_V6), S | O).frame());
+    us.sent();
+    us.events();
+    for n in 0..6_000 {
+        let (mac, ..) = nobody(n);
+        us.receive(&arp_reply((mac, PEER_V4), (OURS, OUR_V4)));
+        us.receive(&Nd::advertise(mac, PEER_V6, (OURS, OUR_V6), S | O).frame());
+        for sent in us.sent() {
+            assert_eq!(sent.to, PEER, "never all");
+            let of_arp = matches!(sent.said, Said::ArpRequest { .. });
+            us.receive(&if of_arp {
+                arp_reply((PEER, PEER_V4), (OURS, OUR_V4))
+            } else {
+                Nd::advertise(PEER, PEER_V6, (OURS, OUR_V6), S).frame()
+            });
+        }
+        assert_eq!(us.resolve(OUR_V4, PEER_V4), Resolution::Known(PEER));
+        assert_eq!(us.resolve(OUR_V6, PEER_V6), Resolution::Known(PEER));
+        us.pass(milliseconds(100));
+    }
+    assert_eq!(us.events(), []);
+    let counters = us.us.counters();
+    assert!(
+        (1_000..=1_250).contains(&counters.asked_one),
+        "{}",
+        counters.asked_one
+    );
+    assert_eq!(counters.asked_all, 2, "at the beginning");
+}
