@@ -1,6 +1,6 @@
 //! The function's Ethernet port: what a network asks of a station before RDMA begins (ARP, neighbour discovery, echo).
 //!
-//! A send queue sends whole frames through a TIS; a receive queue gets from a TIR what [`steering`] leads there, which is only
+//! A send queue sends whole frames through a TIS; a receive queue gets from a TIR what module `steering` leads there, which is only
 //! what a station has to hear. RDMA traffic never comes this way. Both queues report to one completion queue, on the event queue that
 //! all instances share, as QP1's does.
 //!
