@@ -215,7 +215,15 @@ fn an_adapter_says_its_firmware_port_addresses_limits_and_health() {
         ("/port/link_up", json!(true)),
         ("/port/path_mtu_bytes", json!(1024)),
         ("/port/unicast", json!(["02:00:5e:10:00:01"])),
-        ("/port/multicast", json!([])),
+        // By which it is found: everybody's, all nodes', and that of its link-local address (RFC 4291, 2.7.1).
+        (
+            "/port/multicast",
+            json!([
+                "ff:ff:ff:ff:ff:ff",
+                "33:33:00:00:00:01",
+                "33:33:ff:10:00:01"
+            ]),
+        ),
         ("/port/vlans", json!([])),
         ("/gids/0/address", json!("fe80::5eff:fe10:1")),
         ("/gids/1/address", json!("192.0.2.1")),
