@@ -31,14 +31,17 @@ pub fn run(capture: &Path, operations: &[(u8, &str)]) -> Result<()> {
         table.add_row(["tshark", "malformed packets", &malformed.to_string()]);
         let protocols = tshark(name, &["-T", "fields", "-e", "frame.protocols"])?;
         let packets = protocols.lines().count();
-        let roce = protocols
-            .lines()
-            .filter(|line| line.contains("udp:infiniband"))
-            .count();
+        let with = |protocol| {
+            let lines = protocols.lines();
+            lines.filter(|line| line.contains(protocol)).count()
+        };
+        let roce = with("udp:infiniband");
+        // By which addresses are announced and found.
+        let neighbours = with("arp") + with("icmpv6");
         table.add_row([
             "tshark",
-            "packets, of them RoCEv2",
-            &format!("{packets}, {roce}"),
+            "packets, of them RoCEv2, of them ARP and neighbour discovery",
+            &format!("{packets}, {roce}, {neighbours}"),
         ]);
         let mut cm = String::new();
         for (attribute, message) in [
@@ -64,9 +67,9 @@ pub fn run(capture: &Path, operations: &[(u8, &str)]) -> Result<()> {
         }
         ensure!(malformed == 0, "tshark calls {malformed} packets malformed");
         ensure!(
-            packets > 0 && roce == packets,
-            "{} of {packets} packets are not RoCEv2",
-            packets - roce
+            roce > 0 && roce + neighbours == packets,
+            "{} of {packets} packets are neither RoCEv2 nor of neighbours",
+            packets - roce - neighbours
         );
     } else {
         println!("wire: tshark is not installed: the dissector was not asked (cargo xtask setup)");
