@@ -11,6 +11,7 @@
 
 pub use crate::iommu::DmaFault;
 use crate::profile::Habits;
+use crate::q_counters::QCounter;
 use mlx_prm::{Cqe64, DataSeg, EventType};
 use thiserror::Error;
 
@@ -102,6 +103,11 @@ pub trait Host {
 
     /// CQE version of the function: 1 puts the user index where version 0 has the SRQ number.
     fn cqe_version(&self) -> u8;
+
+    /// Counts something in a counter set (QPC `counter_set_id`; 0 is the set of those that name none).
+    fn count(&mut self, set: u32, what: QCounter) {
+        let _ = (set, what);
+    }
 
     /// A rule of the PRM was broken by the driver: logged and reported, never fatal.
     fn driver_bug(&mut self, what: String);

@@ -68,6 +68,7 @@ mod pages;
 pub mod pcap;
 mod port;
 pub mod profile;
+pub mod q_counters;
 pub mod qp;
 mod report;
 mod srq;

@@ -12,6 +12,7 @@ use crate::mcg::Groups;
 use crate::mkey::Mkey;
 use crate::objects::Table;
 use crate::profile::Profile;
+use crate::q_counters::{Counters, QCounter};
 use crate::qp::Qp;
 use crate::srq::Srq;
 use crate::umem::{Places, Umem};
@@ -68,7 +69,9 @@ pub struct Objects {
     /// XRC domains.
     pub xrcds: Table<()>,
     /// Counter sets.
-    pub counters: Table<()>,
+    pub counters: Table<Counters>,
+    /// That of queues which name none.
+    pub default_counters: Counters,
     /// Event queues.
     pub eqs: Table<Eq>,
     /// Completion queues.
@@ -105,6 +108,7 @@ impl Objects {
             ),
             xrcds: Table::new("XRC domain", 0x31, LAST, some(general.log_max_xrcd())),
             counters: Table::new("counter set", 1, 0xff, general.max_qp_cnt().max(1)),
+            default_counters: Counters::default(),
             eqs: Table::new("EQ", 1, 0xff, some(general.log_max_eq())),
             cqs: Table::new("CQ", 0x401, LAST, some(general.log_max_cq())),
             mkeys: Table::new("mkey", 0x1003, LAST, some(general.log_max_mkey())),
@@ -146,6 +150,7 @@ impl Objects {
         self.tds.clear();
         self.xrcds.clear();
         self.counters.clear();
+        self.default_counters = Counters::default();
         self.eqs.clear();
         self.cqs.clear();
         self.mkeys.clear();
@@ -154,6 +159,21 @@ impl Objects {
         self.eth.clear();
         self.umems.clear();
         self.groups.clear();
+    }
+
+    /// The counter set of that number; 0 is the default one.
+    pub fn counters_of(&mut self, set: u32) -> Option<&mut Counters> {
+        match set {
+            0 => Some(&mut self.default_counters),
+            set => self.counters.get_mut(set),
+        }
+    }
+
+    /// Counts something in a counter set.
+    pub fn count(&mut self, set: u32, what: QCounter) {
+        if let Some(counters) = self.counters_of(set) {
+            counters.count(what);
+        }
     }
 
     /// Applies limits that SET_HCA_CAP may have lowered.

@@ -9,12 +9,15 @@ use crate::iommu::Who;
 use crate::mkey::{Mkey, Piece, Use, resolve};
 use crate::nic::Nic;
 use crate::profile::Habits;
+use crate::q_counters::QCounter;
 use crate::qp::Qp;
 use crate::srq::Taken;
 use mlx_prm::{Cqe64, CqeOpcode, EventType};
 use rand::RngCore;
 use zerocopy::IntoBytes;
 
+/// Syndrome of a CQ error event: it had no room (PRM "CQ Error Event").
+const CQ_OVERRUN: u8 = 1;
 /// `umr_fence` of a function that keeps what follows a UMR behind it.
 const UMR_FENCE_NONE: u32 = 2;
 
@@ -221,7 +224,14 @@ impl Host for View<'_> {
         match completed {
             Completed::Written { event: true } => self.nic.completion_event(self.env, eqn, cqn),
             Completed::Written { event: false } | Completed::Dead => {}
-            Completed::Failed { syndrome } => self.nic.cq_failed(self.env, cqn, syndrome),
+            Completed::Failed { syndrome } => {
+                if syndrome == CQ_OVERRUN {
+                    let slot = self.nic.objects.qps.get(self.qpn);
+                    let set = slot.and_then(|slot| slot.refs.counter).unwrap_or(0);
+                    self.nic.objects.count(set, QCounter::CqOverflow);
+                }
+                self.nic.cq_failed(self.env, cqn, syndrome);
+            }
         }
     }
 
@@ -289,6 +299,10 @@ impl Host for View<'_> {
 
     fn cqe_version(&self) -> u8 {
         u8::try_from(self.nic.caps.general.cqe_version()).unwrap_or(0)
+    }
+
+    fn count(&mut self, set: u32, what: QCounter) {
+        self.nic.objects.count(set, what);
     }
 
     fn driver_bug(&mut self, what: String) {

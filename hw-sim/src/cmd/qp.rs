@@ -369,7 +369,7 @@ fn modify(cmd: &mut Cmd<'_>, transition: Transition) -> Outcome {
     // A queue pair keeps what it refers to, whatever the context repeats; the three that can change
     // are looked at.
     let before = cmd.nic.objects.qps.get(number).map(|slot| slot.refs);
-    let after = changed_references(cmd, &input, before)?;
+    let after = changed_references(cmd, transition, &input, before)?;
     let done = cmd.nic.with_qp(cmd.env, number, |qp, view| {
         qp.modify(transition, mask, input.qpc(), view)
     });
@@ -397,6 +397,7 @@ const OPT_COUNTER_SET: u32 = 1 << 25;
 
 fn changed_references(
     cmd: &Cmd<'_>,
+    transition: Transition,
     input: &Rst2InitQpIn,
     before: Option<QpRefs>,
 ) -> Result<Option<QpRefs>, Refusal> {
@@ -412,7 +413,8 @@ fn changed_references(
         must_exist(&objects.rmps, context.srqn_rmpn_xrqn())?;
         refs.srqn = Some(context.srqn_rmpn_xrqn());
     }
-    if mask & OPT_COUNTER_SET != 0 {
+    // Leaving reset takes it without being asked to.
+    if mask & OPT_COUNTER_SET != 0 || transition == Transition::RstToInit {
         let set = context.counter_set_id();
         if set != 0 {
             must_exist(&objects.counters, set)?;

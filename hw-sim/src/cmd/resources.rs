@@ -1,11 +1,12 @@
 //! Doorbell pages, domains, counter sets and special contexts: numbers and little else.
 
 use super::{Cmd, Outcome, output, refuse};
+use crate::q_counters::Counters;
 use mlx_prm::{
     AllocPdOut, AllocQCounterOut, AllocTransportDomainOut, AllocUarOut, AllocXrcdOut, DeallocPdIn,
     DeallocPdOut, DeallocQCounterIn, DeallocQCounterOut, DeallocTransportDomainIn,
     DeallocTransportDomainOut, DeallocUarIn, DeallocUarOut, DeallocXrcdIn, DeallocXrcdOut,
-    QueryQCounterIn, QueryQCounterOut, QuerySpecialContextsOut,
+    QueryQCounterIn, QuerySpecialContextsOut,
 };
 
 pub(super) fn alloc_uar(cmd: &mut Cmd<'_>) -> Outcome {
@@ -62,18 +63,16 @@ pub(super) fn dealloc_xrcd(cmd: &mut Cmd<'_>) -> Outcome {
 
 pub(super) fn alloc_q_counter(cmd: &mut Cmd<'_>) -> Outcome {
     let mut out = AllocQCounterOut::new();
-    out.set_counter_set_id(cmd.nic.objects.counters.create(())?);
+    out.set_counter_set_id(cmd.nic.objects.counters.create(Counters::default())?);
     output(&out)
 }
 
 pub(super) fn dealloc_q_counter(cmd: &mut Cmd<'_>) -> Outcome {
     let set = cmd.read::<DeallocQCounterIn>().counter_set_id();
     cmd.nic.objects.counters.remove(set)?;
-    cmd.nic.objects.eth.clear_out_of_buffer(set);
     output(&DeallocQCounterOut::new())
 }
 
-/// Counter sets count packets that found no receive WQE, in the field drivers read it from.
 pub(super) fn query_q_counter(cmd: &mut Cmd<'_>) -> Outcome {
     let input: QueryQCounterIn = cmd.read();
     if input.other_vport() || input.vport_number() != 0 || input.aggregate() {
@@ -83,14 +82,12 @@ pub(super) fn query_q_counter(cmd: &mut Cmd<'_>) -> Outcome {
         ));
     }
     let set = input.counter_set_id();
-    // Set 0 is the default one.
-    if set != 0 && !cmd.nic.objects.counters.contains(set) {
+    let Some(counters) = cmd.nic.objects.counters_of(set) else {
         return Err(refuse!(BAD_RESOURCE, "no such counter set", "{set:#x}"));
-    }
-    let mut out = QueryQCounterOut::new();
-    out.set_out_of_buffer(cmd.nic.objects.eth.out_of_buffer(set));
+    };
+    let out = counters.answer(&cmd.nic.caps.general);
     if input.clear() {
-        cmd.nic.objects.eth.clear_out_of_buffer(set);
+        *counters = Counters::default();
     }
     output(&out)
 }

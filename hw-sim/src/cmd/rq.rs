@@ -74,6 +74,10 @@ fn create(cmd: &mut Cmd<'_>, input: &CreateRqIn) -> Result<u32, Refusal> {
         objects.pds.hold(pd)?;
     }
     places.hold(&mut objects.umems)?;
+    let set = context.counter_set_id();
+    if set != 0 {
+        objects.counters.hold(set)?;
+    }
     let rq = Rq {
         number,
         state: State::Reset,
@@ -131,6 +135,7 @@ fn modify(cmd: &mut Cmd<'_>, input: &ModifyRqIn) -> Result<(), Refusal> {
     if select.counter_set_id() {
         counter_set(cmd, wanted)?;
     }
+    let mut changed_set = None;
     let rq = find(cmd, number)?;
     let next = rq.state.modified(input.rq_state(), wanted.state())?;
     let context = &mut rq.context;
@@ -141,7 +146,9 @@ fn modify(cmd: &mut Cmd<'_>, input: &ModifyRqIn) -> Result<(), Refusal> {
         context.set_scatter_fcs(wanted.scatter_fcs());
     }
     if select.counter_set_id() {
+        let before = context.counter_set_id();
         context.set_counter_set_id(wanted.counter_set_id());
+        changed_set = Some((before, wanted.counter_set_id()));
     }
     if select.lwm() {
         context.wq_mut().set_lwm(wanted.wq().lwm());
@@ -155,6 +162,13 @@ fn modify(cmd: &mut Cmd<'_>, input: &ModifyRqIn) -> Result<(), Refusal> {
         State::Error => {
             cmd.nic.with_rq(cmd.env, number, |rq, view| rq.fail(view));
         }
+    }
+    if let Some((before, now)) = changed_set {
+        let counters = &mut cmd.nic.objects.counters;
+        if now != 0 {
+            counters.hold(now)?;
+        }
+        counters.release(before);
     }
     Ok(())
 }
@@ -179,6 +193,9 @@ fn destroy(cmd: &mut Cmd<'_>, number: u32) -> Result<(), Refusal> {
         objects.pds.release(pd);
     }
     slot.places.release(&mut objects.umems);
+    if let Some(rq) = slot.rq {
+        objects.counters.release(rq.counter_set());
+    }
     Ok(())
 }
 

@@ -34,7 +34,6 @@ mod work;
 use crate::capabilities::Capabilities;
 use crate::cmd::refusal::{Refusal, refuse};
 use crate::objects::Table;
-use std::collections::BTreeMap;
 
 /// Numbers of send queues begin here; queue pairs, whose doorbells look the same, end below.
 pub const FIRST_SQN: u32 = 0x80_0003;
@@ -120,8 +119,6 @@ pub struct EthObjects {
     pub flow: flow::FlowTables,
     /// Frames that no flow table wanted (QUERY_VNIC_ENV `nic_receive_steering_discard`).
     pub discarded: u64,
-    /// Frames for which there was no receive WQE, by counter set.
-    starved: BTreeMap<u32, u32>,
 }
 
 impl EthObjects {
@@ -137,7 +134,6 @@ impl EthObjects {
             sqs: Table::new("SQ", FIRST_SQN, LAST, some(general.log_max_sq())),
             flow: flow::FlowTables::new(),
             discarded: 0,
-            starved: BTreeMap::new(),
         }
     }
 
@@ -162,7 +158,6 @@ impl EthObjects {
         self.sqs.clear();
         self.flow.clear();
         self.discarded = 0;
-        self.starved.clear();
     }
 
     /// Applies limits that SET_HCA_CAP may have lowered.
@@ -174,22 +169,6 @@ impl EthObjects {
         self.rqts.set_limit(some(general.log_max_rqt()));
         self.rqs.set_limit(some(general.log_max_rq()));
         self.sqs.set_limit(some(general.log_max_sq()));
-    }
-
-    /// Frames of a counter set's receive queues for which there was no WQE (QUERY_Q_COUNTER
-    /// `out_of_buffer`).
-    pub fn out_of_buffer(&self, counter_set: u32) -> u32 {
-        self.starved.get(&counter_set).copied().unwrap_or(0)
-    }
-
-    /// A counter set is read and cleared, or gone.
-    pub fn clear_out_of_buffer(&mut self, counter_set: u32) {
-        self.starved.remove(&counter_set);
-    }
-
-    fn count_starved(&mut self, counter_set: u32) {
-        let count = self.starved.entry(counter_set).or_default();
-        *count = count.wrapping_add(1);
     }
 }
 

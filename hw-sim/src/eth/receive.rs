@@ -10,6 +10,7 @@ use super::matching::Pattern;
 use super::rq::{Report, Taken};
 use crate::env::Env;
 use crate::nic::Nic;
+use crate::q_counters::QCounter;
 
 /// `hds_ip_ext`: L2, L3 and L4 are good.
 const L2_OK: u8 = 1;
@@ -99,7 +100,7 @@ impl Nic {
         match taken {
             Some((Taken::Whole, _)) | None => {}
             Some((Taken::Starved, counter_set)) => {
-                self.objects.eth.count_starved(counter_set);
+                self.objects.count(counter_set, QCounter::OutOfBuffer);
                 self.count_drop(env, "no receive WQE");
             }
             Some((Taken::Idle, _)) => self.count_drop(env, "receive queue is not ready"),

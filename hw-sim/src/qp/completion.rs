@@ -2,6 +2,7 @@
 
 use super::core::Core;
 use crate::host::{Host, XrcSource};
+use crate::q_counters::QCounter;
 use mlx_prm::{Cqe64, CqeOpcode, ErrCqe, Syndrome, WqeOpcode};
 
 /// User index that means "as CQE version 0".
@@ -77,6 +78,10 @@ impl Core {
         opcode: WqeOpcode,
         syndrome: Syndrome,
     ) {
+        self.count(host, QCounter::ReqCqeError);
+        if let Some(what) = QCounter::of_send(syndrome) {
+            self.count(host, what);
+        }
         let user_index = self.user_index(host);
         let cqe = self.error(user_index, CqeOpcode::REQ_ERR, index, opcode, syndrome);
         host.complete(self.context.cqn_snd(), cqe, true);
@@ -106,6 +111,10 @@ impl Core {
         xrc: Option<XrcSource>,
         syndrome: Syndrome,
     ) {
+        self.count(host, QCounter::RespCqeError);
+        if let Some(what) = QCounter::of_receive(syndrome) {
+            self.count(host, what);
+        }
         let (cqn, user_index) = self.receiver(host, xrc);
         let opcode = WqeOpcode::NOP;
         let counter = self.rings.told(host, counter);

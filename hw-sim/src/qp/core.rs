@@ -4,6 +4,7 @@ use super::path::Path;
 use super::ring::Rings;
 use super::state::{Service, State};
 use crate::host::{ANY_PD, Host, KeyScope};
+use crate::q_counters::QCounter;
 use crate::wire::{BthRepr, Headers, Opcode, Packet, Psn};
 use mlx_prm::Qpc;
 
@@ -36,6 +37,11 @@ pub(super) struct Outgoing<'a> {
 }
 
 impl Core {
+    /// Counts something in the queue pair's counter set.
+    pub(super) fn count(&self, host: &mut dyn Host, what: QCounter) {
+        host.count(self.context.counter_set_id(), what);
+    }
+
     /// Path MTU in bytes. Code 7 (raw Ethernet) leaves datagrams the largest.
     pub(super) fn mtu(&self) -> usize {
         match self.context.mtu() {

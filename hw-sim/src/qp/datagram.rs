@@ -12,6 +12,7 @@ use super::send_queue::{BadWqe, SendQueue};
 use super::state::Service;
 use super::wqe::{Action, SendWqe, Signal};
 use crate::host::Host;
+use crate::q_counters::QCounter;
 use crate::wire::{DEFAULT_PKEY, DethRepr, Headers, Link, Network, Opcode, Packet, Psn};
 use mlx_prm::{Av, CqeOpcode, EventType, Syndrome, WqeOpcode};
 
@@ -193,7 +194,10 @@ pub(super) fn receive(
     }
     let mut wqe = match queue.take(core, host, None) {
         Ok(Some(wqe)) => wqe,
-        Ok(None) => return Ok(()),
+        Ok(None) => {
+            core.count(host, QCounter::OutOfBuffer);
+            return Ok(());
+        }
         Err(error) => {
             // A refused access is on record as such: a function that was just closed still hears datagrams.
             if !matches!(error, TakeError::Fault(_)) {

@@ -28,6 +28,7 @@ use super::state::State;
 use super::timing::{ack_timeout_ns, rnr_timer_ns};
 use super::wqe::{Fence, SendWqe};
 use crate::host::Host;
+use crate::q_counters::QCounter;
 use crate::wire::{AckSyndrome, AethRepr, NakCode, Operation, Packet, Psn};
 use mlx_prm::{Syndrome, WqeOpcode};
 use std::collections::VecDeque;
@@ -335,7 +336,7 @@ impl Requester {
             }
             AckSyndrome::Nak(NakCode::Sequence) => {
                 self.advance(core, queue, host, psn)?;
-                self.retry(core, queue, host)
+                self.retry(core, queue, host, QCounter::PacketSeqErr)
             }
             AckSyndrome::Rnr(timer) => {
                 self.advance(core, queue, host, psn)?;
@@ -448,7 +449,7 @@ impl Requester {
             return Ok(());
         }
         self.hole_seen = true;
-        self.retry(core, queue, host)
+        self.retry(core, queue, host, QCounter::ImpliedNakSeqErr)
     }
 
     fn retry(
@@ -456,15 +457,18 @@ impl Requester {
         core: &Core,
         queue: &mut SendQueue,
         host: &mut dyn Host,
+        why: QCounter,
     ) -> Result<(), Broken> {
         // A wait for the receiver ends with the same going back, and nothing is on its way before that. A responder may
         // say both of one PSN: Linux' software RoCE answers a message behind the one it refused by a sequence NAK.
         if self.rnr_deadline.is_some() {
+            core.count(host, why);
             return Ok(());
         }
         if self.retries == 0 {
             return self.fail_front(core, queue, host, Syndrome::TRANSPORT_RETRY_EXC_ERR);
         }
+        core.count(host, why);
         self.retries -= 1;
         self.cursor = self.unacked;
         self.arm(core, host);
@@ -484,6 +488,7 @@ impl Requester {
             }
             self.rnr_retries -= 1;
         }
+        core.count(host, QCounter::RnrNakRetryErr);
         self.cursor = self.unacked;
         self.ack_deadline = None;
         self.rnr_deadline = Some(host.now().saturating_add(rnr_timer_ns(timer)));
@@ -504,7 +509,7 @@ impl Requester {
         if self.ack_deadline.is_some_and(|deadline| deadline <= now) {
             self.ack_deadline = None;
             self.hole_seen = false;
-            return self.retry(core, queue, host);
+            return self.retry(core, queue, host, QCounter::LocalAckTimeoutErr);
         }
         Ok(())
     }

@@ -28,6 +28,7 @@ use super::core::{Broken, Core};
 use super::receive_queue::{ReceiveQueue, ReceiveWqe, ScatterError, TakeError};
 use super::state::State;
 use crate::host::{Host, KeyScope};
+use crate::q_counters::QCounter;
 use crate::wire::{
     AckSyndrome, AtomicEthRepr, DEFAULT_PKEY, NakCode, Operation, Packet, Psn, RethRepr, Transport,
 };
@@ -161,6 +162,7 @@ impl Responder {
                 self.receive_expected(core, queue, host, packet);
             }
             1.. => {
+                core.count(host, QCounter::OutOfSequence);
                 if !self.nak_is_out {
                     self.nak_is_out = true;
                     self.answers
@@ -168,8 +170,9 @@ impl Responder {
                 }
             }
             _ => {
+                core.count(host, QCounter::DuplicateRequest);
                 if let Err(refusal) = self.receive_duplicate(core, host, packet) {
-                    self.refuse(refusal);
+                    self.refuse(core, host, refusal);
                 }
             }
         }
@@ -203,12 +206,13 @@ impl Responder {
                 }
             }
             Ok(Outcome::NotReady) => {
+                core.count(host, QCounter::OutOfBuffer);
                 self.nak_is_out = true;
                 // CAST: five bits.
                 let timer = u8::try_from(core.context.min_rnr_nak()).unwrap_or(0);
                 self.answers.acknowledge(psn, AckSyndrome::Rnr(timer));
             }
-            Err(refusal) => self.refuse(refusal),
+            Err(refusal) => self.refuse(core, host, refusal),
         }
     }
 
@@ -220,6 +224,9 @@ impl Responder {
         packet: &Packet<'_>,
     ) -> Result<Outcome, Refusal> {
         let operation = packet.bth.opcode.operation();
+        if let Some(asked) = asked(packet) {
+            core.count(host, asked);
+        }
         let scope = remote_scope(core, host, packet)?;
         let in_order = match &self.message {
             None => operation.begins_message(),
@@ -528,7 +535,8 @@ impl Responder {
         Ok(())
     }
 
-    fn refuse(&mut self, refusal: Refusal) {
+    fn refuse(&mut self, core: &Core, host: &mut dyn Host, refusal: Refusal) {
+        refusal.count(core, host);
         self.answers
             .acknowledge(self.expected, AckSyndrome::Nak(refusal.code));
         self.condemned = Some(refusal.event);
@@ -553,6 +561,7 @@ impl Responder {
             self.answers
                 .acknowledge(psn, AckSyndrome::Nak(Refusal::ACCESS.code));
             self.condemned = Some(Refusal::ACCESS.event);
+            Refusal::ACCESS.count(core, host);
         }
         Ok(())
     }
@@ -589,8 +598,12 @@ impl Responder {
         match self.execute(core, queue, host, packet) {
             Ok(Outcome::Done) => {}
             // No receive WQE: the message is lost.
-            Ok(Outcome::NotReady) => self.message = None,
+            Ok(Outcome::NotReady) => {
+                core.count(host, QCounter::OutOfBuffer);
+                self.message = None;
+            }
             Err(refusal) if refusal.is_about_the_packet() => {
+                refusal.count(core, host);
                 if let Some(Message::Send(wqe)) = self.message.take() {
                     self.spare = Some(wqe);
                 }
@@ -601,12 +614,37 @@ impl Responder {
 }
 
 impl Refusal {
+    /// Counts it, unless the entry of its receive WQE is counted.
+    fn count(self, core: &Core, host: &mut dyn Host) {
+        match self.event {
+            Some(EventType::WQ_INVAL_REQ_ERROR) => {
+                core.count(host, QCounter::RespRemoteInvalidRequest);
+            }
+            Some(EventType::WQ_ACCESS_ERROR) => core.count(host, QCounter::RespRemoteAccessErrors),
+            _ => {}
+        }
+    }
+
     /// An unreliable responder drops the packet instead of failing.
     fn is_about_the_packet(self) -> bool {
         matches!(
             self.event,
             Some(EventType::WQ_INVAL_REQ_ERROR | EventType::WQ_ACCESS_ERROR)
         )
+    }
+}
+
+/// What counts a request, if this is its first packet and its kind is counted.
+fn asked(packet: &Packet<'_>) -> Option<QCounter> {
+    let operation = packet.bth.opcode.operation();
+    if operation.has_atomic() {
+        Some(QCounter::RxAtomicRequests)
+    } else if packet.headers.reth.is_none() {
+        None
+    } else if operation == Operation::ReadRequest {
+        Some(QCounter::RxReadRequests)
+    } else {
+        Some(QCounter::RxWriteRequests)
     }
 }
 

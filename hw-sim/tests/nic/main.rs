@@ -14,6 +14,7 @@ mod lifecycle;
 mod link;
 mod multicast;
 mod rc;
+mod rc_counters;
 mod rc_datagram;
 mod rc_errors;
 mod rc_flow;

@@ -9,7 +9,7 @@ use crate::bench::{Bench, Failure, Resources, cq_input, list, modest};
 
 const NONE: u32 = 0x00de_ad00;
 
-fn usable() -> (Bench, Resources) {
+pub fn usable() -> (Bench, Resources) {
     Bench::usable(modest())
 }
 
@@ -411,7 +411,7 @@ fn query_mkey_returns_what_was_created() {
     assert!(context.rr() && !context.rw());
 }
 
-fn qp_input(resources: &Resources, cqn: u32, record: u64) -> CreateQpIn {
+pub fn qp_input(resources: &Resources, cqn: u32, record: u64) -> CreateQpIn {
     let mut create = CreateQpIn::new();
     create
         .qpc_mut()
@@ -504,7 +504,7 @@ fn a_special_queue_pair_names_its_port_at_every_step_and_others_once() {
     }
 }
 
-fn named(context: &mut Qpc) {
+pub fn named(context: &mut Qpc) {
     context.primary_address_path_mut().set_vhca_port_num(1);
 }
 

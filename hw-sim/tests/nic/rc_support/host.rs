@@ -3,6 +3,7 @@
 use super::*;
 use hw_sim::Habits;
 use hw_sim::host::{ANY_PD, DmaFault, GidEntry, Host, KeyError, KeyScope, SrqWqe, UmrRequest};
+use hw_sim::q_counters::QCounter;
 use mlx_prm::{Cqe64, EventType};
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -23,6 +24,8 @@ pub struct TestHost {
     pub keys: BTreeMap<u32, Key>,
     pub completions: Vec<(u32, Cqe64, bool)>,
     pub events: Vec<EventType>,
+    /// How often something was counted, by counter set.
+    pub counted: BTreeMap<(u32, QCounter), u32>,
     pub frames: VecDeque<Vec<u8>>,
     pub shared: VecDeque<SrqWqe>,
     pub bugs: Vec<String>,
@@ -56,6 +59,7 @@ impl TestHost {
             keys,
             completions: Vec::new(),
             events: Vec::new(),
+            counted: BTreeMap::new(),
             frames: VecDeque::new(),
             shared: VecDeque::new(),
             bugs: Vec::new(),
@@ -125,6 +129,10 @@ impl TestHost {
 }
 
 impl Host for TestHost {
+    fn count(&mut self, set: u32, what: QCounter) {
+        *self.counted.entry((set, what)).or_default() += 1;
+    }
+
     fn has_atomics(&self) -> bool {
         self.atomics
     }

@@ -1,0 +1,160 @@
+//! Counter sets: what went wrong, and what was asked for, on the queues that name them (PRM "QUERY_Q_COUNTER").
+//!
+//! What each counts is what Linux shows it as in `hw_counters` of a port, which `rdma statistic` reads
+//! (`drivers/infiniband/hw/mlx5/counters.c`). A counter has 32 bits and begins again at 0. Counters of a group whose capability the
+//! function does not have stay 0 ([`Counters::answer`]).
+
+use mlx_prm::{CmdHcaCap, QueryQCounterOut, Syndrome};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident: $get:ident, $set:ident, $group:ident;)*) => {
+        /// A counter of a set.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum QCounter {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Counters {
+            /// Counts one.
+            pub fn count(&mut self, what: QCounter) {
+                let all = &mut self.0;
+                match what {
+                    $(QCounter::$name => all.$set(all.$get().wrapping_add(1)),)*
+                };
+            }
+
+            /// What a query says: the counters of the groups that the function has.
+            pub fn answer(&self, caps: &CmdHcaCap) -> QueryQCounterOut {
+                let mut out = QueryQCounterOut::new();
+                $(if Group::$group.is_there(caps) {
+                    out.$set(self.0.$get());
+                })*
+                out
+            }
+        }
+    };
+}
+
+/// What makes a function have some of the counters: a capability for each group in Linux (`mlx5_ib_fill_counters`).
+#[derive(Clone, Copy)]
+enum Group {
+    Basic,
+    OutOfSequence,
+    Retransmission,
+    Error,
+}
+
+impl Group {
+    fn is_there(self, caps: &CmdHcaCap) -> bool {
+        match self {
+            Self::Basic => true,
+            Self::OutOfSequence => caps.out_of_seq_cnt(),
+            Self::Retransmission => caps.retransmission_q_counters(),
+            Self::Error => caps.enhanced_error_q_counters(),
+        }
+    }
+}
+
+/// The counters of a set.
+#[derive(Clone, Debug)]
+pub struct Counters(QueryQCounterOut);
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self(QueryQCounterOut::new())
+    }
+}
+
+counters! {
+    /// A request to write arrived, in its first packet.
+    RxWriteRequests: rx_write_requests, set_rx_write_requests, Basic;
+    /// A request to read arrived.
+    RxReadRequests: rx_read_requests, set_rx_read_requests, Basic;
+    /// An atomic request arrived.
+    RxAtomicRequests: rx_atomic_requests, set_rx_atomic_requests, Basic;
+    /// A packet found no receive WQE.
+    OutOfBuffer: out_of_buffer, set_out_of_buffer, Basic;
+    /// A request packet came before one that it should have followed.
+    OutOfSequence: out_of_sequence, set_out_of_sequence, OutOfSequence;
+    /// A request packet came that had been executed before.
+    DuplicateRequest: duplicate_request, set_duplicate_request, Retransmission;
+    /// An RNR NAK arrived, and there was a retry left.
+    RnrNakRetryErr: rnr_nak_retry_err, set_rnr_nak_retry_err, Retransmission;
+    /// A sequence NAK arrived, and there was a retry left.
+    PacketSeqErr: packet_seq_err, set_packet_seq_err, Retransmission;
+    /// An answer showed that one before it was lost, and there was a retry left.
+    ImpliedNakSeqErr: implied_nak_seq_err, set_implied_nak_seq_err, Retransmission;
+    /// No acknowledgement came in time, and there was a retry left.
+    LocalAckTimeoutErr: local_ack_timeout_err, set_local_ack_timeout_err, Retransmission;
+    /// The peer had no receive WQE too often.
+    ReqRnrRetriesExceeded: req_rnr_retries_exceeded, set_req_rnr_retries_exceeded, Error;
+    /// There was no retry left.
+    ReqTransportRetriesExceeded: req_transport_retries_exceeded, set_req_transport_retries_exceeded, Error;
+    /// A message was longer than its receive WQE.
+    RespLocalLengthError: resp_local_length_error, set_resp_local_length_error, Error;
+    /// A request was longer than a message may be.
+    ReqLocalLengthError: req_local_length_error, set_req_local_length_error, Error;
+    /// A receive failed for an error of the queue pair.
+    RespLocalQpError: resp_local_qp_error, set_resp_local_qp_error, Error;
+    /// A send WQE made no sense.
+    LocalOperationError: local_operation_error, set_local_operation_error, Error;
+    /// A key of a receive WQE did not cover its memory.
+    RespLocalProtection: resp_local_protection, set_resp_local_protection, Error;
+    /// A key of a send WQE did not cover its memory.
+    ReqLocalProtection: req_local_protection, set_req_local_protection, Error;
+    /// A receive completed with an error, flushed ones among them.
+    RespCqeError: resp_cqe_error, set_resp_cqe_error, Error;
+    /// A send completed with an error, flushed ones among them.
+    ReqCqeError: req_cqe_error, set_req_cqe_error, Error;
+    /// A bind of a memory window failed.
+    ReqMwBinding: req_mw_binding, set_req_mw_binding, Error;
+    /// An answer made no sense.
+    ReqBadResponse: req_bad_response, set_req_bad_response, Error;
+    /// The peer said that a request was invalid.
+    ReqRemoteInvalidRequest: req_remote_invalid_request, set_req_remote_invalid_request, Error;
+    /// A request of the peer's was invalid.
+    RespRemoteInvalidRequest: resp_remote_invalid_request, set_resp_remote_invalid_request, Error;
+    /// The peer said that a key did not cover an access.
+    ReqRemoteAccessErrors: req_remote_access_errors, set_req_remote_access_errors, Error;
+    /// A key that the peer named did not cover its access.
+    RespRemoteAccessErrors: resp_remote_access_errors, set_resp_remote_access_errors, Error;
+    /// The peer said that it could not do what it was asked.
+    ReqRemoteOperationErrors: req_remote_operation_errors, set_req_remote_operation_errors, Error;
+    /// A completion queue had no room for an entry.
+    CqOverflow: cq_overflow, set_cq_overflow, Error;
+    /// A receive was flushed.
+    RespCqeFlushError: resp_cqe_flush_error, set_resp_cqe_flush_error, Error;
+    /// A send was flushed.
+    ReqCqeFlushError: req_cqe_flush_error, set_req_cqe_flush_error, Error;
+}
+
+impl QCounter {
+    /// What counts an error entry of a send, besides [`QCounter::ReqCqeError`].
+    pub(crate) fn of_send(syndrome: Syndrome) -> Option<Self> {
+        Some(match syndrome {
+            Syndrome::LOCAL_LENGTH_ERR => Self::ReqLocalLengthError,
+            Syndrome::LOCAL_QP_OP_ERR => Self::LocalOperationError,
+            Syndrome::LOCAL_PROT_ERR => Self::ReqLocalProtection,
+            Syndrome::WR_FLUSH_ERR => Self::ReqCqeFlushError,
+            Syndrome::MW_BIND_ERR => Self::ReqMwBinding,
+            Syndrome::BAD_RESP_ERR => Self::ReqBadResponse,
+            Syndrome::REMOTE_INVAL_REQ_ERR => Self::ReqRemoteInvalidRequest,
+            Syndrome::REMOTE_ACCESS_ERR => Self::ReqRemoteAccessErrors,
+            Syndrome::REMOTE_OP_ERR => Self::ReqRemoteOperationErrors,
+            Syndrome::TRANSPORT_RETRY_EXC_ERR => Self::ReqTransportRetriesExceeded,
+            Syndrome::RNR_RETRY_EXC_ERR => Self::ReqRnrRetriesExceeded,
+            _ => return None,
+        })
+    }
+
+    /// What counts an error entry of a receive, besides [`QCounter::RespCqeError`].
+    pub(crate) fn of_receive(syndrome: Syndrome) -> Option<Self> {
+        Some(match syndrome {
+            Syndrome::LOCAL_LENGTH_ERR => Self::RespLocalLengthError,
+            Syndrome::LOCAL_QP_OP_ERR => Self::RespLocalQpError,
+            Syndrome::LOCAL_PROT_ERR => Self::RespLocalProtection,
+            Syndrome::WR_FLUSH_ERR => Self::RespCqeFlushError,
+            _ => return None,
+        })
+    }
+}
