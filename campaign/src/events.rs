@@ -76,6 +76,7 @@ impl World {
             AsyncEvent::SrqLowWatermark(_) => "SRQ low watermark",
             AsyncEvent::EpSoftHighWatermark(_) => "soft high watermark",
             AsyncEvent::ProviderInternalError => "internal error",
+            AsyncEvent::Network(_) => "network",
             AsyncEvent::EvdOverflow(evd) => self.overflowed(side, evd),
         };
         self.cover.count("asynchronous event", what);

@@ -2,6 +2,7 @@
 
 use crate::handle::{AnyHandle, CrHandle, EpHandle, EvdHandle, PspHandle, RmrHandle, SrqHandle};
 use crate::types::{ConnQual, DtoCookie, DtoStatus, RmrCookie};
+use std::net::IpAddr;
 
 /// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,6 +239,102 @@ pub enum AsyncEvent {
     EpSoftHighWatermark(EpHandle),
     /// Something inside the provider went wrong.
     ProviderInternalError,
+    /// Something happened on the network. No error; the numbers are ours ([`NetworkEvent::number`]).
+    Network(NetworkEvent),
+}
+
+/// What happened to the port, to an address of ours, or to a neighbour. Nothing has to be done about it: what it ends says so itself.
+/// Those that find the asynchronous EVD half full are lost, so that errors find room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NetworkEvent {
+    /// The port is down.
+    PortDown,
+    /// The port is up.
+    PortUp {
+        /// Its speed in Mb/s, if the device says.
+        megabits: Option<u32>,
+        /// Its MTU in bytes, as IP counts it, if the device says.
+        mtu: Option<u32>,
+    },
+    /// The adapter has one more address.
+    AddressAdded(IpAddr),
+    /// The adapter has one address less. Connections that had it end as [`EndCause::AddressRemoved`](crate::EndCause).
+    AddressRemoved(IpAddr),
+    /// A station with this MAC uses an address of ours, too.
+    AddressDuplicate {
+        /// The address.
+        address: IpAddr,
+        /// Whose it is as well.
+        mac: [u8; 6],
+        /// It had just been added, and is theirs: it serves no more until it is added again, or the link has been down. Otherwise it is
+        /// defended (RFC 5227, 2.4).
+        lost: bool,
+    },
+    /// A neighbour has another MAC than before. Connections go on to the one before; new ones go to this one.
+    NeighbourMoved {
+        /// The neighbour.
+        address: IpAddr,
+        /// Its MAC from now on.
+        mac: [u8; 6],
+    },
+    /// Nobody answers for a neighbour's address.
+    NeighbourLost(IpAddr),
+}
+
+impl NetworkEvent {
+    /// The `DAT_EVENT_NUMBER`, of ours: DAT 1.2 has none for these.
+    #[must_use]
+    pub const fn number(&self) -> u32 {
+        match self {
+            Self::PortDown => 0x08020,
+            Self::PortUp { .. } => 0x08021,
+            Self::AddressAdded(_) => 0x08022,
+            Self::AddressRemoved(_) => 0x08023,
+            Self::AddressDuplicate { .. } => 0x08024,
+            Self::NeighbourMoved { .. } => 0x08025,
+            Self::NeighbourLost(_) => 0x08026,
+        }
+    }
+}
+
+impl core::fmt::Display for NetworkEvent {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mac = |f: &mut core::fmt::Formatter<'_>, mac: &[u8; 6]| {
+            let [a, b, c, d, e, last] = mac;
+            write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{last:02x}")
+        };
+        match self {
+            Self::PortDown => f.write_str("the port is down"),
+            Self::PortUp { megabits, mtu } => {
+                f.write_str("the port is up")?;
+                if let Some(megabits) = megabits {
+                    write!(f, ", {megabits} Mb/s")?;
+                }
+                mtu.map_or(Ok(()), |mtu| write!(f, ", MTU {mtu} bytes"))
+            }
+            Self::AddressAdded(address) => write!(f, "{address} is an address of ours"),
+            Self::AddressRemoved(address) => write!(f, "{address} is no address of ours any more"),
+            Self::AddressDuplicate {
+                address,
+                mac: whose,
+                lost,
+            } => {
+                let whom = if *lost {
+                    "somebody else, and not by us"
+                } else {
+                    "somebody else, too"
+                };
+                write!(f, "{address} is used by {whom}: ")?;
+                mac(f, whose)
+            }
+            Self::NeighbourMoved { address, mac: now } => {
+                write!(f, "{address} has moved to ")?;
+                mac(f, now)
+            }
+            Self::NeighbourLost(address) => write!(f, "nobody answers for {address}"),
+        }
+    }
 }
 
 impl AsyncEvent {
@@ -248,7 +345,7 @@ impl AsyncEvent {
             Self::EvdOverflow(evd) => Some(evd.into()),
             Self::EpBroken(ep) | Self::EpSoftHighWatermark(ep) => Some(ep.into()),
             Self::SrqError(srq) | Self::SrqLowWatermark(srq) => Some(srq.into()),
-            Self::IaCatastrophic | Self::ProviderInternalError => None,
+            Self::IaCatastrophic | Self::ProviderInternalError | Self::Network(_) => None,
         }
     }
 
@@ -262,6 +359,7 @@ impl AsyncEvent {
             Self::SrqError(_) | Self::ProviderInternalError => 0x08005,
             Self::EpSoftHighWatermark(_) => 0x08010,
             Self::SrqLowWatermark(_) => 0x08011,
+            Self::Network(event) => event.number(),
         }
     }
 
@@ -271,9 +369,11 @@ impl AsyncEvent {
     #[must_use]
     pub const fn reason(&self) -> u32 {
         match self {
-            Self::EvdOverflow(_) | Self::IaCatastrophic | Self::EpBroken(_) | Self::SrqError(_) => {
-                0
-            }
+            Self::EvdOverflow(_)
+            | Self::IaCatastrophic
+            | Self::EpBroken(_)
+            | Self::SrqError(_)
+            | Self::Network(_) => 0,
             Self::ProviderInternalError => 1,
             Self::SrqLowWatermark(_) | Self::EpSoftHighWatermark(_) => 2,
         }

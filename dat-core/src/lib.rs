@@ -26,6 +26,7 @@
 #![warn(clippy::missing_errors_doc)]
 
 mod adapter;
+pub mod address;
 pub mod attributes;
 pub mod cm;
 pub mod error;
@@ -43,11 +44,12 @@ mod tests;
 mod turns;
 pub mod types;
 
+pub use address::{Address, Vlan};
 pub use attributes::{IaAttr, NamedAttr, ProviderAttr};
 pub use error::{DatError, DatResult, ReturnType, Subtype, strerror};
 pub use event::{
     AsyncEvent, ConnectionEvent, ConnectionEventKind, ConnectionRequest, DtoCompletion, DtoDetail,
-    Event, RmrBindCompletion, SoftwareEvent,
+    Event, NetworkEvent, RmrBindCompletion, SoftwareEvent,
 };
 pub use handle::{
     AnyHandle, CnoHandle, CrHandle, EpHandle, EvdHandle, HandleType, LmrHandle, PspHandle,
@@ -72,6 +74,7 @@ pub use ia::call::srq::{SrqAttr, SrqParam};
 pub use ia::instance::{Ia, IaConfig, IaParam, Opened, TransportConfig};
 pub use object::cno::Agent;
 pub use object::ep::attr::EpAttr;
+pub use object::ep::cause::EndCause;
 pub use object::ep::evds::EpEvds;
 pub use object::ep::state::{EpEvent, EpState};
 pub use object::lmr::segment::{self, LmrTriplet, RmrTriplet, Segment};
@@ -89,7 +92,7 @@ pub mod ep {
     pub use crate::ia::call::ep::holding::EpRecvParam;
     pub use crate::ia::call::ep::modify::EpChange;
     pub use crate::ia::call::ep::{EpParam, EpStatus};
-    pub use crate::object::ep::{attr, evds, state};
+    pub use crate::object::ep::{attr, cause, evds, state};
 }
 
 /// Event dispatchers: their mode, and what calls tell of them.

@@ -20,8 +20,10 @@
 //! [`CompletionQueue::poll`] and the two `complete` functions. They allocate nothing, lock nothing,
 //! call no kernel and wait for nothing.
 
-use crate::event::DtoDetail;
+use crate::address::Address;
+use crate::event::{DtoDetail, NetworkEvent};
 use crate::types::{DtoStatus, MemPrivFlags};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Nanoseconds since an arbitrary origin, from the provider's clock.
@@ -617,8 +619,15 @@ pub enum ProviderEvent {
         /// Owner number given at creation of the SRQ.
         owner: u32,
     },
-    /// The port went up (true) or down.
-    Port(bool),
+    /// Something happened to the port, to a neighbour, or, but for the end of one, to our addresses.
+    Network(NetworkEvent),
+    /// One of our addresses is about to end. It serves a little longer, so that peers can be told.
+    AddressRemoved {
+        /// Its index, as [`Path::source_gid_index`].
+        source_gid_index: u8,
+        /// The address.
+        address: IpAddr,
+    },
     /// Nobody answers for this address: what was to be sent there was not.
     Unreachable {
         /// The address, as [`Path::gid`].
@@ -915,6 +924,21 @@ pub trait Provider: Sized {
     fn sync_for_device(&self);
     /// Orders what the device has written into registered memory before later loads.
     fn sync_for_cpu(&self);
+    /// Our addresses.
+    fn addresses(&self) -> Vec<Address>;
+    /// One more address, which has passed [`Address::check`]. All instances hear of it
+    /// ([`NetworkEvent::AddressAdded`]).
+    ///
+    /// # Errors
+    /// [`ProviderError::Limit`]: there is no room for one more. [`ProviderError::Unsupported`]: it is there. Device refusal. Nothing
+    /// has changed.
+    fn add_address(&mut self, address: &Address) -> Result<(), ProviderError>;
+    /// One address less. No path leaves from it any more; those that do have a little time to end
+    /// ([`ProviderEvent::AddressRemoved`], in all instances).
+    ///
+    /// # Errors
+    /// [`ProviderError::Unsupported`]: it is none of ours, or one that stays; nothing has changed.
+    fn remove_address(&mut self, address: IpAddr) -> Result<(), ProviderError>;
     /// The path to a GID: which of our addresses leads there. Whether somebody is there shows when a datagram is sent.
     ///
     /// # Errors

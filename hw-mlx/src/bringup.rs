@@ -27,7 +27,7 @@ use crate::device::{Hardware, Hca, HcaConfig, Port};
 use crate::eq::{self, Eq};
 use crate::error::{Mac, MlxError};
 use crate::event::{ASYNC_EVENTS, COMMAND_EVENTS, Completions, PAGE_EVENTS};
-use crate::gid;
+use crate::gid::{self, GidTable};
 use crate::health::Health;
 use crate::ids;
 use crate::instance::{Found, Listener, Listeners, NoEq, Own, Parts, Shared, alloc_uar, create_eq};
@@ -211,12 +211,12 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
     let found = Found {
         caps,
         port,
-        gids,
         neighbours: config.neighbours,
         hardware,
         report,
     };
-    Ok(Hca::new(Shared::new(control, found), own))
+    let gids = GidTable::new(gids, room);
+    Ok(Hca::new(Shared::new(control, gids, found), own))
 }
 
 /// From a reset to ENABLE_HCA.

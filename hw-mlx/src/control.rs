@@ -598,6 +598,8 @@ impl Control {
                                 | AsyncEvent::SrqError { .. }
                                 | AsyncEvent::DeviceDead { .. }
                                 | AsyncEvent::DeviceRequested
+                                | AsyncEvent::Network(_)
+                                | AsyncEvent::AddressRemoved { .. }
                                 | AsyncEvent::EventsLost { .. }
                                 | AsyncEvent::Other { .. } => {}
                             }
@@ -629,7 +631,7 @@ impl Control {
     }
 
     /// Tells every instance of an event, and wakes who sleeps.
-    fn tell(&mut self, event: AsyncEvent) {
+    pub(crate) fn tell(&mut self, event: AsyncEvent) {
         self.listeners.tell(event);
         self.listeners.stir();
     }

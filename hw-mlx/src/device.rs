@@ -12,16 +12,18 @@ use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use dat_core::NetworkEvent;
+use dat_core::address::Address;
 use driver::{Block, Descriptor, DmaArena, Function, Held, Instant};
 use thiserror::Error;
 
-use crate::bringup::{self, BringupReport};
+use crate::bringup::{self, BringupReport, port_number};
 use crate::caps::Caps;
 use crate::cmd::{SlotClass, Ticket};
 use crate::control::{Commands, Control, Exchange, message, typed};
 use crate::error::{CmdError, DeadCause, MlxError};
 use crate::event::AsyncEvent;
-use crate::gid::{self, Address, GidEntry};
+use crate::gid::{self, GidEntry, Use};
 use crate::instance::{self, Listener, Own, Shared};
 use crate::teardown;
 use crate::vport::{self, VportState};
@@ -590,14 +592,80 @@ impl Hca {
         control.eqs.last().expect("event queues").eqn()
     }
 
-    /// Our addresses, by index.
-    pub fn gids(&self) -> &[GidEntry] {
-        &self.shared.found.gids
+    /// Our addresses, by index, as of now.
+    pub fn gids(&self) -> Arc<[GidEntry]> {
+        self.shared.gids.living()
+    }
+
+    /// One more address, which has passed [`Address::check`]: the entry that the device has now.
+    ///
+    /// # Errors
+    /// [`MlxError::Address`]: it is there. [`MlxError::TooManyGids`]. Device refusal. Nothing has changed.
+    pub fn add_address(&mut self, address: &Address) -> Result<GidEntry, MlxError> {
+        let shared = Arc::clone(&self.shared);
+        let _alone = shared.gids.change();
+        let entry = shared.gids.plan(self.mac(), address)?;
+        gid::write_entry(self, &entry, port_number(&shared.found.caps))?;
+        shared.gids.publish(entry);
+        shared
+            .lock()
+            .tell(AsyncEvent::Network(NetworkEvent::AddressAdded(
+                entry.address,
+            )));
+        Ok(entry)
+    }
+
+    /// No path leaves from an address any more, and every instance hears of it ([`AsyncEvent::AddressRemoved`]). The device keeps it until
+    /// [`Hca::clear_retired`] finds that nobody uses it.
+    ///
+    /// # Errors
+    /// [`MlxError::Address`]: it is none of ours, or the one made of the MAC, which stays.
+    pub fn retire_address(&mut self, address: IpAddr) -> Result<GidEntry, MlxError> {
+        let entry = self.shared.gids.retire(address, self.now())?;
+        self.shared.lock().tell(AsyncEvent::AddressRemoved {
+            index: entry.index,
+            address,
+        });
+        Ok(entry)
+    }
+
+    /// Clears an entry of an address that was removed, if there is one that nobody uses any more, and says which.
+    pub(crate) fn clear_retired(&mut self) -> Option<GidEntry> {
+        let shared = Arc::clone(&self.shared);
+        let _alone = shared.gids.change();
+        let entry = shared.gids.retired(self.now())?;
+        let cleared = gid::clear_entry(self, entry.index, port_number(&shared.found.caps));
+        if let Err(error) = &cleared {
+            tracing::warn!(address = %entry.address, index = entry.index, %error, "an address stays in the device's table");
+        }
+        shared.gids.cleared(entry.index, cleared.is_ok());
+        Some(entry)
+    }
+
+    /// When that has to be asked at the latest.
+    pub(crate) fn retired_at(&self) -> Option<Instant> {
+        self.shared.gids.due()
+    }
+
+    /// Has an address of ours stay in the device's table while it is held.
+    ///
+    /// # Errors
+    /// [`MlxError::NoSuchGid`]: there is none of this index any more.
+    pub(crate) fn hold_gid(&self, index: u8) -> Result<Use, MlxError> {
+        self.shared
+            .gids
+            .hold(index)
+            .ok_or(MlxError::NoSuchGid { index })
+    }
+
+    /// Tells every instance of an event that is not the device's.
+    pub(crate) fn tell_all(&self, event: AsyncEvent) {
+        self.shared.lock().tell(event);
     }
 
     /// Priority of frames from our address with this index.
     pub(crate) fn priority(&self, gid_index: u8) -> u8 {
-        self.gid_at(gid_index).map_or(0, GidEntry::priority)
+        self.gid_at(gid_index).map_or(0, |entry| entry.priority())
     }
 
     /// The function's set of queue counters, where the device has such.
@@ -634,7 +702,7 @@ impl Hca {
     /// # Errors
     /// [`MlxError::Unresolved`].
     pub fn resolve(&self, gid: [u8; 16]) -> Result<[u8; 6], MlxError> {
-        gid::resolve(gid, self.gids(), &self.shared.found.neighbours)
+        gid::resolve(gid, &self.gids(), &self.shared.found.neighbours)
     }
 
     /// Peers whose MAC was configured.
@@ -643,18 +711,23 @@ impl Hca {
     }
 
     /// The entry of our address with this GID, if it is one of ours.
-    pub fn own(&self, gid: [u8; 16]) -> Option<&GidEntry> {
-        self.gids().iter().find(|entry| entry.gid == gid)
+    pub fn own(&self, gid: [u8; 16]) -> Option<GidEntry> {
+        self.gids().iter().find(|entry| entry.gid == gid).copied()
     }
 
-    /// The entry of our address with this index.
-    pub fn gid_at(&self, index: u8) -> Option<&GidEntry> {
-        self.gids().iter().find(|entry| entry.index == index)
+    /// The entry of our address with this GID, be it one that was removed and is still used.
+    pub(crate) fn known(&self, gid: [u8; 16]) -> Option<GidEntry> {
+        self.shared.gids.of(gid)
+    }
+
+    /// The entry of our address with this index, be it one that was removed and is still used.
+    pub fn gid_at(&self, index: u8) -> Option<GidEntry> {
+        self.shared.gids.at(index)
     }
 
     /// The address of ours to reach `gid` from: same IP version and scope.
-    pub fn source_gid(&self, gid: [u8; 16]) -> Option<&GidEntry> {
-        gid::source(gid, self.gids())
+    pub fn source_gid(&self, gid: [u8; 16]) -> Option<GidEntry> {
+        gid::source(gid, &self.gids()).copied()
     }
 
     /// What the function is called.

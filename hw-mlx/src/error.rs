@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use driver::{BarError, DmaError, FunctionError};
 use thiserror::Error;
 
-use crate::gid::Address;
+use dat_core::address::Address;
 use mlx_prm::{CmdStatus, DeliveryStatus, Opcode};
 
 /// A command that did not do what it was asked.
@@ -383,6 +383,12 @@ pub enum MlxError {
         address: Address,
         /// The rule that it breaks.
         why: &'static str,
+    },
+    /// An address that was removed meanwhile.
+    #[error("the address at index {index} was removed")]
+    NoSuchGid {
+        /// Its place in the RoCE address table.
+        index: u8,
     },
     /// More addresses than the RoCE address table holds.
     #[error("{asked} addresses, the RoCE address table holds {room}")]

@@ -5,7 +5,9 @@
 //! word and name nothing for certain; whoever owns the object looks whether there is such a one.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::net::IpAddr;
 
+use dat_core::NetworkEvent;
 use zerocopy::IntoBytes;
 
 use crate::error::DeadCause;
@@ -70,6 +72,15 @@ pub enum AsyncEvent {
     },
     /// The system wants the function back and waits until it is closed. Until then everything works.
     DeviceRequested,
+    /// Something happened on the network that is not an event of the device's.
+    Network(NetworkEvent),
+    /// An address of ours retires ([`Hca::retire_address`](crate::Hca::retire_address)).
+    AddressRemoved {
+        /// Its index.
+        index: u8,
+        /// The address.
+        address: IpAddr,
+    },
     /// Nobody asked for events so long that some were thrown away.
     EventsLost {
         /// How many.

@@ -8,11 +8,17 @@
 //! functions on one link can talk without any configuration: such an address contains the MAC of
 //! its owner. Other peers are found in the static neighbours of the configuration, or by asking the network (module `network`).
 
+mod table;
+
 use std::net::{IpAddr, Ipv6Addr};
+
+use dat_core::address::{Address, Vlan, same_network};
 
 use crate::control::Commands;
 use crate::error::{CmdError, MlxError};
 use mlx_prm::{RoceAddr, SetRoceAddressIn};
+
+pub(crate) use table::{GidTable, Use};
 
 /// `roce_version` of RoCE v2 in the address layout (not a bit mask as in the capability).
 const ROCE_V2: u32 = 2;
@@ -40,20 +46,31 @@ pub struct GidEntry {
     pub gateway: Option<IpAddr>,
 }
 
+/// The entry that an address gets.
+fn entry_of(index: u8, mac: [u8; 6], of: &Address) -> GidEntry {
+    let link_local = matches!(of.address, IpAddr::V6(address) if address.is_unicast_link_local());
+    GidEntry {
+        index,
+        gid: gid_of(of.address),
+        address: of.address,
+        mac,
+        vlan: of.vlan,
+        prefix: of
+            .prefix
+            .unwrap_or(if link_local { LINK_LOCAL_PREFIX } else { 0 }),
+        gateway: of.gateway,
+    }
+}
+
 impl GidEntry {
-    fn new(index: u8, mac: [u8; 6], of: &Address) -> Self {
-        let link_local =
-            matches!(of.address, IpAddr::V6(address) if address.is_unicast_link_local());
-        Self {
-            index,
-            gid: gid_of(of.address),
-            address: of.address,
-            mac,
-            vlan: of.vlan,
-            prefix: of
-                .prefix
-                .unwrap_or(if link_local { LINK_LOCAL_PREFIX } else { 0 }),
-            gateway: of.gateway.map(|gateway| gateway.to_canonical()),
+    /// The address, as one asks for it.
+    #[must_use]
+    pub fn to_address(&self) -> Address {
+        Address {
+            address: self.address,
+            prefix: Some(self.prefix),
+            gateway: self.gateway,
+            vlan: self.vlan,
         }
     }
 
@@ -62,109 +79,6 @@ impl GidEntry {
     pub fn priority(&self) -> u8 {
         self.vlan.map_or(0, |vlan| vlan.priority)
     }
-}
-
-/// An address that a function is to have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Address {
-    /// The address.
-    pub address: IpAddr,
-    /// Bits that it has in common with all addresses on the link; with 0, every address of its family is on the link. `None` is 0, and
-    /// 64 for a link-local one.
-    pub prefix: Option<u8>,
-    /// The station on the link that leads to all others.
-    pub gateway: Option<IpAddr>,
-    /// The VLAN its frames are in; `None` for frames without a tag.
-    pub vlan: Option<Vlan>,
-}
-
-impl From<IpAddr> for Address {
-    fn from(address: IpAddr) -> Self {
-        Self {
-            address,
-            prefix: None,
-            gateway: None,
-            vlan: None,
-        }
-    }
-}
-
-impl Address {
-    /// Refuses what cannot be an address of ours, or its prefix, gateway and VLAN.
-    fn check(&self) -> Result<(), MlxError> {
-        let Self {
-            address,
-            prefix,
-            gateway,
-            vlan,
-        } = *self;
-        let most = bits(address);
-        let on_link = |gateway: IpAddr| {
-            let prefix = prefix.unwrap_or(0);
-            prefix > 0 && gateway != address && same_network(gateway, address, prefix)
-        };
-        let why = if prefix.is_some_and(|prefix| prefix > most) {
-            "its prefix is longer than it"
-        } else if gateway.is_some_and(|gateway| !on_link(gateway.to_canonical())) {
-            "its gateway is not another address within its prefix"
-        } else if vlan.is_some_and(|vlan| !(1..=4094).contains(&vlan.id)) {
-            "VLANs are 1..=4094"
-        } else if vlan.is_some_and(|vlan| vlan.priority > 7) {
-            "priorities are 0..=7"
-        } else {
-            return Ok(());
-        };
-        Err(MlxError::Address {
-            address: *self,
-            why,
-        })
-    }
-}
-
-impl core::fmt::Display for Address {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "{}", self.address)?;
-        if let Some(prefix) = self.prefix {
-            write!(f, "/{prefix}")?;
-        }
-        if let Some(gateway) = self.gateway {
-            write!(f, " over {gateway}")?;
-        }
-        if let Some(Vlan { id, priority }) = self.vlan {
-            write!(f, " in VLAN {id} with priority {priority}")?;
-        }
-        Ok(())
-    }
-}
-
-/// Bits of an address.
-const fn bits(address: IpAddr) -> u8 {
-    match address {
-        IpAddr::V4(_) => 32,
-        IpAddr::V6(_) => 128,
-    }
-}
-
-/// Whether two addresses begin with the same bits, so many.
-fn same_network(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
-    // Both as 128 bits; an IPv4 address stands behind 96 others.
-    let behind = match (a, b) {
-        (IpAddr::V4(_), IpAddr::V4(_)) => 96,
-        (IpAddr::V6(_), IpAddr::V6(_)) => 0,
-        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return false,
-    };
-    let [a, b] = [a, b].map(|address| u128::from_be_bytes(gid_of(address)));
-    let differs = (a ^ b).leading_zeros();
-    differs >= u32::from(prefix) + behind
-}
-
-/// A VLAN, and the priority of our frames in it. Networks that keep RoCE lossless by priority flow control are tagged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Vlan {
-    /// Its number, 1..=4094.
-    pub id: u16,
-    /// Priority in the tag, 0..=7.
-    pub priority: u8,
 }
 
 /// The GID of an address.
@@ -219,11 +133,10 @@ pub(crate) fn table(
 ) -> Result<Vec<GidEntry>, MlxError> {
     let mut table: Vec<Address> = vec![IpAddr::V6(link_local(mac)).into()];
     for address in addresses {
-        address.check()?;
-        let address = Address {
-            address: address.address.to_canonical(),
-            ..*address
-        };
+        let address = address.to_canonical();
+        address
+            .check()
+            .map_err(|why| MlxError::Address { address, why })?;
         match table
             .iter_mut()
             .find(|other| other.address == address.address)
@@ -255,7 +168,7 @@ pub(crate) fn table(
                 asked: index + 1,
                 room: 256,
             })?;
-            Ok(GidEntry::new(index, mac, &address))
+            Ok(entry_of(index, mac, &address))
         })
         .collect()
 }

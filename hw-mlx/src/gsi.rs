@@ -29,7 +29,6 @@ use driver::DmaBuffer;
 use crate::cq::{ArmSequence, Cq, Cqe};
 use crate::device::Hca;
 use crate::error::MlxError;
-use crate::gid::GidEntry;
 use crate::mkey::KeyRequest;
 use crate::qp::context::{GSI_Q_KEY, QpFacts, ReceiveSource, udp_source_port};
 use crate::qp::{RecvQueue, RecvSizes, SendQueue, SendSizes, control};
@@ -161,8 +160,6 @@ pub struct Gsi {
     lkey: u32,
     mkey_index: u32,
     free_sends: Vec<u32>,
-    /// Priority of what is sent from each of our addresses, by index.
-    priorities: Vec<u8>,
     received: VecDeque<ReceivedMad>,
     /// The queue pair broke and nothing moves until [`Gsi::repair`].
     broken: bool,
@@ -242,7 +239,6 @@ impl Gsi {
             lkey,
             mkey_index,
             free_sends: (0..SENDS).collect(),
-            priorities: hca.gids().iter().map(GidEntry::priority).collect(),
             received: VecDeque::new(),
             broken: false,
             armed: false,
@@ -347,7 +343,7 @@ impl Gsi {
         debug_assert!(posted.is_ok(), "as many entries as slots");
     }
 
-    /// Sends a datagram, over the station of the link with a MAC.
+    /// Sends a datagram, over the station of the link with a MAC, in a frame of a priority.
     ///
     /// # Errors
     /// [`QueueFull`] when all slots are in flight, or the queue pair is broken.
@@ -355,6 +351,7 @@ impl Gsi {
         &mut self,
         to: &MadAddress,
         mac: [u8; 6],
+        priority: u8,
         mad: &[u8; MAD_BYTES],
     ) -> Result<(), QueueFull> {
         self.drain();
@@ -367,11 +364,7 @@ impl Gsi {
         let path = &to.path;
         let vector = AddressVector {
             q_key: GSI_Q_KEY,
-            priority: self
-                .priorities
-                .get(usize::from(path.source_gid_index))
-                .copied()
-                .unwrap_or(0),
+            priority,
             qpn: to.qpn & 0xff_ffff,
             udp_source_port: udp_source_port(path.flow_label, WIRE_QPN, to.qpn & 0xff_ffff),
             mac,

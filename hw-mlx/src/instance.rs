@@ -33,7 +33,7 @@ use crate::device::{Hardware, Port};
 use crate::eq::{Eq, Ring};
 use crate::error::{CmdError, MlxError};
 use crate::event::{Completions, Inbox, Meaning, decode};
-use crate::gid::GidEntry;
+use crate::gid::GidTable;
 
 pub(crate) use listeners::{Listener, Listeners};
 
@@ -47,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) function: Function,
     pub(crate) arena: DmaArena,
     pub(crate) counter_set: Option<u32>,
+    /// Our addresses.
+    pub(crate) gids: GidTable,
     pub(crate) found: Found,
 }
 
@@ -54,20 +56,20 @@ pub(crate) struct Shared {
 pub(crate) struct Found {
     pub(crate) caps: Caps,
     pub(crate) port: Port,
-    pub(crate) gids: Vec<GidEntry>,
     pub(crate) neighbours: Vec<(IpAddr, [u8; 6])>,
     pub(crate) hardware: Hardware,
     pub(crate) report: BringupReport,
 }
 
 impl Shared {
-    pub(crate) fn new(control: Control, found: Found) -> Self {
+    pub(crate) fn new(control: Control, gids: GidTable, found: Found) -> Self {
         Self {
             clock: Arc::clone(&control.clock),
             function: control.function.clone(),
             arena: control.arena.clone(),
             counter_set: control.counter_set,
             control: Mutex::new(control),
+            gids,
             found,
         }
     }
@@ -77,10 +79,11 @@ impl Shared {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Both parts, when nobody shares them any more.
-    pub(crate) fn into_parts(self) -> (Control, Found) {
+    /// Its parts, when nobody shares them any more.
+    pub(crate) fn into_parts(self) -> (Control, GidTable, Found) {
         let control = self.control.into_inner();
-        (control.unwrap_or_else(PoisonError::into_inner), self.found)
+        let control = control.unwrap_or_else(PoisonError::into_inner);
+        (control, self.gids, self.found)
     }
 }
 

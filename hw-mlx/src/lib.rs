@@ -63,7 +63,8 @@ pub mod vport;
 pub mod window;
 pub mod wqe;
 
+pub use dat_core::address::{Address, Vlan};
 pub use device::{CloseError, CloseReport, Hca, HcaConfig, Opened, Pending};
 pub use error::{CmdError, DeadCause, MissingCapability, MlxError, NotKept};
 pub use event::AsyncEvent;
-pub use gid::{Address, GidEntry, Vlan};
+pub use gid::GidEntry;

@@ -18,10 +18,13 @@
 //! What waits is bounded, since strangers can make it wait: of each kind as many as there is room for, and a copy of one that waits is
 //! dropped. The protocol above repeats what gets lost.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
+use std::ops::Bound;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use dat_core::NetworkEvent;
 use dat_core::provider::MadAddress;
 use driver::Instant;
 use neighbour::{Event, Interface, Neighbours, Resolution};
@@ -36,6 +39,11 @@ use crate::uar::Doorbells;
 
 /// Datagrams of each kind that wait for a MAC.
 const WAITING: usize = 256;
+/// Within this the peers of all queue pairs are said to be in use: half of the time for which a neighbour is taken to be there without being
+/// asked (REACHABLE_TIME, RFC 4861, 10).
+const REFRESH: Duration = Duration::from_secs(15);
+/// Of them at a time.
+const REFRESHED_AT_ONCE: usize = 64;
 
 /// How a destination is reached.
 #[derive(Debug)]
@@ -62,7 +70,12 @@ pub(crate) struct Outcome {
     pub(crate) leave: Vec<(MadAddress, [u8; 6], Box<[u8; MAD_BYTES]>)>,
     /// Addresses for which nobody answers.
     pub(crate) nobody: Vec<[u8; 16]>,
+    /// What was heard.
+    pub(crate) heard: Vec<NetworkEvent>,
 }
+
+/// Whom queue pairs have to do with, as long as they have.
+type Peers = BTreeMap<(IpAddr, IpAddr), Weak<()>>;
 
 /// The network of a function.
 pub(crate) struct Network {
@@ -75,6 +88,12 @@ pub(crate) struct Network {
     found: VecDeque<ReceivedMad>,
     /// When the neighbours have something to do, as of the last change.
     due: Option<Duration>,
+    /// From which of our addresses to whom packets of queue pairs go. They do not pass here, and a neighbour is asked again only if it is
+    /// used.
+    peers: Peers,
+    /// The last of them that was looked after, and when the next ones are.
+    refreshed: Option<(IpAddr, IpAddr)>,
+    refresh_at: Duration,
     /// A frame on its way out.
     frame: Box<[u8; SEND_BYTES]>,
 }
@@ -112,6 +131,9 @@ impl Network {
             incoming: VecDeque::new(),
             found: VecDeque::new(),
             due: None,
+            peers: Peers::new(),
+            refreshed: None,
+            refresh_at: now,
             frame: Box::new([0; SEND_BYTES]),
         };
         if !hca.link_is_up() {
@@ -122,8 +144,10 @@ impl Network {
                 tracing::warn!(%address, mac = %Mac(*mac), %error, "a neighbour that is none");
             }
         }
-        for entry in hca.gids() {
-            network.add(entry, now);
+        for entry in hca.gids().iter() {
+            if let Err(error) = network.introduce(entry, now) {
+                tracing::warn!(address = %entry.address, %error, "an address that nobody is told of");
+            }
         }
         network.hear(hca)?;
         network.changed();
@@ -138,7 +162,41 @@ impl Network {
         self.ethernet.destroy(hca)
     }
 
-    fn add(&mut self, entry: &GidEntry, now: Duration) {
+    /// One more address of ours.
+    ///
+    /// # Errors
+    /// It cannot be one, or the device refused to let its groups through; nothing has changed.
+    pub(crate) fn add(&mut self, hca: &mut Hca, entry: &GidEntry) -> Result<(), MlxError> {
+        let now = since_start(hca.now());
+        self.introduce(entry, now).map_err(|error| {
+            tracing::warn!(address = %entry.address, %error, "no address for the network");
+            MlxError::Address {
+                address: entry.to_address(),
+                why: "the network takes no such address, or no more of them",
+            }
+        })?;
+        let heard = self.hear(hca);
+        if heard.is_err() {
+            self.neighbours.remove(entry.address, now);
+        }
+        self.changed();
+        heard
+    }
+
+    /// An address is not ours any more.
+    pub(crate) fn remove(&mut self, hca: &mut Hca, address: IpAddr) {
+        self.neighbours.remove(address, since_start(hca.now()));
+        if let Err(error) = self.hear(hca) {
+            tracing::warn!(%address, %error, "its group is still heard");
+        }
+        self.changed();
+    }
+
+    fn introduce(
+        &mut self,
+        entry: &GidEntry,
+        now: Duration,
+    ) -> Result<(), neighbour::AddressError> {
         let interface = Interface {
             address: entry.address,
             prefix: entry.prefix,
@@ -148,9 +206,48 @@ impl Network {
             }),
             gateway: entry.gateway,
         };
-        if let Err(error) = self.neighbours.add(interface, now) {
-            tracing::warn!(address = %entry.address, %error, "an address that nobody is told of");
+        self.neighbours.add(interface, now)
+    }
+
+    /// Packets of a queue pair go to a peer, until this is dropped.
+    pub(crate) fn peer(&mut self, source: IpAddr, destination: IpAddr, now: Instant) -> Arc<()> {
+        if self.peers.is_empty() {
+            self.refresh_at = since_start(now) + REFRESH;
         }
+        let peer = self.peers.entry((source, destination)).or_default();
+        if let Some(known) = peer.upgrade() {
+            return known;
+        }
+        let new = Arc::new(());
+        *peer = Arc::downgrade(&new);
+        self.changed();
+        new
+    }
+
+    /// Says of the next peers that they are in use, so that those that were silent for long are asked again, and a MAC that has moved is
+    /// noticed.
+    fn refresh(&mut self, now: Duration) {
+        self.peers.retain(|_, peer| peer.strong_count() > 0);
+        let behind = self.refreshed.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut next: Vec<_> = self
+            .peers
+            .range((behind, Bound::Unbounded))
+            .map(|(peer, _)| *peer)
+            .take(REFRESHED_AT_ONCE)
+            .collect();
+        if next.is_empty() {
+            next.extend(self.peers.keys().take(REFRESHED_AT_ONCE).copied());
+        }
+        for (source, destination) in &next {
+            // How it is reached is the queue pair's own; what comes of asking is told.
+            let _known = self.neighbours.resolve(*source, *destination, now);
+        }
+        self.refreshed = next.last().copied();
+        let rounds = self.peers.len().div_ceil(REFRESHED_AT_ONCE).max(1);
+        // CAST: no more peers than queue pairs, which are fewer than 2^24.
+        #[expect(clippy::cast_possible_truncation, reason = "at most 2^18")]
+        let rounds = rounds as u32;
+        self.refresh_at = now + REFRESH / rounds;
     }
 
     /// Has the device let through what the addresses need.
@@ -176,7 +273,8 @@ impl Network {
     }
 
     fn changed(&mut self) {
-        self.due = self.neighbours.due();
+        let refresh = (!self.peers.is_empty()).then_some(self.refresh_at);
+        self.due = [self.neighbours.due(), refresh].into_iter().flatten().min();
     }
 
     /// The link is up, or down.
@@ -233,6 +331,9 @@ impl Network {
             neighbours.received(frame, time);
         });
         if self.due.is_some_and(|due| due <= time) {
+            if self.refresh_at <= time {
+                self.refresh(time);
+            }
             self.neighbours.tick(time);
             heard = true;
         }
@@ -245,14 +346,20 @@ impl Network {
                 tracing::debug!(bytes, "no room for a frame");
             }
         }
-        let mut settled = false;
+        let (mut settled, mut told) = (false, Vec::new());
         while let Some(event) = self.neighbours.next_event() {
-            settled |= note(&event);
+            let (waited_for, event) = note(&event);
+            settled |= waited_for;
+            told.extend(event);
         }
-        if settled {
+        let outcome = if settled {
             self.settle(now)
         } else {
             Outcome::default()
+        };
+        Outcome {
+            heard: told,
+            ..outcome
         }
     }
 
@@ -287,12 +394,12 @@ impl Network {
     }
 }
 
-/// Says what happened. True: somebody may wait for it.
-fn note(event: &Event) -> bool {
+/// Says what happened: whether somebody may wait for it, and what consumers are told.
+fn note(event: &Event) -> (bool, Option<NetworkEvent>) {
     match *event {
         Event::Resolved { address, vlan, mac } => {
             tracing::debug!(%address, ?vlan, mac = %Mac(mac), "a neighbour was found");
-            true
+            (true, None)
         }
         Event::Unreachable {
             address,
@@ -300,7 +407,7 @@ fn note(event: &Event) -> bool {
             reason,
         } => {
             tracing::info!(%address, ?vlan, %reason, "a neighbour was not found");
-            true
+            (true, Some(NetworkEvent::NeighbourLost(address)))
         }
         Event::Moved {
             address,
@@ -309,7 +416,10 @@ fn note(event: &Event) -> bool {
             new,
         } => {
             tracing::warn!(%address, ?vlan, old = %Mac(old), new = %Mac(new), "a neighbour has another MAC: its connections go on to the old one, new ones go to the new one");
-            false
+            (
+                false,
+                Some(NetworkEvent::NeighbourMoved { address, mac: new }),
+            )
         }
         Event::Duplicate {
             address,
@@ -318,11 +428,15 @@ fn note(event: &Event) -> bool {
             detecting,
         } => {
             tracing::error!(%address, ?vlan, mac = %Mac(mac), detecting, "somebody else uses an address of ours");
-            false
+            let lost = detecting;
+            (
+                false,
+                Some(NetworkEvent::AddressDuplicate { address, mac, lost }),
+            )
         }
         Event::Announced { address, vlan } => {
             tracing::debug!(%address, ?vlan, "an address of ours was announced");
-            true
+            (true, None)
         }
     }
 }

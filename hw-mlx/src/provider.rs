@@ -22,21 +22,25 @@ mod reach;
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use dat_core::address::Address;
 use dat_core::provider::{
     Limits, MadAddress, Nanos, Path, Provider, ProviderError, ProviderEvent, QueuePair, QueueSizes,
     ReadyToReceive, ReadyToSend, Registration,
 };
 use dat_core::types::MemPrivFlags;
-use dat_core::{Descriptor, Waker};
+use dat_core::{Descriptor, NetworkEvent, Waker};
 use driver::{DmaArena, DmaMemory, Function, Instant};
 
 use self::limits::limits;
+use self::reach::Down;
 use crate::cq::{ArmSequence, Cq};
 use crate::device::{CloseError, CloseReport, Hca, HcaConfig, Opened};
 use crate::error::{CmdError, MlxError};
 use crate::event::AsyncEvent;
+use crate::gid::{GidEntry, address_of};
 use crate::gsi::{Gsi, HOP_LIMIT};
 use crate::mkey::{self, KeyRequest};
 use crate::network::{Network, Way};
@@ -155,8 +159,8 @@ pub struct MlxProvider {
     /// Owner numbers by RMP number.
     srqs: BTreeMap<u32, u32>,
     events: VecDeque<ProviderEvent>,
-    /// Since when we know the port to be down.
-    down_since: Option<Instant>,
+    /// If the port is down.
+    down: Option<Down>,
     random: Random,
     /// Low bytes of keys.
     variants: Variants,
@@ -213,8 +217,11 @@ impl MlxProvider {
             (of("numbers")?, of("variants")?)
         };
         let limits = limits(&hca);
-        let down_since = (!hca.link_is_up()).then(|| hca.now());
-        if down_since.is_some() {
+        let down = (!hca.link_is_up()).then(|| Down {
+            since: hca.now(),
+            trains: true,
+        });
+        if down.is_some() {
             tracing::warn!(function = hca.name(), "the port is down");
         }
         Ok(Self {
@@ -227,7 +234,7 @@ impl MlxProvider {
             srqs: BTreeMap::new(),
             events: VecDeque::new(),
             random,
-            down_since,
+            down,
             variants: Variants::new(variants),
         })
     }
@@ -326,12 +333,15 @@ impl MlxProvider {
     fn note_port(&mut self, event: &AsyncEvent) {
         match event {
             AsyncEvent::PortDown => {
-                self.down_since = Some(self.hca.now());
+                self.down = Some(Down {
+                    since: self.hca.now(),
+                    trains: false,
+                });
                 self.network_link(false);
             }
             // One of the lost ones may have said that it is up.
             AsyncEvent::PortUp | AsyncEvent::EventsLost { .. } => {
-                self.down_since = None;
+                self.down = None;
                 self.network_link(true);
             }
             AsyncEvent::PortChange { .. }
@@ -344,16 +354,23 @@ impl MlxProvider {
             | AsyncEvent::CqError { .. }
             | AsyncEvent::DeviceDead { .. }
             | AsyncEvent::DeviceRequested
+            | AsyncEvent::Network(_)
+            | AsyncEvent::AddressRemoved { .. }
             | AsyncEvent::Other { .. } => {}
         }
     }
 
     /// The event in the provider's words, if its object is still known.
-    fn translate(&self, event: &AsyncEvent) -> Option<ProviderEvent> {
+    fn translate(&mut self, event: &AsyncEvent) -> Option<ProviderEvent> {
         let owner_of = |table: &BTreeMap<u32, u32>, number: u32| table.get(&number).copied();
         match *event {
-            AsyncEvent::PortUp => Some(ProviderEvent::Port(true)),
-            AsyncEvent::PortDown => Some(ProviderEvent::Port(false)),
+            AsyncEvent::PortUp => Some(ProviderEvent::Network(self.port_now())),
+            AsyncEvent::PortDown => Some(ProviderEvent::Network(NetworkEvent::PortDown)),
+            AsyncEvent::Network(event) => Some(ProviderEvent::Network(event)),
+            AsyncEvent::AddressRemoved { index, address } => Some(ProviderEvent::AddressRemoved {
+                source_gid_index: index,
+                address,
+            }),
             AsyncEvent::CommEstablished { qpn } => owner_of(&self.qps, qpn.get())
                 .map(|owner| ProviderEvent::CommunicationEstablished { owner }),
             AsyncEvent::QpError { qpn, event } => {
@@ -393,7 +410,7 @@ impl MlxProvider {
 
     /// The index of our GID with this address, or the one we would send from.
     fn source_index(&self, own: [u8; 16]) -> u8 {
-        self.hca.own(own).map_or(0, |entry| entry.index)
+        self.hca.known(own).map_or(0, |entry| entry.index)
     }
 
     fn check_owner(owner: u32) -> Result<(), ProviderError> {
@@ -470,11 +487,14 @@ impl Provider for MlxProvider {
         self.hca.check_health();
         self.collect();
         self.network_turn();
+        self.end_retired();
     }
 
     fn next_timeout(&self) -> Option<Nanos> {
-        let due = self.common.network()?.due()?;
-        Some(u64::try_from(due.as_nanos()).unwrap_or(u64::MAX))
+        let due = self.common.network().and_then(|network| network.due());
+        let network = due.map(|due| u64::try_from(due.as_nanos()).unwrap_or(u64::MAX));
+        let retired = self.hca.retired_at().map(|at| at.0);
+        [network, retired].into_iter().flatten().min()
     }
 
     fn next_event(&mut self) -> Option<ProviderEvent> {
@@ -749,7 +769,14 @@ impl Provider for MlxProvider {
             return Err(ProviderError::Unsupported("path MTU code 0".to_owned()));
         }
         let mac = self.find(&attributes.path)?;
-        Ok(qp.ready_to_receive(&mut self.hca, attributes, mac)?)
+        let source = self.hca.gid_at(attributes.path.source_gid_index);
+        let peer = source.and_then(|source| {
+            let destination = address_of(attributes.path.gid);
+            let now = self.hca.now();
+            let mut network = self.common.network()?;
+            Some(network.peer(source.address, destination, now))
+        });
+        Ok(qp.ready_to_receive(&mut self.hca, attributes, mac, peer)?)
     }
 
     fn ready_to_send(
@@ -827,6 +854,19 @@ impl Provider for MlxProvider {
         self.hca.gid_at(index).map(|entry| entry.gid)
     }
 
+    fn addresses(&self) -> Vec<Address> {
+        self.hca.gids().iter().map(GidEntry::to_address).collect()
+    }
+
+    fn add_address(&mut self, address: &Address) -> Result<(), ProviderError> {
+        Ok(self.add(address)?)
+    }
+
+    fn remove_address(&mut self, address: IpAddr) -> Result<(), ProviderError> {
+        self.hca.retire_address(address)?;
+        Ok(())
+    }
+
     fn route(&self, gid: [u8; 16]) -> Result<Path, ProviderError> {
         // What we send to ourselves does not leave the function.
         if self.hca.own(gid).is_none() {
@@ -837,10 +877,7 @@ impl Provider for MlxProvider {
             self.hca.resolve(gid)?;
         }
         let source = self.hca.source_gid(gid).ok_or_else(|| {
-            ProviderError::Unreachable(format!(
-                "no source address for {}",
-                crate::gid::address_of(gid)
-            ))
+            ProviderError::Unreachable(format!("no source address for {}", address_of(gid)))
         })?;
         Ok(Path {
             source_gid_index: source.index,

@@ -46,17 +46,14 @@ impl First {
 /// Closes a function.
 pub(crate) fn close(shared: Shared) -> Result<CloseReport, CloseError> {
     let mut first = First(None);
-    let (mut control, found) = shared.into_parts();
+    let (mut control, gids, found) = shared.into_parts();
     let port = port_number(&found.caps);
     let control = &mut control;
     // One time limit for all of it.
     control.one_limit(true);
 
-    for entry in found.gids.iter().rev() {
-        first.note(
-            "address table",
-            gid::clear_entry(control, entry.index, port),
-        );
+    for index in gids.indices().into_iter().rev() {
+        first.note("address table", gid::clear_entry(control, index, port));
     }
     first.note("unicast list", vport::withdraw(control));
     if found.port.forwarding {

@@ -16,6 +16,7 @@
 
 mod look;
 mod paos;
+mod speed;
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -30,6 +31,7 @@ use mlx_prm::{
     Pmtu, QueryNicVportContextIn, QueryVportStateIn, RegisterId, SetL2TableEntryIn,
 };
 pub(crate) use paos::{switch_off, switch_on};
+pub(crate) use speed::megabits;
 
 const LOCAL_PORT: u32 = 1;
 /// ACCESS_REG op_mod.

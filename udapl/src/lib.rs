@@ -67,23 +67,23 @@ mod wired;
 
 pub use attendant::Attendant;
 pub use dat_core::{
-    Agent, AnyHandle, Arm, Armed, AsyncEvent, Batch, CloseFlags, CnoHandle, CnoLook, CnoParam,
-    CnoWait, CompletionFlags, ConnQual, ConnectFlags, ConnectionEvent, ConnectionEventKind,
-    ConnectionRequest, CrHandle, CrParam, DatError, DatResult, Descriptor, DtoCompletion,
-    DtoCookie, DtoDetail, DtoStatus, EpAttr, EpChange, EpEvds, EpEvent, EpHandle, EpParam,
-    EpRecvParam, EpState, EpStatus, EvdFlags, EvdHandle, EvdLook, EvdParam, EvdState, EvdWait,
-    Event, HandleType, IaAttr, IaConfig, IaParam, LmrCreated, LmrHandle, LmrParam, LmrSlice,
-    LmrTriplet, Look, MemPrivFlags, MemType, NamedAttr, ProviderAttr, PspFlags, PspHandle,
-    PspParam, PzHandle, Qos, ReturnType, RmrBindCompletion, RmrBinding, RmrCookie, RmrHandle,
-    RmrParam, RmrTriplet, RspHandle, RspParam, Run, Segment, SharedMemoryId, SoftwareEvent,
-    SrqAttr, SrqBatch, SrqHandle, SrqParam, SrqState, Subtype, Timeout, TransportConfig, WaitError,
-    Waker, post, strerror,
+    Address, Agent, AnyHandle, Arm, Armed, AsyncEvent, Batch, CloseFlags, CnoHandle, CnoLook,
+    CnoParam, CnoWait, CompletionFlags, ConnQual, ConnectFlags, ConnectionEvent,
+    ConnectionEventKind, ConnectionRequest, CrHandle, CrParam, DatError, DatResult, Descriptor,
+    DtoCompletion, DtoCookie, DtoDetail, DtoStatus, EndCause, EpAttr, EpChange, EpEvds, EpEvent,
+    EpHandle, EpParam, EpRecvParam, EpState, EpStatus, EvdFlags, EvdHandle, EvdLook, EvdParam,
+    EvdState, EvdWait, Event, HandleType, IaAttr, IaConfig, IaParam, LmrCreated, LmrHandle,
+    LmrParam, LmrSlice, LmrTriplet, Look, MemPrivFlags, MemType, NamedAttr, NetworkEvent,
+    ProviderAttr, PspFlags, PspHandle, PspParam, PzHandle, Qos, ReturnType, RmrBindCompletion,
+    RmrBinding, RmrCookie, RmrHandle, RmrParam, RmrTriplet, RspHandle, RspParam, Run, Segment,
+    SharedMemoryId, SoftwareEvent, SrqAttr, SrqBatch, SrqHandle, SrqParam, SrqState, Subtype,
+    Timeout, TransportConfig, Vlan, WaitError, Waker, post, strerror,
 };
 pub use driver::{
     Bytes, BytesError, DmaBuffer, DmaError, DmaMemory, DmaPool, LentMemory, PageSize, PoolBuilder,
 };
 pub use explain::explain;
-pub use hw_mlx::{Address, CloseReport, HcaConfig, Vlan};
+pub use hw_mlx::{CloseReport, HcaConfig};
 pub use memory::{alloc, pool};
 pub use open::{
     Adapter, Deed, NotClosed, OpenError, OpenOptions, Simulated, StillOpen, do_to_simulated,

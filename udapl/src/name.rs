@@ -21,6 +21,7 @@
 //! | `,priority=N` | the priority of its frames in that VLAN, 0..=7 |
 //! | `,neighbour=IP/MAC` | a peer's MAC, which is then not asked for |
 //! | `,network=off` | no part in the network: nobody is asked for a MAC, and nobody is answered |
+//! | `,events=all`, `,events=errors` | what the asynchronous EVD tells besides errors: what happens to port, addresses and neighbours ([`NetworkEvent`](crate::NetworkEvent)), or nothing. Rust programs hear of all, C programs of errors, if they do not say it |
 //! | `,endpoints=N` | room for so many endpoints, of all instances together, if the device can have them; otherwise it has what it has |
 //! | `,vectors=N` | so many interrupt vectors for completions, if there are as many; one for each instance is best where they sleep |
 //! | `,memory=NAME` | memory in common with the other adapters of this process that have the same name here: pinned once for all, and what one has registered another can register too ([`OpenOptions::memory`]) |
@@ -41,7 +42,7 @@ struct Key {
     add: fn(OpenOptions, &str) -> Option<OpenOptions>,
 }
 
-const KEYS: [Key; 12] = [
+const KEYS: [Key; 13] = [
     Key {
         key: "address",
         value: "IP[/PREFIX]",
@@ -88,6 +89,18 @@ const KEYS: [Key; 12] = [
             "on" => Some(options.network(true)),
             "off" => Some(options.network(false)),
             _ => None,
+        },
+    },
+    Key {
+        key: "events",
+        value: "errors|all",
+        add: |mut options, text| {
+            options.ia.network_events = match text {
+                "all" => true,
+                "errors" => false,
+                _ => return None,
+            };
+            Some(options)
         },
     },
     Key {

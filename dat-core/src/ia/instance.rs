@@ -51,6 +51,9 @@ pub struct IaConfig {
     /// Let LMRs with LOCAL_WRITE only be the source of Sends and RDMA Writes, as some existing
     /// consumers expect.
     pub local_write_implies_read: bool,
+    /// Tell on the asynchronous EVD what happens to the port, addresses and neighbours ([`NetworkEvent`](crate::NetworkEvent)). Programs
+    /// that were written for DAT 1.2 take what they do not know for an error.
+    pub network_events: bool,
     /// The transport of connections.
     pub transport: TransportConfig,
 }
@@ -61,6 +64,7 @@ impl Default for IaConfig {
             async_evd_min_qlen: 64,
             strict_evd_sharing: true,
             local_write_implies_read: false,
+            network_events: true,
             transport: TransportConfig::default(),
         }
     }

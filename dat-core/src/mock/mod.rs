@@ -6,6 +6,8 @@
 
 mod queue;
 
+use crate::address::Address;
+use crate::event::NetworkEvent;
 use crate::provider::{
     Limits, MadAddress, Nanos, Path, Provider, ProviderError, ProviderEvent, QueueSizes,
     ReadyToReceive, ReadyToSend, Registration,
@@ -15,6 +17,7 @@ use queue::{CqState, QpState, Queue, SrqState};
 pub(crate) use queue::{MockCq, MockQp, MockSrq, OTHERS_TURN};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
 use std::rc::Rc;
 
 pub(crate) type Mad = [u8; 256];
@@ -42,6 +45,8 @@ pub(crate) struct World {
 struct Node {
     mads: VecDeque<(MadAddress, Mad)>,
     events: VecDeque<ProviderEvent>,
+    /// Besides the first, which stays.
+    addresses: Vec<Address>,
     cqs: Vec<Rc<RefCell<CqState>>>,
     live: BTreeMap<&'static str, i64>,
     dead: bool,
@@ -587,6 +592,39 @@ impl Provider for Mock {
 
     fn gid(&self, index: u8) -> Option<[u8; 16]> {
         (index == 0).then_some(self.limits().gid)
+    }
+
+    fn addresses(&self) -> Vec<Address> {
+        let first = crate::attributes::address_of(self.limits().gid).into();
+        let world = self.net.0.borrow();
+        let others = world.nodes[self.node].addresses.iter().copied();
+        core::iter::once(first).chain(others).collect()
+    }
+
+    fn add_address(&mut self, address: &Address) -> Result<(), ProviderError> {
+        if self.addresses().contains(address) {
+            return Err(ProviderError::Unsupported("it is there".to_owned()));
+        }
+        let node = &mut self.net.0.borrow_mut().nodes[self.node];
+        node.addresses.push(*address);
+        let added = NetworkEvent::AddressAdded(address.address);
+        node.events.push_back(ProviderEvent::Network(added));
+        Ok(())
+    }
+
+    fn remove_address(&mut self, address: IpAddr) -> Result<(), ProviderError> {
+        let node = &mut self.net.0.borrow_mut().nodes[self.node];
+        let at = node
+            .addresses
+            .iter()
+            .position(|other| other.address == address)
+            .ok_or_else(|| ProviderError::Unsupported(format!("{address} is none")))?;
+        node.addresses.remove(at);
+        node.events.push_back(ProviderEvent::AddressRemoved {
+            source_gid_index: u8::try_from(at + 1).expect("few"),
+            address,
+        });
+        Ok(())
     }
 
     fn route(&self, gid: [u8; 16]) -> Result<Path, ProviderError> {

@@ -9,6 +9,7 @@ mod disconnect;
 mod evd;
 mod flood;
 mod lmr;
+mod network;
 mod post;
 mod rmr;
 mod sharing;

@@ -25,9 +25,7 @@ pub(super) fn sent(hca: &Hca, to: &MadAddress, mac: [u8; 6], mad: &[u8]) {
     }
     let path = &to.path;
     let source = hca
-        .gids()
-        .iter()
-        .find(|entry| entry.index == path.source_gid_index)
+        .gid_at(path.source_gid_index)
         .map_or([0; 16], |entry| entry.gid);
     let port = udp_source_port(path.flow_label, GSI, to.qpn & 0xff_ffff);
     tracing::trace!(

@@ -20,10 +20,14 @@ impl From<MlxError> for ProviderError {
             },
             MlxError::QueueTooLarge { .. }
             | MlxError::Untranslatable { .. }
-            | MlxError::TooManyGids { .. }
             | MlxError::Address { .. }
             | MlxError::ConfiguredMac { .. } => Self::Unsupported(text),
-            MlxError::Unresolved { .. } => Self::Unreachable(text),
+            MlxError::TooManyGids { asked, room } => Self::Limit {
+                what: "addresses",
+                asked: asked as u64,
+                limit: room as u64,
+            },
+            MlxError::Unresolved { .. } | MlxError::NoSuchGid { .. } => Self::Unreachable(text),
             MlxError::Dead(_) => Self::Dead(text),
             MlxError::Function(_)
             | MlxError::Bar(_)

@@ -3,18 +3,32 @@
 
 use std::time::Duration;
 
+use dat_core::NetworkEvent;
+use dat_core::address::Address;
 use dat_core::provider::{MadAddress, Path, Provider, ProviderError, ProviderEvent};
 use driver::Instant;
 
 use super::{MlxProvider, datagrams};
+use crate::error::MlxError;
+use crate::event::AsyncEvent;
 use crate::gid::address_of;
 use crate::network::Way;
+use crate::vport;
 
-/// How long a link may train before a port that is down is taken for one that stays down. Real ones take a tenth of a second to
-/// ten; until then a connection request is worth repeating.
+/// How long a link may train, when the function has just been brought up, before a port that is down is taken for one that stays
+/// down. Real ones take a tenth of a second to ten; until then a connection request is worth repeating.
 const LINK_TRAINING: Duration = Duration::from_secs(10);
 /// How long a peer's MAC is asked for while a queue pair waits for it.
 const SEARCH: Duration = Duration::from_secs(5);
+
+/// A port that is down.
+#[derive(Clone, Copy)]
+pub(super) struct Down {
+    /// Since when we know.
+    pub(super) since: Instant,
+    /// It was so when the function came up, and may be on its way up.
+    pub(super) trains: bool,
+}
 
 impl MlxProvider {
     /// Counts the events of the queues that are every instance's. True if there was any.
@@ -47,6 +61,9 @@ impl MlxProvider {
         }
         let outcome = network.turn(self.hca.now());
         drop(network);
+        for event in outcome.heard {
+            self.hca.tell_all(AsyncEvent::Network(event));
+        }
         for (to, mac, mad) in outcome.leave {
             if let Err(error) = self.send_over(&to, mac, &mad) {
                 // It is repeated.
@@ -56,6 +73,43 @@ impl MlxProvider {
         let nobody = outcome.nobody.into_iter();
         self.events
             .extend(nobody.map(|gid| ProviderEvent::Unreachable { gid }));
+    }
+
+    /// Ends addresses that were removed and that nobody uses any more.
+    pub(super) fn end_retired(&mut self) {
+        while let Some(entry) = self.hca.clear_retired() {
+            if let Some(mut network) = self.common.network() {
+                network.remove(&mut self.hca, entry.address);
+            }
+        }
+    }
+
+    /// One more address, on the network, too.
+    pub(super) fn add(&mut self, address: &Address) -> Result<(), MlxError> {
+        self.end_retired();
+        let entry = self.hca.add_address(address)?;
+        let joined = match self.common.network() {
+            Some(mut network) => network.add(&mut self.hca, &entry),
+            None => Ok(()),
+        };
+        if joined.is_err() {
+            self.hca.retire_address(entry.address)?;
+            self.end_retired();
+        }
+        joined
+    }
+
+    /// What the port is now, as far as the device says. It was just told to be up.
+    pub(super) fn port_now(&mut self) -> NetworkEvent {
+        let speed = vport::megabits(&mut self.hca);
+        let state = self.hca.vport_state();
+        if let Err(error) = &state {
+            tracing::debug!(%error, "the port does not say what it is");
+        }
+        NetworkEvent::PortUp {
+            megabits: speed.ok().flatten(),
+            mtu: state.ok().and_then(|state| state.ip_mtu()),
+        }
     }
 
     /// How a GID is reached from our address of an index.
@@ -105,7 +159,8 @@ impl MlxProvider {
         mac: [u8; 6],
         mad: &[u8; 256],
     ) -> Result<(), ProviderError> {
-        let sent = self.common.gsi().send(to, mac, mad);
+        let priority = self.hca.priority(to.path.source_gid_index);
+        let sent = self.common.gsi().send(to, mac, priority, mad);
         sent.map_err(|_| {
             ProviderError::Resources("too many management datagrams in flight".to_owned())
         })?;
@@ -121,11 +176,11 @@ impl MlxProvider {
 
     /// Whether it is worth trying to reach anybody over the port.
     pub(super) fn check_port(&self) -> Result<(), ProviderError> {
-        let Some(since) = self.down_since else {
+        let Some(Down { since, trains }) = self.down else {
             return Ok(());
         };
         let down = self.hca.now() - since;
-        if down < LINK_TRAINING {
+        if trains && down < LINK_TRAINING {
             tracing::warn!(?down, "the port is down; it may still come up");
             return Ok(());
         }

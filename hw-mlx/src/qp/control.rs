@@ -8,10 +8,12 @@
 //! pair), then the completion queues are cleaned, then indices and doorbell record start from zero
 //! as the device does, then RST2INIT. In any other order a late entry would be taken for a new one's.
 
+use std::sync::Arc;
+
 use dat_core::provider::{QueueSizes, ReadyToReceive, ReadyToSend};
 
 use super::context::{QpFacts, ReceiveSource};
-use super::{Qp, RecvQueue, RecvSizes, SendQueue, SendSizes};
+use super::{PathUse, Qp, RecvQueue, RecvSizes, SendQueue, SendSizes};
 use crate::cq::{Cq, Cqe};
 use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
@@ -249,6 +251,7 @@ impl Qp {
             facts,
             memory,
             in_reset: false,
+            path: None,
             returns: request.srq.map(Srq::returns),
             distrusted: 0,
         };
@@ -262,7 +265,7 @@ impl Qp {
         Ok(qp)
     }
 
-    /// INIT to RTR, over the station of the link with a MAC.
+    /// INIT to RTR, over the station of the link with a MAC. It keeps `peer` while it runs.
     ///
     /// # Errors
     /// Device refusal.
@@ -271,12 +274,19 @@ impl Qp {
         hca: &mut Hca,
         attributes: &ReadyToReceive,
         mac: [u8; 6],
+        peer: Option<Arc<()>>,
     ) -> Result<(), MlxError> {
+        let index = attributes.path.source_gid_index;
+        let source = hca.hold_gid(index)?;
         let (mut context, mask) = self.facts.init_to_rtr(self.qpn, attributes, mac);
-        let priority = hca.priority(attributes.path.source_gid_index);
+        let priority = hca.priority(index);
         context
             .primary_address_path_mut()
             .set_eth_prio(u32::from(priority));
+        self.path = Some(PathUse {
+            _source: source,
+            _peer: peer,
+        });
         Ok(init_to_rtr(hca, self.qpn, &context, mask)?)
     }
 
@@ -307,6 +317,7 @@ impl Qp {
             self.recv.reset();
         }
         to_error(hca, self.qpn)?;
+        self.path = None;
         self.in_reset = false;
         Ok(())
     }
@@ -354,6 +365,7 @@ impl Qp {
     fn leave_state(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
         if !self.in_reset {
             to_reset(hca, self.qpn)?;
+            self.path = None;
             self.in_reset = true;
         }
         Ok(())
@@ -394,6 +406,7 @@ impl Qp {
             self.in_reset = to_reset_at_last(hca, self.qpn)?;
         }
         destroy_qp(hca, self.qpn)?;
+        self.path = None;
         self.forget_work(request_cq, recv_cq);
         self.memory.returned();
         Ok(())

@@ -33,6 +33,7 @@ use dat_core::types::DtoStatus;
 use self::context::QpFacts;
 use crate::completion;
 use crate::cq::Cqe;
+use crate::gid::Use;
 use crate::ring::{Lent, RingMemory};
 use crate::srq::Returns;
 use crate::window::Window;
@@ -93,6 +94,14 @@ pub struct Qp {
     in_reset: bool,
     recv: RecvQueue,
     memory: Lent<RingMemory>,
+    /// While it runs.
+    path: Option<PathUse>,
+}
+
+/// What a queue pair that runs keeps: the address that it leaves from, and that its peer is in use.
+pub(crate) struct PathUse {
+    pub(crate) _source: Use,
+    pub(crate) _peer: Option<Arc<()>>,
 }
 
 static_assertions::const_assert_eq!(core::mem::offset_of!(Qp, recv) % 64, 0);

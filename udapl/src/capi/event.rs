@@ -206,7 +206,9 @@ fn subject(open: &Open, event: &AsyncEvent) -> DatHandle {
         AsyncEvent::EvdOverflow(evd) => open.subject(*evd),
         AsyncEvent::EpBroken(ep) | AsyncEvent::EpSoftHighWatermark(ep) => open.subject(*ep),
         AsyncEvent::SrqError(srq) | AsyncEvent::SrqLowWatermark(srq) => open.subject(*srq),
-        AsyncEvent::IaCatastrophic | AsyncEvent::ProviderInternalError => Some(open.ia_handle()),
+        AsyncEvent::IaCatastrophic | AsyncEvent::ProviderInternalError | AsyncEvent::Network(_) => {
+            Some(open.ia_handle())
+        }
     };
     known.unwrap_or(null_mut())
 }

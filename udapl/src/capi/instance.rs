@@ -165,7 +165,9 @@ impl Open {
             }
             AsyncEvent::SrqError(srq) => AsyncEvent::SrqError(self.elsewhere(srq)),
             AsyncEvent::SrqLowWatermark(srq) => AsyncEvent::SrqLowWatermark(self.elsewhere(srq)),
-            AsyncEvent::IaCatastrophic | AsyncEvent::ProviderInternalError => event,
+            AsyncEvent::IaCatastrophic
+            | AsyncEvent::ProviderInternalError
+            | AsyncEvent::Network(_) => event,
         }
     }
 

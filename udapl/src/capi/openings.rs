@@ -104,6 +104,8 @@ pub(super) fn open(device: &str, wanted: Wanted) -> DatResult<(&'static Adapter,
     // Before the first lock: in a child of fork its holder may be gone.
     guard()?;
     let mut options = OpenOptions::default();
+    // What DAT does not know is told to who asks for it (`events=all`).
+    options.ia.network_events = false;
     if let WantedEvd::New(qlen) = wanted.async_evd {
         options.ia.async_evd_min_qlen = qlen;
     }

@@ -611,6 +611,8 @@ impl Core {
             | AsyncEvent::SrqLowWatermark(_)
             | AsyncEvent::EpSoftHighWatermark(_)
             | AsyncEvent::ProviderInternalError => tracing::warn!(?event, "of an instance"),
+            // It was logged when it was heard; what it ends says so itself.
+            AsyncEvent::Network(_) => {}
         }
     }
 

@@ -2,10 +2,15 @@
 
 use std::net::IpAddr;
 
+use hw_sim::Fault;
+use mlx_prm::Opcode;
 use udapl::fabric::Fabric;
-use udapl::{Address, ConnectFlags, ConnectionEventKind as Kind, OpenOptions, Qos};
+use udapl::{
+    Address, AsyncEvent, ConnectFlags, ConnectionEventKind as Kind, EndCause, Event, NetworkEvent,
+    OpenOptions, Qos, ReturnType,
+};
 
-use crate::support::{A, B, CONN_QUAL, LONG, Pair, PairConfig};
+use crate::support::{A, B, CONN_QUAL, LONG, Pair, PairConfig, refused};
 
 /// An address of documentation (RFC 3849), on one link with the other side's.
 fn ipv6(side: usize) -> IpAddr {
@@ -65,4 +70,171 @@ fn an_address_that_nobody_answers_for_is_unreachable_within_seconds() {
     let waited = pair.fabric.sim.clock().now() - started;
     assert!(waited.as_secs() < 5, "{waited:?}");
     pair.assert_no_complaints();
+}
+
+/// What a side has heard of the network.
+fn heard(pair: &mut Pair, side: usize) -> Vec<NetworkEvent> {
+    let evd = pair.sides[side].ia.async_evd();
+    let mut all = Vec::new();
+    while let Ok(Some(event)) = pair.sides[side].ia.evd_dequeue(evd) {
+        let Event::Async(AsyncEvent::Network(event)) = event else {
+            panic!("{event:?}");
+        };
+        all.push(event);
+    }
+    all
+}
+
+fn cause(pair: &Pair, side: usize) -> Option<EndCause> {
+    let Pair { sides, .. } = pair;
+    sides[side]
+        .ia
+        .ep_end_cause(sides[side].ep)
+        .expect("an endpoint")
+}
+
+/// Connects A to an address of B's.
+fn establish(pair: &mut Pair, to: IpAddr) {
+    connect(pair, to);
+    let (cr, b) = (pair.request(B), pair.sides[B].ep);
+    let accepted = pair.sides[B].ia.cr_accept(cr, Some(b), b"");
+    accepted.expect("accepted");
+    pair.expect_connection(A, Kind::Established);
+    pair.expect_connection(B, Kind::Established);
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+fn within(text: &str, prefix: u8) -> Address {
+    Address {
+        prefix: Some(prefix),
+        ..ip(text).into()
+    }
+}
+
+#[test]
+fn an_address_that_is_added_is_found_and_connected_to_and_its_connections_end_when_it_is_removed() {
+    for (address, prefix) in [("10.0.0.77", 8), ("2001:db8::77", 64)] {
+        let mut pair = Pair::unconnected(&strangers());
+        let before = pair.sides[B].ia.addresses();
+        let added = pair.sides[B].ia.address_add(within(address, prefix));
+        added.expect("there is room");
+        assert_eq!(pair.sides[B].ia.addresses().len(), before.len() + 1);
+        establish(&mut pair, ip(address));
+        pair.expect_alive();
+        let removed = pair.sides[B].ia.address_remove(ip(address));
+        removed.expect("it is there");
+        pair.expect_end(B, Kind::Broken);
+        assert_eq!(cause(&pair, B), Some(EndCause::AddressRemoved));
+        pair.expect_end(A, Kind::Disconnected);
+        assert_eq!(cause(&pair, A), Some(EndCause::PeerDisconnected));
+        assert_eq!(
+            heard(&mut pair, B),
+            [
+                NetworkEvent::AddressAdded(ip(address)),
+                NetworkEvent::AddressRemoved(ip(address))
+            ]
+        );
+        assert_eq!(pair.sides[B].ia.addresses(), before);
+        let ep = pair.sides[A].ep;
+        pair.sides[A].ia.ep_reset(ep).expect("it is over");
+        pair.run_for(100);
+        connect(&mut pair, ip(address));
+        // Its MAC is still known; nobody answers there.
+        pair.cut();
+        pair.expect_end(A, Kind::Unreachable);
+        pair.assert_no_complaints();
+    }
+}
+
+/// Its place in the device's table is free again, and so it can be had as often as one likes.
+#[test]
+fn addresses_that_are_removed_make_room() {
+    let mut pair = Pair::unconnected(&strangers());
+    let room = pair.sides[A].ia.provider().hca().caps().limits().gids as usize;
+    let ia = &mut pair.sides[A].ia;
+    let have = ia.addresses().len();
+    let address = |n: usize| ip(&format!("10.0.{}.{}", 1 + n / 250, 1 + n % 250));
+    // The network's own bound.
+    let most = room.min(64) - have;
+    for n in 0..most {
+        let added = ia.address_add(address(n).into());
+        added.unwrap_or_else(|error| panic!("{n}: {error}"));
+    }
+    let full = ia.address_add(address(most).into());
+    assert!(full.is_err(), "the table is full");
+    assert_eq!(ia.addresses().len(), have + most, "nothing has changed");
+    for n in 0..3 * room {
+        ia.address_remove(address(n)).expect("it is there");
+        let added = ia.address_add(address(n + most).into());
+        added.unwrap_or_else(|error| panic!("{n}: {error}"));
+    }
+    pair.assert_no_complaints();
+}
+
+#[test]
+fn an_address_that_the_device_refuses_is_none() {
+    let mut pair = Pair::unconnected(&strangers());
+    let before = pair.sides[B].ia.addresses();
+    for opcode in [Opcode::SET_ROCE_ADDRESS, Opcode::MODIFY_NIC_VPORT_CONTEXT] {
+        pair.refuse_next(B, opcode);
+        let refusal = pair.sides[B].ia.address_add(within("2001:db8::77", 64));
+        refused(refusal, ReturnType::InsufficientResources);
+        assert_eq!(pair.sides[B].ia.addresses(), before, "{opcode:?}");
+    }
+    let added = pair.sides[B].ia.address_add(within("2001:db8::77", 64));
+    added.expect("it takes it now");
+    establish(&mut pair, ip("2001:db8::77"));
+    pair.assert_no_complaints();
+}
+
+/// RFC 5227, 2.4: both hear of it, and nobody loses an address that he has.
+#[test]
+fn an_address_that_both_have_is_told_on_both_sides() {
+    let mut pair = Pair::unconnected(&strangers());
+    let taken = Fabric::ipv4(A);
+    let added = pair.sides[B].ia.address_add(taken.into());
+    added.expect("nobody has said anything yet");
+    pair.run_for(3000);
+    for side in [A, B] {
+        let mac = udapl::fabric::mac(1 - side);
+        let told = heard(&mut pair, side);
+        let about = |event: &NetworkEvent| matches!(event, NetworkEvent::AddressDuplicate { address, mac: whose, .. } if (*address, *whose) == (taken, mac));
+        assert!(told.iter().any(about), "{side}: {told:?}");
+    }
+}
+
+/// IBTA: retry_count of the connection times the local ACK timeout, which is tens of milliseconds here.
+#[test]
+fn traffic_survives_a_link_that_flaps_and_a_connect_over_one_that_is_down_is_refused_at_once() {
+    let mut pair = Pair::unconnected(&strangers());
+    establish(&mut pair, Fabric::ipv4(B));
+    let function = pair.fabric.function(A);
+    pair.fabric.sim.inject(&function, &Fault::LinkDown);
+    pair.run_for(5);
+    let another = pair.another_ep(A);
+    let (none, started) = (ConnectFlags::empty(), pair.now());
+    let attempt = pair.sides[A].ia.ep_connect(
+        another,
+        Fabric::ipv4(B),
+        CONN_QUAL,
+        LONG,
+        b"",
+        Qos::BEST_EFFORT,
+        none,
+    );
+    refused(attempt, ReturnType::InvalidAddress);
+    assert_eq!(pair.now(), started, "at once");
+    let why = pair.sides[A].ia.last_device_error().unwrap_or_default();
+    assert!(why.contains("is down"), "{why}");
+    pair.fabric.sim.inject(&function, &Fault::LinkUp);
+    pair.expect_alive();
+    let flap = heard(&mut pair, A);
+    let up = NetworkEvent::PortUp {
+        megabits: Some(100_000),
+        mtu: Some(1500),
+    };
+    assert_eq!(flap, [NetworkEvent::PortDown, up]);
 }

@@ -13,6 +13,7 @@ use crate::event::{DtoCompletion, DtoDetail, Event};
 use crate::handle::{EpHandle, EpKey, EvdKey, SrqKey};
 use crate::ia::effect::Effect;
 use crate::ia::instance::Ia;
+use crate::object::ep::cause::EndCause;
 use crate::object::ep::state::{EpEvent, EpState};
 use crate::provider::{
     Completion, CompletionEntry, CompletionQueue, Entry, Provider, QueuePair, SharedReceiveQueue,
@@ -75,7 +76,10 @@ impl<P: Provider> Ia<P> {
             (DtoStatus::Success, _) => {}
             (_, EpState::Connected | EpState::DisconnectPending | EpState::CompletionPending) => {
                 if done.status != DtoStatus::ErrFlushed {
-                    tracing::info!(ep = ?key, status = done.status.name(), syndrome = ?done.detail.syndrome(), "a DTO failed; its connection is broken");
+                    let syndrome = done.detail.syndrome();
+                    tracing::info!(ep = ?key, status = done.status.name(), ?syndrome, "a DTO failed; its connection is broken");
+                    let status = done.status;
+                    ep.cause.get_or_insert(EndCause::Dto { status, syndrome });
                 }
                 self.effects.push_back(Effect::Failed(key));
             }

@@ -2,6 +2,7 @@
 //!
 //! Each is a method of [`Ia`](super::instance::Ia), since a call may concern any of its objects.
 
+mod address;
 pub(crate) mod arm;
 mod asynchronous;
 pub(crate) mod close;

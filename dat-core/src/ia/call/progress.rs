@@ -9,11 +9,12 @@
 use crate::adapter::Arrival;
 use crate::cm::{CmEvent, ConnId};
 use crate::error::{DatResult, ReturnType};
-use crate::event::{AsyncEvent, ConnectionEventKind};
+use crate::event::{AsyncEvent, ConnectionEventKind, NetworkEvent};
 use crate::handle::{EpHandle, EpKey, EvdKey, SrqKey, index_of};
 use crate::ia::instance::Ia;
 use crate::object::cr::{Cr, Peer};
 use crate::object::ep::DISCARD_OWNER;
+use crate::object::ep::cause::EndCause;
 use crate::object::ep::state::{EpEvent, EpState};
 use crate::provider::{Completion, Nanos, Provider, ProviderError, ProviderEvent, QueuePair};
 use crate::types::{CloseFlags, ConnQual};
@@ -223,6 +224,13 @@ impl<P: Provider> Ia<P> {
                 {
                     ep.private_data = private_data.into();
                 }
+                self.blame_for(
+                    conn,
+                    EndCause::Rejected {
+                        by_consumer,
+                        reason,
+                    },
+                );
                 let kind = if by_consumer {
                     ConnectionEventKind::PeerRejected
                 } else {
@@ -231,17 +239,23 @@ impl<P: Provider> Ia<P> {
                 self.attempt_ended(conn, kind);
             }
             CmEvent::Unreachable { .. } => {
-                self.attempt_ended(conn, ConnectionEventKind::Unreachable)
+                self.blame_for(conn, EndCause::Unreachable);
+                self.attempt_ended(conn, ConnectionEventKind::Unreachable);
             }
-            CmEvent::TimedOut { .. } => self.attempt_ended(conn, ConnectionEventKind::TimedOut),
+            CmEvent::TimedOut { .. } => {
+                self.blame_for(conn, EndCause::TimedOut);
+                self.attempt_ended(conn, ConnectionEventKind::TimedOut);
+            }
             CmEvent::AcceptFailed { .. } => {
-                self.attempt_ended(conn, ConnectionEventKind::AcceptCompletionError)
+                self.blame_for(conn, EndCause::AcceptFailed);
+                self.attempt_ended(conn, ConnectionEventKind::AcceptCompletionError);
             }
             CmEvent::Disconnected { .. } => {
                 let Some(key) = self.ep_of(conn) else { return };
                 // An error that is in the queues already came first.
                 self.drain_queues_of(key);
                 self.settle_effects();
+                self.blame(key, EndCause::PeerDisconnected);
                 self.enter_disconnected(
                     key,
                     EpEvent::ConnectionEnded,
@@ -286,6 +300,7 @@ impl<P: Provider> Ia<P> {
         let up = self.bring_up(key, &peer, receive_psn);
         if let Err(error) = up {
             self.note_device_error("bringing a queue pair up", &error);
+            self.blame(key, EndCause::NotBroughtUp);
             self.attempt_ended(conn, ConnectionEventKind::NonPeerRejected);
             return;
         }
@@ -310,6 +325,12 @@ impl<P: Provider> Ia<P> {
         }
     }
 
+    fn blame_for(&mut self, conn: ConnId, cause: EndCause) {
+        if let Some(key) = self.ep_of(conn) {
+            self.blame(key, cause);
+        }
+    }
+
     fn ep_of(&self, conn: ConnId) -> Option<EpKey> {
         self.conns.get(&conn).copied()
     }
@@ -328,6 +349,7 @@ impl<P: Provider> Ia<P> {
                 tracing::info!(ep = ?key, event, "the device stopped a queue pair");
                 self.drain_queues_of(key);
                 self.settle_effects();
+                self.blame(key, EndCause::QueuePair(event));
                 self.connection_failed(key);
             }
             ProviderEvent::SrqLastBuffer { owner } => {
@@ -353,13 +375,20 @@ impl<P: Provider> Ia<P> {
                     self.srq_failed(key);
                 }
             }
-            ProviderEvent::Port(up) => {
-                tracing::info!(up, "port");
-                if up {
+            ProviderEvent::Network(event) => {
+                if let NetworkEvent::PortUp { .. } = event {
                     self.port_ups += 1;
                     let (now, times) = (self.provider.now(), self.port_ups);
                     self.adapter.lock().port_came_up(now, times);
                 }
+                self.network_event(event);
+            }
+            ProviderEvent::AddressRemoved {
+                source_gid_index,
+                address,
+            } => {
+                self.network_event(NetworkEvent::AddressRemoved(address));
+                self.address_is_gone(source_gid_index);
             }
             ProviderEvent::Unreachable { gid } => {
                 let now = self.provider.now();
@@ -383,6 +412,7 @@ impl<P: Provider> Ia<P> {
     fn queue_lost(&mut self, owner: u32) {
         if owner & DISCARD_OWNER != 0 {
             if let Some(key) = self.ep_owner(owner & !DISCARD_OWNER) {
+                self.blame(key, EndCause::CompletionQueue);
                 self.connection_failed(key);
             }
             return;
@@ -393,6 +423,7 @@ impl<P: Provider> Ia<P> {
         tracing::error!(evd = ?self.evd_handle(evd), "the completion queue of an EVD overran");
         self.push_async(AsyncEvent::EvdOverflow(self.evd_handle(evd)));
         for key in self.eps_of(evd) {
+            self.blame(key, EndCause::CompletionQueue);
             self.connection_failed(key);
         }
     }
@@ -424,6 +455,7 @@ impl<P: Provider> Ia<P> {
         }
         let all: Vec<EpKey> = self.eps.keys().collect();
         for key in all {
+            self.blame(key, EndCause::AdapterDead);
             self.connection_failed(key);
         }
         self.flush_in_software();
@@ -440,6 +472,7 @@ impl<P: Provider> Ia<P> {
         self.push_async(AsyncEvent::IaCatastrophic);
         let all: Vec<EpKey> = self.eps.keys().collect();
         for key in all {
+            self.blame(key, EndCause::AdapterWanted);
             let ep = EpHandle { key, ia: self.id };
             // An endpoint without a connection has nothing to end, which is an error of another type.
             self.insist("disconnecting", |ia| {

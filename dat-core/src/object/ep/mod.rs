@@ -11,6 +11,7 @@
 //! | DISCONNECTED | ERR: the device flushes what is there and what still comes |
 
 pub mod attr;
+pub mod cause;
 pub mod evds;
 pub(crate) mod extension;
 pub(crate) mod installed;
@@ -26,6 +27,7 @@ use crate::provider::{MAX_SEGMENT, Path, Provider};
 use crate::slots::{Name, Resident};
 use crate::types::CompletionFlags;
 use attr::EpAttr;
+use cause::EndCause;
 use installed::Installed;
 use state::{EpEvent, EpState, Lifecycle, Now};
 use std::collections::VecDeque;
@@ -101,6 +103,10 @@ pub(crate) struct Ep<P: Provider> {
     pub(crate) local_port_qual: u64,
     /// Active side: the path, the PSN and the MTU we asked with.
     pub(crate) outgoing: Option<(Path, u32, u8)>,
+    /// The path of the connection, or of the attempt.
+    pub(crate) path: Option<Path>,
+    /// Why the last connection ended, or why the one that is there is about to.
+    pub(crate) cause: Option<EndCause>,
     /// What the peer gave with its accept, or its rejection.
     pub(crate) private_data: Box<[u8]>,
     /// A request of our own is in the queue, behind the consumer's last, to learn when it is done.
@@ -207,6 +213,8 @@ impl<P: Provider> Ep<P> {
             remote: None,
             local_port_qual: 0,
             outgoing: None,
+            path: None,
+            cause: None,
             private_data: Box::default(),
             marker: false,
             posted_after_marker: 0,

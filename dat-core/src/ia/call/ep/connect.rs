@@ -21,6 +21,7 @@ use crate::ia::effect::Effect;
 use crate::ia::instance::Ia;
 use crate::object::cr::Peer;
 use crate::object::ep::Remote;
+use crate::object::ep::cause::EndCause;
 use crate::object::ep::state::{EpEvent, EpState};
 use crate::object::service_point::service_id;
 use crate::provider::{
@@ -206,6 +207,7 @@ impl<P: Provider> Ia<P> {
         });
         target.local_port_qual = local_port.map_or(0, u64::from);
         target.outgoing = Some((path, psn, mtu));
+        target.path = Some(path);
         self.transmit();
         Ok(())
     }
@@ -291,6 +293,8 @@ impl<P: Provider> Ia<P> {
         target.remote = None;
         target.local_port_qual = 0;
         target.private_data = Box::default();
+        target.path = None;
+        target.cause = None;
         Ok(())
     }
 
@@ -406,6 +410,9 @@ impl<P: Provider> Ia<P> {
         if ep.hot.state.next(event) != Some(EpState::Disconnected) {
             return;
         }
+        if kind == ConnectionEventKind::Disconnected {
+            self.blame(key, EndCause::Disconnected);
+        }
         self.drain_over(key);
         self.move_to(key, event);
         self.let_go(key);
@@ -465,6 +472,13 @@ impl<P: Provider> Ia<P> {
         }
     }
 
+    /// Why a connection is about to end, or an attempt. What was said first is why.
+    pub(in crate::ia) fn blame(&mut self, key: EpKey, cause: EndCause) {
+        if let Some(ep) = self.eps.get_mut(key) {
+            ep.cause.get_or_insert(cause);
+        }
+    }
+
     /// The handshake is done.
     pub(in crate::ia) fn established(&mut self, key: EpKey) {
         if self.move_to(key, EpEvent::Established) {
@@ -489,6 +503,7 @@ impl<P: Provider> Ia<P> {
         let Some(qp) = ep.qp.get_mut() else {
             return Ok(());
         };
+        ep.path = Some(peer.path);
         let transport = self.config.transport;
         self.provider.ready_to_receive(
             qp,

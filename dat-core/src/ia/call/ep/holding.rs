@@ -15,6 +15,7 @@ use crate::event::AsyncEvent;
 use crate::handle::{EpHandle, EpKey};
 use crate::ia::instance::Ia;
 use crate::object::ep::Watermarks;
+use crate::object::ep::cause::EndCause;
 use crate::object::ep::state::EpState;
 use crate::provider::{Provider, QueuePair};
 
@@ -103,6 +104,7 @@ impl<P: Provider> Ia<P> {
             self.push_async(AsyncEvent::EpSoftHighWatermark(ep));
         }
         if breaks {
+            self.blame(key, EndCause::HardHighWatermark);
             self.connection_failed(key);
         }
     }

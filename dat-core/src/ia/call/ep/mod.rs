@@ -19,6 +19,7 @@ use crate::error::{DatError, DatResult, Subtype};
 use crate::handle::{EpHandle, EpKey, EvdHandle, EvdKey, PzHandle, SrqHandle, SrqKey, index_of};
 use crate::ia::instance::Ia;
 use crate::object::ep::attr::EpAttr;
+use crate::object::ep::cause::EndCause;
 use crate::object::ep::evds::EpEvds;
 use crate::object::ep::state::{EpEvent, EpState};
 use crate::object::ep::{DISCARD_OWNER, Ep, MAX_OWNER, Remote, Setup, feeders_of, streams_of};
@@ -448,6 +449,16 @@ impl<P: Provider> Ia<P> {
     /// DAT_INVALID_HANDLE|EP.
     pub fn ep_private_data(&self, ep: EpHandle) -> DatResult<&[u8]> {
         Ok(&self.ep(ep)?.private_data)
+    }
+
+    /// Why the last connection of an endpoint, or the last attempt at one, ended. `None` if none has since the endpoint was made or
+    /// [reset](Ia::ep_reset).
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|EP.
+    pub fn ep_end_cause(&self, ep: EpHandle) -> DatResult<Option<EndCause>> {
+        let ep = self.ep(ep)?;
+        Ok(ep.cause.filter(|_| ep.hot.state == EpState::Disconnected))
     }
 
     /// Ends an endpoint, and its connection or attempt with it. No event follows; completions not

@@ -1,0 +1,103 @@
+//! The adapter's addresses, while it is open, and what is heard of the network.
+
+use std::net::IpAddr;
+
+use crate::address::Address;
+use crate::error::{DatError, DatResult, ReturnType, Subtype};
+use crate::event::{AsyncEvent, NetworkEvent};
+use crate::handle::EpKey;
+use crate::ia::instance::Ia;
+use crate::object::ep::cause::EndCause;
+use crate::provider::{Path, Provider, ProviderError};
+
+impl<P: Provider> Ia<P> {
+    /// The adapter's addresses.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<Address> {
+        self.provider.addresses()
+    }
+
+    /// The adapter has one more address: connections leave from it and arrive at it from now on, in all its instances. Each hears of it
+    /// ([`NetworkEvent::AddressAdded`]).
+    ///
+    /// Page: none of DAT 1.2.
+    ///
+    /// # Errors
+    /// DAT_INVALID_ADDRESS|MALFORMED: what is none, or breaks a rule of [`Address`]; |UNSUPPORTED: it is there already.
+    /// DAT_INSUFFICIENT_RESOURCES: the table of addresses is full. DAT_INTERNAL_ERROR: the device refused. Nothing has changed.
+    pub fn address_add(&mut self, address: Address) -> DatResult<()> {
+        self.alive()?;
+        let address = address.to_canonical();
+        let malformed =
+            |why| DatError::new(ReturnType::InvalidAddress, Subtype::AddressMalformed).because(why);
+        let ip = address.address;
+        let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
+        if ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() || broadcast {
+            return Err(malformed("no address of one node"));
+        }
+        address.check().map_err(malformed)?;
+        let added = self.provider.add_address(&address);
+        added.map_err(|error| self.address_refused("address_add", error))
+    }
+
+    /// The adapter has one address less. No connection leaves from it or arrives at it any more; those that did end as
+    /// [`EndCause::AddressRemoved`], and their peers are told. Each instance hears of it ([`NetworkEvent::AddressRemoved`]).
+    ///
+    /// Page: none of DAT 1.2.
+    ///
+    /// # Errors
+    /// DAT_INVALID_ADDRESS|UNSUPPORTED: it is none of the adapter's, or the link-local one made of its MAC, which stays. Nothing has
+    /// changed.
+    pub fn address_remove(&mut self, address: IpAddr) -> DatResult<()> {
+        self.alive()?;
+        let removed = self.provider.remove_address(address.to_canonical());
+        removed.map_err(|error| self.address_refused("address_remove", error))?;
+        self.progress();
+        Ok(())
+    }
+
+    fn address_refused(&mut self, what: &'static str, error: ProviderError) -> DatError {
+        match error {
+            ProviderError::Unsupported(why) => {
+                self.health.note(format!("{what}: {why}"));
+                DatError::new(ReturnType::InvalidAddress, Subtype::AddressUnsupported)
+                    .because("see last_device_error")
+            }
+            ProviderError::Limit { .. } => {
+                self.note_device_error(what, &error);
+                DatError::resources(Subtype::None)
+                    .because("the table of addresses is full; see last_device_error")
+            }
+            ProviderError::Resources(_)
+            | ProviderError::Unreachable(_)
+            | ProviderError::Device(_)
+            | ProviderError::Dead(_) => self.device_refused(what, error, Subtype::None),
+        }
+    }
+
+    /// Connections and attempts that leave from an address of ours end.
+    pub(in crate::ia) fn address_is_gone(&mut self, source_gid_index: u8) {
+        let leaves_from_it = |path: &Path| path.source_gid_index == source_gid_index;
+        let concerned: Vec<EpKey> = self
+            .eps
+            .iter()
+            .filter(|(_, ep)| ep.path.as_ref().is_some_and(leaves_from_it))
+            .map(|(key, _)| key)
+            .collect();
+        for key in concerned {
+            self.drain_queues_of(key);
+            self.settle_effects();
+            self.blame(key, EndCause::AddressRemoved);
+            self.connection_failed(key);
+        }
+    }
+
+    /// Says what happened on the network, if errors still find room behind it.
+    pub(in crate::ia) fn network_event(&mut self, event: NetworkEvent) {
+        tracing::info!(%event, "network");
+        let evd = &self.evds[self.async_evd];
+        if self.config.network_events && evd.len() < evd.qlen / 2 {
+            self.push_async(AsyncEvent::Network(event));
+        }
+    }
+}

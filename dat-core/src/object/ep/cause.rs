@@ -1,0 +1,92 @@
+//! Why a connection ended.
+
+use core::fmt;
+
+use crate::types::DtoStatus;
+
+/// Why a connection, or an attempt at one, ended: what its connection event's number leaves open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EndCause {
+    /// This side has disconnected, or given the attempt up.
+    Disconnected,
+    /// The peer has disconnected.
+    PeerDisconnected,
+    /// The request was turned down.
+    Rejected {
+        /// By the peer's program; otherwise by the connection manager there.
+        by_consumer: bool,
+        /// The reason of the reject (IBTA volume 1, "REJ Reason Codes").
+        reason: u16,
+    },
+    /// Nobody answers there.
+    Unreachable,
+    /// The time of the connect ran out.
+    TimedOut,
+    /// The request was accepted here, and then the connection did not come about.
+    AcceptFailed,
+    /// The device refused to bring the queue pair up.
+    NotBroughtUp,
+    /// A request failed.
+    Dto {
+        /// Its status.
+        status: DtoStatus,
+        /// Syndrome and vendor syndrome of the device.
+        syndrome: (u8, u8),
+    },
+    /// The device has stopped the queue pair, with an event of this type (PRM "Event Types").
+    QueuePair(u8),
+    /// A completion queue has lost an entry.
+    CompletionQueue,
+    /// The endpoint held more receive buffers than its hard high watermark.
+    HardHighWatermark,
+    /// The address that it left from is none of the adapter's any more.
+    AddressRemoved,
+    /// The adapter is dead.
+    AdapterDead,
+    /// The adapter is wanted back.
+    AdapterWanted,
+}
+
+impl fmt::Display for EndCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Disconnected => f.write_str("this side has disconnected"),
+            Self::PeerDisconnected => f.write_str("the peer has disconnected"),
+            Self::Rejected {
+                by_consumer: true, ..
+            } => f.write_str("the peer's program has rejected the request"),
+            Self::Rejected { reason, .. } => write!(
+                f,
+                "the peer's connection manager has rejected the request, with reason {reason}"
+            ),
+            Self::Unreachable => f.write_str("nobody answers there"),
+            Self::TimedOut => f.write_str("the time of the connect ran out"),
+            Self::AcceptFailed => {
+                f.write_str("the peer did not complete the connection that was accepted")
+            }
+            Self::NotBroughtUp => f.write_str("the device refused to bring the queue pair up"),
+            Self::Dto {
+                status,
+                syndrome: (syndrome, vendor),
+            } => write!(
+                f,
+                "a request failed: {}, syndrome {syndrome:#04x}, vendor syndrome {vendor:#04x}",
+                status.name()
+            ),
+            Self::QueuePair(event) => write!(
+                f,
+                "the device has stopped the queue pair, with event type {event:#04x}"
+            ),
+            Self::CompletionQueue => f.write_str("a completion queue has lost an entry"),
+            Self::HardHighWatermark => {
+                f.write_str("more receive buffers were held than the hard high watermark allows")
+            }
+            Self::AddressRemoved => {
+                f.write_str("the address that it left from is none of the adapter's any more")
+            }
+            Self::AdapterDead => f.write_str("the adapter is dead"),
+            Self::AdapterWanted => f.write_str("the adapter is wanted back"),
+        }
+    }
+}

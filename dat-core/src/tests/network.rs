@@ -1,0 +1,188 @@
+//! What happens to the port, to addresses and to neighbours: who hears of it, and what ends.
+
+use super::*;
+use crate::address::Address;
+use crate::event::NetworkEvent;
+use crate::object::ep::cause::EndCause;
+use crate::provider::ProviderEvent;
+use std::net::IpAddr;
+
+use ConnectionEventKind as Kind;
+
+const UP: NetworkEvent = NetworkEvent::PortUp {
+    megabits: Some(100_000),
+    mtu: Some(1500),
+};
+
+fn heard(side: &mut Side) -> Vec<NetworkEvent> {
+    let evd = side.ia.async_evd();
+    let network = |event| {
+        let Event::Async(AsyncEvent::Network(event)) = event else {
+            panic!("{event:?}");
+        };
+        event
+    };
+    side.events(evd).into_iter().map(network).collect()
+}
+
+fn cause(side: &Side) -> Option<EndCause> {
+    side.ia.ep_end_cause(side.ep).expect("an endpoint")
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+#[test]
+fn a_connection_whose_address_is_removed_is_broken_and_says_why_and_its_peer_hears_of_it() {
+    let (net, mut a, mut b) = connected();
+    assert_eq!(cause(&a), None, "nothing has ended");
+    let address = ip("2001:db8::1");
+    let removed = |source_gid_index| ProviderEvent::AddressRemoved {
+        source_gid_index,
+        address,
+    };
+    net.report(0, removed(7));
+    settle(&mut a, &mut b);
+    assert_eq!(a.state(), EpState::Connected, "it leaves from another one");
+    net.report(0, removed(0));
+    settle(&mut a, &mut b);
+    assert_eq!(a.connection_events(), [Kind::Broken]);
+    assert_eq!(cause(&a), Some(EndCause::AddressRemoved));
+    assert_eq!(heard(&mut a), [NetworkEvent::AddressRemoved(address); 2]);
+    assert_eq!(b.connection_events(), [Kind::Disconnected]);
+    assert_eq!(cause(&b), Some(EndCause::PeerDisconnected));
+    a.ia.ep_reset(a.ep).expect("it is over");
+    assert_eq!(cause(&a), None, "it begins again");
+}
+
+#[test]
+fn what_happens_on_the_network_leaves_half_of_the_asynchronous_evd_to_errors() {
+    let net = Net::default();
+    let mut a = Side::new(&net, |_| {});
+    let room = a.ia.evd_query(a.ia.async_evd()).expect("an EVD").qlen as usize;
+    for _ in 0..2 * room {
+        net.report(0, ProviderEvent::Network(UP));
+    }
+    a.ia.progress();
+    net.kill(0);
+    a.ia.progress();
+    let evd = a.ia.async_evd();
+    let events = a.events(evd);
+    assert_eq!(events.len(), room / 2 + 1);
+    assert_eq!(events[0], Event::Async(AsyncEvent::Network(UP)));
+    assert_eq!(events[room / 2], Event::Async(AsyncEvent::IaCatastrophic));
+}
+
+#[test]
+fn who_does_not_want_to_hear_of_the_network_does_not() {
+    let net = Net::default();
+    let config = IaConfig {
+        network_events: false,
+        ..IaConfig::default()
+    };
+    let mut a = Side::with(&net, config, |_| {});
+    net.report(0, ProviderEvent::Network(NetworkEvent::PortDown));
+    a.ia.progress();
+    assert_eq!(heard(&mut a), []);
+}
+
+#[test]
+fn addresses_come_and_go_and_refusals_change_nothing() {
+    let net = Net::default();
+    let mut a = Side::new(&net, |_| {});
+    let first = a.ia.addresses();
+    let refused = |subtype| Err(DatError::new(ReturnType::InvalidAddress, subtype));
+    let address = ip("192.0.2.7");
+    for malformed in [
+        "0.0.0.0",
+        "255.255.255.255",
+        "224.0.0.1",
+        "127.0.0.1",
+        "ff02::1",
+        "::",
+    ] {
+        let answer = a.ia.address_add(ip(malformed).into());
+        assert_eq!(answer, refused(Subtype::AddressMalformed), "{malformed}");
+    }
+    let too_long = Address {
+        prefix: Some(33),
+        ..address.into()
+    };
+    let answer = a.ia.address_add(too_long);
+    assert_eq!(answer, refused(Subtype::AddressMalformed));
+    assert_eq!(a.ia.addresses(), first);
+    // An IPv4 address is one, however it is written.
+    a.ia.address_add(ip("::ffff:192.0.2.7").into())
+        .expect("room");
+    assert_eq!(a.ia.addresses()[1..], [address.into()]);
+    let answer = a.ia.address_add(address.into());
+    assert_eq!(answer, refused(Subtype::AddressUnsupported), "it is there");
+    a.ia.address_remove(address).expect("it is there");
+    assert_eq!(
+        heard(&mut a),
+        [
+            NetworkEvent::AddressAdded(address),
+            NetworkEvent::AddressRemoved(address)
+        ]
+    );
+    let answer = a.ia.address_remove(address);
+    assert_eq!(answer, refused(Subtype::AddressUnsupported), "it is not");
+    assert_eq!(a.ia.addresses(), first);
+}
+
+#[test]
+fn each_end_has_its_cause() {
+    let (_, mut a, mut b) = connected();
+    a.ia.ep_disconnect(a.ep, CloseFlags::Graceful)
+        .expect("ends");
+    settle(&mut a, &mut b);
+    assert_eq!(cause(&a), Some(EndCause::Disconnected));
+    assert_eq!(cause(&b), Some(EndCause::PeerDisconnected));
+
+    let (net, mut a, _b) = connected();
+    let qpn = a.qpn();
+    net.fail_next(qpn, DtoStatus::ErrRemoteAccess);
+    a.send(1, NO_FLAGS).expect("posts");
+    assert_eq!(a.completions(a.request), [(1, DtoStatus::ErrRemoteAccess)]);
+    let failed = matches!(
+        cause(&a),
+        Some(EndCause::Dto {
+            status: DtoStatus::ErrRemoteAccess,
+            ..
+        })
+    );
+    assert!(failed, "{:?}", cause(&a));
+
+    let (net, mut a, mut b) = connected();
+    net.kill(0);
+    settle(&mut a, &mut b);
+    assert_eq!(cause(&a), Some(EndCause::AdapterDead));
+
+    let (net, mut a, mut b) = connected();
+    net.report(0, ProviderEvent::DeviceRequested);
+    settle(&mut a, &mut b);
+    assert_eq!(cause(&a), Some(EndCause::AdapterWanted));
+}
+
+/// Numbers of ours are not those of DAT: it has 0x08001 to 0x08006 here, and DAT 2.0 0x08101 and 0x08102.
+#[test]
+fn numbers_of_network_events_are_nobody_elses() {
+    let address = ip("192.0.2.7");
+    let mac = [2, 0, 0, 0, 0, 1];
+    let events = [
+        NetworkEvent::PortDown,
+        UP,
+        NetworkEvent::AddressAdded(address),
+        NetworkEvent::AddressRemoved(address),
+        NetworkEvent::AddressDuplicate {
+            address,
+            mac,
+            lost: true,
+        },
+        NetworkEvent::NeighbourMoved { address, mac },
+        NetworkEvent::NeighbourLost(address),
+    ];
+    let numbers = events.map(|event| Event::Async(AsyncEvent::Network(event)).number());
+    assert_eq!(numbers.to_vec(), (0x8020..0x8027).collect::<Vec<u32>>());
+}
