@@ -144,6 +144,14 @@ impl<'a> Exchange<'a> {
             .map_or_else(|| opcode_of(self.input), |ticket| ticket.opcode())
     }
 
+    /// Its owner waits no longer.
+    pub(crate) fn leave(&mut self, control: &mut Control) {
+        if let Some(ticket) = self.ticket.take() {
+            let now = control.now();
+            control.queue.abandon(ticket, now);
+        }
+    }
+
     /// How long its owner may sleep when nothing goes on.
     pub(crate) const fn until(&self) -> Instant {
         self.limit
@@ -350,7 +358,8 @@ impl Control {
         ticket: Ticket,
         out_bytes: usize,
     ) -> Option<Result<Vec<u8>, CmdError>> {
-        if let Some(answer) = self.queue.take(ticket) {
+        let now = self.now();
+        if let Some(answer) = self.queue.take(ticket, now) {
             self.slot_is_free();
             if answer.is_ok() {
                 self.objects.count(ticket.opcode());
@@ -359,7 +368,7 @@ impl Control {
         }
         let cause = self.health.dead()?;
         let opcode = ticket.opcode();
-        self.queue.abandon(ticket, self.now());
+        self.queue.abandon(ticket, now);
         Some(
             self.unwind(opcode, out_bytes)
                 .ok_or(CmdError::Dead { opcode, cause }),
@@ -488,7 +497,8 @@ impl Control {
     fn settle_doubt(&mut self) {
         let Some(doubt) = &self.doubt else { return };
         let (ticket, until) = (doubt.ticket, doubt.until);
-        if ticket.is_some_and(|ticket| self.queue.take(ticket).is_some()) {
+        let now = self.now();
+        if ticket.is_some_and(|ticket| self.queue.take(ticket, now).is_some()) {
             self.slot_is_free();
             self.doubt = None;
             self.health.answered();
@@ -793,7 +803,7 @@ pub(crate) fn message<C: Command>(input: &C, tail: &[u8]) -> Vec<u8> {
 }
 
 /// The first two bytes of a message.
-fn opcode_of(input: &[u8]) -> Opcode {
+pub(crate) fn opcode_of(input: &[u8]) -> Opcode {
     Opcode(
         input
             .iter()

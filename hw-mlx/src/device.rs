@@ -7,6 +7,7 @@
 //! before [`Hca::close`]. The last instance takes the function down. If it is merely dropped, bus mastering goes off first, so
 //! that its memory can be freed; the next open resets the function.
 
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
@@ -19,15 +20,18 @@ use thiserror::Error;
 
 use crate::bringup::{self, BringupReport, port_number};
 use crate::caps::Caps;
-use crate::cmd::{SlotClass, Ticket};
+use crate::cmd::{CommandTally, SlotClass, Ticket};
 use crate::control::{Commands, Control, Exchange, message, typed};
+use crate::counters::{self, DeviceCounters};
 use crate::error::{CmdError, DeadCause, MlxError};
 use crate::event::AsyncEvent;
 use crate::gid::{self, GidEntry, Use};
+use crate::instance::visitor::Visitor;
 use crate::instance::{self, Listener, Own, Shared};
+use crate::pages::PageCounts;
 use crate::teardown;
 use crate::vport::{self, VportState};
-use mlx_prm::{Command, Cqn, Eqn, QueryQCounterIn, QueryQCounterOut, UarIndex, UarPage};
+use mlx_prm::{Command, Cqn, Eqn, Opcode, QueryQCounterOut, UarIndex, UarPage};
 
 /// How to open a function. Start from [`HcaConfig::new`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -222,6 +226,32 @@ impl Opened {
             hca.own.take(parts);
         }
         Ok(Some(hca))
+    }
+
+    /// What the function counts, for a thread that has no instance of it. `None`: it is closed.
+    ///
+    /// # Errors
+    /// [`CmdError`]: the device does not answer.
+    pub fn counters(&self) -> Result<Option<DeviceCounters>, CmdError> {
+        let Some(mut visitor) = Visitor::of(&self.0) else {
+            return Ok(None);
+        };
+        let (caps, set) = (visitor.caps.clone(), visitor.counter_set);
+        let counters = counters::read(&mut visitor, &caps, set);
+        // Of a function that was closed meanwhile no answer is to be had.
+        if self.0.strong_count() == 0 {
+            return Ok(None);
+        }
+        counters.map(Some)
+    }
+
+    /// What came of commands since the function was opened, by kind, and the pages that its firmware has been given and has returned.
+    /// `None`: it is closed.
+    #[must_use]
+    pub fn commands(&self) -> Option<(BTreeMap<Opcode, CommandTally>, PageCounts)> {
+        let shared = self.0.upgrade()?;
+        let control = shared.lock();
+        Some((control.queue.tallies().clone(), control.pages.counts()))
     }
 }
 
@@ -682,9 +712,21 @@ impl Hca {
         let Some(set) = self.shared.counter_set else {
             return Ok(None);
         };
-        let mut input = QueryQCounterIn::new();
-        input.set_counter_set_id(set);
-        self.exec(&input).map(Some)
+        counters::query_set(self, set).map(Some)
+    }
+
+    /// What the device counts ([`DeviceCounters`]).
+    ///
+    /// # Errors
+    /// [`CmdError`]: it does not answer.
+    pub fn counters(&mut self) -> Result<DeviceCounters, CmdError> {
+        let shared = Arc::clone(&self.shared);
+        counters::read(self, &shared.found.caps, shared.counter_set)
+    }
+
+    /// What came of commands since the function was opened, by kind.
+    pub fn command_tallies(&self) -> BTreeMap<Opcode, CommandTally> {
+        self.shared.lock().queue.tallies().clone()
     }
 
     /// Our MAC.
@@ -765,7 +807,7 @@ impl Hca {
     }
 
     /// Pages given and returned so far.
-    pub fn page_counts(&self) -> crate::pages::PageCounts {
+    pub fn page_counts(&self) -> PageCounts {
         self.shared.lock().pages.counts()
     }
 

@@ -16,6 +16,7 @@
 mod listeners;
 #[cfg(test)]
 mod models;
+pub(crate) mod visitor;
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -17,6 +17,7 @@
 //! | [`device`] | [`Hca`]: the opened function |
 //! | [`cq`], [`qp`], [`srq`], [`wqe`], [`uar`] | the queues, their entries, their doorbells |
 //! | [`mkey`], [`window`] | memory keys, memory windows |
+//! | [`counters`] | what the device counts |
 //! | [`gsi`] | management datagrams through QP1 |
 //! | [`completion`] | what the device's error codes mean |
 //! | `random` | names and numbers drawn from a seed |
@@ -37,6 +38,7 @@ pub mod caps;
 pub mod cmd;
 pub mod completion;
 mod control;
+pub mod counters;
 pub mod cq;
 pub mod device;
 mod eq;
@@ -63,6 +65,7 @@ pub mod vport;
 pub mod window;
 pub mod wqe;
 
+pub use counters::{DeviceCounters, PortCounters, PriorityTraffic, QueueCounters, VportCounters};
 pub use dat_core::address::{Address, Vlan};
 pub use device::{CloseError, CloseReport, Hca, HcaConfig, Opened, Pending};
 pub use error::{CmdError, DeadCause, MissingCapability, MlxError, NotKept};

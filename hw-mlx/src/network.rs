@@ -257,6 +257,11 @@ impl Network {
         self.ethernet.hear(hca, &groups)
     }
 
+    /// What frames of the protocols have come to.
+    pub(crate) fn counters(&self) -> neighbour::Counters {
+        self.neighbours.counters()
+    }
+
     /// Number of the completion queue by whose events frames come.
     pub(crate) fn cqn(&self) -> u32 {
         self.ethernet.cqn()

@@ -317,7 +317,7 @@ impl Pages {
         loop {
             if let Some((running, function, since)) = self.running.take() {
                 let ticket = running.ticket();
-                let answer = match queue.take(ticket) {
+                let answer = match queue.take(ticket, now) {
                     Some(answer) => answer,
                     None if now >= since + timeout => match queue.abandon(ticket, now) {
                         Some((opcode, op_mod, waited_ms)) => Err(CmdError::TimedOut {

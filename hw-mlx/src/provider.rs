@@ -15,6 +15,7 @@
 //! Random numbers (identifiers, first PSNs, variants of keys) come from a cipher: deterministic worlds give its
 //! seed in [`HcaConfig`], others take the system's randomness.
 
+mod counts;
 mod datagrams;
 mod errors;
 mod limits;
@@ -34,6 +35,8 @@ use dat_core::types::MemPrivFlags;
 use dat_core::{Descriptor, NetworkEvent, Waker};
 use driver::{DmaArena, DmaMemory, Function, Instant};
 
+use self::counts::Registered;
+pub use self::counts::{NetworkCounters, ProviderCounters};
 use self::limits::limits;
 use self::reach::Down;
 use crate::cq::{ArmSequence, Cq};
@@ -104,6 +107,9 @@ struct Common {
     seed: Option<u64>,
     /// Instances made so far.
     made: AtomicU32,
+    registered: Registered,
+    /// Held by who asks for counters as long as he has this, and by who lets go of it: the last to do so is one who closes.
+    asked: Arc<Mutex<()>>,
 }
 
 impl Common {
@@ -124,6 +130,7 @@ impl Common {
 pub struct OpenedProvider {
     function: Opened,
     common: Weak<Common>,
+    asked: Arc<Mutex<()>>,
 }
 
 impl OpenedProvider {
@@ -191,6 +198,8 @@ impl MlxProvider {
             network: network.map(Mutex::new),
             seed,
             made: AtomicU32::new(0),
+            registered: Registered::default(),
+            asked: Arc::default(),
         };
         Self::of(hca, Arc::new(common))
     }
@@ -201,6 +210,7 @@ impl MlxProvider {
         OpenedProvider {
             function: self.hca.opened(),
             common: Arc::downgrade(&self.common),
+            asked: Arc::clone(&self.common.asked),
         }
     }
 
@@ -248,12 +258,16 @@ impl MlxProvider {
         let Self {
             mut hca, common, ..
         } = self;
+        let asked = Arc::clone(&common.asked);
+        let alone = asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = Arc::into_inner(common);
+        drop(alone);
         if let Some(Common {
             gsi,
             gsi_pd,
             network,
             ..
-        }) = Arc::into_inner(common)
+        }) = last
         {
             if let Some(network) = network {
                 let network = network.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -558,6 +572,7 @@ impl Provider for MlxProvider {
                 return Err(error.into());
             }
         };
+        self.common.registered.add(bytes);
         let remote = access.intersects(
             MemPrivFlags::REMOTE_READ | MemPrivFlags::REMOTE_WRITE | MemPrivFlags::REMOTE_ATOMIC,
         );
@@ -577,6 +592,8 @@ impl Provider for MlxProvider {
         if !region.memory.is_returned() {
             mkey::destroy(&mut self.hca, region.index)?;
             region.memory.returned();
+            let bytes = region.memory().len() as u64;
+            self.common.registered.remove(bytes);
         }
         Ok(())
     }

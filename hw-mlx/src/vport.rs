@@ -33,10 +33,10 @@ use mlx_prm::{
 pub(crate) use paos::{switch_off, switch_on};
 pub(crate) use speed::megabits;
 
-const LOCAL_PORT: u32 = 1;
+pub(crate) const LOCAL_PORT: u32 = 1;
 /// ACCESS_REG op_mod.
 const WRITE: u32 = 0;
-const READ: u32 = 1;
+pub(crate) const READ: u32 = 1;
 /// What of a frame the MTU of the hardware counts and that of IP does not: Ethernet header, VLAN tag, check
 /// sequence (Linux `MLX5E_ETH_HARD_MTU`).
 pub const FRAME_BYTES: u32 = 22;
@@ -244,7 +244,7 @@ pub(crate) fn link_is_up(control: &mut impl Commands) -> Result<bool, CmdError> 
 }
 
 /// Reads or writes a register of the port; `None` if the function may not (a virtual one).
-fn access<R: Layout>(
+pub(crate) fn access<R: Layout>(
     control: &mut impl Commands,
     register: RegisterId,
     op_mod: u32,

@@ -1,5 +1,5 @@
 //! Groups of port counters, as register PPCNT's `counter_set` (PRM "Ports Performance Counters"): those that
-//! count frames and bytes. Counters for errors, pauses and sizes that are not named count nothing here.
+//! drivers make a network device's statistics of.
 
 use layout::codes;
 use layout::layout;
@@ -24,20 +24,36 @@ layout! {
     pub struct Ieee8023Counters(0xf8) {
         a_frames_transmitted_ok: 0x00 u64,
         a_frames_received_ok: 0x08 u64,
+        a_frame_check_sequence_errors: 0x10 u64,
+        a_alignment_errors: 0x18 u64,
         a_octets_transmitted_ok: 0x20 u64,
         a_octets_received_ok: 0x28 u64,
         a_multicast_frames_xmitted_ok: 0x30 u64,
         a_broadcast_frames_xmitted_ok: 0x38 u64,
         a_multicast_frames_received_ok: 0x40 u64,
         a_broadcast_frames_received_ok: 0x48 u64,
+        a_in_range_length_errors: 0x50 u64,
+        a_out_of_range_length_field: 0x58 u64,
+        a_frame_too_long_errors: 0x60 u64,
+        a_symbol_error_during_carrier: 0x68 u64,
+        a_mac_control_frames_transmitted: 0x70 u64,
+        a_mac_control_frames_received: 0x78 u64,
+        a_unsupported_opcodes_received: 0x80 u64,
+        a_pause_mac_ctrl_frames_received: 0x88 u64,
+        a_pause_mac_ctrl_frames_transmitted: 0x90 u64,
     }
 
     /// Group 0x01 (PRM "eth_2863_cntrs_grp_data_layout").
     pub struct Rfc2863Counters(0xf8) {
         if_in_octets: 0x00 u64,
         if_in_ucast_pkts: 0x08 u64,
+        if_in_discards: 0x10 u64,
+        if_in_errors: 0x18 u64,
+        if_in_unknown_protos: 0x20 u64,
         if_out_octets: 0x28 u64,
         if_out_ucast_pkts: 0x30 u64,
+        if_out_discards: 0x38 u64,
+        if_out_errors: 0x40 u64,
         if_in_multicast_pkts: 0x48 u64,
         if_in_broadcast_pkts: 0x50 u64,
         if_out_multicast_pkts: 0x58 u64,
@@ -58,6 +74,14 @@ layout! {
         rx_frames: 0x20 u64,
         tx_octets: 0x28 u64,
         tx_frames: 0x48 u64,
+        rx_pause: 0x50 u64,
+        /// Microseconds.
+        rx_pause_duration: 0x58 u64,
+        tx_pause: 0x60 u64,
+        /// Microseconds.
+        tx_pause_duration: 0x68 u64,
+        rx_pause_transition: 0x70 u64,
+        rx_discards: 0x78 u64,
     }
 
     /// Pause frames and priority flow control (register PFCC).

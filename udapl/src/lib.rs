@@ -63,6 +63,7 @@ pub mod name;
 mod open;
 pub mod reactor;
 pub mod registry;
+mod stats;
 mod wired;
 
 pub use attendant::Attendant;
@@ -83,12 +84,16 @@ pub use driver::{
     Bytes, BytesError, DmaBuffer, DmaError, DmaMemory, DmaPool, LentMemory, PageSize, PoolBuilder,
 };
 pub use explain::explain;
-pub use hw_mlx::{CloseReport, HcaConfig};
+pub use hw_mlx::{
+    CloseReport, DeviceCounters, HcaConfig, PortCounters, PriorityTraffic, QueueCounters,
+    VportCounters,
+};
 pub use memory::{alloc, pool};
 pub use open::{
     Adapter, Deed, NotClosed, OpenError, OpenOptions, Simulated, StillOpen, do_to_simulated,
     function_open, ia_close, ia_open,
 };
+pub use stats::{AdapterStats, CommandStats};
 
 /// An interface adapter on a ConnectX function.
 pub type Ia = dat_core::Ia<hw_mlx::provider::MlxProvider>;

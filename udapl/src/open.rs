@@ -295,6 +295,14 @@ impl Adapter {
         &self.name
     }
 
+    pub(crate) const fn device(&self) -> &OpenedProvider {
+        &self.device
+    }
+
+    pub(crate) const fn dat(&self) -> &Opened {
+        &self.dat
+    }
+
     /// One more instance.
     ///
     /// # Errors

@@ -1,6 +1,8 @@
 //! What the consumer is told, and what is counted.
 
 use super::name::{ConnId, ListenId};
+use super::state::{Emit, Input, State, Step, Tell};
+use super::wire::RejectReason;
 use crate::provider::Path;
 
 /// Something that happened to a connection.
@@ -146,4 +148,118 @@ pub struct Counters {
     pub refused: u64,
     /// Requests received again.
     pub duplicates: u64,
+
+    /// Connections that our consumers asked for.
+    pub connects: u64,
+    /// Requests of peers that consumers were asked about.
+    pub requests: u64,
+    /// Those that consumers accepted.
+    pub accepted: u64,
+    /// Connections that came about, whoever asked for them.
+    pub established: u64,
+    /// Connections that were there and ended, whoever ended them.
+    pub ended: u64,
+    /// Of `connects`: nobody answered.
+    pub unreachable: u64,
+    /// Of `connects`: the consumer's own time was over.
+    pub timed_out: u64,
+    /// Of `accepted`: nothing came of it.
+    pub accept_failed: u64,
+    /// Refusals that peers sent of `connects`.
+    pub refused_by_peers: Refused,
+    /// Refusals that we sent: of requests, by consumers and without asking any (`refused`), and of answers that came too late.
+    pub refused_by_us: Refused,
+}
+
+/// Refusals by their reason (REJ, IBTA volume 1, "Rejection Reason").
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refused([u64; REASONS.len()]);
+
+/// Reasons that are counted apart; the last stands for all others.
+const REASONS: [RejectReason; 13] = [
+    RejectReason::NoQp,
+    RejectReason::NoResources,
+    RejectReason::Timeout,
+    RejectReason::Unsupported,
+    RejectReason::InvalidCommId,
+    RejectReason::InvalidServiceId,
+    RejectReason::InvalidTransportType,
+    RejectReason::StaleConnection,
+    RejectReason::InvalidGid,
+    RejectReason::InvalidMtu,
+    RejectReason::InsufficientResponderResources,
+    RejectReason::Consumer,
+    RejectReason::Other(0),
+];
+
+impl Refused {
+    fn place(reason: RejectReason) -> usize {
+        let named = REASONS.iter().position(|other| *other == reason);
+        named.unwrap_or(REASONS.len() - 1)
+    }
+
+    /// How many for this reason; those for reasons without a name are all [`RejectReason::Other`]'s.
+    #[must_use]
+    pub fn times(&self, reason: RejectReason) -> u64 {
+        self.0[Self::place(reason)]
+    }
+
+    /// How many in all.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// Reasons and how many, those that there were.
+    pub fn each(&self) -> impl Iterator<Item = (RejectReason, u64)> {
+        let all = REASONS.into_iter().zip(self.0);
+        all.filter(|(_, times)| *times != 0)
+    }
+
+    pub(crate) fn count(&mut self, reason: RejectReason) {
+        self.0[Self::place(reason)] += 1;
+    }
+}
+
+impl Counters {
+    /// A connection took a step. `given` is the reason that its consumer has named, `told` that of the peer.
+    pub(crate) fn step(
+        &mut self,
+        from: State,
+        input: Input,
+        step: Step,
+        given: RejectReason,
+        told: Option<RejectReason>,
+    ) {
+        self.accepted += u64::from(step.send == Emit::Rep && input == Input::Accept);
+        let there = step.to == State::Established && from != State::Established;
+        let briefly = step.tell == Tell::EstablishedAndDisconnected;
+        self.established += u64::from(there || briefly);
+        let ends = from == State::Established && step.to != State::Established;
+        self.ended += u64::from(ends || briefly);
+        self.unreachable += u64::from(step.tell == Tell::Unreachable);
+        self.timed_out += u64::from(step.tell == Tell::TimedOut);
+        self.accept_failed += u64::from(step.tell == Tell::AcceptFailed);
+        if input == Input::Rej
+            && step.tell == Tell::Rejected
+            && let Some(reason) = told
+        {
+            self.refused_by_peers.count(reason);
+        }
+        let ours = match step.send {
+            Emit::RejTimeout => RejectReason::Timeout,
+            Emit::RejConsumer => RejectReason::Consumer,
+            Emit::RejGiven => given,
+            Emit::RejStale => RejectReason::StaleConnection,
+            Emit::Nothing
+            | Emit::Req
+            | Emit::Mra
+            | Emit::Rep
+            | Emit::Rtu
+            | Emit::Dreq
+            | Emit::Drep
+            | Emit::RejAgain => return,
+        };
+        self.refused_by_us.count(ours);
+    }
 }

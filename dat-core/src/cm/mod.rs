@@ -57,7 +57,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use slotmap::SlotMap;
 
-pub use event::{CmEvent, Counters};
+pub use event::{CmEvent, Counters, Refused};
 pub use name::{ConnId, ListenId};
 pub use params::{AcceptParams, CmError, Config, ConnectError, ConnectParams, InUse, ack_timeout};
 pub use private_data::{PrivateDataError, reject_limit, reply_limit, request_limit};
@@ -212,6 +212,7 @@ impl Cm {
         } else {
             0
         };
+        self.counters.connects += 1;
         let conn = Conn::active(&self.config, peer, &req, scramble(params.random), port);
         let id = self.conns.insert(conn);
         self.by_local.insert(local_comm_id, id);
@@ -557,9 +558,15 @@ impl Cm {
             return false;
         };
         let from = conn.state;
-        let Some(Step { to, send, tell }) = from.next(input) else {
+        let Some(step) = from.next(input) else {
             return false;
         };
+        let reason = match &told {
+            Some(CmEvent::Rejected { reason, .. }) => Some(RejectReason::from_code(*reason)),
+            _ => None,
+        };
+        self.counters.step(from, input, step, conn.refusal, reason);
+        let Step { to, send, tell } = step;
         conn.state = to;
         if let Some(mad) = conn.message(send, from, input) {
             self.counters.sent += u64::from(self.outbox.push(conn.peer, mad));

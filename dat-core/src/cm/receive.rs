@@ -62,6 +62,7 @@ impl Cm {
             Err(reason) => reason,
         };
         self.counters.refused += 1;
+        self.counters.refused_by_us.count(refusal);
         // Nothing is remembered of a request refused here: it will be refused again for the same
         // reason, if it comes again.
         let rej = RejRepr::new(0, req.local_comm_id, Rejected::Req, refusal);
@@ -176,6 +177,7 @@ impl Cm {
             .insert(req_name(from, req, req.local_comm_id), id);
         self.by_remote_qp
             .insert(req_name(from, req, req.local_qpn), id);
+        self.counters.requests += 1;
         self.events.push_back(CmEvent::Request {
             conn: id,
             listen: admitted.listen,
@@ -276,6 +278,9 @@ impl Cm {
     fn handle_rep(&mut self, now: Nanos, from: &MadAddress, rep: &RepRepr, transaction_id: u64) {
         let Some(id) = self.find(from, rep.remote_comm_id, rep.local_comm_id, Role::Active) else {
             self.counters.foreign += 1;
+            self.counters
+                .refused_by_us
+                .count(RejectReason::InvalidCommId);
             // Whoever accepts a request of ours that we know nothing of must not wait for its RTU.
             let rej = RejRepr::new(
                 rep.remote_comm_id,

@@ -300,6 +300,14 @@ impl Opened {
         let closed = DatError::handle(Subtype::HandleIa).because("the adapter is closed");
         Ia::on(self.0.upgrade().ok_or(closed)?, provider, config)
     }
+
+    /// What the connection manager has done with datagrams, and how many instances there are. `None`: it is closed.
+    #[must_use]
+    pub fn counters(&self) -> Option<(crate::cm::Counters, usize)> {
+        let adapter = self.0.upgrade()?;
+        let state = adapter.lock();
+        Some((*state.cm.counters(), state.instances()))
+    }
 }
 
 /// The provider of an IA, which is there until the IA is closed.

@@ -23,4 +23,4 @@ pub(crate) mod mailbox;
 pub mod queue;
 pub(crate) mod signature;
 
-pub use queue::{CommandQueue, SlotClass, SubmitError, Ticket};
+pub use queue::{CommandQueue, CommandTally, SlotClass, SubmitError, Ticket};

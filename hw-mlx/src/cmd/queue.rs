@@ -12,6 +12,9 @@
 //! There is no edge from Posted to Free: an entry whose answer nobody waits for any more is still the
 //! device's. Nothing here waits or looks at a clock.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use driver::{Be32, Block, DmaArena, DmaBuffer, DmaError, Instant, barrier};
 use thiserror::Error;
 use zerocopy::{FromBytes, IntoBytes};
@@ -61,6 +64,32 @@ pub struct Ticket {
     slot: usize,
     serial: u64,
     opcode: Opcode,
+    posted_at: Instant,
+}
+
+/// What came of the commands of one kind since the function was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CommandTally {
+    /// Those that were answered, refusals among them.
+    pub answered: u64,
+    /// Those of them that the firmware refused, or whose answer could not be believed.
+    pub refused: u64,
+    /// Those that were given up, or that the device died over.
+    pub unanswered: u64,
+    /// From the doorbell until the answer was taken in, all of them together.
+    pub time: Duration,
+    /// The longest of them.
+    pub longest: Duration,
+}
+
+impl CommandTally {
+    fn answered(&mut self, well: bool, took: Duration) {
+        self.answered += 1;
+        self.refused += u64::from(!well);
+        self.time = self.time.saturating_add(took);
+        self.longest = self.longest.max(took);
+    }
 }
 
 impl Ticket {
@@ -107,6 +136,7 @@ pub struct CommandQueue {
     stride: usize,
     next_token: u8,
     next_serial: u64,
+    tallies: BTreeMap<Opcode, CommandTally>,
     check_signatures: bool,
 }
 
@@ -138,6 +168,7 @@ impl CommandQueue {
             stride: 1 << log_stride,
             next_token: 1,
             next_serial: 0,
+            tallies: BTreeMap::new(),
             check_signatures: false,
         }))
     }
@@ -160,6 +191,11 @@ impl CommandQueue {
     /// Commands posted since the beginning.
     pub fn posted(&self) -> u64 {
         self.next_serial
+    }
+
+    /// What came of the commands of each kind.
+    pub fn tallies(&self) -> &BTreeMap<Opcode, CommandTally> {
+        &self.tallies
     }
 
     /// Slots whose memory a silent device still holds.
@@ -263,6 +299,7 @@ impl CommandQueue {
             slot,
             serial,
             opcode,
+            posted_at: now,
         })
     }
 
@@ -371,14 +408,18 @@ impl CommandQueue {
         }
     }
 
-    /// The answer, if it is there.
-    pub fn take(&mut self, ticket: Ticket) -> Option<Result<Vec<u8>, CmdError>> {
+    /// The answer, if it is there. Its command is counted.
+    pub fn take(&mut self, ticket: Ticket, now: Instant) -> Option<Result<Vec<u8>, CmdError>> {
         let slot = self.slots.get_mut(ticket.slot)?;
         if !matches!(slot, Slot::Done { serial, .. } if *serial == ticket.serial) {
             return None;
         }
         match std::mem::replace(slot, Slot::Free) {
-            Slot::Done { answer, .. } => Some(answer),
+            Slot::Done { answer, .. } => {
+                let tally = self.tallies.entry(ticket.opcode).or_default();
+                tally.answered(answer.is_ok(), now.since(ticket.posted_at));
+                Some(answer)
+            }
             Slot::Free | Slot::Posted(_) | Slot::Quarantined(_) => None,
         }
     }
@@ -395,6 +436,7 @@ impl CommandQueue {
                     now.0.saturating_sub(flight.posted_at.0) / 1_000_000,
                 );
                 *slot = Slot::Quarantined(flight);
+                self.tallies.entry(told.0).or_default().unanswered += 1;
                 Some(told)
             }
             Slot::Done { serial, .. } if serial == ticket.serial => None,

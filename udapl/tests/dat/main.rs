@@ -55,6 +55,7 @@ mod slots;
 mod srq;
 mod srq_calls;
 mod srq_connections;
+mod stats;
 mod statuses;
 mod support;
 mod sync;

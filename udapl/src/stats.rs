@@ -1,0 +1,99 @@
+//! What an adapter counts ([`Adapter::stats`]).
+
+use std::time::Duration;
+
+use dat_core::cm;
+use hw_mlx::{CmdError, DeviceCounters};
+
+use crate::open::{Adapter, OpenError};
+
+/// What came of an adapter's commands of one kind since it was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CommandStats {
+    /// What they ask for, as the PRM names it; `None` for a number without a name.
+    pub name: Option<&'static str>,
+    /// The same as a number.
+    pub opcode: u16,
+    /// Those that were answered, refusals among them.
+    pub answered: u64,
+    /// Those of them that the firmware refused, or whose answer could not be believed.
+    pub refused: u64,
+    /// Those that were given up after their time limit, or that the device died over.
+    pub unanswered: u64,
+    /// From the doorbell until the answer was taken in, of all that were answered together.
+    pub time: Duration,
+    /// The longest of them.
+    pub longest: Duration,
+}
+
+/// What an adapter counts, all of its instances together.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct AdapterStats {
+    /// Instances that are open.
+    pub instances: usize,
+    /// Its commands, by number.
+    pub commands: Vec<CommandStats>,
+    /// Pages of 4 KiB that the firmware holds.
+    pub firmware_pages: u64,
+    /// Regions registered since it was opened.
+    pub registrations: u64,
+    /// Regions that are registered now.
+    pub regions: u64,
+    /// Bytes of them; a byte counts in each region that it is in.
+    pub registered_bytes: u64,
+    /// What the connection manager has done: connections and their refusals by reason, datagrams.
+    pub connections: cm::Counters,
+    /// Frames of the network's protocols; `None` where the adapter takes no part in one.
+    pub network: Option<hw_mlx::provider::NetworkCounters>,
+    /// What the device itself counts.
+    pub device: DeviceCounters,
+}
+
+impl Adapter {
+    /// What it counts, from any thread: its commands, memory and connections, which cost nothing to ask for, and what the device counts,
+    /// which takes a dozen commands. Nothing is set back. What an instance counts is its own ([`Ia::stats`](crate::Ia::stats)).
+    ///
+    /// What the device does not have, or does not tell this function, is `None` in [`AdapterStats::device`], all of it where the device
+    /// is dead or does not answer.
+    ///
+    /// # Errors
+    /// [`OpenError::Closed`].
+    pub fn stats(&self) -> Result<AdapterStats, OpenError> {
+        let closed = || OpenError::Closed {
+            name: self.name().to_owned(),
+        };
+        let device = match self.device().device() {
+            Ok(counters) => counters.ok_or_else(closed)?,
+            Err(error) => self.silent(&error),
+        };
+        let ours = self.device().counters().ok_or_else(closed)?;
+        let (connections, instances) = self.dat().counters().ok_or_else(closed)?;
+        let commands = ours.commands.iter().map(|(opcode, tally)| CommandStats {
+            name: opcode.name(),
+            opcode: opcode.0,
+            answered: tally.answered,
+            refused: tally.refused,
+            unanswered: tally.unanswered,
+            time: tally.time,
+            longest: tally.longest,
+        });
+        Ok(AdapterStats {
+            instances,
+            commands: commands.collect(),
+            firmware_pages: ours.pages.given - ours.pages.returned,
+            registrations: ours.registrations,
+            regions: ours.regions,
+            registered_bytes: ours.registered_bytes,
+            connections,
+            network: ours.network,
+            device,
+        })
+    }
+
+    fn silent(&self, error: &CmdError) -> DeviceCounters {
+        tracing::warn!(adapter = self.name(), %error, "the device does not say what it counts");
+        DeviceCounters::default()
+    }
+}

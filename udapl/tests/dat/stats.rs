@@ -1,0 +1,215 @@
+//! What adapters count, and the devices under them.
+
+use std::time::Duration;
+
+use hw_sim::{Fault, Faults, LinkFaults};
+use udapl::{Adapter, CloseFlags, DeviceCounters, OpenError};
+
+use crate::support::{A, B, Pair, PairConfig};
+
+/// Bytes of a message of many packets.
+const LONG_MESSAGE: usize = 64 << 10;
+
+/// Both sides connected, and so many messages sent from A to B.
+fn sent(config: &PairConfig, messages: usize) -> Pair {
+    let mut pair = Pair::connected_with(config);
+    let (from, to) = (pair.buffer(A, LONG_MESSAGE), pair.buffer(B, LONG_MESSAGE));
+    for _ in 0..messages {
+        pair.send(&from, &to, LONG_MESSAGE);
+    }
+    pair
+}
+
+fn device(pair: &Pair, side: usize) -> DeviceCounters {
+    let stats = Adapter::of(&pair.sides[side].ia).stats();
+    stats.expect("an adapter that is open").device
+}
+
+/// What went wrong on the queue pairs of a side, by name.
+fn troubles(pair: &Pair, side: usize) -> Vec<(&'static str, u64)> {
+    const ASKED_FOR: [&str; 3] = [
+        "rx_write_requests",
+        "rx_read_requests",
+        "rx_atomic_requests",
+    ];
+    let counters = device(pair, side).queue.expect("a counter set");
+    let named: Vec<_> = counters.named().collect();
+    named
+        .into_iter()
+        .filter(|(name, times)| *times != 0 && !ASKED_FOR.contains(name))
+        .collect()
+}
+
+#[test]
+fn a_good_wire_leaves_the_troubles_of_queue_pairs_at_zero_and_counts_frames() {
+    let pair = sent(&PairConfig::default(), 3);
+    assert_eq!((troubles(&pair, A), troubles(&pair, B)), (vec![], vec![]));
+    let [a, b] = [A, B].map(|side| device(&pair, side).vport.expect("a vport that counts"));
+    let bytes = 3 * LONG_MESSAGE as u64;
+    assert!(a.tx_vport_rdma_unicast_bytes > bytes, "{a:?}");
+    assert_eq!(
+        (
+            b.rx_vport_rdma_unicast_packets,
+            b.rx_vport_rdma_unicast_bytes
+        ),
+        (
+            a.tx_vport_rdma_unicast_packets,
+            a.tx_vport_rdma_unicast_bytes
+        ),
+        "what the one has sent the other has received"
+    );
+    let port = device(&pair, B).port.expect("a port that may be asked");
+    assert!(port.rx_bytes_phy >= b.rx_vport_rdma_unicast_bytes);
+    let priorities = device(&pair, B).priorities.expect("likewise");
+    let all: u64 = priorities.iter().map(|one| one.rx_bytes).sum();
+    assert_eq!(all, port.rx_bytes_phy);
+    pair.assert_no_complaints();
+}
+
+#[test]
+fn a_wire_that_loses_packets_is_seen_in_the_counters_of_both_sides() {
+    let lossy = Faults {
+        loss_ppm: 50_000,
+        ..Faults::default()
+    };
+    let config = PairConfig {
+        faults: LinkFaults {
+            a_to_b: lossy,
+            b_to_a: lossy,
+        },
+        ..PairConfig::default()
+    };
+    let pair = sent(&config, 20);
+    let names = |side| {
+        let troubles = troubles(&pair, side).into_iter();
+        troubles.map(|(name, _)| name).collect::<Vec<_>>()
+    };
+    let (a, b) = (names(A), names(B));
+    assert!(a.contains(&"packet_seq_err"), "{a:?}");
+    assert!(b.contains(&"out_of_sequence"), "{b:?}");
+    assert!(b.contains(&"duplicate_request"), "{b:?}");
+}
+
+#[test]
+fn a_device_that_does_not_tell_has_no_counters_and_is_open_all_the_same() {
+    const ALLOC_Q_COUNTER: u16 = 0x771;
+    const QUERY_VPORT_COUNTER: u16 = 0x770;
+    const ACCESS_REG: u16 = 0x805;
+    let pair = Pair::unconnected(&PairConfig::default());
+    let Some(fabric) = pair.fabric.simulated() else {
+        return;
+    };
+    let refuse = |opcode, count| {
+        let fault = Fault::CommandFailure {
+            opcode: Some(opcode),
+            status: 3,
+            syndrome: 0,
+            count,
+        };
+        fabric.sim.inject(&fabric.function(A), &fault);
+    };
+    refuse(QUERY_VPORT_COUNTER, 1);
+    refuse(ACCESS_REG, 2);
+    let counters = device(&pair, A);
+    assert!(counters.queue.is_some());
+    assert_eq!(
+        (counters.vport, counters.port, counters.priorities),
+        (None, None, None)
+    );
+    let Pair {
+        sides: [a, _b],
+        fabric,
+        ..
+    } = pair;
+    let options = udapl::fabric::Fabric::options(A);
+    udapl::ia_close(a.ia, CloseFlags::Abrupt).expect("closes");
+    let simulated = fabric.simulated().expect("as above");
+    let fault = Fault::CommandFailure {
+        opcode: Some(ALLOC_Q_COUNTER),
+        status: 3,
+        syndrome: 0,
+        count: 1,
+    };
+    simulated.sim.inject(&simulated.function(A), &fault);
+    let ia = fabric.open_side(A, &options).expect("opens without");
+    let stats = Adapter::of(&ia).stats().expect("open");
+    assert!(stats.device.queue.is_none() && stats.device.vport.is_some());
+}
+
+#[test]
+fn an_adapter_counts_its_commands_regions_and_connections() {
+    let mut pair = sent(&PairConfig::default(), 1);
+    let adapter = Adapter::of(&pair.sides[B].ia);
+    let before = adapter.stats().expect("open");
+    let named = |name| {
+        let all = before.commands.iter();
+        let mut of = all.filter(|command| command.name == Some(name));
+        *of.next().unwrap_or_else(|| panic!("no {name}"))
+    };
+    let create = named("CREATE_MKEY");
+    assert_eq!(create.refused, 0);
+    assert!(create.answered >= before.registrations);
+    assert!(create.longest <= create.time);
+    assert_eq!(
+        (before.instances, before.regions, before.registered_bytes),
+        (1, 1, LONG_MESSAGE as u64)
+    );
+    assert!(before.firmware_pages > 0);
+    let connections = before.connections;
+    assert_eq!(
+        (
+            connections.requests,
+            connections.accepted,
+            connections.established,
+            connections.refused_by_us.total(),
+        ),
+        (1, 1, 1, 0)
+    );
+    slow_registration(&mut pair);
+    pair.disconnect();
+    let after = adapter.stats().expect("open").connections;
+    assert_eq!((after.established, after.ended), (1, 1));
+}
+
+/// A command that takes long is the longest.
+fn slow_registration(pair: &mut Pair) {
+    const CREATE_MKEY: u16 = 0x200;
+    const SLOW: Duration = Duration::from_millis(7);
+    let Some(fabric) = pair.fabric.simulated() else {
+        return;
+    };
+    let fault = Fault::CommandDelay {
+        opcode: Some(CREATE_MKEY),
+        delay: SLOW,
+        count: 1,
+    };
+    fabric.sim.inject(&fabric.function(B), &fault);
+    pair.buffer(B, 4096);
+    let stats = Adapter::of(&pair.sides[B].ia).stats().expect("open");
+    let mut of = stats.commands.iter();
+    let create = of.find(|command| command.opcode == CREATE_MKEY);
+    let create = create.expect("one was sent");
+    assert!(create.longest >= SLOW && create.time >= create.longest);
+}
+
+#[test]
+fn a_closed_adapter_has_no_stats() {
+    let Pair { sides: [a, _b], .. } = Pair::unconnected(&PairConfig::default());
+    let adapter = Adapter::of(&a.ia);
+    udapl::ia_close(a.ia, CloseFlags::Abrupt).expect("closes");
+    assert!(matches!(adapter.stats(), Err(OpenError::Closed { .. })));
+}
+
+#[test]
+fn who_asks_while_an_adapter_is_closed_leaves_nothing_behind_on_the_device() {
+    for _ in 0..16 {
+        let Pair { sides: [a, _b], .. } = Pair::unconnected(&PairConfig::default());
+        let adapter = Adapter::of(&a.ia);
+        let report = std::thread::scope(|scope| {
+            scope.spawn(move || while adapter.stats().is_ok() {});
+            udapl::ia_close(a.ia, CloseFlags::Abrupt)
+        });
+        let report = report.expect("closes");
+        assert_eq!((report.instances_left, report.objects_left), (0, vec![]));
+    }
+}
