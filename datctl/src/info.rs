@@ -8,6 +8,7 @@ use serde::Serialize;
 use udapl::{CloseFlags, Ia};
 
 use crate::adapter::AdapterOptions;
+use crate::counted::Counted;
 use crate::report::{Report, pairs, table};
 
 /// `info`
@@ -35,6 +36,9 @@ pub(crate) struct Adapter {
     limits: Limits,
     bring_up: BringUp,
     pub(crate) health: Health,
+    /// What it has counted so far; only where it is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    counters: Option<Counted>,
 }
 
 #[derive(Serialize)]
@@ -65,6 +69,12 @@ pub(crate) struct Port {
 struct Gid {
     index: u8,
     address: String,
+    /// Bits that it has in common with all addresses on the link.
+    prefix: u8,
+    gateway: Option<String>,
+    vlan: Option<u16>,
+    /// Of frames in the VLAN.
+    priority: Option<u8>,
 }
 
 #[derive(Serialize)]
@@ -115,6 +125,8 @@ pub(crate) fn run(info: &Info) -> Result<Adapter, Box<dyn Error>> {
     let mut ia = udapl::ia_open(&info.name, &info.options.open_options())?;
     ia.progress();
     let mut adapter = Adapter::of(&mut ia)?;
+    let stats = udapl::Adapter::of(&ia).stats()?;
+    adapter.counters = Some(Counted::of(&stats));
     let report = udapl::ia_close(ia, CloseFlags::Graceful)?;
     if let Some(cause) = report.dead {
         adapter.health = Health {
@@ -148,6 +160,10 @@ impl Adapter {
                 .map(|entry| Gid {
                     index: entry.index,
                     address: entry.address.to_string(),
+                    prefix: entry.prefix,
+                    gateway: entry.gateway.map(|gateway| gateway.to_string()),
+                    vlan: entry.vlan.map(|vlan| vlan.id),
+                    priority: entry.vlan.map(|vlan| vlan.priority),
                 })
                 .collect(),
             capabilities: Capabilities::of(hca),
@@ -176,6 +192,7 @@ impl Adapter {
                 alive: !hca.is_dead(),
                 cause: hca.dead_cause().map(|cause| cause.to_string()),
             },
+            counters: None,
         })
     }
 }
@@ -356,11 +373,20 @@ impl Report for Adapter {
             ("bytes per RDMA", limits.bytes_per_rdma.to_string()),
         ]);
         let gids = table(
-            ["GID", "address"],
-            self.gids
-                .iter()
-                .map(|gid| [gid.index.to_string(), gid.address.clone()]),
+            ["GID", "address", "gateway", "VLAN", "priority"],
+            self.gids.iter().map(|gid| {
+                let or_none = |it: Option<String>| it.unwrap_or_else(|| "none".to_owned());
+                [
+                    gid.index.to_string(),
+                    format!("{}/{}", gid.address, gid.prefix),
+                    or_none(gid.gateway.clone()),
+                    or_none(gid.vlan.map(|vlan| vlan.to_string())),
+                    or_none(gid.priority.map(|priority| priority.to_string())),
+                ]
+            }),
         );
-        format!("{text}\n\n{gids}\n\ncapabilities\n{can}\n\nlimits\n{limits}")
+        let counters = self.counters.as_ref();
+        let counters = counters.map_or_else(String::new, |all| format!("\n\n{}", all.human()));
+        format!("{text}\n\n{gids}\n\ncapabilities\n{can}\n\nlimits\n{limits}{counters}")
     }
 }

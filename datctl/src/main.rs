@@ -24,6 +24,7 @@ mod adapter;
 mod address;
 mod bind;
 mod card;
+mod counted;
 mod devices;
 mod dialer;
 mod doctor;

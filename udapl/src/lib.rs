@@ -67,6 +67,7 @@ mod stats;
 mod wired;
 
 pub use attendant::Attendant;
+pub use dat_core::cm::{Counters as ConnectionCounters, Refused, RejectReason};
 pub use dat_core::{
     Address, Agent, AnyHandle, Arm, Armed, AsyncEvent, Batch, CloseFlags, CnoHandle, CnoLook,
     CnoParam, CnoWait, CompletionFlags, ConnQual, ConnectFlags, ConnectionEvent,
@@ -84,6 +85,7 @@ pub use driver::{
     Bytes, BytesError, DmaBuffer, DmaError, DmaMemory, DmaPool, LentMemory, PageSize, PoolBuilder,
 };
 pub use explain::explain;
+pub use hw_mlx::provider::NetworkCounters;
 pub use hw_mlx::{
     CloseReport, DeviceCounters, HcaConfig, PortCounters, PriorityTraffic, QueueCounters,
     VportCounters,

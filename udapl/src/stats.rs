@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use dat_core::cm;
+use dat_core::cm::Counters as ConnectionCounters;
+use hw_mlx::provider::NetworkCounters;
 use hw_mlx::{CmdError, DeviceCounters};
 
 use crate::open::{Adapter, OpenError};
@@ -44,9 +45,9 @@ pub struct AdapterStats {
     /// Bytes of them; a byte counts in each region that it is in.
     pub registered_bytes: u64,
     /// What the connection manager has done: connections and their refusals by reason, datagrams.
-    pub connections: cm::Counters,
+    pub connections: ConnectionCounters,
     /// Frames of the network's protocols; `None` where the adapter takes no part in one.
-    pub network: Option<hw_mlx::provider::NetworkCounters>,
+    pub network: Option<NetworkCounters>,
     /// What the device itself counts.
     pub device: DeviceCounters,
 }

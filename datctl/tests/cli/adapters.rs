@@ -236,6 +236,42 @@ fn an_adapter_says_its_firmware_port_addresses_limits_and_health() {
 }
 
 #[test]
+fn an_adapter_says_what_it_counts_and_the_network_of_each_address() {
+    const NAME: &str = "sim:a,address=192.0.2.1/24,gateway=192.0.2.254,vlan=7,priority=3";
+    let (code, info) = json(&["info", NAME]);
+    assert_eq!(code, Some(0), "{info}");
+    for (field, value) in [
+        ("/gids/0/prefix", json!(64)),
+        ("/gids/0/gateway", json!(null)),
+        ("/gids/1/prefix", json!(24)),
+        ("/gids/1/gateway", json!("192.0.2.254")),
+        ("/gids/1/vlan", json!(7)),
+        ("/gids/1/priority", json!(3)),
+        ("/counters/queue/out_of_sequence", json!(0)),
+        ("/counters/vport/rx_vport_rdma_unicast_packets", json!(0)),
+        ("/counters/port/rx_crc_errors_phy", json!(0)),
+        ("/counters/priorities/rx_prio7_bytes", json!(0)),
+        ("/counters/connections/established", json!(0)),
+        ("/counters/memory/regions", json!(0)),
+    ] {
+        assert_eq!(info.pointer(field), Some(&value), "{field} of {info:#}");
+    }
+    let commands = info["counters"]["commands"].as_array().expect("a list");
+    let enabled = commands.iter().find(|it| it["name"] == "ENABLE_HCA");
+    assert_eq!(enabled.expect("it was sent")["answered"], json!(1));
+    let output = datctl(&["info", NAME]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    for part in [
+        "192.0.2.1/24",
+        "192.0.2.254",
+        "firmware_pages",
+        "ENABLE_HCA",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[test]
 fn two_processes_ping_and_measure_over_functions_of_a_third() {
     let served = Served::new(&[]);
     let (mut listener, address) = served.listener("ping");
