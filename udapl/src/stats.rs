@@ -54,7 +54,7 @@ pub struct AdapterStats {
 
 impl Adapter {
     /// What it counts, from any thread: its commands, memory and connections, which cost nothing to ask for, and what the device counts,
-    /// which takes a dozen commands. Nothing is set back. What an instance counts is its own ([`Ia::stats`](crate::Ia::stats)).
+    /// which takes a dozen commands. Nothing is set back.
     ///
     /// What the device does not have, or does not tell this function, is `None` in [`AdapterStats::device`], all of it where the device
     /// is dead or does not answer.
