@@ -646,7 +646,7 @@ impl Hca {
     }
 
     /// No path leaves from an address any more, and every instance hears of it ([`AsyncEvent::AddressRemoved`]). The device keeps it until
-    /// [`Hca::clear_retired`] finds that nobody uses it.
+    /// `clear_retired` finds that nobody uses it.
     ///
     /// # Errors
     /// [`MlxError::Address`]: it is none of ours, or the one made of the MAC, which stays.

@@ -17,7 +17,7 @@ impl OpenedProvider {
     /// What the function counts. `None`: it is closed.
     ///
     /// # Errors
-    /// As [`Opened::counters`].
+    /// A command was refused, or never answered.
     pub fn device(&self) -> Result<Option<DeviceCounters>, CmdError> {
         self.function.counters()
     }
