@@ -2,6 +2,7 @@
 
 use hw_sim::{Fault, Faults, LinkFaults};
 use mlx_prm::Opcode;
+use udapl::fabric::Fabric;
 use udapl::{
     CloseFlags, ConnectionEventKind as Kind, DtoStatus, EpState, MemPrivFlags, PspFlags,
     ReturnType, Subtype,
@@ -190,14 +191,14 @@ fn a_wire_that_is_pulled_breaks_the_connection_and_heals_for_the_next() {
     pair.expect_alive();
 }
 
-/// A link trains before it is up. Who connects meanwhile need not know: the request that was lost is sent again when the port is up,
-/// and not a second later.
+/// An adapter is opened while the link still trains. Who connects meanwhile need not know: the request that was lost is sent again
+/// when the port is up, and not a second later.
 #[test]
 fn a_connect_while_the_link_trains_is_made_when_it_is_up() {
-    let mut pair = Pair::unconnected(&PairConfig::default());
+    let fabric = Fabric::pair(1);
+    fabric.sim.inject(&fabric.function(A), &Fault::LinkDown);
+    let mut pair = Pair::over(fabric, &PairConfig::default());
     let function = pair.fabric.function(A);
-    pair.fabric.sim.inject(&function, &Fault::LinkDown);
-    pair.pump();
     pair.fabric.sim.inject(&function, &Fault::LinkUp);
     let before = pair.now();
     pair.connect();
