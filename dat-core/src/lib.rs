@@ -39,6 +39,7 @@ mod object;
 pub mod provider;
 mod refusal;
 mod slots;
+pub mod stats;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -82,6 +83,7 @@ pub use object::lmr::slice::LmrSlice;
 pub use object::lmr::{MemType, SharedMemoryId};
 pub use object::srq::state::SrqState;
 pub use provider::Waker;
+pub use stats::{EpStats, EvdStats, Failures, IaStats, SrqStats};
 pub use types::{
     CloseFlags, CompletionFlags, ConnQual, ConnectFlags, DtoCookie, DtoStatus, EvdFlags, EvdState,
     MemPrivFlags, PspFlags, Qos, RmrCookie, Timeout,

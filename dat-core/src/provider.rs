@@ -305,6 +305,21 @@ pub trait CompletionQueue {
     fn is_armed(&self) -> bool;
     /// Entries the queue can hold.
     fn capacity(&self) -> u32;
+    /// Entries taken since it was made, those that were thrown away among them.
+    fn taken(&self) -> u64;
+}
+
+/// What a queue pair has counted since it was made: numbers that only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueuePairCounts {
+    /// Work requests posted to the send queue: DTOs, binds, and what the connection needs itself.
+    pub requests: u64,
+    /// Bytes of them, those that RDMA Reads asked for among them.
+    pub request_bytes: u64,
+    /// Receives posted to its own receive queue.
+    pub recvs: u64,
+    /// Bytes that arrived in them.
+    pub received_bytes: u64,
 }
 
 /// A reliable connected queue pair.
@@ -446,6 +461,8 @@ pub trait QueuePair {
     fn requests_outstanding(&self) -> u32;
     /// Receives posted to this queue pair (not to an SRQ) and not yet complete.
     fn recvs_outstanding(&self) -> u32;
+    /// What it has counted.
+    fn counts(&self) -> QueuePairCounts;
     /// The 24-bit number the peer needs.
     fn number(&self) -> u32;
 }
@@ -484,6 +501,8 @@ pub trait SharedReceiveQueue {
     fn complete(&mut self, entry: &Self::Entry) -> Option<Completion>;
     /// Buffers posted and not yet completed (whether or not an endpoint has taken them).
     fn outstanding(&self) -> u32;
+    /// Buffers posted since it was made.
+    fn posted(&self) -> u64;
     /// Changes how many buffers may be posted; those that are stay.
     ///
     /// # Errors

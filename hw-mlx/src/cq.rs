@@ -294,6 +294,9 @@ pub struct Cq {
     sequence: ArmSequence,
     /// The counter of events in the last arm request; `None` before the first.
     armed_at: Option<u32>,
+    /// Times that the consumer index has begun again at 0, and where it was at the last turn.
+    rounds: u32,
+    turned_at: u32,
 }
 
 impl Cq {
@@ -324,6 +327,8 @@ impl Cq {
             cqn,
             sequence: ArmSequence::default(),
             armed_at: None,
+            rounds: 0,
+            turned_at: 0,
         }
     }
 
@@ -432,6 +437,8 @@ impl Cq {
     #[inline(never)]
     fn turn(&mut self, obstacles: &mut Obstacles) {
         self.publish_consumer_index();
+        self.rounds += u32::from(self.consumer_index < self.turned_at);
+        self.turned_at = self.consumer_index;
         self.lap = Lap::of(self.owner_bit(self.consumer_index));
         if self.consumer_index.is_multiple_of(OTHERS_TURN) {
             obstacles.others_turn();
@@ -603,6 +610,10 @@ impl CompletionQueue for Cq {
 
     fn capacity(&self) -> u32 {
         self.entries - self.batch_mask
+    }
+
+    fn taken(&self) -> u64 {
+        u64::from(self.rounds) << 32 | u64::from(self.consumer_index)
     }
 }
 

@@ -152,8 +152,8 @@ pub struct Srq {
     head: u16,
     /// Last entry of the list; never posted.
     tail: u16,
-    /// Entries posted since creation, low 16 bits.
-    counter: u16,
+    /// Entries posted since creation; the device knows the low 16 bits.
+    posted: u64,
     outstanding: u32,
     shadow: Box<[Shadow]>,
     returns: Arc<Returns>,
@@ -199,7 +199,7 @@ impl Srq {
             max_recvs: sizes.max_recvs,
             head: 0,
             tail: mask,
-            counter: 0,
+            posted: 0,
             outstanding: 0,
             shadow: (0..=mask)
                 .map(|entry| Shadow {
@@ -332,6 +332,13 @@ impl Srq {
         Some(shadow)
     }
 
+    /// What the device is told.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the low 16 bits")]
+    const fn counter(&self) -> u16 {
+        self.posted as u16
+    }
+
     /// Takes back what cleaning left.
     #[cold]
     #[inline(never)]
@@ -393,14 +400,14 @@ impl SharedReceiveQueue for Srq {
         };
         self.head = shadow.next;
         self.outstanding += 1;
-        self.counter = self.counter.wrapping_add(1);
+        self.posted = self.posted.wrapping_add(1);
         Ok(())
     }
 
     #[inline(always)]
     fn tell(&mut self) {
         barrier::dma_to_device(); // the entries, and the links that lead to them, before the record
-        self.record.store(u32::from(self.counter));
+        self.record.store(u32::from(self.counter()));
     }
 
     #[inline(always)]
@@ -432,6 +439,10 @@ impl SharedReceiveQueue for Srq {
         Some(outcome.completion(shadow.cookie, shadow.bytes, false))
     }
 
+    fn posted(&self) -> u64 {
+        self.posted
+    }
+
     fn outstanding(&self) -> u32 {
         self.outstanding
             .saturating_sub(self.returns.count.load(Ordering::Acquire))
@@ -457,7 +468,7 @@ impl core::fmt::Debug for Srq {
             .field("entries", &format_args!("{:#x}", self.shadow.len()))
             .field("head", &format_args!("{:#x}", self.head))
             .field("tail", &format_args!("{:#x}", self.tail))
-            .field("counter", &format_args!("{:#x}", self.counter))
+            .field("counter", &format_args!("{:#x}", self.counter()))
             .field("outstanding", &self.outstanding)
             .finish_non_exhaustive()
     }

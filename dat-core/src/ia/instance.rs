@@ -33,6 +33,7 @@ use crate::object::service_point::ServicePoint;
 use crate::object::srq::Srq;
 use crate::provider::Provider;
 use crate::slots::Slots;
+use crate::stats::Ended;
 use crate::turns::Turns;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
@@ -156,6 +157,9 @@ pub struct Ia<P: Provider> {
     /// The last look at what has arrived for the connection manager ended by its budget.
     pub(in crate::ia) more_datagrams: bool,
     pub(in crate::ia) health: Health,
+    /// What endpoints counted that are no more, and entries that EVDs took which are no more.
+    pub(in crate::ia) ended: Ended,
+    pub(in crate::ia) ended_completions: u64,
 }
 
 /// Numbers of IAs, from 1.
@@ -239,6 +243,8 @@ impl<P: Provider> Ia<P> {
             provider_attr: ProviderAttr::of_this_crate(),
             more_datagrams: false,
             health: Health::default(),
+            ended: Ended::default(),
+            ended_completions: 0,
         })
     }
 

@@ -4,8 +4,8 @@ use super::Net;
 use crate::event::DtoDetail;
 use crate::provider::{
     Completion, CompletionEntry, CompletionQueue, DataSegment, InlineError, Obstacles, PostedRecv,
-    ProviderError, QueueFull, QueuePair, QueueSizes, RequestFlags, RequestOp, SharedReceiveQueue,
-    WindowTarget,
+    ProviderError, QueueFull, QueuePair, QueuePairCounts, QueueSizes, RequestFlags, RequestOp,
+    SharedReceiveQueue, WindowTarget,
 };
 use crate::types::DtoStatus;
 use std::cell::RefCell;
@@ -129,6 +129,10 @@ impl CompletionQueue for MockCq {
 
     fn capacity(&self) -> u32 {
         self.0.borrow().capacity
+    }
+
+    fn taken(&self) -> u64 {
+        self.0.borrow().taken.into()
     }
 }
 
@@ -625,6 +629,16 @@ impl QueuePair for MockQp {
         u32::try_from(self.state.borrow().recvs.len()).expect("few")
     }
 
+    // It has no bytes to count.
+    fn counts(&self) -> QueuePairCounts {
+        let state = self.state.borrow();
+        QueuePairCounts {
+            requests: state.requests_posted,
+            recvs: state.recvs_posted,
+            ..QueuePairCounts::default()
+        }
+    }
+
     fn number(&self) -> u32 {
         self.state.borrow().qpn
     }
@@ -706,5 +720,9 @@ impl SharedReceiveQueue for MockSrq {
     fn outstanding(&self) -> u32 {
         let state = self.0.borrow();
         u32::try_from(state.available.len() + state.taken.len()).expect("few")
+    }
+
+    fn posted(&self) -> u64 {
+        self.0.borrow().posted
     }
 }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use dat_core::provider::{
     Completion, CompletionEntry, DataSegment, InlineError, Plain, PostedRecv, QueueFull, QueuePair,
-    RequestFlags, RequestOp, WindowTarget,
+    QueuePairCounts, RequestFlags, RequestOp, WindowTarget,
 };
 pub(crate) use recv::write_scatter;
 pub use recv::{Outcome, RecvQueue, RecvSizes};
@@ -330,6 +330,17 @@ impl QueuePair for Qp {
     #[inline]
     fn recvs_outstanding(&self) -> u32 {
         self.recv.outstanding()
+    }
+
+    fn counts(&self) -> QueuePairCounts {
+        let ((requests, request_bytes), (recvs, received_bytes)) =
+            (self.send.posted(), self.recv.counted());
+        QueuePairCounts {
+            requests,
+            request_bytes,
+            recvs,
+            received_bytes,
+        }
     }
 
     fn number(&self) -> u32 {

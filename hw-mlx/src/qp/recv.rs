@@ -86,12 +86,17 @@ pub struct RecvQueue {
     /// Units of an entry.
     units: u32,
     max_recvs: u32,
+
+    /// Receives done since creation, or forgotten.
+    done: u64,
+    /// Bytes that arrived in them.
+    bytes: u64,
     /// Entries of the device that fit no receive.
     distrusted: u64,
 }
 
 /// What a post and a completion touch of a receive queue.
-const HOT_BYTES: usize = core::mem::offset_of!(RecvQueue, distrusted);
+const HOT_BYTES: usize = core::mem::offset_of!(RecvQueue, done);
 static_assertions::const_assert_eq!(HOT_BYTES, 64);
 
 impl RecvQueue {
@@ -115,12 +120,15 @@ impl RecvQueue {
             units,
             max_recvs: sizes.max_recvs,
             shadow: Cyclic::new(sizes.entries, Shadow::default()),
+            done: 0,
+            bytes: 0,
             distrusted: 0,
         }
     }
 
     /// Forgets everything outstanding and starts at 0 again, as the device does on 2RST.
     pub fn reset(&mut self) {
+        self.done = self.counted().0;
         self.ring.set_count(0);
         self.shadow.oldest = 0;
         self.ring.store(0);
@@ -149,6 +157,12 @@ impl RecvQueue {
     #[must_use]
     pub fn outstanding(&self) -> u32 {
         self.ring.count().wrapping_sub(self.shadow.oldest)
+    }
+
+    /// Receives posted since creation, and bytes that arrived in them.
+    #[must_use]
+    pub fn counted(&self) -> (u64, u64) {
+        (self.done + u64::from(self.outstanding()), self.bytes)
     }
 
     /// CQEs that fitted no outstanding receive, since creation.
@@ -250,6 +264,8 @@ impl RecvQueue {
         }
         let cookie = shadow.cookie;
         self.shadow.oldest = oldest.wrapping_add(1);
+        self.done = self.done.wrapping_add(1);
+        self.bytes = self.bytes.wrapping_add(u64::from(bytes));
         Some(cookie)
     }
 
@@ -261,7 +277,9 @@ impl RecvQueue {
             return None;
         }
         let shadow = self.take();
-        Some(outcome.completion(shadow.cookie, shadow.bytes, shadow.unsignalled))
+        let completion = outcome.completion(shadow.cookie, shadow.bytes, shadow.unsignalled);
+        self.bytes = self.bytes.wrapping_add(completion.transferred);
+        Some(completion)
     }
 
     /// Takes the oldest outstanding receive as flushed: the device will say nothing of it any more.
@@ -281,6 +299,7 @@ impl RecvQueue {
     fn take(&mut self) -> Shadow {
         let shadow = *self.shadow.at(self.shadow.oldest);
         self.shadow.oldest = self.shadow.oldest.wrapping_add(1);
+        self.done = self.done.wrapping_add(1);
         shadow
     }
 

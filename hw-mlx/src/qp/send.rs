@@ -171,8 +171,11 @@ impl Shadow {
 struct Heads {
     send: u64,
     rdma_write: u64,
-    rdma_read: u64,
 }
+
+/// In what the beginning of an RDMA Read's control segment differs from that of an RDMA Write.
+const READ_NOT_WRITE: u64 =
+    wqe::head(WqeOpcode::RDMA_WRITE, 0) ^ wqe::head(WqeOpcode::RDMA_READ, 0);
 
 /// A send queue, at the beginning of its queue pair. The order of the fields is that of use, by cache lines.
 #[repr(C)]
@@ -180,10 +183,8 @@ pub struct SendQueue {
     // What a completion looks at, and a post.
     /// One for each request that may be outstanding, found by its running number; and the requests known complete since creation.
     shadow: Cyclic<Shadow>,
-    /// Requests posted since creation.
-    posted: u32,
-    /// `limit`, or 0 behind a bind.
-    max_requests: u32,
+    /// Requests posted since creation. The lower half is their running number.
+    posted: u64,
     /// The queue pair's part of its entries' tails ([`Tail::of_queue`]).
     queue_tail: u64,
     /// The ring, and its word of the doorbell record.
@@ -191,16 +192,20 @@ pub struct SendQueue {
 
     // What only a post looks at.
     doorbell: SendDoorbell,
-    /// Beginnings of the WQEs of Sends, RDMA Writes and RDMA Reads with one segment.
+    /// Beginnings of the WQEs of Sends and RDMA Writes with one segment.
     heads: Heads,
     /// Suppressed requests since the last one that asked for a CQE.
     unreported: u32,
     /// After so many requests in a row without a CQE, one asks for it.
     reclaim_every: u32,
+    /// `limit`, or 0 behind a bind.
+    max_requests: u32,
     /// Blocks posted since creation.
     producer_index: u16,
     /// Blocks of the ring minus one.
     block_mask: u16,
+    /// Bytes of all requests posted since creation.
+    bytes: u64,
 
     // What few posts look at.
     /// Requests that may be outstanding.
@@ -244,7 +249,6 @@ impl SendQueue {
             heads: Heads {
                 send: wqe::head(WqeOpcode::SEND, qpn_shifted | 2),
                 rdma_write: wqe::head(WqeOpcode::RDMA_WRITE, qpn_shifted | 3),
-                rdma_read: wqe::head(WqeOpcode::RDMA_READ, qpn_shifted | 3),
             },
             qpn_shifted,
             queue_tail: Tail::of_queue(qpn),
@@ -254,6 +258,7 @@ impl SendQueue {
             max_requests: sizes.max_requests,
             limit: sizes.max_requests,
             posted: 0,
+            bytes: 0,
             unrung: 0,
             unreported: 0,
             reclaim_every: (sizes.max_requests / 4).max(1),
@@ -266,8 +271,7 @@ impl SendQueue {
     pub fn reset(&mut self) {
         self.producer_index = 0;
         self.max_requests = self.limit;
-        self.posted = 0;
-        self.shadow.oldest = 0;
+        self.shadow.oldest = self.next();
         self.unreported = 0;
         self.shadow.fill(Shadow::NONE);
         self.ring.store(0);
@@ -282,7 +286,20 @@ impl SendQueue {
     #[inline]
     #[must_use]
     pub fn outstanding(&self) -> u32 {
-        self.posted.wrapping_sub(self.shadow.oldest)
+        self.next().wrapping_sub(self.shadow.oldest)
+    }
+
+    /// Running number of the next request.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+    const fn next(&self) -> u32 {
+        self.posted as u32
+    }
+
+    /// Requests posted since creation, and their bytes.
+    #[must_use]
+    pub const fn posted(&self) -> (u64, u64) {
+        (self.posted, self.bytes)
     }
 
     #[inline]
@@ -396,7 +413,7 @@ impl SendQueue {
         let head = match op {
             RequestOp::Send => self.heads.send,
             RequestOp::RdmaWrite { .. } => self.heads.rdma_write,
-            RequestOp::RdmaRead { .. } => self.heads.rdma_read,
+            RequestOp::RdmaRead { .. } => self.heads.rdma_write ^ READ_NOT_WRITE,
             // Not so frequent that theirs were kept.
             RequestOp::SendImmediate(_)
             | RequestOp::SendInvalidate { .. }
@@ -572,7 +589,7 @@ impl SendQueue {
             self.store(1 + at, *unit);
         }
         window.advance(target);
-        let (number, index) = (self.posted, self.producer_index);
+        let (number, index) = (self.next(), self.producer_index);
         self.count(blocks, 0, cookie, flags);
         self.ring(control.doorbell());
         let shadow = self.shadow.at_mut(number);
@@ -744,7 +761,8 @@ impl SendQueue {
     /// Accounts for the WQE that is now in the ring.
     #[inline(always)]
     fn count(&mut self, blocks: u16, bytes: u32, cookie: u64, flags: RequestFlags) {
-        *self.shadow.at_mut(self.posted) = Shadow {
+        let number = self.next();
+        *self.shadow.at_mut(number) = Shadow {
             cookie,
             reported: Tail::of_block(self.queue_tail, self.producer_index, flags.suppress),
             what: u64::from(bytes)
@@ -753,6 +771,7 @@ impl SendQueue {
         };
         self.producer_index = self.producer_index.wrapping_add(blocks);
         self.posted = self.posted.wrapping_add(1);
+        self.bytes = self.bytes.wrapping_add(u64::from(bytes));
     }
 
     /// Hands everything up to `producer_index` to the device. The one place that rings a send

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use hw_sim::{Fault, Faults, LinkFaults};
-use udapl::{Adapter, CloseFlags, DeviceCounters, OpenError};
+use udapl::{Adapter, CloseFlags, DeviceCounters, DtoCookie, DtoStatus, EpStats, OpenError};
 
-use crate::support::{A, B, Pair, PairConfig};
+use crate::support::{A, B, NONE, Pair, PairConfig};
 
 /// Bytes of a message of many packets.
 const LONG_MESSAGE: usize = 64 << 10;
@@ -212,4 +212,147 @@ fn who_asks_while_an_adapter_is_closed_leaves_nothing_behind_on_the_device() {
         let report = report.expect("closes");
         assert_eq!((report.instances_left, report.objects_left), (0, vec![]));
     }
+}
+
+/// A side's endpoint.
+fn ep(pair: &Pair, side: usize) -> EpStats {
+    let side = &pair.sides[side];
+    side.ia.ep_stats(side.ep).expect("it exists")
+}
+
+#[test]
+fn an_endpoint_counts_what_is_posted_and_what_arrives_and_its_instance_all_of_them() {
+    let bytes = 3 * LONG_MESSAGE as u64;
+    let pair = sent(&PairConfig::default(), 3);
+    let (a, b) = (ep(&pair, A), ep(&pair, B));
+    assert_eq!((a.requests, a.request_bytes, a.doorbells), (3, bytes, 3));
+    assert_eq!((b.recvs, b.received_bytes), (3, bytes));
+    assert_eq!((b.requests, a.recvs, a.received_bytes), (0, 0, 0));
+    for one in [a, b] {
+        assert_eq!(
+            (one.requests_failed.total(), one.recvs_failed.total()),
+            (0, 0)
+        );
+        assert_eq!((one.full, one.requests_outstanding), (0, 0));
+    }
+    for (side, evd, stats) in [(A, pair.sides[A].request, a), (B, pair.sides[B].recv, b)] {
+        let ia = &pair.sides[side].ia;
+        let queue = ia.evd_stats(evd).expect("it exists");
+        assert_eq!(
+            (queue.completions, queue.overflows, queue.waiting),
+            (3, 0, 0)
+        );
+        let all = ia.stats();
+        assert_eq!((all.traffic, all.completions), (stats, 3));
+        assert_eq!((all.eps, all.evds, all.srqs, all.lmrs), (1, 5, 0, 1));
+    }
+}
+
+#[test]
+fn a_batch_has_one_doorbell_and_a_post_behind_it_that_is_made_in_order_rings_for_it() {
+    let mut pair = Pair::connected();
+    let (from, to) = (pair.buffer(A, 64), pair.buffer(B, 64));
+    let side = &mut pair.sides[A];
+    let write = |batch: &mut udapl::Batch<'_, hw_mlx::provider::MlxProvider>, cookie: u64| {
+        let remote = to.all_remote();
+        batch.rdma_write(&[from.all()], DtoCookie(cookie), &remote, NONE)
+    };
+    let posted = side
+        .ia
+        .batch(side.ep, |batch| (0..16).try_for_each(|at| write(batch, at)));
+    posted.expect("there is room");
+    assert_eq!((ep(&pair, A).requests, ep(&pair, A).doorbells), (16, 1));
+    let side = &mut pair.sides[A];
+    let two = [from.part(0, 8), from.part(8, 8)];
+    let posted = side.ia.batch(side.ep, |batch| {
+        write(batch, 16)?;
+        batch.rdma_write(&two, DtoCookie(17), &to.all_remote(), NONE)?;
+        write(batch, 18)
+    });
+    posted.expect("there is room");
+    assert_eq!((ep(&pair, A).requests, ep(&pair, A).doorbells), (19, 3));
+    assert_eq!(ep(&pair, A).request_bytes, 18 * 64 + 16);
+}
+
+#[test]
+fn posts_without_room_are_counted_and_what_is_flushed_by_status() {
+    let mut pair = Pair::connected();
+    let buffer = pair.buffer(A, 64);
+    for cookie in 0..64 {
+        pair.post_recv(A, &[buffer.all()], cookie, NONE)
+            .expect("room for 64");
+    }
+    let refused = pair.post_recv(A, &[buffer.all()], 64, NONE);
+    assert!(refused.is_err(), "there is no room for more");
+    assert_eq!((ep(&pair, A).recvs, ep(&pair, A).full), (64, 1));
+    assert_eq!(ep(&pair, A).recvs_outstanding, 64);
+    pair.disconnect();
+    for cookie in 0..64 {
+        pair.expect_recv(A, cookie, DtoStatus::ErrFlushed);
+    }
+    let stats = ep(&pair, A);
+    assert_eq!(stats.recvs_failed.of(DtoStatus::ErrFlushed), 64);
+    assert_eq!(
+        (stats.recvs_failed.total(), stats.recvs_outstanding),
+        (64, 0)
+    );
+    let named: Vec<_> = stats
+        .recvs_failed
+        .each()
+        .filter(|(_, times)| *times != 0)
+        .collect();
+    assert_eq!(named, [(DtoStatus::ErrFlushed, 64)]);
+}
+
+#[test]
+fn a_reset_loses_no_count_and_an_instance_counts_endpoints_that_are_no_more() {
+    let mut pair = sent(&PairConfig::default(), 2);
+    let (a, b) = (pair.sides[A].ep, pair.sides[B].ep);
+    pair.disconnect();
+    let before = [ep(&pair, A), ep(&pair, B)];
+    pair.sides[A].ia.ep_reset(a).expect("DISCONNECTED");
+    pair.sides[B].ia.ep_reset(b).expect("DISCONNECTED");
+    assert_eq!([ep(&pair, A), ep(&pair, B)], before);
+    pair.connect();
+    let (from, to) = (pair.buffer(A, 100), pair.buffer(B, 100));
+    pair.send(&from, &to, 100);
+    let bytes = 2 * LONG_MESSAGE as u64 + 100;
+    let last = ep(&pair, A);
+    assert_eq!((last.requests, last.request_bytes), (3, bytes));
+    assert_eq!(ep(&pair, B).received_bytes, bytes);
+    pair.sides[A].ia.ep_free(a).expect("it goes");
+    let all = pair.sides[A].ia.stats();
+    assert_eq!((all.traffic, all.eps), (last, 0));
+}
+
+#[test]
+fn messages_that_take_buffers_of_an_srq_are_their_endpoints() {
+    let config = PairConfig {
+        srq: Some(8),
+        ..PairConfig::default()
+    };
+    let mut pair = Pair::connected_with(&config);
+    let (from, to) = (pair.buffer(A, 64), pair.buffer(B, 64));
+    let srq = pair.srq.expect("an SRQ");
+    for cookie in 0..8 {
+        let posted = pair.sides[B]
+            .ia
+            .srq_post_recv(srq, &[to.all()], DtoCookie(cookie));
+        posted.expect("room for eight");
+    }
+    let refused = pair.sides[B]
+        .ia
+        .srq_post_recv(srq, &[to.all()], DtoCookie(8));
+    assert!(refused.is_err(), "there is no room for more");
+    for cookie in 0..3 {
+        pair.post_send(A, &[from.all()], cookie, NONE)
+            .expect("posted");
+        assert_eq!(pair.wait_recv(B).status, DtoStatus::Success);
+    }
+    assert_eq!(
+        (ep(&pair, B).recvs, ep(&pair, B).received_bytes),
+        (0, 3 * 64)
+    );
+    let queue = pair.sides[B].ia.srq_stats(srq).expect("it exists");
+    assert_eq!((queue.posted, queue.outstanding, queue.full), (8, 5, 1));
 }

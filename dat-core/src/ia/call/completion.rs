@@ -91,6 +91,9 @@ impl<P: Provider> Ia<P> {
         if hide {
             return None;
         }
+        if let Some(ep) = self.eps.get_mut(key) {
+            ep.counts.done(&done, ep.srq.is_some());
+        }
         let event = if done.bind {
             self.bind_done(key, &done)?
         } else {

@@ -19,3 +19,4 @@ mod pz;
 pub(crate) mod rmr;
 pub(crate) mod rsp;
 pub(crate) mod srq;
+mod stats;

@@ -346,7 +346,12 @@ impl<P: Provider> Ia<P> {
             }
         }
         self.post_to_srq_once::<TELL, S>(srq, iov, cookie)
-            .map_err(Refusal::error)
+            .map_err(|refusal| {
+                if refusal == Refusal::SrqFull {
+                    self.srqs[srq.key].full += 1;
+                }
+                refusal.error()
+            })
     }
 
     /// Takes back the buffers of an SRQ whose completions go to the null EVD of one endpoint, by turns: nobody will ever dequeue

@@ -25,6 +25,7 @@ use crate::error::DatResult;
 use crate::handle::{EpKey, EvdKey, PzKey, SrqKey, index_of};
 use crate::provider::{MAX_SEGMENT, Path, Provider};
 use crate::slots::{Name, Resident};
+use crate::stats::{Counts, EpStats};
 use crate::types::CompletionFlags;
 use attr::EpAttr;
 use cause::EndCause;
@@ -120,6 +121,7 @@ pub(crate) struct Ep<P: Provider> {
     /// Binds on their way, oldest first. Never more than there is room for.
     pub(crate) binds: VecDeque<PendingBind>,
     pub(crate) marks: Watermarks,
+    pub(crate) counts: Counts,
 }
 
 /// The other end.
@@ -222,6 +224,7 @@ impl<P: Provider> Ep<P> {
             last_buffer: false,
             binds: VecDeque::new(),
             marks: Watermarks::default(),
+            counts: Counts::default(),
         }
     }
 
@@ -264,6 +267,11 @@ impl<P: Provider> Ep<P> {
             ),
             recv: self.hot.at_once.recv,
         };
+    }
+
+    /// What it has done.
+    pub(crate) fn stats(&self) -> EpStats {
+        self.counts.stats::<P>(self.qp.get())
     }
 
     pub(crate) fn setup(&self) -> Setup {

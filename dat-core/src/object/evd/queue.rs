@@ -15,8 +15,9 @@ use super::streams::{Stream, Streams};
 use crate::error::Subtype;
 use crate::event::Event;
 use crate::handle::{CnoKey, EvdKey, SrqKey};
-use crate::provider::{Obstacles, Provider};
+use crate::provider::{CompletionQueue, Obstacles, Provider};
 use crate::slots::{Name, Resident};
+use crate::stats::EvdStats;
 use crate::types::EvdFlags;
 use std::collections::VecDeque;
 
@@ -36,6 +37,9 @@ pub(crate) struct Evd<P: Provider> {
     dtos: u32,
     /// Notification events that arrived, ever: a waiter compares two looks at it.
     pub(crate) notifications: u64,
+    /// Events that were queued here, ever, and those that found no room.
+    queued: u64,
+    overflows: u64,
     pub(crate) flags: EvdFlags,
     pub(crate) streams: Streams,
     /// Moved by [`Evd::step`].
@@ -90,6 +94,8 @@ impl<P: Provider> Evd<P> {
             qlen,
             dtos: 0,
             notifications: 0,
+            queued: 0,
+            overflows: 0,
             flags,
             streams: Streams::new(flags.contains(EvdFlags::SOFTWARE)),
             mode: CurrentMode::NEW,
@@ -157,6 +163,17 @@ impl<P: Provider> Evd<P> {
         u32::try_from(self.queue.len()).unwrap_or(u32::MAX)
     }
 
+    /// What it has taken in.
+    pub(crate) fn stats(&self) -> EvdStats {
+        EvdStats {
+            completions: self.cq.as_ref().map_or(0, CompletionQueue::taken),
+            queued: self.queued,
+            notifications: self.notifications,
+            overflows: self.overflows,
+            waiting: self.len(),
+        }
+    }
+
     /// Whether completions may still be taken out early.
     pub(crate) const fn takes_dtos(&self) -> bool {
         self.dtos < self.qlen
@@ -182,6 +199,7 @@ impl<P: Provider> Evd<P> {
             srq,
         });
         self.count_obstacles();
+        self.queued += 1;
         self.dtos += 1;
         self.notifications += u64::from(notify);
     }
@@ -189,10 +207,12 @@ impl<P: Provider> Evd<P> {
     /// Queues an event that is not a completion. All of those notify.
     pub(crate) fn push(&mut self, event: Event) -> Result<(), Overflow> {
         if !self.has_room() {
+            self.overflows += 1;
             return Err(Overflow);
         }
         self.queue.push_back(Queued { event, srq: None });
         self.count_obstacles();
+        self.queued += 1;
         self.notifications += 1;
         Ok(())
     }

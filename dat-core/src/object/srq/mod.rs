@@ -28,6 +28,8 @@ pub(crate) struct Srq<P: Provider> {
     pub(crate) recv_evds: Counted<EvdKey>,
     /// Those of them whose receives complete nowhere.
     pub(crate) unwanted: Turns<EpKey>,
+    /// Posts that found no room, ever.
+    pub(crate) full: u64,
 }
 
 impl<P: Provider> Srq<P> {
@@ -44,6 +46,7 @@ impl<P: Provider> Srq<P> {
             users: 0,
             recv_evds: Counted::new(),
             unwanted: Turns::new(),
+            full: 0,
         }
     }
 

@@ -22,8 +22,8 @@ pub struct Batch<'a, P: Provider> {
     /// The endpoint, and its place while the batch has the IA to itself; a place that nothing has if the handle is none.
     ep: EpHandle,
     place: u32,
-    /// Requests are in the queue that the device has not been told of.
-    unrung: bool,
+    /// Requests in the queue that the device has not been told of.
+    unrung: u32,
     /// Receives, likewise.
     untold: bool,
 }
@@ -61,7 +61,7 @@ impl<P: Provider> Ia<P> {
             ia: self,
             ep,
             place: if there { index_of(ep.key) } else { u32::MAX },
-            unrung: false,
+            unrung: 0,
             untold: false,
         })
     }
@@ -240,26 +240,32 @@ impl<P: Provider> Batch<'_, P> {
         if let Some((_, ep)) = eps.at_mut(self.place)
             && ep.request_at_once::<false, _, _>(regions.table(), iov, what, cookie, flags)
         {
-            self.unrung = true;
+            self.unrung += 1;
             return Ok(());
         }
         let EpHandle { key, ia } = self.ep;
         self.ia
             .request_in_order_of(key, ia, iov, what, cookie, flags)?;
         // It has rung for those before it, too.
-        self.unrung = false;
+        if self.unrung != 0
+            && let Some((_, ep)) = self.ia.eps.at_mut(self.place)
+        {
+            ep.counts.unrung(self.unrung);
+            self.unrung = 0;
+        }
         Ok(())
     }
 }
 
 impl<P: Provider> Drop for Batch<'_, P> {
     fn drop(&mut self) {
-        if (self.unrung || self.untold)
+        if (self.unrung != 0 || self.untold)
             && let Some((_, ep)) = self.ia.eps.at_mut(self.place)
             && let Some(qp) = ep.qp.get_mut()
         {
-            if self.unrung {
+            if self.unrung != 0 {
                 qp.ring_last();
+                ep.counts.unrung(self.unrung - 1);
             }
             if self.untold {
                 qp.tell_of_recvs();

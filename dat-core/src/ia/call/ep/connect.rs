@@ -596,6 +596,7 @@ impl<P: Provider> Ia<P> {
                 .is_ok()
             {
                 ep.marker = true;
+                ep.counts.own();
                 ep.posted_after_marker = 0;
             }
         }

@@ -145,6 +145,6 @@ impl<P: Provider> Ia<P> {
         }
         self.reclaim(handle, |ep| ep.request_evd);
         self.post_inline(handle, what, data, cookie, flags)
-            .map_err(Refusal::error)
+            .map_err(|refusal| self.refused(handle, refusal))
     }
 }

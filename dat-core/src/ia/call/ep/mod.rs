@@ -510,6 +510,7 @@ impl<P: Provider> Ia<P> {
             return Ok(());
         };
         let setup = ep.setup();
+        let last = ep.stats();
         let (mut qp, mut discard) = (ep.qp.exchange(None), ep.discard.take());
         let unmade = self.unmake_qp(&mut qp, &mut discard, &setup);
         if let Err(error) = unmade {
@@ -520,6 +521,7 @@ impl<P: Provider> Ia<P> {
             self.stop_half_way(key);
             return Err(error);
         }
+        self.ended.ep(&last);
         self.abandon_binds(key);
         self.eps.remove(key);
         self.marked.remove(key);

@@ -115,6 +115,12 @@ impl<P: Provider> Ia<P> {
             target.configure(&after, max_read_iov);
             target.binds = VecDeque::with_capacity(room);
             let mut old_qp = target.qp.exchange(qp);
+            if let Some(old) = &old_qp {
+                let mut counted = old.counts();
+                // They are counted where they are now.
+                counted.recvs -= u64::from(old.recvs_outstanding());
+                target.counts.keep(&counted);
+            }
             let mut old_discard = core::mem::replace(&mut target.discard, discard);
             self.insist("replacing a queue pair", |ia| {
                 ia.unmake_qp(&mut old_qp, &mut old_discard, &before)

@@ -12,7 +12,7 @@
 //! full because nobody has looked at its completions lately (or ever will, their EVD being null, or all of
 //! them suppressed) is reclaimed, once, before the answer is DAT_INSUFFICIENT_RESOURCES.
 
-use crate::error::DatResult;
+use crate::error::{DatError, DatResult};
 use crate::handle::{EpHandle, EpKey, EvdKey};
 use crate::ia::instance::Ia;
 use crate::object::ep::Ep;
@@ -240,13 +240,7 @@ impl<P: Provider> Ia<P> {
             }
             answered => answered,
         }
-        .map_err(|refusal| {
-            if refusal == Refusal::State {
-                self.eps[handle.key].hot.state.refuse()
-            } else {
-                refusal.error()
-            }
-        })
+        .map_err(|refusal| self.refused(handle, refusal))
     }
 
     fn request_checked<S: Segment, O: Operation>(
@@ -310,7 +304,18 @@ impl<P: Provider> Ia<P> {
             }
             answered => answered,
         }
-        .map_err(Refusal::error)
+        .map_err(|refusal| self.refused(handle, refusal))
+    }
+
+    /// What the consumer is told of a post that is refused.
+    #[cold]
+    pub(in crate::ia) fn refused(&mut self, handle: EpHandle, refusal: Refusal) -> DatError {
+        match (self.eps.get_mut(handle.key), refusal) {
+            (Some(ep), Refusal::State) => return ep.hot.state.refuse(),
+            (Some(ep), Refusal::Full) => ep.counts.full(),
+            (_, _) => {}
+        }
+        refusal.error()
     }
 
     fn recv_checked<S: Segment>(

@@ -139,6 +139,7 @@ impl<P: Provider> Ia<P> {
         let Some(evd) = self.evds.remove(key) else {
             return Ok(());
         };
+        self.ended_completions += evd.stats().completions;
         self.async_evds.retain(|bound| *bound != key);
         if let Some(cno) = evd.cno {
             self.detach_from_cno(cno, key, true);

@@ -192,7 +192,11 @@ impl<P: Provider> Ia<P> {
         {
             let srq = ep.srq.filter(|_| !entry.is_request());
             let done = match srq.and_then(|srq| self.srqs.get_mut(srq)) {
-                Some(srq) => srq.queue.complete_plain(&entry),
+                Some(srq) => {
+                    let done = srq.queue.complete_plain(&entry);
+                    ep.counts.arrived(done.map_or(0, |done| done.bytes));
+                    done
+                }
                 None => ep.qp.get_mut().and_then(|qp| {
                     qp.complete_plain(&entry)
                         .or_else(|| qp.complete_behind_suppressed(&entry))

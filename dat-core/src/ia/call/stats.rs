@@ -1,0 +1,55 @@
+//! What an instance and its objects have counted. DAT 1.2 has no such calls.
+
+use crate::error::DatResult;
+use crate::handle::{EpHandle, EvdHandle, SrqHandle};
+use crate::ia::instance::Ia;
+use crate::provider::{CompletionQueue, Provider, SharedReceiveQueue};
+use crate::stats::{EpStats, EvdStats, IaStats, SrqStats};
+
+impl<P: Provider> Ia<P> {
+    /// What this instance has done since it was opened. It looks at every endpoint and EVD.
+    #[must_use]
+    pub fn stats(&self) -> IaStats {
+        let living = self.eps.iter().map(|(_, ep)| ep.stats());
+        let queues = self.evds.iter().filter_map(|(_, evd)| evd.cq.as_ref());
+        IaStats {
+            eps: self.eps.len(),
+            evds: self.evds.len(),
+            srqs: self.srqs.len(),
+            pzs: self.pzs.len(),
+            lmrs: self.regions.len(),
+            rmrs: self.rmrs.len(),
+            traffic: self.ended.and(living),
+            completions: self.ended_completions + queues.map(CompletionQueue::taken).sum::<u64>(),
+        }
+    }
+
+    /// What an endpoint has done since it was created.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|EP.
+    pub fn ep_stats(&self, ep: EpHandle) -> DatResult<EpStats> {
+        Ok(self.ep(ep)?.stats())
+    }
+
+    /// What an EVD has taken in since it was created.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE.
+    pub fn evd_stats(&self, evd: EvdHandle) -> DatResult<EvdStats> {
+        Ok(self.evd(evd)?.stats())
+    }
+
+    /// What an SRQ has taken in since it was created.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|SRQ.
+    pub fn srq_stats(&self, srq: SrqHandle) -> DatResult<SrqStats> {
+        let srq = &self.srqs[self.srq_key(srq)?];
+        Ok(SrqStats {
+            posted: srq.queue.posted(),
+            outstanding: srq.outstanding(),
+            full: srq.full,
+        })
+    }
+}
