@@ -186,8 +186,8 @@ impl Counts {
     }
 
     /// So many requests had no doorbell of their own.
-    pub(crate) fn unrung(&mut self, requests: u32) {
-        self.unrung += u64::from(requests);
+    pub(crate) const fn unrung(&mut self, requests: u64) {
+        self.unrung += requests;
     }
 
     /// A request was posted that no consumer asked for.

@@ -38,7 +38,7 @@ const BARS: [(&str, u64); 22] = [
     ("post_rdma_write_any", 106),
     ("post_rdma_write_suppressed", 101),
     ("post_rdma_write_stale", 129),
-    ("batch_rdma_write_32", 79),
+    ("batch_rdma_write_32", 83),
     ("batch_recv_32", 57),
     ("srq_batch_recv_32", 77),
     ("poll_16", 59),
@@ -53,8 +53,8 @@ const BARS: [(&str, u64); 22] = [
     ("evd_wait_ready", 157),
     ("c_dequeue_one", 106),
     ("c_dequeue_empty", 82),
-    ("c_post_many_write_32", 145),
-    ("c_post_many_recv_32", 114),
+    ("c_post_many_write_32", 137),
+    ("c_post_many_recv_32", 110),
     ("c_dequeue_many_16", 66),
 ];
 

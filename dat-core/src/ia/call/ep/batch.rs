@@ -8,6 +8,7 @@
 use crate::error::DatResult;
 use crate::handle::{EpHandle, SrqHandle, index_of};
 use crate::ia::instance::Ia;
+use crate::object::ep::Ep;
 use crate::object::ep::extension::{
     CompareSwap, FetchAdd, RdmaWriteImmediate, SendImmediate, SendInvalidate,
 };
@@ -22,8 +23,10 @@ pub struct Batch<'a, P: Provider> {
     /// The endpoint, and its place while the batch has the IA to itself; a place that nothing has if the handle is none.
     ep: EpHandle,
     place: u32,
-    /// Requests in the queue that the device has not been told of.
-    unrung: u32,
+    /// Requests are in the queue that the device has not been told of.
+    unrung: bool,
+    /// Requests posted when it was last told of all.
+    told: u64,
     /// Receives, likewise.
     untold: bool,
 }
@@ -56,12 +59,15 @@ impl<P: Provider> Ia<P> {
         ep: EpHandle,
         post: impl FnOnce(&mut Batch<'_, P>) -> DatResult<T>,
     ) -> DatResult<T> {
-        let there = self.eps.named_mut(ep.key, ep.ia).is_some();
+        let there = self.eps.named_mut(ep.key, ep.ia);
+        let told = there.as_ref().map_or(0, |ep| posted(ep));
+        let there = there.is_some();
         post(&mut Batch {
             ia: self,
             ep,
             place: if there { index_of(ep.key) } else { u32::MAX },
-            unrung: 0,
+            unrung: false,
+            told,
             untold: false,
         })
     }
@@ -228,6 +234,15 @@ impl<P: Provider> Batch<'_, P> {
         Ok(())
     }
 
+    /// One doorbell told of all requests up to here: all but one of them had none of their own.
+    fn rung(&mut self) {
+        if let Some((_, ep)) = self.ia.eps.at_mut(self.place) {
+            let now = posted(ep);
+            ep.counts.unrung((now - self.told).saturating_sub(1));
+            self.told = now;
+        }
+    }
+
     #[inline(always)]
     fn post<S: Segment>(
         &mut self,
@@ -240,35 +255,36 @@ impl<P: Provider> Batch<'_, P> {
         if let Some((_, ep)) = eps.at_mut(self.place)
             && ep.request_at_once::<false, _, _>(regions.table(), iov, what, cookie, flags)
         {
-            self.unrung += 1;
+            self.unrung = true;
             return Ok(());
         }
         let EpHandle { key, ia } = self.ep;
         self.ia
             .request_in_order_of(key, ia, iov, what, cookie, flags)?;
         // It has rung for those before it, too.
-        if self.unrung != 0
-            && let Some((_, ep)) = self.ia.eps.at_mut(self.place)
-        {
-            ep.counts.unrung(self.unrung);
-            self.unrung = 0;
-        }
+        self.unrung = false;
+        self.rung();
         Ok(())
     }
 }
 
+/// Requests posted to an endpoint's queue pair so far.
+fn posted<P: Provider>(ep: &Ep<P>) -> u64 {
+    ep.qp.get().map_or(0, |qp| qp.counts().requests)
+}
+
 impl<P: Provider> Drop for Batch<'_, P> {
     fn drop(&mut self) {
-        if (self.unrung != 0 || self.untold)
+        if (self.unrung || self.untold)
             && let Some((_, ep)) = self.ia.eps.at_mut(self.place)
             && let Some(qp) = ep.qp.get_mut()
         {
-            if self.unrung != 0 {
-                qp.ring_last();
-                ep.counts.unrung(self.unrung - 1);
-            }
             if self.untold {
                 qp.tell_of_recvs();
+            }
+            if self.unrung {
+                qp.ring_last();
+                self.rung();
             }
         }
     }
