@@ -140,6 +140,7 @@ fn parameters(to: Address, service_id: u64) -> ConnectParams<'static> {
             hop_limit: 64,
             traffic_class: 0,
             flow_label: 0,
+            priority: 0,
         },
         qpn: 0x66,
         psn: 0x66,

@@ -316,6 +316,7 @@ mod tests {
         hop_limit: 64,
         traffic_class: 0,
         flow_label: 0,
+        priority: 0,
     };
 
     /// The datagram of a peer's request.

@@ -89,7 +89,7 @@ pub struct NamedAttr {
 }
 
 impl NamedAttr {
-    fn new(name: &'static str, value: impl ToString) -> Self {
+    pub(crate) fn new(name: &'static str, value: impl ToString) -> Self {
         Self {
             name,
             value: value.to_string(),
@@ -219,7 +219,7 @@ impl ProviderAttr {
             dapl_version: (1, 2),
             lmr_mem_types_supported: 3,
             iov_ownership_on_return: 0,
-            dat_qos_supported: Qos::BEST_EFFORT,
+            dat_qos_supported: Qos::all(),
             completion_flags_supported: CompletionFlags::SUPPRESS
                 | CompletionFlags::UNSIGNALLED
                 | CompletionFlags::SOLICITED_WAIT

@@ -78,6 +78,7 @@ pub use object::ep::attr::EpAttr;
 pub use object::ep::cause::EndCause;
 pub use object::ep::evds::EpEvds;
 pub use object::ep::state::{EpEvent, EpState};
+pub use object::ep::transport::{EpTransport, TransportError};
 pub use object::lmr::segment::{self, LmrTriplet, RmrTriplet, Segment};
 pub use object::lmr::slice::LmrSlice;
 pub use object::lmr::{MemType, SharedMemoryId};
@@ -94,7 +95,7 @@ pub mod ep {
     pub use crate::ia::call::ep::holding::EpRecvParam;
     pub use crate::ia::call::ep::modify::EpChange;
     pub use crate::ia::call::ep::{EpParam, EpStatus};
-    pub use crate::object::ep::{attr, cause, evds, state};
+    pub use crate::object::ep::{attr, cause, evds, state, transport};
 }
 
 /// Event dispatchers: their mode, and what calls tell of them.

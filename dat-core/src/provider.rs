@@ -20,6 +20,10 @@
 //! [`CompletionQueue::poll`] and the two `complete` functions. They allocate nothing, lock nothing,
 //! call no kernel and wait for nothing.
 
+mod path;
+
+pub use path::{MadAddress, Path, ReadyToReceive, ReadyToSend};
+
 use crate::address::Address;
 use crate::event::{DtoDetail, NetworkEvent};
 use crate::types::{DtoStatus, MemPrivFlags};
@@ -187,6 +191,8 @@ pub struct Completion {
     pub request: bool,
     /// A bind of a memory window.
     pub bind: bool,
+    /// A request that no consumer asked for ([`QueuePair::post_own`]).
+    pub own: bool,
     /// The UNSIGNALLED choice made at the post.
     pub unsignalled: bool,
     /// Receives: the peer's Send carried the solicited bit.
@@ -205,6 +211,7 @@ impl Completion {
             transferred: 0,
             request,
             bind: false,
+            own: false,
             unsignalled,
             solicited: false,
             detail: DtoDetail::None,
@@ -360,6 +367,13 @@ pub trait QueuePair {
     ) -> Result<(), QueueFull> {
         self.post_request(op, core::iter::once(segment), cookie, flags)
     }
+
+    /// Posts a request that no consumer asked for, an RDMA Write of no bytes, which shows that those before it are done and that the
+    /// peer answers. Its completion is always reported, as [`Completion::own`].
+    ///
+    /// # Errors
+    /// [`QueueFull`]; nothing was written.
+    fn post_own(&mut self) -> Result<(), QueueFull>;
 
     /// Rings the doorbell for requests that were posted without.
     fn ring_last(&mut self) {}
@@ -540,62 +554,6 @@ pub struct QueueSizes {
     pub max_recv_segments: u32,
     /// Requests may be binds of memory windows, which take more room.
     pub binds: bool,
-}
-
-/// The other end and the path to it. Which station of the link the packets are given to is the provider's to find out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Path {
-    /// Index of our GID that is the source.
-    pub source_gid_index: u8,
-    /// The peer's GID; an IPv4 address is `::ffff:a.b.c.d`.
-    pub gid: [u8; 16],
-    /// IP hop limit.
-    pub hop_limit: u8,
-    /// IP traffic class.
-    pub traffic_class: u8,
-    /// Flow label (20 bits); chooses the UDP source port.
-    pub flow_label: u32,
-}
-
-/// What INIT to RTR takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadyToReceive {
-    /// The path to the peer.
-    pub path: Path,
-    /// The peer's queue pair number (24 bits).
-    pub remote_qpn: u32,
-    /// The first packet sequence number the peer will send (24 bits).
-    pub receive_psn: u32,
-    /// Path MTU code, 1..=5 for 256..=4096 bytes (IBTA encoding).
-    pub mtu: u8,
-    /// RDMA Reads the peer may have outstanding here; 0 refuses them.
-    pub reads_in: u8,
-    /// RNR NAK timer code (IBTA encoding, 5 bits).
-    pub min_rnr_timer: u8,
-}
-
-/// What RTR to RTS takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadyToSend {
-    /// The first packet sequence number we send (24 bits).
-    pub send_psn: u32,
-    /// RDMA Reads we may have outstanding.
-    pub reads_out: u8,
-    /// Transport retries, 0..=7.
-    pub retry_count: u8,
-    /// RNR retries, 0..=7, 7 is for ever.
-    pub rnr_retry: u8,
-    /// Local ACK timeout code, 4.096 us * 2^n; 0 is for ever.
-    pub ack_timeout: u8,
-}
-
-/// Where a management datagram goes or came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MadAddress {
-    /// The path.
-    pub path: Path,
-    /// Queue pair number at the other side (1 for the general services interface).
-    pub qpn: u32,
 }
 
 /// Something that happened outside of a queue.
@@ -958,11 +916,12 @@ pub trait Provider: Sized {
     /// # Errors
     /// [`ProviderError::Unsupported`]: it is none of ours, or one that stays; nothing has changed.
     fn remove_address(&mut self, address: IpAddr) -> Result<(), ProviderError>;
-    /// The path to a GID: which of our addresses leads there. Whether somebody is there shows when a datagram is sent.
+    /// The path to a GID: which of our addresses leads there, unless `source` says which. Whether somebody is there shows when a
+    /// datagram is sent.
     ///
     /// # Errors
-    /// [`ProviderError::Unreachable`].
-    fn route(&self, gid: [u8; 16]) -> Result<Path, ProviderError>;
+    /// [`ProviderError::Unreachable`], also of a source that is none of our addresses, or of another family.
+    fn route(&self, gid: [u8; 16], source: Option<IpAddr>) -> Result<Path, ProviderError>;
     /// When [`Provider::progress`] has something to do at the latest, though nothing happens.
     fn next_timeout(&self) -> Option<Nanos> {
         None

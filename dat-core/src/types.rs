@@ -3,7 +3,7 @@
 //! Flags a caller hands in keep unknown bits (`from_bits_retain`), so that a bad bit reaches the
 //! check that refuses it instead of vanishing on the way.
 
-use crate::error::{DatError, Subtype};
+use crate::error::{DatError, DatResult, Subtype};
 use core::time::Duration;
 
 bitflags::bitflags! {
@@ -229,6 +229,14 @@ impl PspFlags {
 impl Qos {
     /// The quality every provider has.
     pub const BEST_EFFORT: Self = Self::empty();
+
+    /// Refuses one that there is not.
+    pub(crate) fn check(self) -> DatResult<()> {
+        if Self::all().contains(self) {
+            return Ok(());
+        }
+        Err(DatError::unsupported().because("qos: a bit that is none of the four qualities"))
+    }
 }
 
 /// How to end a connection or close an IA (`DAT_CLOSE_FLAGS`).

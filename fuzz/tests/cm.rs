@@ -42,6 +42,7 @@ fn path(last: u8) -> Path {
         hop_limit: 64,
         traffic_class: 0,
         flow_label: 0,
+        priority: 0,
     }
 }
 

@@ -162,7 +162,7 @@ impl Session {
 
     fn connect(&mut self) -> Result<(), ProviderError> {
         let gid = self.provider.limits().gid;
-        let path = self.provider.route(gid)?;
+        let path = self.provider.route(gid, None)?;
         let numbers = [self.qps[1].number(), self.qps[0].number()];
         for (qp, remote_qpn) in self.qps.iter_mut().zip(numbers) {
             let receive = ReadyToReceive {
@@ -269,7 +269,7 @@ impl Session {
                 while self.provider.next_event().is_some() {}
             }
             Action::SendMad => {
-                let path = self.provider.route(self.provider.limits().gid)?;
+                let path = self.provider.route(self.provider.limits().gid, None)?;
                 // Out of slots is no reason to stop.
                 let _ = self
                     .provider

@@ -343,7 +343,7 @@ impl Gsi {
         debug_assert!(posted.is_ok(), "as many entries as slots");
     }
 
-    /// Sends a datagram, over the station of the link with a MAC, in a frame of a priority.
+    /// Sends a datagram, over the station of the link with a MAC.
     ///
     /// # Errors
     /// [`QueueFull`] when all slots are in flight, or the queue pair is broken.
@@ -351,7 +351,6 @@ impl Gsi {
         &mut self,
         to: &MadAddress,
         mac: [u8; 6],
-        priority: u8,
         mad: &[u8; MAD_BYTES],
     ) -> Result<(), QueueFull> {
         self.drain();
@@ -364,7 +363,7 @@ impl Gsi {
         let path = &to.path;
         let vector = AddressVector {
             q_key: GSI_Q_KEY,
-            priority,
+            priority: path.priority & 7,
             qpn: to.qpn & 0xff_ffff,
             udp_source_port: udp_source_port(path.flow_label, WIRE_QPN, to.qpn & 0xff_ffff),
             mac,
@@ -473,9 +472,9 @@ impl Gsi {
 }
 
 impl ReceivedMad {
-    /// The way back to the sender, from our GID number `source_gid_index`.
+    /// The way back to the sender, from our GID number `source_gid_index`, whose frames have a priority.
     #[must_use]
-    pub fn sender(&self, source_gid_index: u8) -> MadAddress {
+    pub fn sender(&self, source_gid_index: u8, priority: u8) -> MadAddress {
         MadAddress {
             path: Path {
                 source_gid_index,
@@ -484,6 +483,7 @@ impl ReceivedMad {
                 // How the network marked the datagram is no part of the way back.
                 traffic_class: self.route.traffic_class & !ECN_MASK,
                 flow_label: 0,
+                priority,
             },
             qpn: self.qpn,
         }

@@ -884,7 +884,7 @@ impl Provider for MlxProvider {
         Ok(())
     }
 
-    fn route(&self, gid: [u8; 16]) -> Result<Path, ProviderError> {
+    fn route(&self, gid: [u8; 16], source: Option<IpAddr>) -> Result<Path, ProviderError> {
         // What we send to ourselves does not leave the function.
         if self.hca.own(gid).is_none() {
             self.check_port()?;
@@ -893,15 +893,14 @@ impl Provider for MlxProvider {
             // Nobody can be asked.
             self.hca.resolve(gid)?;
         }
-        let source = self.hca.source_gid(gid).ok_or_else(|| {
-            ProviderError::Unreachable(format!("no source address for {}", address_of(gid)))
-        })?;
+        let source = self.source(gid, source)?;
         Ok(Path {
             source_gid_index: source.index,
             gid,
             hop_limit: HOP_LIMIT,
             traffic_class: 0,
             flow_label: 0,
+            priority: source.priority(),
         })
     }
 
@@ -951,7 +950,8 @@ impl Provider for MlxProvider {
             match self.way(received.route.source, index) {
                 Way::Known(_) => {
                     datagrams::received(&self.hca, &received);
-                    return Some((received.sender(index), received.mad));
+                    let priority = self.hca.priority(index);
+                    return Some((received.sender(index, priority), received.mad));
                 }
                 Way::Pending => {
                     if let Some(mut network) = self.common.network() {

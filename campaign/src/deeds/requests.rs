@@ -290,6 +290,7 @@ impl World {
             request_evd: Some(Some(dto)),
             connect_evd: Some(Some(connect)),
             attr: Some(attr),
+            ..udapl::EpChange::default()
         };
         let modified = self.ep_call(side, "dat_ep_modify", ep, |open| {
             open.ia.ep_modify(ep, &change)

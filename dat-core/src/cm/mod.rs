@@ -262,7 +262,7 @@ impl Cm {
                 packet_rate: self.config.packet_rate,
                 traffic_class: path.traffic_class,
                 hop_limit: path.hop_limit,
-                sl: 0,
+                sl: path.priority,
                 subnet_local,
                 ack_timeout: params.ack_timeout,
             },

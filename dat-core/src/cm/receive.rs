@@ -189,6 +189,11 @@ impl Cm {
                 gid: req.primary.local_gid,
                 traffic_class: req.primary.traffic_class,
                 flow_label: req.primary.flow_label,
+                // A peer that sends without a VLAN's tag has none.
+                priority: match req.primary.sl & 7 {
+                    0 => from.path.priority,
+                    priority => priority,
+                },
                 ..from.path
             },
             remote_qpn: req.local_qpn,

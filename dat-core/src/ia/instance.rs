@@ -19,11 +19,13 @@ use crate::handle::{
 };
 use crate::ia::effect::Effect;
 use crate::ia::health::Health;
+use crate::ia::keep_alive::KeepAlives;
 use crate::ia::neighbours::Neighbours;
 use crate::ia::regions::Regions;
 use crate::object::cno::Cno;
 use crate::object::cr::Cr;
 use crate::object::ep::Ep;
+use crate::object::ep::transport::EpTransport;
 use crate::object::evd::queue::Evd;
 use crate::object::psp::Psp;
 use crate::object::pz::Pz;
@@ -86,6 +88,18 @@ pub struct TransportConfig {
     pub min_rnr_timer: u8,
 }
 
+impl TransportConfig {
+    /// With what an endpoint has of its own.
+    pub(in crate::ia) fn with(self, own: &EpTransport) -> Self {
+        Self {
+            retry_count: own.retry_count.unwrap_or(self.retry_count),
+            rnr_retry: own.rnr_retry.unwrap_or(self.rnr_retry),
+            ack_timeout: own.ack_timeout.or(self.ack_timeout),
+            min_rnr_timer: own.min_rnr_timer.unwrap_or(self.min_rnr_timer),
+        }
+    }
+}
+
 impl Default for TransportConfig {
     /// As long as the acknowledging adapter needs, seven times; 0.64 ms six times.
     fn default() -> Self {
@@ -145,6 +159,8 @@ pub struct Ia<P: Provider> {
     pub(in crate::ia) draining: Neighbours,
     /// Where an error may be seen first that is a connection event elsewhere.
     pub(in crate::ia) feeding: Neighbours,
+    /// Connections that are tried when they are idle.
+    pub(in crate::ia) keep_alives: KeepAlives,
     /// Endpoints with watermarks.
     pub(in crate::ia) marked: Turns<EpKey>,
     pub(in crate::ia) effects: VecDeque<Effect>,
@@ -233,6 +249,7 @@ impl<P: Provider> Ia<P> {
             listeners: BTreeMap::new(),
             draining: Neighbours::new(),
             feeding: Neighbours::new(),
+            keep_alives: KeepAlives::new(),
             marked: Turns::new(),
             // Enough that a post that looks at a completion queue does not allocate.
             effects: VecDeque::with_capacity(1024),

@@ -9,6 +9,7 @@ mod health;
 #[cfg(test)]
 mod inside;
 pub(crate) mod instance;
+mod keep_alive;
 mod lookup;
 mod neighbours;
 mod refused;

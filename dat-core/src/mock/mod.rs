@@ -128,6 +128,11 @@ impl Net {
         (qp.receive_psn, qp.send_psn)
     }
 
+    /// Requests posted to a queue pair, those among them that no consumer asked for.
+    pub(crate) fn posted(&self, qpn: u32) -> u64 {
+        self.0.borrow().qps[&qpn].borrow().requests_posted
+    }
+
     /// The ACK timeout code a queue pair waits by.
     pub(crate) fn ack_timeout(&self, qpn: u32) -> u8 {
         self.0.borrow().qps[&qpn].borrow().ack_timeout
@@ -292,6 +297,7 @@ impl Mock {
             hop_limit: 1,
             traffic_class: 0,
             flow_label: 0,
+            priority: 0,
         }
     }
 
@@ -627,7 +633,7 @@ impl Provider for Mock {
         Ok(())
     }
 
-    fn route(&self, gid: [u8; 16]) -> Result<Path, ProviderError> {
+    fn route(&self, gid: [u8; 16], _source: Option<IpAddr>) -> Result<Path, ProviderError> {
         if gid[..2] == [0xfe, 0x80] {
             Ok(self.path_to(gid))
         } else {

@@ -154,8 +154,27 @@ pub(super) struct Request {
     suppress: bool,
     unsignalled: bool,
     bind: bool,
+    own: bool,
     /// What the peer's receive tells of it.
     pub(super) detail: DtoDetail,
+}
+
+impl Request {
+    /// One that no consumer asked for.
+    const fn own(post: u64) -> Self {
+        Self {
+            post,
+            cookie: 0,
+            bytes: 0,
+            is_send: false,
+            solicited: false,
+            suppress: false,
+            unsignalled: false,
+            bind: false,
+            own: true,
+            detail: DtoDetail::None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -186,7 +205,7 @@ pub(crate) struct QpState {
     recvs: VecDeque<Recv>,
     /// How many requests and receives the device has dealt with.
     requests_done: u64,
-    requests_posted: u64,
+    pub(super) requests_posted: u64,
     recvs_done: u64,
     recvs_posted: u64,
 }
@@ -453,6 +472,7 @@ impl QueuePair for MockQp {
                 suppress: flags.suppress,
                 unsignalled: flags.unsignalled,
                 bind: false,
+                own: false,
             });
         }
         self.go();
@@ -477,6 +497,20 @@ impl QueuePair for MockQp {
 
     fn send_inline_limit(&self) -> usize {
         64
+    }
+
+    fn post_own(&mut self) -> Result<(), QueueFull> {
+        {
+            let mut state = self.state.borrow_mut();
+            if state.requests.len() >= state.sizes.max_requests as usize {
+                return Err(QueueFull);
+            }
+            let post = state.requests_posted;
+            state.requests_posted += 1;
+            state.requests.push_back(Request::own(post));
+        }
+        self.go();
+        Ok(())
     }
 
     fn ends_silently(&self) -> bool {
@@ -512,6 +546,7 @@ impl QueuePair for MockQp {
                 suppress: false,
                 unsignalled: flags.unsignalled,
                 bind: true,
+                own: false,
             });
         }
         *window += 1;
@@ -560,6 +595,7 @@ impl QueuePair for MockQp {
                         transferred: request.bytes,
                         request: true,
                         bind: request.bind,
+                        own: request.own,
                         unsignalled: request.unsignalled,
                         solicited: false,
                         detail,
@@ -578,6 +614,7 @@ impl QueuePair for MockQp {
             transferred: entry.bytes,
             request: false,
             bind: false,
+            own: false,
             unsignalled: recv.unsignalled,
             solicited,
             detail,
@@ -589,6 +626,7 @@ impl QueuePair for MockQp {
         if let Some(request) = state.requests.pop_front() {
             return Some(Completion {
                 bind: request.bind,
+                own: request.own,
                 ..Completion::flushed(request.cookie, true, request.unsignalled)
             });
         }
@@ -706,6 +744,7 @@ impl SharedReceiveQueue for MockSrq {
             transferred: entry.bytes,
             request: false,
             bind: false,
+            own: false,
             unsignalled: false,
             solicited: entry.solicited,
             detail: entry.detail,

@@ -184,7 +184,7 @@ fn parameters_of_a_connect_are_checked_before_anything_happens() {
     }
     let connect = |a: &mut Side, qos, flags| a.ia.ep_connect(a.ep, to, QUAL, inf, b"", qos, flags);
     assert_eq!(
-        connect(&mut a, Qos::PREMIUM, ConnectFlags::empty()),
+        connect(&mut a, Qos::from_bits_retain(0x10), ConnectFlags::empty()),
         Err(DatError::unsupported())
     );
     assert_eq!(
@@ -537,6 +537,7 @@ fn a_psp_may_bring_an_endpoint_with_each_request() {
         request_evd: Some(Some(b.request)),
         connect_evd: Some(Some(b.connect)),
         attr: None,
+        ..EpChange::default()
     };
     b.ia.ep_modify(ep, &change).expect("configures");
     b.ep = ep;

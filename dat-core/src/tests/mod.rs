@@ -16,6 +16,7 @@ mod sharing;
 mod srq;
 mod status;
 mod steps;
+mod transport;
 
 use crate::mock::{Mock, Net};
 use crate::provider::Provider;

@@ -40,7 +40,7 @@ fn attributes_beyond_the_ia_are_refused() {
         assert_eq!(create(&mut a, change), bad, "change {which}");
     }
     assert_eq!(
-        create(&mut a, |attr| attr.qos = Qos::LOW_LATENCY),
+        create(&mut a, |attr| attr.qos = Qos::from_bits_retain(0x20)),
         Err(DatError::unsupported())
     );
     assert_eq!(
@@ -180,7 +180,7 @@ fn a_failed_creation_leaves_no_trace() {
     let net = Net::default();
     let mut a = Side::new(&net, |_| {});
     let attr = EpAttr {
-        qos: Qos::PREMIUM,
+        qos: Qos::from_bits_retain(0x10),
         ..EpAttr::defaults(a.ia.query().ia)
     };
     let evd = a.ia.evd_create(8, EvdFlags::DTO).expect("an EVD");

@@ -230,6 +230,7 @@ impl World {
                     connect_evd: Some(handles[2]),
                     // One that was lent has the provider's attributes so far.
                     attr: Some(attributes(&self.ias[side], [0, 0])),
+                    ..EpChange::default()
                 };
                 let (handle, old_pz, old_evds) = (object.handle, object.pz, object.evds);
                 compare(self.ias[side].ep_modify(handle, &change), want)?;

@@ -1,6 +1,7 @@
 //! Who is reached, and how: the port, the station of the link that a datagram or a queue pair's packets go to, and what is done for
 //! the network meanwhile.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use dat_core::NetworkEvent;
@@ -11,7 +12,7 @@ use driver::Instant;
 use super::{MlxProvider, datagrams};
 use crate::error::MlxError;
 use crate::event::AsyncEvent;
-use crate::gid::address_of;
+use crate::gid::{GidEntry, address_of};
 use crate::network::Way;
 use crate::vport;
 
@@ -112,6 +113,35 @@ impl MlxProvider {
         }
     }
 
+    /// Our address that a connection to a GID leaves from: the one that was asked for, or the one that suits it.
+    pub(super) fn source(
+        &self,
+        gid: [u8; 16],
+        asked: Option<IpAddr>,
+    ) -> Result<GidEntry, ProviderError> {
+        let destination = address_of(gid);
+        let Some(asked) = asked else {
+            return self.hca.source_gid(gid).ok_or_else(|| {
+                ProviderError::Unreachable(format!("no source address for {destination}"))
+            });
+        };
+        if asked.is_ipv4() != destination.is_ipv4() {
+            return Err(ProviderError::Unreachable(format!(
+                "{destination} cannot be reached from {asked}, which is of another family"
+            )));
+        }
+        let ours = self.hca.gids();
+        let entry = ours.iter().find(|entry| entry.address == asked);
+        entry.copied().ok_or_else(|| {
+            let known: Vec<String> = ours.iter().map(|entry| entry.address.to_string()).collect();
+            ProviderError::Unreachable(format!(
+                "{asked} is no address of {}; it has {}",
+                self.hca.name(),
+                known.join(", ")
+            ))
+        })
+    }
+
     /// How a GID is reached from our address of an index.
     pub(super) fn way(&self, gid: [u8; 16], source_index: u8) -> Way {
         let unresolved = match self.hca.resolve(gid) {
@@ -159,8 +189,7 @@ impl MlxProvider {
         mac: [u8; 6],
         mad: &[u8; 256],
     ) -> Result<(), ProviderError> {
-        let priority = self.hca.priority(to.path.source_gid_index);
-        let sent = self.common.gsi().send(to, mac, priority, mad);
+        let sent = self.common.gsi().send(to, mac, mad);
         sent.map_err(|_| {
             ProviderError::Resources("too many management datagrams in flight".to_owned())
         })?;

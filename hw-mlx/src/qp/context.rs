@@ -239,6 +239,7 @@ fn set_path(ads: &mut Ads, (path, mac): (&Path, [u8; 6]), local_qpn: u32, remote
         .set_tclass(u32::from(path.traffic_class))
         .set_dscp(u32::from(path.traffic_class >> 2))
         .set_flow_label(path.flow_label & 0xf_ffff)
+        .set_eth_prio(u32::from(path.priority & 7))
         .set_rgid_rip(&path.gid)
         .set_udp_sport(u32::from(udp_source_port(
             path.flow_label,
@@ -314,6 +315,7 @@ mod tests {
                 hop_limit: 64,
                 traffic_class: 0x60,
                 flow_label: 0x12345,
+                priority: 0,
             },
             remote_qpn: 0xabcdef,
             receive_psn: 0x123456,

@@ -278,11 +278,7 @@ impl Qp {
     ) -> Result<(), MlxError> {
         let index = attributes.path.source_gid_index;
         let source = hca.hold_gid(index)?;
-        let (mut context, mask) = self.facts.init_to_rtr(self.qpn, attributes, mac);
-        let priority = hca.priority(index);
-        context
-            .primary_address_path_mut()
-            .set_eth_prio(u32::from(priority));
+        let (context, mask) = self.facts.init_to_rtr(self.qpn, attributes, mac);
         self.path = Some(PathUse {
             _source: source,
             _peer: peer,

@@ -314,6 +314,10 @@ impl QueuePair for Qp {
         }
     }
 
+    fn post_own(&mut self) -> Result<(), QueueFull> {
+        self.send.post_own()
+    }
+
     fn ends_silently(&self) -> bool {
         self.send.ends_silently()
     }

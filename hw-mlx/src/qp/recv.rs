@@ -407,6 +407,7 @@ impl Outcome {
             transferred: u64::from(transferred),
             request: false,
             bind: false,
+            own: false,
             unsignalled,
             solicited,
             detail,

@@ -133,6 +133,8 @@ const UNSIGNALLED: u64 = 1 << 32;
 const SUPPRESSED: u64 = 2 << 32;
 /// A bind is reported, but never as an ordinary request's success is.
 const BIND: u64 = 4 << 32;
+/// Nobody asked for it; likewise.
+const OWN: u64 = 8 << 32;
 
 impl Shadow {
     /// Of no request.
@@ -163,6 +165,10 @@ impl Shadow {
 
     const fn is_bind(&self) -> bool {
         self.what & BIND != 0
+    }
+
+    const fn is_own(&self) -> bool {
+        self.what & OWN != 0
     }
 }
 
@@ -601,6 +607,23 @@ impl SendQueue {
         Ok(window.key())
     }
 
+    /// Posts an RDMA Write of no bytes that no consumer asked for, and whose completion says so.
+    ///
+    /// # Errors
+    /// [`QueueFull`]; nothing was written.
+    pub fn post_own(&mut self) -> Result<(), QueueFull> {
+        let nothing = RequestOp::RdmaWrite {
+            address: 0,
+            rmr_context: 0,
+        };
+        let (number, index) = (self.next(), self.producer_index);
+        self.post(nothing, core::iter::empty(), 0, RequestFlags::NONE)?;
+        let shadow = self.shadow.at_mut(number);
+        shadow.what |= OWN;
+        shadow.reported = Tail::of_block(self.queue_tail, index, true);
+        Ok(())
+    }
+
     /// Whether a queue that looks full does so only because its last request was a bind. From now on it does not, and its next
     /// request must carry a fence.
     #[cold]
@@ -856,6 +879,7 @@ impl SendQueue {
             transferred: u64::from(shadow.bytes()),
             request: true,
             bind: shadow.is_bind(),
+            own: shadow.is_own(),
             unsignalled: shadow.unsignalled(),
             solicited: false,
             detail: DtoDetail::of_syndrome(failure.unwrap_or((0, 0))),
@@ -870,6 +894,7 @@ impl SendQueue {
         let shadow = self.forget_until(self.shadow.oldest);
         Some(Completion {
             bind: shadow.is_bind(),
+            own: shadow.is_own(),
             ..Completion::flushed(shadow.cookie, true, shadow.unsignalled())
         })
     }

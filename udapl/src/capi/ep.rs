@@ -16,7 +16,8 @@ use super::answer::{call, parameter};
 use super::argument::{as_count, count, given, mask, put};
 use super::call::{look_up, on, optional, other, owned};
 use super::foreign::foreign;
-use super::records::Address;
+use super::named;
+use super::records::{Address, Attributes};
 use super::table::{IaName, Reserved, number};
 use super::types::{CEpAttr, CEpParam, DatBoolean, DatCount, DatHandle, DatReturn};
 
@@ -50,8 +51,10 @@ mod field {
     pub(super) const SRQ_SOFT_HW: u64 = 0x100_0000;
     pub(super) const MAX_RDMA_READ_IOV: u64 = 0x200_0000;
     pub(super) const MAX_RDMA_WRITE_IOV: u64 = 0x400_0000;
-    /// Counts and arrays of the transport's and the provider's own attributes: there are none.
-    pub(super) const NAMED_COUNTS: u64 = 0x800_0000 | 0x2000_0000;
+    /// Count and array of the transport's own attributes.
+    pub(super) const TRANSPORT: u64 = 0x800_0000 | 0x1000_0000;
+    /// Count of the provider's own attributes: there are none.
+    pub(super) const PROVIDER_COUNT: u64 = 0x2000_0000;
     pub(super) const ATTRIBUTES: u64 = 0x7fff_f000;
     pub(super) const ALL: u64 = 0x7fff_f7ff;
 }
@@ -70,9 +73,8 @@ fn merged(
     if has(field::SERVICE_TYPE) && given.service_type != RC {
         return Err(parameter(argument));
     }
-    let named = given.ep_transport_specific_count != 0 || given.ep_provider_specific_count != 0;
-    if has(field::NAMED_COUNTS) && named {
-        return Err(parameter(argument));
+    if has(field::PROVIDER_COUNT) && given.ep_provider_specific_count != 0 {
+        return Err(parameter(argument).because("there are no provider-specific attributes"));
     }
     if has(field::MAX_MESSAGE_SIZE) {
         attr.max_message_size = given.max_message_size;
@@ -272,6 +274,10 @@ fn create(
             None => Subtype::Arg6,
         };
         let all = field::ATTRIBUTES;
+        let transport = attr
+            .map(|attr| named::settings(attr, argument))
+            .transpose()?
+            .unwrap_or_default();
         let attr = attr
             .map(|attr| merged(base, attr, all, srq.is_some(), argument))
             .transpose()?;
@@ -299,6 +305,14 @@ fn create(
                 attr.as_ref(),
             )?,
         };
+        let change = EpChange {
+            transport: Some(transport),
+            ..EpChange::default()
+        };
+        if let Err(error) = open.ia.ep_modify(ep, &change) {
+            open.ia.ep_free(ep)?;
+            return Err(error);
+        }
         Ok(open.enter(adapter, reserved, ep))
     })
 }
@@ -341,6 +355,14 @@ fn c_param(
         kept.set(address);
         kept.pointer()
     });
+    let settings = Attributes::new(&param.transport.named());
+    let mut attr = c_attr(&param.attr);
+    attr.ep_transport_specific_count = DatCount::try_from(settings.list().len()).unwrap_or(0);
+    if !settings.list().is_empty() {
+        attr.ep_transport_specific = settings.list().as_ptr().cast_mut();
+        // What was told before is not valid any more.
+        open.records.settings.insert(ep, settings);
+    }
     let mut evd = |evd: Option<EvdHandle>| evd.map_or(null_mut(), |evd| open.name(adapter, evd));
     let [recv, request, connect] =
         [param.recv_evd, param.request_evd, param.connect_evd].map(&mut evd);
@@ -357,7 +379,7 @@ fn c_param(
         request_evd_handle: request,
         connect_evd_handle: connect,
         srq_handle: param.srq.map_or(null_mut(), |srq| open.name(adapter, srq)),
-        ep_attr: c_attr(&param.attr),
+        ep_attr: attr,
     })
 }
 
@@ -398,6 +420,9 @@ pub unsafe extern "C" fn dat_ep_modify(
                             Subtype::Arg3,
                         )
                     })
+                    .transpose()?,
+                transport: has(field::TRANSPORT)
+                    .then(|| named::settings(&param.ep_attr, Subtype::Arg3))
                     .transpose()?,
             };
             open.ia.ep_modify(ep, &change)
@@ -500,6 +525,7 @@ pub extern "C" fn dat_ep_free(ep_handle: DatHandle) -> DatReturn {
         open.ia.ep_free(ep)?;
         open.forget(ep);
         open.records.remotes.remove(&number(ep_handle));
+        open.records.settings.remove(&number(ep_handle));
         open.records.operations.remove(&number(ep_handle));
         Ok(())
     })

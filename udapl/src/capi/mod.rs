@@ -69,6 +69,7 @@ mod memory;
 mod messages;
 #[cfg(test)]
 mod models;
+mod named;
 mod openings;
 mod operations;
 mod place;

@@ -62,7 +62,7 @@ pub(super) struct Attributes {
 unsafe impl Send for Attributes {}
 
 impl Attributes {
-    fn new(attributes: &[NamedAttr]) -> Self {
+    pub(super) fn new(attributes: &[NamedAttr]) -> Self {
         let texts: Vec<(CString, CString)> = attributes
             .iter()
             .filter_map(|attribute| {
@@ -115,6 +115,8 @@ pub(super) struct Records {
     pub(super) vendor: Attributes,
     /// Of endpoints, by C's handle.
     pub(super) remotes: BTreeMap<u64, Address>,
+    /// What endpoints were last said to be set to, by C's handle.
+    pub(super) settings: BTreeMap<u64, Attributes>,
     /// Of connection requests, by C's handle.
     pub(super) requests: BTreeMap<u64, Request>,
     /// Of LMRs, by C's handle.
@@ -134,6 +136,7 @@ impl Records {
             transport: Attributes::new(&attr.transport_attr),
             vendor: Attributes::new(&attr.vendor_attr),
             remotes: BTreeMap::new(),
+            settings: BTreeMap::new(),
             requests: BTreeMap::new(),
             regions: BTreeMap::new(),
             agents: BTreeMap::new(),

@@ -11,6 +11,7 @@ mod handles;
 mod instances;
 mod many;
 mod mixed;
+mod named;
 mod served;
 mod support;
 mod threads;

@@ -88,7 +88,7 @@ fn a_duplicate_needs_an_idle_endpoint_and_a_connected_one() {
         let error = refused(started, ReturnType::InvalidParameter);
         assert_eq!(error.subtype(), subtype);
     }
-    let started = ia.ep_dup_connect(idle, other, LONG, b"", Qos::LOW_LATENCY);
+    let started = ia.ep_dup_connect(idle, other, LONG, b"", Qos::from_bits_retain(0x10));
     refused(started, ReturnType::ModelNotSupported);
     let (recv, connect) = (pair.sides[A].recv, pair.sides[A].connect);
     let ia = &mut pair.sides[A].ia;

@@ -3,7 +3,8 @@
 use mlx_prm::Opcode;
 use udapl::{
     CloseFlags, CompletionFlags, ConnectionEventKind, DtoCookie, DtoStatus, EpAttr, EpEvds,
-    EpHandle, EpParam, EpState, EvdFlags, Event, PspFlags, PzHandle, Qos, ReturnType, Subtype,
+    EpHandle, EpParam, EpState, EpTransport, EvdFlags, Event, PspFlags, PzHandle, Qos, ReturnType,
+    Subtype,
 };
 
 use crate::support::connecting::EMPTY;
@@ -48,11 +49,12 @@ fn an_endpoint_is_what_was_asked_for_or_what_the_provider_chooses() {
                 connect_evd: Some(connect),
                 srq: None,
                 attr: expected,
+                transport: EpTransport::default(),
             })
         );
     }
     let costly = EpAttr {
-        qos: Qos::PREMIUM,
+        qos: Qos::from_bits_retain(0x10),
         ..asked
     };
     let made = side.ia.ep_create(Some(pz), EpEvds::NONE, Some(&costly));

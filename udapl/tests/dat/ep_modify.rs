@@ -13,6 +13,7 @@ const NOTHING: EpChange = EpChange {
     request_evd: None,
     connect_evd: None,
     attr: None,
+    transport: None,
 };
 
 impl Pair {

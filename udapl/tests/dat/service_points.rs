@@ -53,7 +53,7 @@ impl Pair {
             recv_evd: Some(Some(side.recv)),
             request_evd: Some(Some(side.request)),
             connect_evd: Some(Some(side.connect)),
-            attr: None,
+            ..EpChange::default()
         };
         side.ia.ep_modify(ep, &change).expect("TENTATIVE");
     }

@@ -48,6 +48,7 @@ impl End {
             hop_limit: 64,
             traffic_class: 0x20,
             flow_label: 0x1_2345,
+            priority: 0,
         }
     }
 

@@ -47,18 +47,13 @@ impl<P: Provider> Ia<P> {
         completion: Option<Completion>,
     ) -> Option<Settled> {
         let ep = self.eps.get_mut(key)?;
-        let mut hide = false;
-        if request {
-            let outstanding = ep.qp.get().map_or(0, QueuePair::requests_outstanding);
-            if ep.marker && outstanding <= ep.posted_after_marker {
-                ep.marker = false;
-                hide = true;
-            }
-            if ep.hot.state == EpState::DisconnectPending {
-                self.effects.push_back(Effect::Progressed(key));
-            }
+        if request && ep.hot.state == EpState::DisconnectPending {
+            self.effects.push_back(Effect::Progressed(key));
         }
         let done = completion?;
+        if done.own {
+            ep.own_outstanding = false;
+        }
         match (done.status, ep.hot.state) {
             (DtoStatus::Success, EpState::CompletionPending) => {
                 let conn = ep.conn;
@@ -76,10 +71,18 @@ impl<P: Provider> Ia<P> {
             (DtoStatus::Success, _) => {}
             (_, EpState::Connected | EpState::DisconnectPending | EpState::CompletionPending) => {
                 if done.status != DtoStatus::ErrFlushed {
-                    let syndrome = done.detail.syndrome();
-                    tracing::info!(ep = ?key, status = done.status.name(), ?syndrome, "a DTO failed; its connection is broken");
-                    let status = done.status;
-                    ep.cause.get_or_insert(EndCause::Dto { status, syndrome });
+                    let (status, syndrome) = (done.status, done.detail.syndrome());
+                    let what = if done.own {
+                        "the peer does not answer a keep-alive"
+                    } else {
+                        "a DTO failed"
+                    };
+                    tracing::info!(ep = ?key, status = status.name(), ?syndrome, "{what}; its connection is broken");
+                    ep.cause.get_or_insert(if done.own {
+                        EndCause::KeepAlive { syndrome }
+                    } else {
+                        EndCause::Dto { status, syndrome }
+                    });
                 }
                 self.effects.push_back(Effect::Failed(key));
             }
@@ -88,7 +91,7 @@ impl<P: Provider> Ia<P> {
         if let DtoDetail::Invalidated(rmr_context) = done.detail {
             self.invalidated_by_peer(rmr_context);
         }
-        if hide {
+        if done.own {
             return None;
         }
         if let Some(ep) = self.eps.get_mut(key) {

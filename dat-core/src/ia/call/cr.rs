@@ -118,13 +118,18 @@ impl<P: Provider> Ia<P> {
         let srq = target.srq.is_some();
         let psn = self.random_psn();
         peer.mtu = peer.mtu.min(self.provider.limits().mtu);
+        let asked = self.eps[ep.key].transport;
+        peer.path = asked.on(self.eps[ep.key].attr.qos, peer.path);
+        peer.retry_count = asked.retry_count.unwrap_or(peer.retry_count);
+        peer.rnr_retry = asked.rnr_retry.unwrap_or(peer.rnr_retry);
+        peer.ack_timeout = asked.ack_timeout.unwrap_or(peer.ack_timeout);
         if let Err(error) = self.bring_up(ep.key, &peer, psn) {
             // The queue pair is somewhere between INIT and RTS; its endpoint must be usable again.
             self.rewind(ep.key);
             return Err(self.device_refused("cr_accept", error, Subtype::ResourceTep));
         }
         let now = self.provider.now();
-        let rnr_retry = self.config.transport.rnr_retry;
+        let rnr_retry = asked.rnr_retry.unwrap_or(self.config.transport.rnr_retry);
         let accepted = self.adapter.lock().cm.accept(
             now,
             conn,

@@ -52,6 +52,7 @@ impl<P: Provider> Ia<P> {
         self.connection_manager_events();
         self.check_some_marks();
         self.look_after_drains();
+        self.look_after_idle();
         self.settle_effects();
         self.look_after_cnos();
         self.transmit();
@@ -285,7 +286,7 @@ impl<P: Provider> Ia<P> {
             return;
         };
         let (qpn, psn, reads_out, rnr_retry, ack_timeout) = reply;
-        let transport = self.config.transport;
+        let transport = self.config.transport.with(&ep.transport);
         let peer = Peer {
             path,
             qpn,
@@ -293,7 +294,7 @@ impl<P: Provider> Ia<P> {
             mtu,
             reads_out,
             retry_count: transport.retry_count,
-            rnr_retry,
+            rnr_retry: ep.transport.rnr_retry.unwrap_or(rnr_retry),
             ack_timeout: transport.ack_timeout.unwrap_or(ack_timeout),
         };
         ep.private_data = private_data.into();

@@ -178,9 +178,7 @@ impl EpAttr {
                 return bad("max_recv_iov is beyond max_iov_segments_per_dto");
             }
         }
-        if !self.qos.is_empty() {
-            return Err(DatError::unsupported().because("qos: only DAT_QOS_BEST_EFFORT"));
-        }
+        self.qos.check()?;
         if self.srq_soft_hw.is_some() {
             return Err(DatError::unsupported().because("srq_soft_hw: only DAT_HW_DEFAULT"));
         }

@@ -34,6 +34,11 @@ pub enum EndCause {
         /// Syndrome and vendor syndrome of the device.
         syndrome: (u8, u8),
     },
+    /// The peer did not answer a request of keep-alive, or the last one of a graceful disconnect.
+    KeepAlive {
+        /// Syndrome and vendor syndrome of the device.
+        syndrome: (u8, u8),
+    },
     /// The device has stopped the queue pair, with an event of this type (PRM "Event Types").
     QueuePair(u8),
     /// A completion queue has lost an entry.
@@ -73,6 +78,12 @@ impl fmt::Display for EndCause {
                 f,
                 "a request failed: {}, syndrome {syndrome:#04x}, vendor syndrome {vendor:#04x}",
                 status.name()
+            ),
+            Self::KeepAlive {
+                syndrome: (syndrome, vendor),
+            } => write!(
+                f,
+                "the peer does not answer on an idle connection: syndrome {syndrome:#04x}, vendor syndrome {vendor:#04x}"
             ),
             Self::QueuePair(event) => write!(
                 f,

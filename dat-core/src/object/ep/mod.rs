@@ -17,13 +17,14 @@ pub(crate) mod extension;
 pub(crate) mod installed;
 pub(crate) mod request;
 pub mod state;
+pub mod transport;
 
 use super::evd::streams::{DtoMode, Stream};
 use super::rmr::PendingBind;
 use crate::cm::ConnId;
 use crate::error::DatResult;
 use crate::handle::{EpKey, EvdKey, PzKey, SrqKey, index_of};
-use crate::provider::{MAX_SEGMENT, Path, Provider};
+use crate::provider::{MAX_SEGMENT, Nanos, Path, Provider};
 use crate::slots::{Name, Resident};
 use crate::stats::{Counts, EpStats};
 use crate::types::CompletionFlags;
@@ -34,6 +35,7 @@ use state::{EpEvent, EpState, Lifecycle, Now};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::ops::Deref;
+use transport::EpTransport;
 
 /// Owner numbers have 24 bits; the upper half is for `discard` queues.
 pub(crate) const MAX_OWNER: u32 = (1 << 23) - 1;
@@ -95,6 +97,7 @@ pub(crate) struct Ep<P: Provider> {
     /// Takes the completions of null EVDs.
     pub(crate) discard: Option<P::Cq>,
     pub(crate) attr: EpAttr,
+    pub(crate) transport: EpTransport,
     pub(crate) pz: Option<PzKey>,
     pub(crate) recv_evd: Option<EvdKey>,
     pub(crate) request_evd: Option<EvdKey>,
@@ -110,10 +113,11 @@ pub(crate) struct Ep<P: Provider> {
     pub(crate) cause: Option<EndCause>,
     /// What the peer gave with its accept, or its rejection.
     pub(crate) private_data: Box<[u8]>,
-    /// A request of our own is in the queue, behind the consumer's last, to learn when it is done.
-    pub(crate) marker: bool,
-    /// Requests the consumer posted behind the marker.
-    pub(crate) posted_after_marker: u32,
+    /// A request of our own is in the queue: to learn when the consumer's last is done, or whether the peer is there.
+    pub(crate) own_outstanding: bool,
+    /// Requests posted when it was last looked at for keep-alive; and when that is done next.
+    pub(crate) idle_since: u64,
+    pub(crate) next_turn: Nanos,
     /// The queue pair has been able to receive, so the device will report its last SRQ buffer.
     pub(crate) has_received: bool,
     /// The device has reported it.
@@ -140,6 +144,7 @@ pub(crate) struct Setup {
     pub(crate) connect_evd: Option<EvdKey>,
     pub(crate) srq: Option<SrqKey>,
     pub(crate) attr: EpAttr,
+    pub(crate) transport: EpTransport,
 }
 
 impl Hot {
@@ -207,6 +212,7 @@ impl<P: Provider> Ep<P> {
             srq: setup.srq,
             discard: None,
             attr: setup.attr,
+            transport: setup.transport,
             pz: setup.pz,
             recv_evd: setup.recv_evd,
             request_evd: setup.request_evd,
@@ -218,8 +224,9 @@ impl<P: Provider> Ep<P> {
             path: None,
             cause: None,
             private_data: Box::default(),
-            marker: false,
-            posted_after_marker: 0,
+            own_outstanding: false,
+            idle_since: 0,
+            next_turn: 0,
             has_received: false,
             last_buffer: false,
             binds: VecDeque::new(),
@@ -271,7 +278,9 @@ impl<P: Provider> Ep<P> {
 
     /// What it has done.
     pub(crate) fn stats(&self) -> EpStats {
-        self.counts.stats::<P>(self.qp.get())
+        let mut stats = self.counts.stats::<P>(self.qp.get());
+        stats.requests_outstanding -= u64::from(self.own_outstanding);
+        stats
     }
 
     pub(crate) fn setup(&self) -> Setup {
@@ -282,6 +291,7 @@ impl<P: Provider> Ep<P> {
             connect_evd: self.connect_evd,
             srq: self.srq,
             attr: self.attr,
+            transport: self.transport,
         }
     }
 }
@@ -306,6 +316,7 @@ impl<P: Provider> Resident<EpKey> for Ep<P> {
             connect_evd: None,
             srq: None,
             attr: EpAttr::NONE,
+            transport: EpTransport::default(),
         };
         Self::new(&setup, 0)
     }

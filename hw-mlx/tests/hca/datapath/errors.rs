@@ -379,7 +379,7 @@ fn sizes_beyond_the_limits_are_refused_without_asking_the_device() {
 fn attributes_that_do_not_fit_are_refused_and_not_a_panic() {
     let mut p = pair();
     let mut qa = p.a.create_qp(SIZES, 1);
-    let path = p.a.provider.route(p.b.gid()).unwrap();
+    let path = p.a.provider.route(p.b.gid(), None).unwrap();
     let good = ReadyToReceive {
         path,
         remote_qpn: 5,

@@ -114,7 +114,7 @@ fn the_first_packet_before_rts_is_an_event_of_its_queue_pair() {
     let mut qb = p.b.create_qp(SIZES, 0xb);
     let (gid_a, gid_b) = (p.a.gid(), p.b.gid());
     // Only the passive side's RTR: it has heard nothing yet.
-    let path = p.b.provider.route(gid_a).unwrap();
+    let path = p.b.provider.route(gid_a, None).unwrap();
     let attributes = dat_core::provider::ReadyToReceive {
         path,
         remote_qpn: qa.number(),
@@ -180,15 +180,15 @@ fn nobody_is_reached_over_a_port_that_is_down() {
     };
     p.sim.inject(&p.a.function, &Fault::LinkDown);
     pass(&mut p, 1);
-    let error = p.a.provider.route(peer).expect_err("it is down");
+    let error = p.a.provider.route(peer, None).expect_err("it is down");
     assert!(
         matches!(&error, ProviderError::Unreachable(text) if text.contains("is down")),
         "{error:?}"
     );
-    p.a.provider.route(own).expect("not over the port");
+    p.a.provider.route(own, None).expect("not over the port");
     p.sim.inject(&p.a.function, &Fault::LinkUp);
     pass(&mut p, 1);
-    p.a.provider.route(peer).expect("it is up");
+    p.a.provider.route(peer, None).expect("it is up");
     p.finish_bare();
 }
 

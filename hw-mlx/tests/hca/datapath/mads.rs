@@ -13,7 +13,7 @@ fn mad(seed: u8) -> [u8; 256] {
 
 fn to(node: &Node, gid: [u8; 16]) -> MadAddress {
     MadAddress {
-        path: node.provider.route(gid).expect("a path"),
+        path: node.provider.route(gid, None).expect("a path"),
         qpn: 1,
     }
 }
@@ -177,7 +177,9 @@ fn a_broken_qp1_is_repaired() {
 #[test]
 fn an_address_nobody_knows_cannot_be_resolved() {
     let p = pair();
-    let outcome = p.a.provider.route(gid_of("10.9.9.9".parse().unwrap()));
+    let outcome =
+        p.a.provider
+            .route(gid_of("10.9.9.9".parse().unwrap()), None);
     assert!(
         matches!(outcome, Err(ProviderError::Unreachable(_))),
         "{outcome:?}"

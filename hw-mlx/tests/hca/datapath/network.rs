@@ -34,7 +34,7 @@ fn address(n: u8) -> [u8; 16] {
 
 fn to(node: &Node, gid: [u8; 16]) -> MadAddress {
     MadAddress {
-        path: node.provider.route(gid).expect("a path"),
+        path: node.provider.route(gid, None).expect("a path"),
         qpn: 1,
     }
 }

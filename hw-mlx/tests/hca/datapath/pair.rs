@@ -318,7 +318,7 @@ pub fn ready_to_receive(
     receive_psn: u32,
     terms: Terms,
 ) {
-    let path = node.provider.route(peer_gid).expect("a path");
+    let path = node.provider.route(peer_gid, None).expect("a path");
     let receive = ReadyToReceive {
         path,
         remote_qpn: peer_qpn,

@@ -24,9 +24,7 @@ use crate::object::ep::Remote;
 use crate::object::ep::cause::EndCause;
 use crate::object::ep::state::{EpEvent, EpState};
 use crate::object::service_point::service_id;
-use crate::provider::{
-    Path, Provider, ProviderError, QueuePair, ReadyToReceive, ReadyToSend, RequestFlags, RequestOp,
-};
+use crate::provider::{Path, Provider, ProviderError, QueuePair, ReadyToReceive, ReadyToSend};
 use crate::types::{CloseFlags, ConnQual, ConnectFlags, Qos, Timeout};
 use std::net::IpAddr;
 
@@ -61,14 +59,6 @@ fn check_address(address: IpAddr) -> DatResult<()> {
             Subtype::AddressUnsupported,
             "a multicast or broadcast address",
         );
-    }
-    Ok(())
-}
-
-/// Refuses what we cannot give.
-pub(in crate::ia) fn check_qos(qos: Qos) -> DatResult<()> {
-    if !qos.is_empty() {
-        return Err(DatError::unsupported().because("qos: only DAT_QOS_BEST_EFFORT"));
     }
     Ok(())
 }
@@ -118,12 +108,13 @@ impl<P: Provider> Ia<P> {
                 DatError::parameter(Subtype::Arg8, "flags").because("connect_flags: unknown ones")
             );
         }
-        check_qos(qos)?;
+        qos.check()?;
         if flags.contains(ConnectFlags::MULTIPATH) {
             return Err(DatError::unsupported().because("one path per connection"));
         }
         check_address(remote)?;
-        let path = match self.provider.route(gid_of(remote)) {
+        let source = self.eps[ep.key].transport.source_address;
+        let path = match self.provider.route(gid_of(remote), source) {
             Ok(path) => path,
             Err(ProviderError::Unreachable(what)) => {
                 tracing::warn!(%remote, what, "ep_connect: no route");
@@ -137,7 +128,8 @@ impl<P: Provider> Ia<P> {
                 return Err(self.device_refused("ep_connect", error, Subtype::ResourceTep));
             }
         };
-        self.connect_to(ep, remote, conn_qual, path, timeout, private_data)
+        let (at, wishes) = ((remote, conn_qual), (timeout, qos));
+        self.connect_to(ep, at, path, wishes, private_data)
     }
 
     /// Starts a connection to who listens at a qualifier of the host at the end of a path. All that can be checked
@@ -145,10 +137,9 @@ impl<P: Provider> Ia<P> {
     pub(in crate::ia) fn connect_to(
         &mut self,
         ep: EpHandle,
-        remote: IpAddr,
-        conn_qual: ConnQual,
+        (remote, conn_qual): (IpAddr, ConnQual),
         path: Path,
-        timeout: Timeout,
+        (timeout, qos): (Timeout, Qos),
         private_data: &[u8],
     ) -> DatResult<()> {
         let state = self.ep(ep)?.hot.state;
@@ -169,7 +160,8 @@ impl<P: Provider> Ia<P> {
         let Some(qp) = target.qp.get() else {
             return Err(DatError::state(Subtype::StateEpNotReady).because("the endpoint has no PZ"));
         };
-        let transport = self.config.transport;
+        let path = target.transport.on(qos | target.attr.qos, path);
+        let transport = self.config.transport.with(&target.transport);
         let params = ConnectParams {
             service_id: service_id(conn_qual),
             source,
@@ -286,8 +278,7 @@ impl<P: Provider> Ia<P> {
         self.settle_effects();
         let target = &mut self.eps[ep.key];
         target.step(EpEvent::Reset)?;
-        target.marker = false;
-        target.posted_after_marker = 0;
+        target.own_outstanding = false;
         target.has_received = false;
         target.last_buffer = false;
         target.remote = None;
@@ -482,6 +473,7 @@ impl<P: Provider> Ia<P> {
     /// The handshake is done.
     pub(in crate::ia) fn established(&mut self, key: EpKey) {
         if self.move_to(key, EpEvent::Established) {
+            self.keep_alive(key);
             self.report(key, ConnectionEventKind::Established);
         }
     }
@@ -504,7 +496,7 @@ impl<P: Provider> Ia<P> {
             return Ok(());
         };
         ep.path = Some(peer.path);
-        let transport = self.config.transport;
+        let transport = self.config.transport.with(&ep.transport);
         self.provider.ready_to_receive(
             qp,
             &ReadyToReceive {
@@ -579,26 +571,10 @@ impl<P: Provider> Ia<P> {
             self.drained(key);
             return;
         }
-        if qp.ends_silently() && !ep.marker {
-            let nothing = RequestOp::RdmaWrite {
-                address: 0,
-                rmr_context: 0,
-            };
-            let flags = RequestFlags {
-                suppress: false,
-                solicited: false,
-                fence: false,
-                unsignalled: true,
-            };
-            // No room: a completion must come first, and then we are called again.
-            if qp
-                .post_request(nothing, core::iter::empty(), 0, flags)
-                .is_ok()
-            {
-                ep.marker = true;
-                ep.counts.own();
-                ep.posted_after_marker = 0;
-            }
+        // No room: a completion must come first, and then we are called again.
+        if qp.ends_silently() && !ep.own_outstanding && qp.post_own().is_ok() {
+            ep.own_outstanding = true;
+            ep.counts.own();
         }
     }
 

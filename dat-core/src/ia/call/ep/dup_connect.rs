@@ -4,8 +4,8 @@
 //! was connected passively knows its peer's address, but nobody listens where its peer came from, as a rule; the attempt
 //! is made all the same and ends as it must, with NON_PEER_REJECTED. (The page says "connected" and no more.)
 
-use super::connect::{check_private_data, check_qos};
-use crate::attributes::gid_of;
+use super::connect::check_private_data;
+use crate::attributes::{address_of, gid_of};
 use crate::error::{DatError, DatResult, Subtype};
 use crate::handle::EpHandle;
 use crate::ia::instance::Ia;
@@ -52,8 +52,17 @@ impl<P: Provider> Ia<P> {
             private_data.len(),
             Subtype::Arg4,
         )?;
-        check_qos(qos)?;
-        let path = match path.map_or_else(|| self.provider.route(gid_of(remote.address)), Ok) {
+        qos.check()?;
+        let source = self.eps[ep.key].transport.source_address;
+        // What the other connection asks of the network is not asked by this one.
+        let path = path
+            .filter(|_| source.is_none())
+            .map(|path| path.source_gid_index);
+        let source = source.or_else(|| {
+            let gid = self.provider.gid(path?)?;
+            Some(address_of(gid))
+        });
+        let path = match self.provider.route(gid_of(remote.address), source) {
             Ok(path) => path,
             // The page has no answer for addresses: there was a path when the connection was made.
             Err(ProviderError::Unreachable(what)) => {
@@ -64,7 +73,7 @@ impl<P: Provider> Ia<P> {
                 return Err(self.device_refused("ep_dup_connect", error, Subtype::ResourceTep));
             }
         };
-        let (address, qualifier) = (remote.address, ConnQual(remote.port_qual));
-        self.connect_to(ep, address, qualifier, path, timeout, private_data)
+        let at = (remote.address, ConnQual(remote.port_qual));
+        self.connect_to(ep, at, path, (timeout, qos), private_data)
     }
 }

@@ -119,9 +119,6 @@ impl<P: Provider> Ia<P> {
                 InlineError::Full => Refusal::Full,
                 InlineError::TooLong { .. } => Refusal::LongInline,
             })?;
-        if ep.hot.state == EpState::Disconnected {
-            ep.posted_after_marker = ep.posted_after_marker.saturating_add(1);
-        }
         Ok(())
     }
 

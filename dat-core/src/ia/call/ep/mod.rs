@@ -22,6 +22,7 @@ use crate::object::ep::attr::EpAttr;
 use crate::object::ep::cause::EndCause;
 use crate::object::ep::evds::EpEvds;
 use crate::object::ep::state::{EpEvent, EpState};
+use crate::object::ep::transport::EpTransport;
 use crate::object::ep::{DISCARD_OWNER, Ep, MAX_OWNER, Remote, Setup, feeders_of, streams_of};
 use crate::object::evd::queue::Evd;
 use crate::provider::{CompletionQueue, Nanos, Provider, QueuePair, QueueSizes};
@@ -58,6 +59,8 @@ pub struct EpParam {
     pub srq: Option<SrqHandle>,
     /// The attributes, as asked for.
     pub attr: EpAttr,
+    /// What its connections ask of the network, as asked for.
+    pub transport: EpTransport,
 }
 
 /// What `ep_get_status` tells: a snapshot.
@@ -140,6 +143,7 @@ impl<P: Provider> Ia<P> {
             )?,
             srq,
             attr,
+            transport: EpTransport::default(),
         };
         attr.check(&self.attr, srq.is_some(), argument)?;
         self.check_sharing(&setup, None, argument)?;
@@ -168,6 +172,7 @@ impl<P: Provider> Ia<P> {
             connect_evd: evd,
             srq,
             attr,
+            transport: EpTransport::default(),
         };
         let key = self.insert_ep(&setup)?;
         let ep = &mut self.eps[key];
@@ -211,8 +216,15 @@ impl<P: Provider> Ia<P> {
         } else {
             attr.max_recv_dtos
         };
-        let unwanted = if setup.request_evd.is_none() {
+        // One more is ours.
+        let max_requests = if setup.transport.keep_alive.is_some() {
+            let most = self.provider.limits().max_dtos;
+            attr.max_request_dtos.saturating_add(1).min(most)
+        } else {
             attr.max_request_dtos
+        };
+        let unwanted = if setup.request_evd.is_none() {
+            max_requests
         } else {
             0
         } + match (setup.recv_evd, setup.srq) {
@@ -238,7 +250,7 @@ impl<P: Provider> Ia<P> {
             }
         };
         let sizes = QueueSizes {
-            max_requests: attr.max_request_dtos,
+            max_requests,
             max_recvs,
             max_request_segments: attr.max_request_iov.max(attr.write_iov()),
             max_read_segments: attr.read_iov(&self.attr),
@@ -359,6 +371,7 @@ impl<P: Provider> Ia<P> {
             // It may have been asked for less than this stream tells.
             self.has_to_be_asked(evd);
         }
+        self.keep_alives.attach(setup);
         for feeder in feeders_of(setup) {
             self.feeding.add(feeder);
             self.watch(feeder);
@@ -383,6 +396,7 @@ impl<P: Provider> Ia<P> {
         for (evd, stream) in streams_of(setup) {
             self.evds[evd].streams.detach(stream);
         }
+        self.keep_alives.detach(setup);
         for feeder in feeders_of(setup) {
             self.feeding.remove(feeder);
         }
@@ -423,6 +437,7 @@ impl<P: Provider> Ia<P> {
             connect_evd: evd(ep.connect_evd),
             srq: ep.srq.map(|key| SrqHandle { key, ia }),
             attr: ep.attr,
+            transport: ep.transport,
         })
     }
 
@@ -438,7 +453,10 @@ impl<P: Provider> Ia<P> {
         Ok(EpStatus {
             state: ep.hot.state,
             recv_idle: ep.qp.get().is_none_or(|qp| qp.recvs_outstanding() == 0),
-            request_idle: ep.qp.get().is_none_or(|qp| qp.requests_outstanding() == 0),
+            request_idle: ep
+                .qp
+                .get()
+                .is_none_or(|qp| qp.requests_outstanding() == u32::from(ep.own_outstanding)),
         })
     }
 

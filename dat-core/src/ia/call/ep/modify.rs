@@ -11,6 +11,7 @@ use crate::ia::instance::Ia;
 use crate::object::ep::Setup;
 use crate::object::ep::attr::EpAttr;
 use crate::object::ep::state::EpState;
+use crate::object::ep::transport::EpTransport;
 use crate::provider::{PostedRecv, Provider, QueuePair};
 use crate::types::EvdFlags;
 use std::collections::VecDeque;
@@ -28,6 +29,8 @@ pub struct EpChange {
     pub connect_evd: Option<Option<EvdHandle>>,
     /// The attributes, all of them; start from those `ep_query` tells.
     pub attr: Option<EpAttr>,
+    /// What its connections ask of the network, all of it; likewise.
+    pub transport: Option<EpTransport>,
 }
 
 impl<P: Provider> Ia<P> {
@@ -85,6 +88,7 @@ impl<P: Provider> Ia<P> {
             )?,
             srq: before.srq,
             attr: change.attr.unwrap_or(before.attr),
+            transport: change.transport.unwrap_or(before.transport),
         };
         if after == before {
             return Ok(());
@@ -92,13 +96,20 @@ impl<P: Provider> Ia<P> {
         after
             .attr
             .check(&self.attr, after.srq.is_some(), Subtype::Arg3)
+            .and_then(|()| after.transport.check(Subtype::Arg3))
             .and_then(|()| self.check_sharing(&after, Some(&before), Subtype::Arg3))
             .map_err(|error| error.naming("change"))?;
-        let only_connect_evd = Setup {
-            connect_evd: before.connect_evd,
-            ..after
-        } == before;
-        if !only_connect_evd {
+        // What the queue pair has to do with: whether it has a request of ours besides the consumer's is its size.
+        let tried = |setup: &Setup| setup.transport.keep_alive.is_some();
+        let same_queue_pair = tried(&before) == tried(&after)
+            && before
+                == Setup {
+                    connect_evd: before.connect_evd,
+                    transport: before.transport,
+                    ..after
+                };
+        if !same_queue_pair {
+            self.room_for_keep_alive(&after)?;
             let posted = self.recvs_to_keep(ep.key, &before, &after)?;
             let room = self.room_for_binds(&after);
             let (mut qp, discard) = self.make_qp(ep.key, &after)?;
@@ -130,6 +141,7 @@ impl<P: Provider> Ia<P> {
         self.attach(ep.key, &after);
         let target = &mut self.eps[ep.key];
         target.attr = after.attr;
+        target.transport = after.transport;
         target.pz = after.pz;
         target.recv_evd = after.recv_evd;
         target.request_evd = after.request_evd;

@@ -281,9 +281,6 @@ impl<P: Provider> Ia<P> {
             Some(limit) => qp.post_request(op, pieces_up_to(iov, limit), cookie.0, how),
         }
         .map_err(|QueueFull| Refusal::Full)?;
-        if ep.hot.state == EpState::Disconnected {
-            ep.posted_after_marker = ep.posted_after_marker.saturating_add(1);
-        }
         Ok(())
     }
 

@@ -209,7 +209,8 @@ impl<P: Provider> Ia<P> {
         let mut qlen = min_qlen;
         if let Some(cq) = &mut target.cq {
             let before = cq.capacity();
-            let entries = min_qlen.saturating_add(HIDDEN);
+            let hidden = HIDDEN.saturating_add(self.keep_alives.entries(key));
+            let entries = min_qlen.saturating_add(hidden);
             match self.provider.resize_cq(cq, entries) {
                 Ok(()) => {}
                 // A longer queue than asked for is a legal answer.
@@ -220,7 +221,7 @@ impl<P: Provider> Ia<P> {
                     return Err(self.device_refused("evd_resize", error, Subtype::ResourceTevd));
                 }
             }
-            qlen = cq.capacity().saturating_sub(HIDDEN).max(min_qlen);
+            qlen = cq.capacity().saturating_sub(hidden).max(min_qlen);
         }
         target.set_qlen(qlen);
         self.has_to_be_asked(key);

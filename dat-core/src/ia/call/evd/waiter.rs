@@ -292,6 +292,7 @@ impl<P: Provider> Ia<P> {
         let timers = [
             self.adapter.lock().cm.next_timeout(),
             self.provider.next_timeout(),
+            self.keep_alives.next(),
         ];
         timers
             .into_iter()

@@ -188,7 +188,6 @@ impl<P: Provider> Ia<P> {
         let context = qp
             .post_bind(&mut rmr.window, target, cookie.0, how)
             .map_err(|QueueFull| Refusal::Full)?;
-        ep.posted_after_marker = ep.posted_after_marker.saturating_add(1);
         Ok(context)
     }
 

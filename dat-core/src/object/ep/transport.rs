@@ -1,0 +1,314 @@
+//! What the connections of an endpoint ask of the network, and how patient they are: what DAT leaves to the transport.
+//!
+//! In C these are the transport-specific attributes of an endpoint (`ep_transport_specific`): a name and a text each, as
+//! [`EpTransport::set`] takes them.
+
+use core::fmt::{self, Display};
+use core::str::FromStr;
+use core::time::Duration;
+use std::net::IpAddr;
+
+use crate::attributes::NamedAttr;
+use crate::error::{DatError, DatResult, Subtype};
+use crate::provider::Path;
+use crate::types::Qos;
+
+/// The shortest keep-alive interval: what is shorter than a retransmission tells nothing new.
+const SHORTEST_KEEP_ALIVE: Duration = Duration::from_millis(10);
+/// The longest: a day.
+const LONGEST_KEEP_ALIVE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Transport settings of an endpoint, for the connections it makes from then on. `None` leaves a setting to others: to the
+/// quality of service (`dscp`, `priority`), to what the peer asks for (an accepted connection), to the adapter.
+///
+/// What is set here is also what the request tells the peer, which as a rule does the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct EpTransport {
+    /// Which of the adapter's addresses connections leave from; an address has its VLAN and its gateway. Accepted connections have
+    /// the address that was asked for.
+    pub source_address: Option<IpAddr>,
+    /// Differentiated services code point, 0..=63 (RFC 2474).
+    pub dscp: Option<u8>,
+    /// Priority of the frames, 0..=7 (IEEE 802.1Q PCP). Only frames in a VLAN say it.
+    pub priority: Option<u8>,
+    /// IPv6 flow label, 20 bits; the UDP source port is made from it, for networks that choose ways by a hash. 0 has
+    /// each connection hash its own queue pair numbers.
+    pub flow_label: Option<u32>,
+    /// IP hop limit, 1..=255.
+    pub hop_limit: Option<u8>,
+    /// Local ACK timeout, 4.096 us * 2^n, n at most 31; 0 is for ever (IBTA volume 1, "Local ACK Timeout").
+    pub ack_timeout: Option<u8>,
+    /// Repetitions of an unacknowledged packet, 0..=7.
+    pub retry_count: Option<u8>,
+    /// Repetitions towards a peer without a receive buffer, 0..=7; 7 is for ever.
+    pub rnr_retry: Option<u8>,
+    /// What a peer is told to wait when there is no receive buffer here (IBTA volume 1, "RNR NAK Timer Field", 0..=31).
+    pub min_rnr_timer: Option<u8>,
+    /// A connection on which nothing was posted for so long is tried: an RDMA Write of no bytes, which the consumer does
+    /// not see, and whose failure breaks the connection. So the silent death of a peer is noticed after at most twice this time and the
+    /// retries. 10 ms to a day. `None`: never.
+    pub keep_alive: Option<Duration>,
+}
+
+/// What is wrong with a setting.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransportError {
+    /// There is none of that name.
+    #[error("transport setting {0} is not known; known are {known}", known = NAMES.join(", "))]
+    Unknown(String),
+    /// Its value is none.
+    #[error("transport setting {name}: {value} is not {legal}")]
+    Value {
+        /// Its name.
+        name: &'static str,
+        /// As given.
+        value: String,
+        /// What may be given.
+        legal: &'static str,
+    },
+}
+
+macro_rules! settings {
+    ($($name:literal: $legal:literal,)*) => {
+        /// Names of the settings.
+        pub const NAMES: [&str; 10] = [$($name),*];
+        /// What may stand for each of them, in the same order.
+        const LEGAL: [&str; 10] = [$($legal),*];
+        /// What is said of one that is something else.
+        const REFUSED: [&str; 10] = [$(concat!("transport.", $name, " is not ", $legal)),*];
+    };
+}
+
+settings! {
+    "source_address": "an address",
+    "dscp": "0 to 63",
+    "priority": "0 to 7",
+    "flow_label": "0 to 1048575",
+    "hop_limit": "1 to 255",
+    "ack_timeout": "0 to 31",
+    "retry_count": "0 to 7",
+    "rnr_retry": "0 to 7",
+    "min_rnr_timer": "0 to 31",
+    "keep_alive_ms": "10 to 86400000",
+}
+
+impl EpTransport {
+    /// Sets one by its name. `keep_alive_ms` is in milliseconds; the others are as the fields.
+    ///
+    /// # Errors
+    /// [`TransportError`]; nothing has changed.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), TransportError> {
+        let Some(at) = NAMES.iter().position(|known| *known == name) else {
+            return Err(TransportError::Unknown(name.to_owned()));
+        };
+        let mut changed = *self;
+        let taken = match at {
+            0 => take(&mut changed.source_address, value),
+            1 => take(&mut changed.dscp, value),
+            2 => take(&mut changed.priority, value),
+            3 => take(&mut changed.flow_label, value),
+            4 => take(&mut changed.hop_limit, value),
+            5 => take(&mut changed.ack_timeout, value),
+            6 => take(&mut changed.retry_count, value),
+            7 => take(&mut changed.rnr_retry, value),
+            8 => take(&mut changed.min_rnr_timer, value),
+            _ => value.parse().ok().map(|milliseconds| {
+                changed.keep_alive = Some(Duration::from_millis(milliseconds));
+            }),
+        };
+        if taken.is_none() || changed.out_of_range() == Some(at) {
+            return Err(TransportError::Value {
+                name: NAMES[at],
+                value: value.to_owned(),
+                legal: LEGAL[at],
+            });
+        }
+        *self = changed;
+        Ok(())
+    }
+
+    /// Those that are set, by name, as [`EpTransport::set`] takes them.
+    #[must_use]
+    pub fn named(&self) -> Vec<NamedAttr> {
+        let values = [
+            text(self.source_address),
+            text(self.dscp),
+            text(self.priority),
+            text(self.flow_label),
+            text(self.hop_limit),
+            text(self.ack_timeout),
+            text(self.retry_count),
+            text(self.rnr_retry),
+            text(self.min_rnr_timer),
+            text(self.keep_alive.map(|interval| interval.as_millis())),
+        ];
+        let named = NAMES.into_iter().zip(values);
+        named
+            .filter_map(|(name, value)| Some(NamedAttr::new(name, value?)))
+            .collect()
+    }
+
+    /// Which of them is out of its range.
+    fn out_of_range(&self) -> Option<usize> {
+        let over = |value: Option<u8>, most: u8| value.is_some_and(|value| value > most);
+        let keep_alive = self.keep_alive.is_some_and(|interval| {
+            !(SHORTEST_KEEP_ALIVE..=LONGEST_KEEP_ALIVE).contains(&interval)
+        });
+        [
+            false,
+            over(self.dscp, 63),
+            over(self.priority, 7),
+            self.flow_label.is_some_and(|label| label > 0xf_ffff),
+            self.hop_limit == Some(0),
+            over(self.ack_timeout, 31),
+            over(self.retry_count, 7),
+            over(self.rnr_retry, 7),
+            over(self.min_rnr_timer, 31),
+            keep_alive,
+        ]
+        .into_iter()
+        .position(|is_out| is_out)
+    }
+
+    /// Refuses what is in none of the ranges. `argument` is the subtype that names the settings in the call.
+    pub(crate) fn check(&self, argument: Subtype) -> DatResult<()> {
+        match self.out_of_range() {
+            None => Ok(()),
+            Some(at) => Err(DatError::parameter(argument, "transport").because(REFUSED[at])),
+        }
+    }
+
+    /// A path as these settings have it, and for the rest a quality of service.
+    pub(crate) fn on(&self, qos: Qos, path: Path) -> Path {
+        let class = Class::of(qos);
+        let dscp = self.dscp.or(class.map(|class| class.dscp));
+        let priority = self.priority.or(class.map(|class| class.priority));
+        Path {
+            traffic_class: dscp.map_or(path.traffic_class, |dscp| dscp << 2),
+            priority: priority.unwrap_or(path.priority),
+            hop_limit: self.hop_limit.unwrap_or(path.hop_limit),
+            flow_label: self.flow_label.unwrap_or(path.flow_label),
+            ..path
+        }
+    }
+}
+
+/// Takes a value in, if it is one.
+fn take<T: FromStr>(place: &mut Option<T>, value: &str) -> Option<()> {
+    *place = Some(value.parse().ok()?);
+    Some(())
+}
+
+fn text(value: Option<impl Display>) -> Option<String> {
+    value.map(|value| value.to_string())
+}
+
+impl Display for EpTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut between = "";
+        for NamedAttr { name, value } in self.named() {
+            write!(f, "{between}{name}={value}")?;
+            between = ",";
+        }
+        Ok(())
+    }
+}
+
+/// What a quality of service is on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Class {
+    /// RFC 4594, table 3, and RFC 8622.
+    dscp: u8,
+    /// IEEE 802.1Q-2018, table I-2.
+    priority: u8,
+}
+
+impl Class {
+    /// Of several qualities the first of these counts: premium, low latency, high throughput, economy. Best effort asks for nothing.
+    fn of(qos: Qos) -> Option<Self> {
+        // Expedited forwarding and voice; AF21 (low-latency data) and critical applications; AF11 (high-throughput data) and excellent
+        // effort; lower effort and background.
+        [
+            (Qos::PREMIUM, 46, 5),
+            (Qos::LOW_LATENCY, 18, 3),
+            (Qos::HIGH_THROUGHPUT, 10, 2),
+            (Qos::ECONOMY, 1, 1),
+        ]
+        .into_iter()
+        .find(|(quality, ..)| qos.contains(*quality))
+        .map(|(_, dscp, priority)| Self { dscp, priority })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_setting_is_set_by_its_name_and_told_again() {
+        let mut transport = EpTransport::default();
+        let values = [
+            "192.0.2.1",
+            "26",
+            "3",
+            "74565",
+            "2",
+            "14",
+            "7",
+            "0",
+            "12",
+            "2000",
+        ];
+        for (name, value) in NAMES.into_iter().zip(values) {
+            transport.set(name, value).expect(name);
+        }
+        let told = transport.named();
+        let told: Vec<&str> = told.iter().map(|one| one.value.as_str()).collect();
+        assert_eq!(told, values);
+        assert_eq!(transport.keep_alive, Some(Duration::from_secs(2)));
+        assert_eq!(transport.dscp, Some(26));
+    }
+
+    #[test]
+    fn what_is_out_of_range_or_unknown_changes_nothing_and_says_what_may_be() {
+        let mut transport = EpTransport::default();
+        for (name, value) in [
+            ("source_address", "localhost"),
+            ("dscp", "64"),
+            ("priority", "8"),
+            ("flow_label", "1048576"),
+            ("hop_limit", "0"),
+            ("ack_timeout", "32"),
+            ("retry_count", "8"),
+            ("rnr_retry", "-1"),
+            ("min_rnr_timer", "32"),
+            ("keep_alive_ms", "9"),
+        ] {
+            let refused = transport.set(name, value).expect_err(name).to_string();
+            assert!(
+                refused.contains(name) && refused.contains(value),
+                "{refused}"
+            );
+        }
+        assert_eq!(
+            transport.set("dscp", "64").expect_err("beyond").to_string(),
+            "transport setting dscp: 64 is not 0 to 63"
+        );
+        let unknown = transport.set("tos", "4").expect_err("unknown").to_string();
+        assert!(
+            unknown.starts_with(
+                "transport setting tos is not known; known are source_address, dscp, "
+            )
+        );
+        assert_eq!(transport, EpTransport::default());
+    }
+
+    #[test]
+    fn the_strongest_quality_counts() {
+        let all = Qos::all();
+        assert_eq!(Class::of(all).map(|class| class.dscp), Some(46));
+        let two = Qos::ECONOMY | Qos::HIGH_THROUGHPUT;
+        assert_eq!(Class::of(two).map(|class| class.dscp), Some(10));
+        assert_eq!(Class::of(Qos::BEST_EFFORT), None);
+    }
+}

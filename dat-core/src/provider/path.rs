@@ -1,0 +1,59 @@
+//! Paths, and what a queue pair is brought up with.
+
+/// The other end and the path to it. Which station of the link the packets are given to is the provider's to find out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// Index of our GID that is the source.
+    pub source_gid_index: u8,
+    /// The peer's GID; an IPv4 address is `::ffff:a.b.c.d`.
+    pub gid: [u8; 16],
+    /// IP hop limit.
+    pub hop_limit: u8,
+    /// IP traffic class.
+    pub traffic_class: u8,
+    /// Flow label (20 bits); chooses the UDP source port.
+    pub flow_label: u32,
+    /// Priority of the frames, 0..=7, which those in a VLAN say.
+    pub priority: u8,
+}
+
+/// What INIT to RTR takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadyToReceive {
+    /// The path to the peer.
+    pub path: Path,
+    /// The peer's queue pair number (24 bits).
+    pub remote_qpn: u32,
+    /// The first packet sequence number the peer will send (24 bits).
+    pub receive_psn: u32,
+    /// Path MTU code, 1..=5 for 256..=4096 bytes (IBTA encoding).
+    pub mtu: u8,
+    /// RDMA Reads the peer may have outstanding here; 0 refuses them.
+    pub reads_in: u8,
+    /// RNR NAK timer code (IBTA encoding, 5 bits).
+    pub min_rnr_timer: u8,
+}
+
+/// What RTR to RTS takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadyToSend {
+    /// The first packet sequence number we send (24 bits).
+    pub send_psn: u32,
+    /// RDMA Reads we may have outstanding.
+    pub reads_out: u8,
+    /// Transport retries, 0..=7.
+    pub retry_count: u8,
+    /// RNR retries, 0..=7, 7 is for ever.
+    pub rnr_retry: u8,
+    /// Local ACK timeout code, 4.096 us * 2^n; 0 is for ever.
+    pub ack_timeout: u8,
+}
+
+/// Where a management datagram goes or came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MadAddress {
+    /// The path.
+    pub path: Path,
+    /// Queue pair number at the other side (1 for the general services interface).
+    pub qpn: u32,
+}

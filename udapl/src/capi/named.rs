@@ -1,0 +1,56 @@
+//! Transport-specific attributes of an endpoint (`DAT_NAMED_ATTR`): a name and a text each, which
+//! [`EpTransport`] understands.
+
+// UNSAFETY: pointers of a C program are read.
+#![expect(unsafe_code, reason = "the caller's pointers")]
+
+use core::ffi::CStr;
+
+use dat_core::{DatResult, EpTransport, Subtype};
+
+use super::answer::parameter;
+use super::argument::count;
+use super::types::{CEpAttr, CNamedAttr};
+
+/// More than there are settings, and so many that a count that was never set is noticed.
+const MOST: usize = 64;
+
+/// What the transport-specific attributes of an endpoint set.
+pub(super) fn settings(given: &CEpAttr, argument: Subtype) -> DatResult<EpTransport> {
+    let refused = |why| parameter(argument).because(why);
+    let entries = count(given.ep_transport_specific_count, argument)?;
+    let entries = usize::try_from(entries).unwrap_or(usize::MAX);
+    let mut settings = EpTransport::default();
+    if entries == 0 {
+        return Ok(settings);
+    }
+    if entries > MOST {
+        return Err(refused("ep_transport_specific_count is beyond 64"));
+    }
+    if given.ep_transport_specific.is_null() {
+        return Err(refused("ep_transport_specific is null"));
+    }
+    // SAFETY: contract GIVEN: not null, and so many entries are there.
+    let list = unsafe { core::slice::from_raw_parts(given.ep_transport_specific, entries) };
+    for CNamedAttr { name, value } in list {
+        if name.is_null() || value.is_null() {
+            return Err(refused(
+                "a transport-specific attribute without name or value",
+            ));
+        }
+        // SAFETY: contract GIVEN: not null, and a string.
+        let name = unsafe { CStr::from_ptr(*name) }.to_str();
+        // SAFETY: likewise.
+        let value = unsafe { CStr::from_ptr(*value) }.to_str();
+        let (Ok(name), Ok(value)) = (name, value) else {
+            return Err(refused("a transport-specific attribute is not UTF-8"));
+        };
+        if let Err(error) = settings.set(name, value) {
+            tracing::warn!(%error, "transport-specific attributes of an endpoint");
+            return Err(refused(
+                "a transport-specific attribute is unknown or out of its range",
+            ));
+        }
+    }
+    Ok(settings)
+}
