@@ -1,0 +1,176 @@
+//! The side of who looks.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::rpc::{Answer, Notification, Refusal, Request, VERSION};
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of an answer.
+const LONGEST_ANSWER: u64 = 64 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// Nobody is there, or he does not answer.
+    #[error("{}: {error}", path.display())]
+    System {
+        /// The socket.
+        path: PathBuf,
+        /// The system's word.
+        error: io::Error,
+    },
+    /// The other side has gone.
+    #[error("{}: the process has ended, or has let this client go", .0.display())]
+    Over(PathBuf),
+    /// What came is not what was to come.
+    #[error("{}: not understood: {error}", path.display())]
+    Strange {
+        /// The socket.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: serde_json::Error,
+    },
+    /// The request was refused.
+    #[error("{0}")]
+    Refused(#[from] Refusal),
+}
+
+/// A connection to a process.
+#[derive(Debug)]
+pub struct Client {
+    path: PathBuf,
+    stream: BufReader<UnixStream>,
+    next: u64,
+    notices: Vec<Value>,
+}
+
+impl Client {
+    /// Connects.
+    ///
+    /// # Errors
+    /// [`ClientError::System`].
+    pub fn connect(path: &Path) -> Result<Self, ClientError> {
+        let failed = |error| ClientError::System {
+            path: path.to_owned(),
+            error,
+        };
+        let stream = UnixStream::connect(path).map_err(failed)?;
+        stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
+        Ok(Self {
+            path: path.to_owned(),
+            stream: BufReader::new(stream),
+            next: 1,
+            notices: Vec::new(),
+        })
+    }
+
+    /// Asks, and waits for the answer, at most 10 s.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn call<T: DeserializeOwned>(
+        &mut self,
+        method: &str,
+        params: Value,
+    ) -> Result<T, ClientError> {
+        let id = Value::from(self.next);
+        self.next += 1;
+        let request = Request {
+            jsonrpc: VERSION.to_owned(),
+            id: id.clone(),
+            method: method.to_owned(),
+            params,
+        };
+        let mut line = serde_json::to_vec(&request).map_err(|error| self.strange(error))?;
+        line.push(b'\n');
+        let written = self.stream.get_mut().write_all(&line);
+        written.map_err(|error| self.failed(error))?;
+        loop {
+            let object = self.read(Some(PATIENCE))?.ok_or_else(|| {
+                self.failed(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "no answer for 10 s",
+                ))
+            })?;
+            if object.get("method").is_some() {
+                self.notices.push(object);
+                continue;
+            }
+            let answer: Answer =
+                serde_json::from_value(object).map_err(|error| self.strange(error))?;
+            if answer.id != id {
+                continue;
+            }
+            if let Some(refusal) = answer.error {
+                return Err(refusal.into());
+            }
+            let result = answer.result.unwrap_or(Value::Null);
+            return serde_json::from_value(result).map_err(|error| self.strange(error));
+        }
+    }
+
+    /// The next notice of somebody who has subscribed. `None`: none within `patience`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn notice<T: DeserializeOwned>(
+        &mut self,
+        patience: Option<Duration>,
+    ) -> Result<Option<T>, ClientError> {
+        let object = if self.notices.is_empty() {
+            self.read(patience)?
+        } else {
+            Some(self.notices.remove(0))
+        };
+        let Some(object) = object else {
+            return Ok(None);
+        };
+        let notification: Notification =
+            serde_json::from_value(object).map_err(|error| self.strange(error))?;
+        let told = serde_json::from_value(notification.params);
+        told.map(Some).map_err(|error| self.strange(error))
+    }
+
+    fn read(&mut self, patience: Option<Duration>) -> Result<Option<Value>, ClientError> {
+        let set = self.stream.get_ref().set_read_timeout(patience);
+        set.map_err(|error| self.failed(error))?;
+        let mut line = Vec::new();
+        let read = self
+            .stream
+            .by_ref()
+            .take(LONGEST_ANSWER)
+            .read_until(b'\n', &mut line);
+        match read {
+            Ok(_) if line.ends_with(b"\n") => {}
+            Ok(_) => return Err(ClientError::Over(self.path.clone())),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && line.is_empty() => {
+                return Ok(None);
+            }
+            Err(error) => return Err(self.failed(error)),
+        }
+        let object = serde_json::from_slice(&line).map_err(|error| self.strange(error))?;
+        Ok(Some(object))
+    }
+
+    fn failed(&self, error: io::Error) -> ClientError {
+        ClientError::System {
+            path: self.path.clone(),
+            error,
+        }
+    }
+
+    fn strange(&self, error: serde_json::Error) -> ClientError {
+        ClientError::Strange {
+            path: self.path.clone(),
+            error,
+        }
+    }
+}

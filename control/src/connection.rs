@@ -1,0 +1,120 @@
+//! One client of a served socket: what it has sent so far, and what it has not read yet.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use serde::Serialize;
+
+/// Bytes of a request.
+pub(crate) const LONGEST_REQUEST: usize = 64 * 1024;
+/// Bytes of answers and notices that wait to be read. Whoever leaves more unread is let go.
+const MOST_UNREAD: usize = 16 << 20;
+/// Bytes read at a time, so that who writes without end does not hold up the others.
+const AT_ONCE: usize = 16 * 1024;
+
+/// A client.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: UnixStream,
+    heard: Vec<u8>,
+    unread: VecDeque<u8>,
+    /// It wants to hear what happens.
+    pub(crate) subscribed: bool,
+    /// Notices that found no room since the last that did.
+    pub(crate) lost: u64,
+}
+
+/// A client is let go.
+#[derive(Debug)]
+pub(crate) struct Over;
+
+impl Connection {
+    /// Takes a client in. An error is the system's.
+    pub(crate) fn new(stream: UnixStream) -> std::io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self {
+            stream,
+            heard: Vec::new(),
+            unread: VecDeque::new(),
+            subscribed: false,
+            lost: 0,
+        })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    pub(crate) fn has_unread(&self) -> bool {
+        !self.unread.is_empty()
+    }
+
+    /// Whether a notice may be put behind what waits: half of the room is for answers.
+    pub(crate) fn takes_notices(&self) -> bool {
+        self.unread.len() < MOST_UNREAD / 2
+    }
+
+    /// Takes in what the client has sent.
+    pub(crate) fn hear(&mut self) -> Result<(), Over> {
+        let mut buffer = [0; AT_ONCE];
+        match self.stream.read(&mut buffer) {
+            Ok(0) => Err(Over),
+            Ok(bytes) => {
+                self.heard.extend_from_slice(&buffer[..bytes]);
+                let line = self.heard.iter().rposition(|byte| *byte == b'\n');
+                let open = self.heard.len() - line.map_or(0, |end| end + 1);
+                if open > LONGEST_REQUEST {
+                    return Err(Over);
+                }
+                Ok(())
+            }
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
+            {
+                Ok(())
+            }
+            Err(_) => Err(Over),
+        }
+    }
+
+    /// The next line that is complete, without its end. One that is longer than a request can be is empty.
+    pub(crate) fn next_line(&mut self) -> Option<Vec<u8>> {
+        let end = self.heard.iter().position(|byte| *byte == b'\n')?;
+        let mut line: Vec<u8> = self.heard.drain(..=end).collect();
+        line.pop();
+        if line.len() > LONGEST_REQUEST {
+            line.clear();
+        }
+        Some(line)
+    }
+
+    /// Has an object read by the client.
+    pub(crate) fn say(&mut self, object: &impl Serialize) -> Result<(), Over> {
+        let mut line = serde_json::to_vec(object).map_err(|_| Over)?;
+        line.push(b'\n');
+        if self.unread.len() + line.len() > MOST_UNREAD {
+            return Err(Over);
+        }
+        self.unread.extend(line);
+        Ok(())
+    }
+
+    /// Gives the client as much as it takes.
+    pub(crate) fn flush(&mut self) -> Result<(), Over> {
+        while !self.unread.is_empty() {
+            let (front, _) = self.unread.as_slices();
+            match self.stream.write(front) {
+                Ok(0) => return Err(Over),
+                Ok(bytes) => {
+                    self.unread.drain(..bytes);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Err(Over),
+            }
+        }
+        Ok(())
+    }
+}

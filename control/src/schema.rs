@@ -1,0 +1,159 @@
+//! What passes over the socket. Fields may be added; what is there keeps its name and meaning while [`SCHEMA`] is the same.
+//!
+//! Counters are maps of names and numbers that only grow, as docs/observability.md lists them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Version of this schema.
+pub const SCHEMA: u32 = 1;
+
+/// Names and numbers.
+pub type Counters = BTreeMap<String, u64>;
+
+/// Answer of `version`.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Version {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The library's.
+    pub library: String,
+    /// The adapter's name.
+    pub adapter: String,
+    /// The process.
+    pub process: u32,
+    /// Methods that are there.
+    pub methods: Vec<String>,
+}
+
+/// Answer of `resource`: what there is now.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Resource {
+    /// The adapter's name.
+    pub adapter: String,
+    /// Its addresses.
+    pub addresses: Vec<String>,
+    /// Its instances.
+    pub instances: Vec<Instance>,
+    /// Instances that did not answer within the time: busy with something else, and not in a call of the library.
+    pub silent: Vec<u32>,
+}
+
+/// An instance.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Instance {
+    /// Number of the instance in its process.
+    pub instance: u32,
+    /// All of it together: objects now, traffic so far.
+    pub counters: Counters,
+    /// Endpoints, at most as many as were asked for.
+    pub endpoints: Vec<Endpoint>,
+    /// Event dispatchers.
+    pub evds: Vec<Evd>,
+    /// Shared receive queues.
+    pub srqs: Vec<Srq>,
+    /// Memory regions.
+    pub regions: Vec<Region>,
+    /// Qualifiers at which it listens.
+    pub listeners: Vec<u64>,
+}
+
+/// An endpoint.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Endpoint {
+    /// Number in its instance.
+    pub endpoint: u32,
+    /// The queue pair's number; `None` without a PZ.
+    pub queue_pair: Option<u32>,
+    /// Its state, as DAT calls it.
+    pub state: String,
+    /// The peer's address.
+    pub peer: Option<String>,
+    /// The peer's port qualifier.
+    pub port: u64,
+    /// Why the last connection ended.
+    pub cause: Option<String>,
+    /// What its connections ask of the network.
+    pub transport: String,
+    /// What it has counted.
+    pub counters: Counters,
+}
+
+/// An event dispatcher.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Evd {
+    /// Number in its instance.
+    pub evd: u32,
+    /// Streams it may carry.
+    pub streams: String,
+    /// Events it can hold.
+    pub length: u32,
+    /// What it has counted.
+    pub counters: Counters,
+}
+
+/// A shared receive queue.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Srq {
+    /// Number in its instance.
+    pub srq: u32,
+    /// What it has counted.
+    pub counters: Counters,
+}
+
+/// A memory region.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Region {
+    /// Its local key.
+    pub lmr_context: u32,
+    /// First byte.
+    pub address: u64,
+    /// Bytes.
+    pub length: u64,
+    /// What may be done with it.
+    pub rights: String,
+}
+
+/// Answer of `stat`: counters of the adapter by group, and of each instance.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Stat {
+    /// The adapter's name.
+    pub adapter: String,
+    /// Nanoseconds of a clock that only grows.
+    pub at: u64,
+    /// Counters of the adapter and its device, by group. `None`: the device does not have it, or does not tell.
+    pub groups: BTreeMap<String, Option<Counters>>,
+    /// Its instances, without their objects.
+    pub instances: Vec<Instance>,
+    /// Those that did not answer.
+    pub silent: Vec<u32>,
+}
+
+/// A notice of something that has happened (notification `event`, after `subscribe`).
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Event {
+    /// Nanoseconds of the same clock.
+    pub at: u64,
+    /// The instance that has noticed it.
+    pub instance: u32,
+    /// `connection`, `network` or `error`.
+    pub kind: String,
+    /// What, in words.
+    pub what: String,
+    /// The endpoint, of connections.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<u32>,
+    /// Its queue pair.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_pair: Option<u32>,
+    /// The peer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// Why, of connections that ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// Notices before this one that found no room.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<u64>,
+}

@@ -1,0 +1,372 @@
+//! The side of the process that is looked at.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+
+use driver::{SocketPathError, TakenPath, listen_at};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::unistd::{Gid, Uid, chown, geteuid};
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::connection::{Connection, Over};
+use crate::rpc::{self, Answer, Notification, Refusal};
+
+/// Clients at a time. One more is let go at once.
+const CLIENTS: usize = 16;
+/// Requests of one client that are answered before the next one's turn.
+const REQUESTS_AT_ONCE: usize = 16;
+
+/// What is looked at.
+pub trait Subject: Send {
+    /// Answers a request. It may take its time, but not for ever: all clients wait for it.
+    ///
+    /// # Errors
+    /// Why not.
+    fn call(&mut self, method: &str, params: &Value) -> Result<Value, Refusal>;
+
+    /// What has happened since the last call, for those who asked to hear it (method `subscribe`).
+    fn notices(&mut self) -> Vec<Value>;
+}
+
+/// Who may ask, besides root.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Whose socket it is: this user may ask. `None`: the user of the process.
+    pub user: Option<u32>,
+    /// Users of this group may ask, too.
+    pub group: Option<u32>,
+}
+
+/// Why a socket is not served.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// The path cannot be taken.
+    #[error("control socket: {0}")]
+    Path(#[from] SocketPathError),
+    /// The system refuses.
+    #[error("control socket {}: {what}: {error}", path.display())]
+    System {
+        /// Where it was to be.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// The system's answer.
+        error: io::Error,
+    },
+}
+
+/// Tells the server that there are notices, from any thread, without waiting.
+#[derive(Clone, Debug)]
+pub struct Tell(Arc<UnixStream>);
+
+impl Tell {
+    /// There are notices.
+    pub fn tell(&self) {
+        // Where there is no room the server has been told.
+        let _ = (&*self.0).write(&[1]);
+    }
+}
+
+/// A socket that is served. Dropping it ends that; so does the end of whoever is to tell of notices.
+#[derive(Debug)]
+pub struct Service {
+    path: PathBuf,
+    over: UnixStream,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Service {
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Lets it go on until the subject ends.
+    pub fn leave(mut self) {
+        self.thread = None;
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            let _ = (&self.over).write(&[0]);
+            if thread.join().is_err() {
+                tracing::error!(path = %self.path.display(), "the control socket's thread panicked");
+            }
+        }
+    }
+}
+
+/// Serves a socket from a thread of its own. `subject` is made with what tells of notices; when the last [`Tell`] is
+/// dropped there is nothing to look at any more, and the socket ends.
+///
+/// # Errors
+/// [`ServeError`]; nothing is served.
+pub fn serve<S: Subject + 'static>(
+    path: &Path,
+    access: Access,
+    subject: impl FnOnce(Tell) -> S,
+) -> Result<Service, ServeError> {
+    let failed = |what| {
+        move |error: io::Error| ServeError::System {
+            path: path.to_owned(),
+            what,
+            error,
+        }
+    };
+    let (listener, taken) = listen_at(path)?;
+    let system = |error: nix::Error| io::Error::from(error);
+    let mode = if access.group.is_some() { 0o660 } else { 0o600 };
+    std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).map_err(failed("its mode"))?;
+    let (user, group) = (
+        access.user.map(Uid::from_raw),
+        access.group.map(Gid::from_raw),
+    );
+    chown(path, user, group)
+        .map_err(system)
+        .map_err(failed("its owner"))?;
+    listener
+        .set_nonblocking(true)
+        .map_err(failed("listening"))?;
+    let (told, tell) = UnixStream::pair().map_err(failed("a pair of sockets"))?;
+    let (ended, over) = UnixStream::pair().map_err(failed("a pair of sockets"))?;
+    for end in [&told, &tell, &ended, &over] {
+        end.set_nonblocking(true)
+            .map_err(failed("a pair of sockets"))?;
+    }
+    let server = Server {
+        subject: subject(Tell(Arc::new(tell))),
+        access,
+        listener,
+        told,
+        ended,
+        clients: Vec::new(),
+        _taken: taken,
+    };
+    let thread = Builder::new()
+        .name("udapl-control".to_owned())
+        .spawn(move || server.run())
+        .map_err(failed("a thread"))?;
+    Ok(Service {
+        path: path.to_owned(),
+        over,
+        thread: Some(thread),
+    })
+}
+
+struct Server<S> {
+    subject: S,
+    access: Access,
+    listener: UnixListener,
+    /// A byte for each time that there are notices; its end when there will be none.
+    told: UnixStream,
+    /// A byte, or its end, ends it.
+    ended: UnixStream,
+    clients: Vec<Connection>,
+    _taken: TakenPath,
+}
+
+/// What became ready.
+struct Ready {
+    is_over: bool,
+    notices: bool,
+    knocks: bool,
+    clients: Vec<(bool, bool)>,
+}
+
+impl<S: Subject> Server<S> {
+    fn run(mut self) {
+        loop {
+            let ready = match self.sleep() {
+                Ok(ready) => ready,
+                Err(error) => {
+                    tracing::error!(%error, "the control socket cannot sleep, and ends");
+                    return;
+                }
+            };
+            if ready.is_over || ready.notices && !self.hear_of_notices() {
+                return;
+            }
+            for (at, (readable, writable)) in ready.clients.into_iter().enumerate().rev() {
+                if self.look_after(at, readable, writable).is_err() {
+                    self.clients.swap_remove(at);
+                }
+            }
+            if ready.knocks {
+                self.admit();
+            }
+        }
+    }
+
+    fn sleep(&self) -> nix::Result<Ready> {
+        let mut fds = vec![
+            PollFd::new(self.ended.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.told.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
+        ];
+        fds.extend(self.clients.iter().map(|client| {
+            let mut events = PollFlags::POLLIN;
+            events.set(PollFlags::POLLOUT, client.has_unread());
+            PollFd::new(client.fd(), events)
+        }));
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) | Err(nix::Error::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+        let says = |at: usize, flags| {
+            let seen = fds.get(at).and_then(PollFd::revents);
+            seen.unwrap_or(PollFlags::empty()).intersects(flags)
+        };
+        let readable = PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR;
+        Ok(Ready {
+            is_over: says(0, readable),
+            notices: says(1, readable),
+            knocks: says(2, readable),
+            clients: (3..fds.len())
+                .map(|at| (says(at, readable), says(at, PollFlags::POLLOUT)))
+                .collect(),
+        })
+    }
+
+    /// Tells the clients who want to hear it what has happened. False: nothing will happen any more.
+    fn hear_of_notices(&mut self) -> bool {
+        let mut bytes = [0; 256];
+        let lives = match self.told.read(&mut bytes) {
+            Ok(read) => read != 0,
+            Err(error) => error.kind() == ErrorKind::WouldBlock,
+        };
+        for notice in self.subject.notices() {
+            let wanted = self.clients.iter_mut().filter(|client| client.subscribed);
+            for client in wanted {
+                if !client.takes_notices() {
+                    client.lost += 1;
+                    continue;
+                }
+                let mut params = notice.clone();
+                if client.lost != 0
+                    && let Value::Object(fields) = &mut params
+                {
+                    fields.insert("lost".to_owned(), client.lost.into());
+                    client.lost = 0;
+                }
+                let notification = Notification {
+                    jsonrpc: rpc::VERSION.to_owned(),
+                    method: "event".to_owned(),
+                    params,
+                };
+                // Who has no room for it is found out when it is written to.
+                let _ = client.say(&notification);
+            }
+        }
+        for at in (0..self.clients.len()).rev() {
+            if self.clients[at].flush().is_err() {
+                self.clients.swap_remove(at);
+            }
+        }
+        lives
+    }
+
+    fn look_after(&mut self, at: usize, readable: bool, writable: bool) -> Result<(), Over> {
+        if readable {
+            self.clients[at].hear()?;
+        }
+        for _ in 0..REQUESTS_AT_ONCE {
+            let Some(line) = self.clients[at].next_line() else {
+                break;
+            };
+            let answer = self.answer(at, &line);
+            if let Some(answer) = answer {
+                self.clients[at].say(&answer)?;
+            }
+        }
+        if writable || self.clients[at].has_unread() {
+            self.clients[at].flush()?;
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, at: usize, line: &[u8]) -> Option<Answer> {
+        let request = match rpc::read(line) {
+            Ok(request) => request,
+            Err((id, refusal)) => return Some(Answer::new(id, Err(refusal))),
+        };
+        let result = match request.method.as_str() {
+            "subscribe" => {
+                self.clients[at].subscribed = true;
+                Ok(Value::Bool(true))
+            }
+            "unsubscribe" => {
+                self.clients[at].subscribed = false;
+                Ok(Value::Bool(true))
+            }
+            method => self.subject.call(method, &request.params),
+        };
+        // Without a name nobody waits for an answer.
+        (!request.id.is_null()).then(|| Answer::new(request.id, result))
+    }
+
+    /// Lets in who knocks, if he may and there is room.
+    fn admit(&mut self) {
+        let Ok((stream, _)) = self.listener.accept() else {
+            return;
+        };
+        let who = match getsockopt(&stream, PeerCredentials) {
+            Ok(who) => who,
+            Err(error) => {
+                tracing::warn!(%error, "the system does not say who asks at the control socket");
+                return;
+            }
+        };
+        let may = who.uid() == 0
+            || who.uid() == self.access.user.unwrap_or_else(|| geteuid().as_raw())
+            || self
+                .access
+                .group
+                .is_some_and(|group| belongs(who.uid(), who.gid(), group));
+        if !may {
+            tracing::warn!(
+                user = who.uid(),
+                process = who.pid(),
+                "refused at the control socket"
+            );
+            return;
+        }
+        if self.clients.len() >= CLIENTS {
+            tracing::warn!(
+                clients = CLIENTS,
+                process = who.pid(),
+                "the control socket has no place left"
+            );
+            return;
+        }
+        match Connection::new(stream) {
+            Ok(client) => self.clients.push(client),
+            Err(error) => tracing::warn!(%error, "a client of the control socket"),
+        }
+    }
+}
+
+/// Whether a user is one of a group's.
+fn belongs(user: u32, primary: u32, group: u32) -> bool {
+    use nix::unistd::{User, getgrouplist};
+    if primary == group {
+        return true;
+    }
+    let Ok(Some(user)) = User::from_uid(Uid::from_raw(user)) else {
+        return false;
+    };
+    let Ok(name) = std::ffi::CString::new(user.name) else {
+        return false;
+    };
+    let groups = getgrouplist(&name, user.gid).unwrap_or_default();
+    groups.iter().any(|one| one.as_raw() == group)
+}

@@ -1,0 +1,230 @@
+//! A served socket, and clients that mean well and that do not.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::connection::LONGEST_REQUEST;
+use crate::rpc::{self, Refusal};
+use crate::{Access, Client, ClientError, Service, Subject, Tell, serve};
+
+/// Echoes, and tells what it is given to tell.
+struct Echo {
+    notices: Arc<Mutex<Vec<Value>>>,
+    _tell: Tell,
+}
+
+impl Subject for Echo {
+    fn call(&mut self, method: &str, params: &Value) -> Result<Value, Refusal> {
+        match method {
+            "echo" => Ok(params.clone()),
+            "much" => Ok(Value::String("x".repeat(1 << 20))),
+            _ => Err(Refusal::unknown(method, &["echo", "much"])),
+        }
+    }
+
+    fn notices(&mut self) -> Vec<Value> {
+        core::mem::take(&mut *self.notices.lock().expect("nobody panics"))
+    }
+}
+
+struct World {
+    service: Service,
+    notices: Arc<Mutex<Vec<Value>>>,
+    tell: Tell,
+    _directory: tempfile::TempDir,
+}
+
+fn world() -> World {
+    let directory = tempfile::tempdir().expect("a directory");
+    let notices = Arc::new(Mutex::new(Vec::new()));
+    let given = Arc::clone(&notices);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let service = serve(&directory.path().join("s"), Access::default(), |tell| {
+        sender.send(tell.clone()).expect("it is waited for");
+        Echo {
+            notices: given,
+            _tell: tell,
+        }
+    });
+    World {
+        service: service.expect("a socket"),
+        notices,
+        tell: receiver.recv().expect("it was made"),
+        _directory: directory,
+    }
+}
+
+/// What a socket answers to these bytes, until it has nothing more to say or lets go.
+fn answers(world: &World, bytes: &[u8]) -> String {
+    let mut stream = UnixStream::connect(world.service.path()).expect("it listens");
+    // Who is let go meanwhile cannot write the rest.
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let mut answers = Vec::new();
+    let _ = stream.read_to_end(&mut answers);
+    String::from_utf8(answers).expect("text")
+}
+
+#[test]
+fn a_request_is_answered_under_its_name() {
+    let world = world();
+    let mut client = Client::connect(world.service.path()).expect("it listens");
+    for number in 0..100 {
+        let echoed: Value = client
+            .call("echo", json!({ "number": number }))
+            .expect("an answer");
+        assert_eq!(echoed, json!({ "number": number }));
+    }
+    let refused = client.call::<Value>("nothing", Value::Null);
+    let Err(ClientError::Refused(refusal)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(refusal.code, rpc::METHOD_NOT_FOUND);
+    assert_eq!(
+        refusal.message,
+        "no method \"nothing\"; there are echo, much"
+    );
+}
+
+/// jsonrpc.org/specification, section 5.1 and the examples of section 7.
+#[test]
+fn what_is_no_request_is_refused_with_its_code_and_the_next_one_is_answered() {
+    let world = world();
+    for (line, code) in [
+        (
+            "{\"jsonrpc\": \"2.0\", \"method\": \"foobar, \"params\": \"bar\", \"baz]",
+            -32_700,
+        ),
+        ("", -32_700),
+        ("[]", -32_600),
+        ("[1]", -32_600),
+        (
+            "{\"jsonrpc\": \"2.0\", \"method\": 1, \"params\": {}}",
+            -32_600,
+        ),
+        (
+            "{\"jsonrpc\": \"1.0\", \"id\": 1, \"method\": \"echo\"}",
+            -32_600,
+        ),
+        (
+            "{\"jsonrpc\": \"2.0\", \"id\": [1], \"method\": \"echo\"}",
+            -32_600,
+        ),
+        (
+            "{\"jsonrpc\": \"2.0\", \"id\": \"1\", \"method\": \"foobar\"}",
+            -32_601,
+        ),
+        (
+            "{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"echo\", \"params\": [1]}",
+            -32_602,
+        ),
+    ] {
+        let good = "{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"echo\"}";
+        let said = answers(&world, format!("{line}\n{good}\n").as_bytes());
+        let lines: Vec<Value> = said
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"))
+            .collect();
+        assert_eq!(lines.len(), 2, "{line}: {said}");
+        assert_eq!(lines[0]["error"]["code"], code, "{line}");
+        assert_eq!(lines[1]["id"], 7);
+    }
+}
+
+#[test]
+fn a_request_without_a_name_is_not_answered() {
+    let world = world();
+    let silent = "{\"jsonrpc\":\"2.0\",\"method\":\"echo\"}\n";
+    assert_eq!(answers(&world, silent.as_bytes()), "");
+}
+
+#[test]
+fn a_request_longer_than_64_kib_ends_its_client_and_no_other() {
+    let world = world();
+    let mut other = Client::connect(world.service.path()).expect("it listens");
+    let _: Value = other.call("echo", json!({})).expect("an answer");
+    assert_eq!(answers(&world, &vec![b'x'; 4 * LONGEST_REQUEST]), "");
+    let _: Value = other.call("echo", json!({})).expect("an answer");
+}
+
+#[test]
+fn a_client_that_reads_nothing_is_let_go() {
+    let world = world();
+    let mut stream = UnixStream::connect(world.service.path()).expect("it listens");
+    let ask = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"much\"}\n";
+    // 16 MiB may wait; the system keeps some more.
+    let asked = (0..100).try_for_each(|_| stream.write_all(ask.as_bytes()));
+    let mut all = Vec::new();
+    let read = stream.read_to_end(&mut all);
+    assert!(asked.is_err() || read.is_err() || all.len() < 100 << 20);
+    let mut other = Client::connect(world.service.path()).expect("it listens");
+    let _: Value = other.call("echo", json!({})).expect("an answer");
+}
+
+#[test]
+fn no_more_than_sixteen_are_let_in() {
+    let world = world();
+    let mut clients: Vec<Client> = Vec::new();
+    for _ in 0..16 {
+        let mut client = Client::connect(world.service.path()).expect("it listens");
+        let _: Value = client.call("echo", json!({})).expect("an answer");
+        clients.push(client);
+    }
+    let mut one_more = Client::connect(world.service.path()).expect("it listens");
+    let refused = one_more.call::<Value>("echo", json!({}));
+    assert!(refused.is_err());
+    clients.pop();
+    // The server finds out when it looks; whoever asks again gets the place.
+    let found = (0..1_000).any(|_| {
+        let mut client = Client::connect(world.service.path()).expect("it listens");
+        client.call::<Value>("echo", json!({})).is_ok()
+    });
+    assert!(found);
+}
+
+#[test]
+fn who_subscribes_is_told_and_who_does_not_is_not() {
+    let world = world();
+    let mut wants = Client::connect(world.service.path()).expect("it listens");
+    let mut other = Client::connect(world.service.path()).expect("it listens");
+    let _: bool = wants.call("subscribe", Value::Null).expect("an answer");
+    let _: Value = other.call("echo", json!({})).expect("an answer");
+    for number in 0..3 {
+        world
+            .notices
+            .lock()
+            .expect("nobody panics")
+            .push(json!({ "number": number }));
+        world.tell.tell();
+        let told: Option<Value> = wants.notice(Some(Duration::from_secs(10))).expect("lives");
+        assert_eq!(told, Some(json!({ "number": number })));
+    }
+    let none: Option<Value> = other.notice(Some(Duration::from_millis(1))).expect("lives");
+    assert_eq!(none, None);
+}
+
+#[test]
+fn the_socket_is_its_owners_alone_and_goes_with_its_service() {
+    let world = world();
+    let path = world.service.path().to_owned();
+    let mode = std::fs::metadata(&path)
+        .expect("it is there")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let taken = serve(&path, Access::default(), |tell| Echo {
+        notices: Arc::default(),
+        _tell: tell,
+    });
+    assert!(
+        taken.is_err(),
+        "a socket that somebody has open is left alone"
+    );
+    drop(world.service);
+    assert!(!path.exists());
+}
