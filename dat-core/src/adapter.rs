@@ -16,6 +16,7 @@ use slotmap::SecondaryMap;
 use crate::cm::{self, Cm, CmEvent, ConnId, InUse, ListenId};
 use crate::object::cr::Cr;
 use crate::provider::{Nanos, Waker};
+use crate::view::{Notice, Question, Watcher};
 
 /// The place of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,13 +28,17 @@ pub(crate) enum Arrival {
     Event(CmEvent),
     /// By another instance: a request that is handed off to a service point here.
     HandedOff(ListenId, Box<Cr>),
+    /// By who looks from outside.
+    Question(Question),
 }
 
 impl Arrival {
-    const fn conn(&self) -> ConnId {
+    /// The connection it is about.
+    const fn conn(&self) -> Option<ConnId> {
         match self {
-            Self::Event(event) => event.conn(),
-            Self::HandedOff(_, cr) => cr.conn,
+            Self::Event(event) => Some(event.conn()),
+            Self::HandedOff(_, cr) => Some(cr.conn),
+            Self::Question(_) => None,
         }
     }
 }
@@ -50,10 +55,14 @@ pub(crate) struct State {
     points: SecondaryMap<ListenId, Point>,
     /// How often the port has come up since there is an adapter.
     port_ups: u64,
+    /// Who is told of what happens.
+    watchers: Vec<Watcher>,
 }
 
 /// An instance, as others know it.
 struct Tray {
+    /// The number of the instance.
+    number: u32,
     arrivals: VecDeque<Arrival>,
     waker: Waker,
     /// Connections and undecided requests.
@@ -74,6 +83,7 @@ impl Adapter {
                 trays: Vec::new(),
                 points: SecondaryMap::new(),
                 port_ups: 0,
+                watchers: Vec::new(),
             }),
         }
     }
@@ -87,13 +97,14 @@ impl Adapter {
 
 impl State {
     /// One more instance; and how often the port had come up before it.
-    pub(crate) fn join(&mut self, waker: Waker) -> (Seat, u64) {
+    pub(crate) fn join(&mut self, number: u32, waker: Waker) -> (Seat, u64) {
         let free = self.trays.iter().position(Option::is_none);
         let at = free.unwrap_or(self.trays.len());
         if free.is_none() {
             self.trays.push(None);
         }
         self.trays[at] = Some(Tray {
+            number,
             arrivals: VecDeque::new(),
             waker,
             connections: 0,
@@ -118,10 +129,11 @@ impl State {
         }
         let tray = self.trays.get_mut(seat.0 as usize).and_then(Option::take);
         for arrival in tray.into_iter().flat_map(|tray| tray.arrivals) {
-            let conn = arrival.conn();
+            // Who asked is not answered.
+            let Some(conn) = arrival.conn() else { continue };
             let others = match &arrival {
                 Arrival::Event(CmEvent::Request { listen, .. }) => self.least_loaded(*listen, None),
-                Arrival::Event(_) | Arrival::HandedOff(..) => None,
+                Arrival::Event(_) | Arrival::HandedOff(..) | Arrival::Question(_) => None,
             };
             // Where others listen too a request is theirs.
             let Some(to) = others else {
@@ -203,7 +215,7 @@ impl State {
         let counted = self.cm.owner(conn) == Some(seat.0);
         if let Some(tray) = self.tray(seat) {
             tray.connections = tray.connections.saturating_sub(usize::from(counted));
-            tray.arrivals.retain(|arrival| arrival.conn() != conn);
+            tray.arrivals.retain(|arrival| arrival.conn() != Some(conn));
         }
     }
 
@@ -289,6 +301,26 @@ impl State {
         }
     }
 
+    /// Asks every instance, and wakes those that sleep. Their numbers.
+    pub(crate) fn ask(&mut self, question: &Question) -> Vec<u32> {
+        let trays = self.trays.iter_mut().flatten();
+        trays
+            .map(|tray| {
+                tray.arrivals.push_back(Arrival::Question(question.clone()));
+                (tray.waker)();
+                tray.number
+            })
+            .collect()
+    }
+
+    pub(crate) fn watch(&mut self, watcher: Watcher) {
+        self.watchers.push(watcher);
+    }
+
+    pub(crate) fn notice(&self, notice: &Notice) {
+        self.watchers.iter().for_each(|watcher| watcher(notice));
+    }
+
     /// An instance has been told for the `times`-th time that the port came up. The first that is told of it has what waits for an
     /// answer sent again.
     pub(crate) fn port_came_up(&mut self, now: Nanos, times: u64) {
@@ -350,10 +382,13 @@ mod tests {
         let counted = Arc::clone(&woken);
         let adapter = Adapter::new(Config::default());
         let mut state = adapter.lock();
-        let (stays, _) = state.join(Arc::new(move || {
-            counted.fetch_add(1, Ordering::Relaxed);
-        }));
-        let (leaves, _) = state.join(Arc::new(|| {}));
+        let (stays, _) = state.join(
+            0,
+            Arc::new(move || {
+                counted.fetch_add(1, Ordering::Relaxed);
+            }),
+        );
+        let (leaves, _) = state.join(0, Arc::new(|| {}));
         assert!(state.listen(stays, SERVICE, false).is_ok());
         let from = MadAddress { path: PEER, qpn: 1 };
         state.cm.handle_mad(0, &from, &request(), 1);

@@ -44,6 +44,7 @@ pub mod stats;
 mod tests;
 mod turns;
 pub mod types;
+pub mod view;
 
 pub use address::{Address, Vlan};
 pub use attributes::{IaAttr, NamedAttr, ProviderAttr};
@@ -89,6 +90,7 @@ pub use types::{
     CloseFlags, CompletionFlags, ConnQual, ConnectFlags, DtoCookie, DtoStatus, EvdFlags, EvdState,
     MemPrivFlags, PspFlags, Qos, RmrCookie, Timeout,
 };
+pub use view::{EpView, EvdView, Happened, InstanceView, LmrView, Notice, Wanted, Watcher};
 
 /// Endpoints: attributes, states, and what calls tell of them.
 pub mod ep {

@@ -3,7 +3,8 @@
 //! What posts and dequeues count, the queues themselves count ([`QueuePairCounts`]): one addition each. All else is counted
 //! where it is rare.
 
-use crate::provider::{Completion, Provider, QueuePair, QueuePairCounts};
+use crate::object::srq::Srq;
+use crate::provider::{Completion, Provider, QueuePair, QueuePairCounts, SharedReceiveQueue};
 use crate::types::DtoStatus;
 
 /// What can become of a DTO or a bind.
@@ -126,6 +127,16 @@ pub struct SrqStats {
     pub outstanding: u32,
     /// Posts that were refused because the queue was full.
     pub full: u64,
+}
+
+impl SrqStats {
+    pub(crate) fn of<P: Provider>(srq: &Srq<P>) -> Self {
+        Self {
+            posted: srq.queue.posted(),
+            outstanding: srq.outstanding(),
+            full: srq.full,
+        }
+    }
 }
 
 /// What an instance has done since it was opened, and what it has.

@@ -37,11 +37,13 @@ use crate::provider::Provider;
 use crate::slots::Slots;
 use crate::stats::Ended;
 use crate::turns::Turns;
+use crate::view::{InstanceView, Question, Wanted, Watcher};
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, Ordering};
 use slotmap::SlotMap;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Weak};
 
 /// How an IA behaves.
@@ -225,7 +227,7 @@ impl<P: Provider> Ia<P> {
         let id = NEXT_IA.fetch_add(1, Ordering::Relaxed);
         let mut evds = Slots::new(id);
         let async_evd = evds.insert(Evd::asynchronous(config.async_evd_min_qlen));
-        let (seat, port_ups) = adapter.lock().join(provider.waker());
+        let (seat, port_ups) = adapter.lock().join(id, provider.waker());
         Ok(Self {
             id,
             regions: Regions::new(),
@@ -330,6 +332,26 @@ impl Opened {
         let adapter = self.0.upgrade()?;
         let state = adapter.lock();
         Some((*state.cm.counters(), state.instances()))
+    }
+
+    /// Asks every instance what is seen of it, and wakes those that sleep: their numbers, and where the answers come. An instance
+    /// answers when its thread is in a call that looks after it: a wait, a look at an empty EVD, [`Ia::progress`]; one that is busy with
+    /// something else answers later, and one that is closed never. `None`: the adapter is closed.
+    #[must_use]
+    pub fn ask(&self, what: Wanted) -> Option<(Vec<u32>, Receiver<InstanceView>)> {
+        let (to, answers) = channel();
+        let numbers = self.0.upgrade()?.lock().ask(&Question { what, to });
+        Some((numbers, answers))
+    }
+
+    /// Has somebody told of what happens, for as long as there is an adapter. False: it is closed.
+    #[must_use]
+    pub fn watch(&self, watcher: Watcher) -> bool {
+        let adapter = self.0.upgrade();
+        adapter.is_some_and(|adapter| {
+            adapter.lock().watch(watcher);
+            true
+        })
     }
 }
 

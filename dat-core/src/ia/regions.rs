@@ -51,6 +51,10 @@ impl<P: Provider> Regions<P> {
         self.objects.keys()
     }
 
+    pub(in crate::ia) fn iter(&self) -> impl Iterator<Item = &Lmr<P>> {
+        self.objects.values()
+    }
+
     pub(in crate::ia) fn get(&self, key: LmrKey) -> Option<&Lmr<P>> {
         self.objects.get(key)
     }

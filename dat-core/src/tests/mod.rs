@@ -17,6 +17,7 @@ mod srq;
 mod status;
 mod steps;
 mod transport;
+mod view;
 
 use crate::mock::{Mock, Net};
 use crate::provider::Provider;

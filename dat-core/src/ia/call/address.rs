@@ -95,6 +95,7 @@ impl<P: Provider> Ia<P> {
     /// Says what happened on the network, if errors still find room behind it.
     pub(in crate::ia) fn network_event(&mut self, event: NetworkEvent) {
         tracing::info!(%event, "network");
+        self.notice_async(AsyncEvent::Network(event));
         let evd = &self.evds[self.async_evd];
         if self.config.network_events && evd.len() < evd.qlen / 2 {
             self.push_async(AsyncEvent::Network(event));

@@ -86,6 +86,9 @@ impl<P: Provider> Ia<P> {
     }
 
     pub(in crate::ia) fn push_async(&mut self, event: AsyncEvent) {
+        if !matches!(event, AsyncEvent::Network(_)) {
+            self.notice_async(event);
+        }
         self.push_event(Some(self.async_evd), Event::Async(event));
     }
 }

@@ -20,3 +20,4 @@ pub(crate) mod rmr;
 pub(crate) mod rsp;
 pub(crate) mod srq;
 mod stats;
+mod view;

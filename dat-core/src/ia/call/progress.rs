@@ -18,6 +18,7 @@ use crate::object::ep::cause::EndCause;
 use crate::object::ep::state::{EpEvent, EpState};
 use crate::provider::{Completion, Nanos, Provider, ProviderError, ProviderEvent, QueuePair};
 use crate::types::{CloseFlags, ConnQual};
+use crate::view::Question;
 
 /// How long closing waits for room for what peers have to be told.
 pub(in crate::ia) const LAST_WORDS: Nanos = 100_000_000;
@@ -137,6 +138,10 @@ impl<P: Provider> Ia<P> {
                 Some(Arrival::HandedOff(listen, request)) => {
                     let at = self.listeners.get(&listen).copied();
                     self.request_arrived(at, *request);
+                }
+                Some(Arrival::Question(Question { what, to })) => {
+                    // Who asked may have gone.
+                    let _ = to.send(self.view(what));
                 }
                 None => return,
             }

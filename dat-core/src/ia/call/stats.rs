@@ -3,7 +3,7 @@
 use crate::error::DatResult;
 use crate::handle::{EpHandle, EvdHandle, SrqHandle};
 use crate::ia::instance::Ia;
-use crate::provider::{CompletionQueue, Provider, SharedReceiveQueue};
+use crate::provider::{CompletionQueue, Provider};
 use crate::stats::{EpStats, EvdStats, IaStats, SrqStats};
 
 impl<P: Provider> Ia<P> {
@@ -45,11 +45,6 @@ impl<P: Provider> Ia<P> {
     /// # Errors
     /// DAT_INVALID_HANDLE|SRQ.
     pub fn srq_stats(&self, srq: SrqHandle) -> DatResult<SrqStats> {
-        let srq = &self.srqs[self.srq_key(srq)?];
-        Ok(SrqStats {
-            posted: srq.queue.posted(),
-            outstanding: srq.outstanding(),
-            full: srq.full,
-        })
+        Ok(SrqStats::of::<P>(&self.srqs[self.srq_key(srq)?]))
     }
 }

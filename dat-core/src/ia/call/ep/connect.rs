@@ -366,6 +366,7 @@ impl<P: Provider> Ia<P> {
             private_data_size,
         };
         let evd = ep.connect_evd;
+        self.notice_connection(key, kind);
         self.push_event(evd, Event::Connection(event));
     }
 

@@ -1,0 +1,96 @@
+//! What an instance tells who looks from outside ([`crate::view`]).
+
+use crate::event::{AsyncEvent, ConnectionEventKind};
+use crate::handle::{EpKey, index_of};
+use crate::ia::instance::Ia;
+use crate::object::ep::Ep;
+use crate::object::ep::state::EpState;
+use crate::provider::{Provider, QueuePair};
+use crate::stats::SrqStats;
+use crate::view::{EpView, EvdView, Happened, InstanceView, LmrView, Notice, Wanted};
+
+impl<P: Provider> Ia<P> {
+    /// The number by which who looks from outside knows it.
+    #[must_use]
+    pub const fn number(&self) -> u32 {
+        self.id
+    }
+
+    /// What is seen of it.
+    #[must_use]
+    pub fn view(&self, wanted: Wanted) -> InstanceView {
+        let eps = self.eps.iter().take(wanted.objects);
+        let evds = self.evds.iter().take(wanted.objects);
+        let srqs = self.srqs.iter().take(wanted.objects);
+        let lmrs = self.regions.iter().take(wanted.objects);
+        let psps = self.psps.values().map(|psp| psp.conn_qual.0);
+        let rsps = self.rsps.values().filter(|rsp| !rsp.is_spent());
+        let listeners = psps.chain(rsps.map(|rsp| rsp.conn_qual.0));
+        InstanceView {
+            number: self.id,
+            at: self.provider.now(),
+            stats: self.stats(),
+            eps: eps.map(|(key, ep)| ep_view(key, ep)).collect(),
+            evds: evds
+                .map(|(key, evd)| EvdView {
+                    number: index_of(key),
+                    flags: evd.flags,
+                    qlen: evd.qlen,
+                    stats: evd.stats(),
+                })
+                .collect(),
+            srqs: srqs
+                .map(|(key, srq)| (index_of(key), SrqStats::of::<P>(srq)))
+                .collect(),
+            lmrs: lmrs
+                .map(|lmr| LmrView {
+                    lmr_context: lmr.created.lmr_context,
+                    address: lmr.created.address,
+                    bytes: lmr.created.bytes,
+                    privileges: lmr.privileges,
+                })
+                .collect(),
+            listeners: listeners.take(wanted.objects).collect(),
+        }
+    }
+
+    /// Watchers are told of a connection's event.
+    pub(in crate::ia) fn notice_connection(&self, key: EpKey, kind: ConnectionEventKind) {
+        let Some(ep) = self.eps.get(key) else { return };
+        let view = ep_view(key, ep);
+        self.notice(Happened::Connection {
+            ep: view.number,
+            qp_number: view.qp_number,
+            peer: view.peer,
+            kind,
+            cause: view.cause,
+        });
+    }
+
+    /// And of what else happens.
+    pub(in crate::ia) fn notice_async(&self, event: AsyncEvent) {
+        self.notice(Happened::Async(event));
+    }
+
+    fn notice(&self, what: Happened) {
+        let notice = Notice {
+            instance: self.id,
+            at: self.provider.now(),
+            what,
+        };
+        self.adapter.lock().notice(&notice);
+    }
+}
+
+fn ep_view<P: Provider>(key: EpKey, ep: &Ep<P>) -> EpView {
+    EpView {
+        number: index_of(key),
+        qp_number: ep.qp.get().map(QueuePair::number),
+        state: ep.hot.state,
+        peer: ep.remote.map(|remote| remote.address),
+        port_qual: ep.remote.map_or(0, |remote| remote.port_qual),
+        cause: ep.cause.filter(|_| ep.hot.state == EpState::Disconnected),
+        transport: ep.transport,
+        stats: ep.stats(),
+    }
+}

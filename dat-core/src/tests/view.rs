@@ -1,0 +1,89 @@
+//! What is seen of an instance from another thread, and what watchers are told.
+
+use std::net::IpAddr;
+use std::sync::mpsc::channel;
+
+use super::{Side, connect};
+use crate::event::ConnectionEventKind as Kind;
+use crate::mock::Net;
+use crate::types::CloseFlags;
+use crate::{AsyncEvent, EndCause, Happened, Wanted};
+
+const ALL: Wanted = Wanted { objects: 100 };
+
+#[test]
+fn an_instance_answers_when_it_next_looks_after_itself_and_not_before() {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    connect(&mut a, &mut b);
+    let (numbers, answers) = a.ia.opened().ask(ALL).expect("it is open");
+    assert_eq!(numbers, [a.ia.number()]);
+    assert!(answers.try_recv().is_err(), "its thread has made no call");
+    a.ia.progress();
+    let view = answers.try_recv().expect("an answer");
+    assert!(answers.recv().is_err(), "one for each instance");
+    assert_eq!(view.number, a.ia.number());
+    assert_eq!(
+        (view.eps.len(), view.evds.len(), view.lmrs.len()),
+        (1, 4, 1)
+    );
+    let [ep] = view.eps.as_slice() else {
+        panic!("{view:?}");
+    };
+    assert_eq!(ep.qp_number, Some(a.qpn()));
+    assert_eq!(ep.peer, Some(b.address()));
+    assert_eq!(view.lmrs[0].lmr_context, a.lmr.lmr_context);
+    let none = a.ia.view(Wanted { objects: 0 });
+    assert_eq!(
+        (none.eps.len(), none.stats.eps),
+        (0, 1),
+        "counted all the same"
+    );
+}
+
+#[test]
+fn a_closed_adapter_is_not_asked() {
+    let net = Net::default();
+    let a = Side::new(&net, |_| {});
+    let opened = a.ia.opened();
+    a.ia.close(CloseFlags::Abrupt).expect("closes");
+    assert!(opened.ask(ALL).is_none());
+    assert!(!opened.watch(Box::new(|_| {})));
+}
+
+#[test]
+fn watchers_are_told_of_connections_with_the_peer_and_the_cause_and_of_errors() {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    let (to, heard) = channel();
+    let watched = a.ia.opened().watch(Box::new(move |notice| {
+        let _ = to.send(*notice);
+    }));
+    assert!(watched);
+    connect(&mut a, &mut b);
+    b.ia.ep_disconnect(b.ep, CloseFlags::Abrupt).expect("ends");
+    super::settle(&mut a, &mut b);
+    net.kill(0);
+    a.ia.progress();
+    let told: Vec<(Kind, Option<IpAddr>, Option<EndCause>)> = heard
+        .try_iter()
+        .filter_map(|notice| match notice.what {
+            Happened::Connection {
+                kind, peer, cause, ..
+            } => Some((kind, peer, cause)),
+            Happened::Async(event) => {
+                assert_eq!(event, AsyncEvent::IaCatastrophic);
+                None
+            }
+        })
+        .collect();
+    let peer = Some(b.address());
+    let ended = Some(EndCause::PeerDisconnected);
+    assert_eq!(
+        told,
+        [
+            (Kind::Established, peer, None),
+            (Kind::Disconnected, peer, ended)
+        ]
+    );
+}
