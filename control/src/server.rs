@@ -148,7 +148,7 @@ pub fn serve<S: Subject + 'static>(
         access,
         listener,
         told,
-        ended,
+        ended: Some(ended),
         clients: Vec::new(),
         _taken: taken,
     };
@@ -169,8 +169,8 @@ struct Server<S> {
     listener: UnixListener,
     /// A byte for each time that there are notices; its end when there will be none.
     told: UnixStream,
-    /// A byte, or its end, ends it.
-    ended: UnixStream,
+    /// A byte ends it. Its own end means that nobody will.
+    ended: Option<UnixStream>,
     clients: Vec<Connection>,
     _taken: TakenPath,
 }
@@ -193,7 +193,7 @@ impl<S: Subject> Server<S> {
                     return;
                 }
             };
-            if ready.is_over || ready.notices && !self.hear_of_notices() {
+            if ready.is_over && self.is_ended() || ready.notices && !self.hear_of_notices() {
                 return;
             }
             for (at, (readable, writable)) in ready.clients.into_iter().enumerate().rev() {
@@ -207,9 +207,26 @@ impl<S: Subject> Server<S> {
         }
     }
 
+    /// Whether whoever has the service has ended it. He may have left it.
+    fn is_ended(&mut self) -> bool {
+        let Some(ended) = &mut self.ended else {
+            return false;
+        };
+        match ended.read(&mut [0]) {
+            Ok(0) => {
+                self.ended = None;
+                false
+            }
+            Ok(_) => true,
+            Err(error) => error.kind() != ErrorKind::WouldBlock,
+        }
+    }
+
     fn sleep(&self) -> nix::Result<Ready> {
+        // Where nobody can end it any more, what is told is asked for twice.
+        let ended = self.ended.as_ref().unwrap_or(&self.told);
         let mut fds = vec![
-            PollFd::new(self.ended.as_fd(), PollFlags::POLLIN),
+            PollFd::new(ended.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.told.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
         ];

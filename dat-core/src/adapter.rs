@@ -15,8 +15,8 @@ use slotmap::SecondaryMap;
 
 use crate::cm::{self, Cm, CmEvent, ConnId, InUse, ListenId};
 use crate::object::cr::Cr;
+use crate::object::view::{Notice, Question, Watcher};
 use crate::provider::{Nanos, Waker};
-use crate::view::{Notice, Question, Watcher};
 
 /// The place of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -44,7 +44,6 @@ pub mod stats;
 mod tests;
 mod turns;
 pub mod types;
-pub mod view;
 
 pub use address::{Address, Vlan};
 pub use attributes::{IaAttr, NamedAttr, ProviderAttr};
@@ -84,13 +83,13 @@ pub use object::lmr::segment::{self, LmrTriplet, RmrTriplet, Segment};
 pub use object::lmr::slice::LmrSlice;
 pub use object::lmr::{MemType, SharedMemoryId};
 pub use object::srq::state::SrqState;
+pub use object::view::{EpView, EvdView, Happened, InstanceView, LmrView, Notice, Wanted, Watcher};
 pub use provider::Waker;
 pub use stats::{EpStats, EvdStats, Failures, IaStats, SrqStats};
 pub use types::{
     CloseFlags, CompletionFlags, ConnQual, ConnectFlags, DtoCookie, DtoStatus, EvdFlags, EvdState,
     MemPrivFlags, PspFlags, Qos, RmrCookie, Timeout,
 };
-pub use view::{EpView, EvdView, Happened, InstanceView, LmrView, Notice, Wanted, Watcher};
 
 /// Endpoints: attributes, states, and what calls tell of them.
 pub mod ep {

@@ -3,8 +3,7 @@
 //! What posts and dequeues count, the queues themselves count ([`QueuePairCounts`]): one addition each. All else is counted
 //! where it is rare.
 
-use crate::object::srq::Srq;
-use crate::provider::{Completion, Provider, QueuePair, QueuePairCounts, SharedReceiveQueue};
+use crate::provider::{Completion, Provider, QueuePair, QueuePairCounts};
 use crate::types::DtoStatus;
 
 /// What can become of a DTO or a bind.
@@ -127,16 +126,6 @@ pub struct SrqStats {
     pub outstanding: u32,
     /// Posts that were refused because the queue was full.
     pub full: u64,
-}
-
-impl SrqStats {
-    pub(crate) fn of<P: Provider>(srq: &Srq<P>) -> Self {
-        Self {
-            posted: srq.queue.posted(),
-            outstanding: srq.outstanding(),
-            full: srq.full,
-        }
-    }
 }
 
 /// What an instance has done since it was opened, and what it has.

@@ -1,32 +1,27 @@
 //! What an adapter counts, as a table and as JSON ([what is counted](../../docs/observability.md)).
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
-use udapl::{AdapterStats, Refused};
+use udapl::{AdapterStats, Counters};
 
 use crate::report::table;
-
-/// Names and numbers.
-type Named = BTreeMap<String, u64>;
 
 /// What an adapter counts.
 #[derive(Serialize)]
 pub(crate) struct Counted {
     /// Of queue pairs, as `rdma statistic` calls them; `None` where the device has none or does not tell. So it is with the next three.
-    queue: Option<Named>,
+    queue: Option<Counters>,
     /// Of the vport, as `ethtool -S` calls them.
-    vport: Option<Named>,
+    vport: Option<Counters>,
     /// Of the card's port, likewise.
-    port: Option<Named>,
+    port: Option<Counters>,
     /// Of its priorities, likewise.
-    priorities: Option<Named>,
-    connections: Named,
-    refused_by_us: Named,
-    refused_by_peers: Named,
-    memory: Named,
+    priorities: Option<Counters>,
+    connections: Counters,
+    refused_by_us: Counters,
+    refused_by_peers: Counters,
+    memory: Counters,
     /// Of the network's protocols; `None` where the adapter takes no part in one.
-    network: Option<Named>,
+    network: Option<Counters>,
     commands: Vec<Command>,
 }
 
@@ -41,65 +36,20 @@ struct Command {
     longest_microseconds: f64,
 }
 
-fn named<'a>(all: impl IntoIterator<Item = (&'a str, u64)>) -> Named {
-    let all = all.into_iter();
-    all.map(|(name, count)| (name.to_owned(), count)).collect()
-}
-
-/// `rx_bytes` of priority 3 is `rx_prio3_bytes`.
-fn of_priority(priority: usize, name: &str) -> String {
-    match name.split_once('_') {
-        Some((direction, what)) => format!("{direction}_prio{priority}_{what}"),
-        None => name.to_owned(),
-    }
-}
-
 impl Counted {
     pub(crate) fn of(stats: &AdapterStats) -> Self {
-        let (device, connections) = (&stats.device, &stats.connections);
-        let priorities = device.priorities.as_ref().map(|all| {
-            let all = all.iter().enumerate();
-            all.flat_map(|(priority, one)| {
-                one.named()
-                    .map(move |(name, count)| (of_priority(priority, name), count))
-            })
-            .collect()
-        });
+        let mut groups = stats.groups();
+        let mut group = |name| groups.remove(name).flatten();
         Self {
-            queue: device.queue.map(|all| named(all.named())),
-            vport: device.vport.map(|all| named(all.named())),
-            port: device.port.map(|all| named(all.named())),
-            priorities,
-            connections: named([
-                ("connects", connections.connects),
-                ("requests", connections.requests),
-                ("accepted", connections.accepted),
-                ("established", connections.established),
-                ("ended", connections.ended),
-                ("unreachable", connections.unreachable),
-                ("timed_out", connections.timed_out),
-                ("accept_failed", connections.accept_failed),
-            ]),
-            refused_by_us: refusals(&connections.refused_by_us),
-            refused_by_peers: refusals(&connections.refused_by_peers),
-            memory: named([
-                ("firmware_pages", stats.firmware_pages),
-                ("registrations", stats.registrations),
-                ("regions", stats.regions),
-                ("registered_bytes", stats.registered_bytes),
-            ]),
-            network: stats.network.as_ref().map(|network| {
-                named([
-                    ("received", network.received),
-                    ("asked_all", network.asked_all),
-                    ("asked_one", network.asked_one),
-                    ("answered", network.answered),
-                    ("echoed", network.echoed),
-                    ("announced", network.announced),
-                    ("conflicts", network.conflicts),
-                    ("moved", network.moved),
-                ])
-            }),
+            queue: group("queue"),
+            vport: group("vport"),
+            port: group("port"),
+            priorities: group("priorities"),
+            connections: group("connections").unwrap_or_default(),
+            refused_by_us: group("refused_by_us").unwrap_or_default(),
+            refused_by_peers: group("refused_by_peers").unwrap_or_default(),
+            memory: group("memory").unwrap_or_default(),
+            network: group("network"),
             commands: stats
                 .commands
                 .iter()
@@ -159,10 +109,4 @@ impl Counted {
         );
         format!("{counters}\n\n{commands}")
     }
-}
-
-fn refusals(refused: &Refused) -> Named {
-    let each = refused.each();
-    each.map(|(reason, times)| (format!("{reason:?}"), times))
-        .collect()
 }

@@ -32,6 +32,7 @@ mod ends;
 mod hello;
 mod info;
 mod listener;
+mod live;
 mod perf;
 mod ping;
 mod profiles;
@@ -142,6 +143,18 @@ enum Command {
     /// One table, and one directory with all there is to know, for whoever is to look at it. Lines that cannot be done here are
     /// skipped with the reason. It works on simulated functions too, and says so.
     Accept(Accept),
+    /// Shows the objects of a live process: endpoints, EVDs, SRQs, memory.
+    Resource(live::resource::Options),
+    /// Shows what a live process has counted, with its adapter and device.
+    Stat(live::stat::Options),
+    /// Shows what the endpoints of a live process do now, again and again.
+    Top(live::top::Options),
+    /// Tells what happens in a live process: link, addresses, connections and why they end.
+    Monitor(live::monitor::Options),
+    /// Gives the counters of a live process as OpenMetrics text.
+    Metrics(live::metrics::Options),
+    /// Says what a number or a name from a log means.
+    Explain(live::explain::Options),
 }
 
 #[derive(Subcommand)]
@@ -270,6 +283,12 @@ fn run(command: Command, machine: &Machine, output: Output) -> Result<bool, Box<
         Command::Rping(rping) => rping::run(&rping, output)?,
         Command::Record(record) => output.show(&record::run(&record)?)?,
         Command::Accept(accept) => return accept::run(&accept, machine, output),
+        Command::Resource(options) => output.show(&live::resource::run(&options)?)?,
+        Command::Stat(options) => output.show(&live::stat::run(&options)?)?,
+        Command::Top(options) => live::top::run(&options, output)?,
+        Command::Monitor(options) => live::monitor::run(&options, output)?,
+        Command::Metrics(options) => live::metrics::run(&options)?,
+        Command::Explain(options) => output.show(&live::explain::run(&options)?)?,
     }
     Ok(true)
 }

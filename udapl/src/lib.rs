@@ -53,6 +53,8 @@
 
 mod attendant;
 pub mod capi;
+#[cfg(feature = "control")]
+pub mod control;
 mod explain;
 pub mod ext;
 pub mod fabric;
@@ -96,7 +98,7 @@ pub use open::{
     Adapter, Deed, NotClosed, OpenError, OpenOptions, Simulated, StillOpen, do_to_simulated,
     function_open, ia_close, ia_open,
 };
-pub use stats::{AdapterStats, CommandStats};
+pub use stats::{AdapterStats, CommandStats, Counters};
 
 /// An interface adapter on a ConnectX function.
 pub type Ia = dat_core::Ia<hw_mlx::provider::MlxProvider>;

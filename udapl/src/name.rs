@@ -25,6 +25,7 @@
 //! | `,endpoints=N` | room for so many endpoints, of all instances together, if the device can have them; otherwise it has what it has |
 //! | `,vectors=N` | so many interrupt vectors for completions, if there are as many; one for each instance is best where they sleep |
 //! | `,memory=NAME` | memory in common with the other adapters of this process that have the same name here: pinned once for all, and what one has registered another can register too ([`OpenOptions::memory`]) |
+//! | `,control=PATH` | a socket at which the adapter can be looked at from outside ([`OpenOptions::control`]); `{pid}` in it is the number of the process |
 //! | `,mac=MAC` | the MAC of a simulated function; of a virtual one, what its administrator gives it |
 //! | `,profile=NAME` | the kind of device a simulated function is: a generation such as `connectx-7-vf`, or the path of a file |
 //! | `,link=unix:PATH` | the wire of a simulated function: to that of another process that names the same path |
@@ -42,7 +43,7 @@ struct Key {
     add: fn(OpenOptions, &str) -> Option<OpenOptions>,
 }
 
-const KEYS: [Key; 13] = [
+const KEYS: [Key; 14] = [
     Key {
         key: "address",
         value: "IP[/PREFIX]",
@@ -117,6 +118,11 @@ const KEYS: [Key; 13] = [
         key: "memory",
         value: "NAME",
         add: |options, text| (!text.is_empty()).then(|| options.memory(text)),
+    },
+    Key {
+        key: "control",
+        value: "PATH",
+        add: |options, text| (!text.is_empty()).then(|| options.control(text)),
     },
     Key {
         key: "mac",

@@ -48,6 +48,8 @@ pub struct OpenOptions {
     pub simulated: Simulated,
     /// The name of the memory that the adapter shares with others, see [`OpenOptions::memory`].
     pub memory: Option<String>,
+    /// Where the adapter can be looked at from outside, see [`OpenOptions::control`].
+    pub control: Option<PathBuf>,
 }
 
 impl Default for OpenOptions {
@@ -60,6 +62,7 @@ impl Default for OpenOptions {
             },
             simulated: Simulated::default(),
             memory: None,
+            control: None,
         }
     }
 }
@@ -131,6 +134,15 @@ impl OpenOptions {
         self
     }
 
+    /// Has it looked at from outside at this path, for as long as it is open: feature `control`, without which an opening that asks for it
+    /// is refused. `{pid}` in the path is replaced by the number of the process. Environment variable `DAT_CONTROL` does the same for every
+    /// adapter that a process opens without this. Only the user of the process and root may look, and nobody may change anything.
+    #[must_use]
+    pub fn control(mut self, path: impl Into<PathBuf>) -> Self {
+        self.control = Some(path.into());
+        self
+    }
+
     /// Gives a simulated function this MAC.
     #[must_use]
     pub const fn mac(mut self, mac: [u8; 6]) -> Self {
@@ -195,6 +207,23 @@ pub enum OpenError {
     InUse {
         /// The adapter.
         name: String,
+    },
+    /// It cannot be looked at where that was asked for.
+    #[cfg(feature = "control")]
+    #[error("{name}: {error}")]
+    Control {
+        /// The adapter.
+        name: String,
+        /// Why not.
+        error: ::control::ServeError,
+    },
+    /// It was to be looked at from outside, and this library was built without that.
+    #[error("{name},control={}: this library was built without feature `control` (DAT_PROVIDER_NOT_FOUND)", path.display())]
+    NoControl {
+        /// The adapter.
+        name: String,
+        /// Where.
+        path: PathBuf,
     },
     /// Its last instance has been closed.
     #[error("{name} is closed: its last instance is gone")]
@@ -369,7 +398,35 @@ static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(|| {
 pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
     let (name, options) = crate::name::parse(name, options)?;
     let (function, _fabric) = reach(name, &options)?;
-    bring_up(function, &options)
+    let ia = bring_up(function, &options)?;
+    match looked_at(&ia, &options) {
+        Ok(()) => Ok(ia),
+        Err(error) => {
+            if let Err(error) = ia_close(ia, CloseFlags::Abrupt) {
+                tracing::warn!(%error, "an adapter that nobody can look at");
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Serves the control socket that the options ask for, or else the environment.
+fn looked_at(ia: &Ia, options: &OpenOptions) -> Result<(), OpenError> {
+    let asked = options.control.clone();
+    let Some(path) = asked.or_else(|| std::env::var_os("DAT_CONTROL").map(PathBuf::from)) else {
+        return Ok(());
+    };
+    let adapter = Adapter::of(ia);
+    let served = Err(OpenError::NoControl {
+        name: adapter.name().to_owned(),
+        path: path.clone(),
+    });
+    #[cfg(feature = "control")]
+    let served = served.or_else(|_: OpenError| {
+        let access = crate::control::Access::default();
+        crate::control::serve(&adapter, &path, access).map(crate::control::Service::leave)
+    });
+    served
 }
 
 /// The function a name stands for, and no adapter yet: whoever drives it begins with a reset.

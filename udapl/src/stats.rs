@@ -1,8 +1,9 @@
 //! What an adapter counts ([`Adapter::stats`]).
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use dat_core::cm::Counters as ConnectionCounters;
+use dat_core::cm::{Counters as ConnectionCounters, Refused};
 use hw_mlx::provider::NetworkCounters;
 use hw_mlx::{CmdError, DeviceCounters};
 
@@ -50,6 +51,87 @@ pub struct AdapterStats {
     pub network: Option<NetworkCounters>,
     /// What the device itself counts.
     pub device: DeviceCounters,
+}
+
+/// A group of counters: names and numbers.
+pub type Counters = BTreeMap<String, u64>;
+
+impl AdapterStats {
+    /// All of it but the commands by group, with names as `rdma statistic` and `ethtool -S` have them. `None`: the device does
+    /// not have the group, or does not tell it, or the adapter takes no part in the network.
+    #[must_use]
+    pub fn groups(&self) -> BTreeMap<&'static str, Option<Counters>> {
+        let (device, connections) = (&self.device, &self.connections);
+        let priorities = device.priorities.as_ref().map(|all| {
+            let all = all.iter().enumerate();
+            all.flat_map(|(priority, one)| {
+                one.named()
+                    .map(move |(name, count)| (of_priority(priority, name), count))
+            })
+            .collect()
+        });
+        let connections_of = named([
+            ("connects", connections.connects),
+            ("requests", connections.requests),
+            ("accepted", connections.accepted),
+            ("established", connections.established),
+            ("ended", connections.ended),
+            ("unreachable", connections.unreachable),
+            ("timed_out", connections.timed_out),
+            ("accept_failed", connections.accept_failed),
+        ]);
+        let memory = named([
+            ("firmware_pages", self.firmware_pages),
+            ("registrations", self.registrations),
+            ("regions", self.regions),
+            ("registered_bytes", self.registered_bytes),
+        ]);
+        let network = self.network.as_ref().map(|network| {
+            named([
+                ("received", network.received),
+                ("asked_all", network.asked_all),
+                ("asked_one", network.asked_one),
+                ("answered", network.answered),
+                ("echoed", network.echoed),
+                ("announced", network.announced),
+                ("conflicts", network.conflicts),
+                ("moved", network.moved),
+            ])
+        });
+        BTreeMap::from([
+            ("queue", device.queue.map(|all| named(all.named()))),
+            ("vport", device.vport.map(|all| named(all.named()))),
+            ("port", device.port.map(|all| named(all.named()))),
+            ("priorities", priorities),
+            ("connections", Some(connections_of)),
+            ("refused_by_us", Some(refusals(&connections.refused_by_us))),
+            (
+                "refused_by_peers",
+                Some(refusals(&connections.refused_by_peers)),
+            ),
+            ("memory", Some(memory)),
+            ("network", network),
+        ])
+    }
+}
+
+fn named<'a>(all: impl IntoIterator<Item = (&'a str, u64)>) -> Counters {
+    let all = all.into_iter();
+    all.map(|(name, count)| (name.to_owned(), count)).collect()
+}
+
+/// `rx_bytes` of priority 3 is `rx_prio3_bytes`.
+fn of_priority(priority: usize, name: &str) -> String {
+    match name.split_once('_') {
+        Some((direction, what)) => format!("{direction}_prio{priority}_{what}"),
+        None => name.to_owned(),
+    }
+}
+
+fn refusals(refused: &Refused) -> Counters {
+    let each = refused.each();
+    each.map(|(reason, times)| (format!("{reason:?}"), times))
+        .collect()
 }
 
 impl Adapter {

@@ -89,6 +89,8 @@ fn build(profile: &str) -> Result<Vec<PathBuf>> {
         "--package",
         "udapl",
         "--lib",
+        "--features",
+        "control",
         "--crate-type",
         "cdylib,staticlib",
         "--profile",

@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 
 use crate::connection::LONGEST_REQUEST;
 use crate::rpc::{self, Refusal};
+use crate::schema;
 use crate::{Access, Client, ClientError, Service, Subject, Tell, serve};
 
 /// Echoes, and tells what it is given to tell.
 struct Echo {
     notices: Arc<Mutex<Vec<Value>>>,
-    _tell: Tell,
 }
 
 impl Subject for Echo {
@@ -45,11 +45,8 @@ fn world() -> World {
     let given = Arc::clone(&notices);
     let (sender, receiver) = std::sync::mpsc::channel();
     let service = serve(&directory.path().join("s"), Access::default(), |tell| {
-        sender.send(tell.clone()).expect("it is waited for");
-        Echo {
-            notices: given,
-            _tell: tell,
-        }
+        sender.send(tell).expect("it is waited for");
+        Echo { notices: given }
     });
     World {
         service: service.expect("a socket"),
@@ -209,6 +206,22 @@ fn who_subscribes_is_told_and_who_does_not_is_not() {
 }
 
 #[test]
+fn a_service_that_is_left_goes_on_until_nothing_can_happen_any_more() {
+    let world = world();
+    let path = world.service.path().to_owned();
+    world.service.leave();
+    for _ in 0..10 {
+        let mut client = Client::connect(&path).expect("it listens");
+        let _: Value = client.call("echo", json!({})).expect("an answer");
+    }
+    let mut waits = Client::connect(&path).expect("it listens");
+    let _: bool = waits.call("subscribe", Value::Null).expect("an answer");
+    drop(world.tell);
+    let over = waits.notice::<Value>(Some(Duration::from_secs(10)));
+    assert!(matches!(over, Err(ClientError::Over(_))), "{over:?}");
+}
+
+#[test]
 fn the_socket_is_its_owners_alone_and_goes_with_its_service() {
     let world = world();
     let path = world.service.path().to_owned();
@@ -217,9 +230,8 @@ fn the_socket_is_its_owners_alone_and_goes_with_its_service() {
         .permissions()
         .mode();
     assert_eq!(mode & 0o777, 0o600);
-    let taken = serve(&path, Access::default(), |tell| Echo {
+    let taken = serve(&path, Access::default(), |_| Echo {
         notices: Arc::default(),
-        _tell: tell,
     });
     assert!(
         taken.is_err(),
@@ -227,4 +239,32 @@ fn the_socket_is_its_owners_alone_and_goes_with_its_service() {
     );
     drop(world.service);
     assert!(!path.exists());
+}
+
+/// The block of docs/control.md that begins with this.
+fn example(name: &str) -> Value {
+    let page = include_str!("../../../docs/control.md");
+    let (_, block) = page
+        .split_once(&format!("```json {name}\n"))
+        .expect("an example");
+    let (json, _) = block.split_once("```").expect("its end");
+    serde_json::from_str(json).expect("JSON")
+}
+
+/// Each field of an example is one of the type, and says the same there.
+fn check<T: serde::de::DeserializeOwned + serde::Serialize>(name: &str) {
+    let example = example(name);
+    let read: T = serde_json::from_value(example.clone()).expect(name);
+    let told = serde_json::to_value(&read).expect(name);
+    assert_eq!(told, example, "{name}");
+}
+
+#[test]
+fn the_examples_of_the_document_are_of_the_types() {
+    check::<rpc::Request>("request");
+    check::<schema::Version>("version");
+    check::<schema::Resource>("resource");
+    check::<schema::Stat>("stat");
+    check::<schema::Event>("event");
+    assert_eq!(example("version")["schema"], schema::SCHEMA);
 }

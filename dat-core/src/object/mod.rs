@@ -15,3 +15,4 @@ pub(crate) mod rmr;
 pub(crate) mod rsp;
 pub(crate) mod service_point;
 pub mod srq;
+pub(crate) mod view;

@@ -8,6 +8,7 @@ mod adapters;
 mod bind;
 mod devices;
 mod doctor;
+mod live;
 mod record;
 mod served;
 mod sockets;

@@ -18,6 +18,12 @@ fn every_command_explains_itself() {
         &["sim"],
         &["sim", "serve"],
         &["sim", "profiles"],
+        &["resource"],
+        &["stat"],
+        &["top"],
+        &["monitor"],
+        &["metrics"],
+        &["explain"],
     ];
     for command in commands {
         let output = datctl(&[command, &["--help"]].concat());
@@ -52,6 +58,10 @@ fn what_cannot_be_meant_is_usage() {
         &["doctor", "--memory-mib", "0"],
         &["record", "sim:a"],
         &["accept"],
+        &["stat"],
+        &["top", "/a.sock", "--interval", "0"],
+        &["metrics", "/a.sock", "--listen", "nowhere"],
+        &["explain", "1", "--vendor", "256"],
         &["accept", "sim:a", "--hours", "-1"],
         &["accept", "sim:a", "--hours", "inf"],
         &["sim", "serve"],

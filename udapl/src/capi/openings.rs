@@ -29,6 +29,7 @@ pub(super) fn dat_error(error: OpenError) -> DatError {
         OpenError::Dat(error) => error,
         OpenError::NotFound { .. }
         | OpenError::BadOption { .. }
+        | OpenError::NoControl { .. }
         | OpenError::Profile { .. }
         | OpenError::OtherKind { .. } => {
             DatError::new(ReturnType::ProviderNotFound, Subtype::NameNotRegistered)
@@ -38,6 +39,10 @@ pub(super) fn dat_error(error: OpenError) -> DatError {
         | OpenError::Function { .. }
         | OpenError::Link { .. }
         | OpenError::Thread { .. } => {
+            DatError::new(ReturnType::InsufficientResources, Subtype::ResourceDevice)
+        }
+        #[cfg(feature = "control")]
+        OpenError::Control { .. } => {
             DatError::new(ReturnType::InsufficientResources, Subtype::ResourceDevice)
         }
         OpenError::BringUp { .. } => internal("the device refused"),

@@ -1,6 +1,8 @@
 //! REJ, the refusal of a message or of a connection (IBTA volume 1, chapter 12, "REJ Message
 //! Contents" and "Rejection Reason").
 
+use core::fmt;
+
 use std::mem::{offset_of, size_of};
 
 use static_assertions::const_assert_eq;
@@ -140,6 +142,26 @@ impl RejectReason {
             Self::Consumer => 28,
             Self::Other(code) => code,
         }
+    }
+}
+
+impl fmt::Display for RejectReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoQp => "there is no queue pair left: raise the limit there, or close connections",
+            Self::NoResources => "connections, buffers or room for requests are used up there: the backlog is full, or its program is slow",
+            Self::Timeout => "the other side stopped waiting for an answer: its program, or ours, decides too slowly",
+            Self::Unsupported => "the request asks for something that is not known there",
+            Self::InvalidCommId => "the other side knows no such connection any more: it has restarted, or given up",
+            Self::InvalidServiceId => "nobody listens there: is the program running, and is the port or the service ID right?",
+            Self::InvalidTransportType => "another transport than reliable connection was asked for, or is offered",
+            Self::StaleConnection => "an old connection of the same queue pair was still there; it ends now, and the request is repeated by itself",
+            Self::InvalidGid => "the address the request names as its source is not one that it came from, or not reachable",
+            Self::InvalidMtu => "the path MTU asked for is larger than the port's there: check the MTU of both sides",
+            Self::InsufficientResponderResources => "more RDMA Reads at a time were asked for than are offered there",
+            Self::Consumer => "the program there refused; its private data may say why",
+            Self::Other(_) => "a reason that this library gives no name (IBTA volume 1, \"Rejection Reason\")",
+        })
     }
 }
 

@@ -16,9 +16,9 @@ use crate::object::cr::{Cr, Peer};
 use crate::object::ep::DISCARD_OWNER;
 use crate::object::ep::cause::EndCause;
 use crate::object::ep::state::{EpEvent, EpState};
+use crate::object::view::Question;
 use crate::provider::{Completion, Nanos, Provider, ProviderError, ProviderEvent, QueuePair};
 use crate::types::{CloseFlags, ConnQual};
-use crate::view::Question;
 
 /// How long closing waits for room for what peers have to be told.
 pub(in crate::ia) const LAST_WORDS: Nanos = 100_000_000;

@@ -45,6 +45,6 @@ impl<P: Provider> Ia<P> {
     /// # Errors
     /// DAT_INVALID_HANDLE|SRQ.
     pub fn srq_stats(&self, srq: SrqHandle) -> DatResult<SrqStats> {
-        Ok(SrqStats::of::<P>(&self.srqs[self.srq_key(srq)?]))
+        Ok(self.srqs[self.srq_key(srq)?].stats())
     }
 }

@@ -1,13 +1,12 @@
-//! What an instance tells who looks from outside ([`crate::view`]).
+//! What an instance tells who looks from outside ([`crate::object::view`]).
 
 use crate::event::{AsyncEvent, ConnectionEventKind};
 use crate::handle::{EpKey, index_of};
 use crate::ia::instance::Ia;
 use crate::object::ep::Ep;
 use crate::object::ep::state::EpState;
+use crate::object::view::{EpView, EvdView, Happened, InstanceView, LmrView, Notice, Wanted};
 use crate::provider::{Provider, QueuePair};
-use crate::stats::SrqStats;
-use crate::view::{EpView, EvdView, Happened, InstanceView, LmrView, Notice, Wanted};
 
 impl<P: Provider> Ia<P> {
     /// The number by which who looks from outside knows it.
@@ -40,7 +39,7 @@ impl<P: Provider> Ia<P> {
                 })
                 .collect(),
             srqs: srqs
-                .map(|(key, srq)| (index_of(key), SrqStats::of::<P>(srq)))
+                .map(|(key, srq)| (index_of(key), srq.stats()))
                 .collect(),
             lmrs: lmrs
                 .map(|lmr| LmrView {
@@ -51,6 +50,7 @@ impl<P: Provider> Ia<P> {
                 })
                 .collect(),
             listeners: listeners.take(wanted.objects).collect(),
+            addresses: self.provider.addresses(),
         }
     }
 

@@ -9,6 +9,7 @@ pub mod state;
 use crate::error::Subtype;
 use crate::handle::{EpKey, EvdKey, PzKey, index_of};
 use crate::provider::{Provider, SharedReceiveQueue};
+use crate::stats::SrqStats;
 use crate::turns::{Counted, Turns};
 use state::{SrqInput, SrqMode, SrqTell};
 
@@ -71,6 +72,15 @@ impl<P: Provider> Srq<P> {
     /// Slots in use.
     pub(crate) fn outstanding(&self) -> u32 {
         self.queue.outstanding().saturating_add(self.undequeued)
+    }
+
+    /// What it has taken in.
+    pub(crate) fn stats(&self) -> SrqStats {
+        SrqStats {
+            posted: self.queue.posted(),
+            outstanding: self.outstanding(),
+            full: self.full,
+        }
     }
 
     /// Whether what was taken out early, and is still to be dequeued, leaves no slot.

@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 use std::sync::mpsc::Sender;
 
+use crate::address::Address;
 use crate::event::{AsyncEvent, ConnectionEventKind};
 use crate::object::ep::cause::EndCause;
 use crate::object::ep::state::EpState;
@@ -47,6 +48,8 @@ pub struct InstanceView {
     pub lmrs: Vec<LmrView>,
     /// Qualifiers at which it listens.
     pub listeners: Vec<u64>,
+    /// Addresses of its adapter.
+    pub addresses: Vec<Address>,
 }
 
 /// An endpoint.

@@ -1,0 +1,48 @@
+//! Looking at a process from outside, by the control socket of an adapter that it has open (docs/control.md).
+
+pub(crate) mod explain;
+pub(crate) mod metrics;
+pub(crate) mod monitor;
+pub(crate) mod resource;
+pub(crate) mod stat;
+pub(crate) mod top;
+
+use std::path::PathBuf;
+
+use control::schema::{SCHEMA, Version};
+use control::{Client, ClientError};
+use serde_json::Value;
+
+/// The process that is looked at.
+#[derive(clap::Args)]
+pub(crate) struct Target {
+    /// The socket that the adapter was opened with: NAME,control=SOCKET, or DAT_CONTROL=SOCKET in the environment.
+    socket: PathBuf,
+}
+
+impl Target {
+    /// Connects, and sees that both sides mean the same.
+    pub(crate) fn connect(&self) -> Result<Client, Box<dyn std::error::Error>> {
+        let mut client = Client::connect(&self.socket)?;
+        let version: Version = client.call("version", Value::Null)?;
+        if version.schema != SCHEMA {
+            return Err(format!(
+                "{}: process {} speaks schema {}, and this datctl {SCHEMA}: use the datctl of library {}",
+                self.socket.display(),
+                version.process,
+                version.schema,
+                version.library
+            )
+            .into());
+        }
+        Ok(client)
+    }
+}
+
+/// What a socket answers to a method without parameters.
+pub(crate) fn ask<T: serde::de::DeserializeOwned>(
+    client: &mut Client,
+    method: &str,
+) -> Result<T, ClientError> {
+    client.call(method, Value::Null)
+}

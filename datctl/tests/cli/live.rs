@@ -1,0 +1,337 @@
+//! `datctl resource`, `stat`, `top`, `monitor`, `metrics`: a process that is looked at from outside, which is this one.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::Output;
+use std::thread;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use udapl::{
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, DtoCookie, EpEvds, EpHandle, EvdFlags,
+    EvdHandle, Event, Ia, OpenOptions, PspFlags, Qos, Timeout,
+};
+
+use crate::served::{Process, datctl, json};
+
+const QUALIFIER: ConnQual = ConnQual(0x1_0000_4401);
+const LONG: Timeout = Timeout::from_micros(20_000_000);
+
+/// Two instances in one adapter, connected with each other, with a control socket.
+struct Watched {
+    socket: PathBuf,
+    ias: [Ia; 2],
+    eps: [EpHandle; 2],
+    evds: [EvdHandle; 2],
+    _directory: TempDir,
+}
+
+/// The next event of an EVD, both instances being looked after.
+fn event(ias: &mut [Ia; 2], side: usize, evd: EvdHandle) -> Event {
+    loop {
+        ias.iter_mut().for_each(Ia::progress);
+        if let Some(event) = ias[side].evd_dequeue(evd).expect("an EVD") {
+            return event;
+        }
+    }
+}
+
+impl Watched {
+    fn new(name: &str) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("{pid}.sock");
+        let options = OpenOptions::default().control(&socket);
+        let socket = directory
+            .path()
+            .join(format!("{}.sock", std::process::id()));
+        let one = udapl::ia_open(name, &options).expect("an adapter");
+        let other = udapl::Adapter::of(&one).instance(udapl::IaConfig::default());
+        let mut ias = [one, other.expect("an instance")];
+        let evds = [0, 1].map(|side: usize| {
+            let flags = EvdFlags::DTO | EvdFlags::CONNECTION | EvdFlags::CR;
+            ias[side].evd_create(64, flags).expect("an EVD")
+        });
+        let eps = [0, 1].map(|side: usize| {
+            let pz = ias[side].pz_create().expect("a PZ");
+            let made = ias[side].ep_create(Some(pz), EpEvds::all(evds[side]), None);
+            made.expect("an endpoint")
+        });
+        let listens = ias[1].psp_create(QUALIFIER, evds[1], PspFlags::CONSUMER);
+        listens.expect("a service point");
+        let mut watched = Self {
+            socket,
+            ias,
+            eps,
+            evds,
+            _directory: directory,
+        };
+        watched.connect();
+        watched
+    }
+
+    fn connect(&mut self) {
+        let Self { ias, eps, evds, .. } = self;
+        let address = ias[1].query().ia.ia_address;
+        let (best, none) = (Qos::BEST_EFFORT, ConnectFlags::empty());
+        let asked = ias[0].ep_connect(eps[0], address, QUALIFIER, LONG, b"", best, none);
+        asked.expect("it starts");
+        let Event::ConnectionRequest(request) = event(ias, 1, evds[1]) else {
+            panic!("no request");
+        };
+        let accepted = ias[1].cr_accept(request.cr, Some(eps[1]), b"");
+        accepted.expect("accepted");
+        for side in [0, 1] {
+            let told = event(ias, side, evds[side]);
+            assert!(matches!(told, Event::Connection(_)), "{told:?}");
+        }
+    }
+
+    /// Sends an empty message.
+    fn send(&mut self) {
+        let Self { ias, eps, evds, .. } = self;
+        let (cookie, none) = (DtoCookie(1), CompletionFlags::empty());
+        let nothing: [udapl::LmrTriplet; 0] = [];
+        let posted = ias[1].ep_post_recv(eps[1], &nothing, cookie, none);
+        posted.expect("a receive");
+        let posted = ias[0].ep_post_send(eps[0], &nothing, cookie, none);
+        posted.expect("a Send");
+        for side in [0, 1] {
+            event(ias, side, evds[side]);
+        }
+    }
+
+    /// Runs a command while the instances are looked after.
+    fn while_running<T: Send>(&mut self, command: impl FnOnce() -> T + Send) -> T {
+        thread::scope(|scope| {
+            let running = scope.spawn(command);
+            while !running.is_finished() {
+                self.ias.iter_mut().for_each(Ia::progress);
+            }
+            running.join().expect("it ends")
+        })
+    }
+
+    fn run(&mut self, arguments: &[&str]) -> Output {
+        let socket = self.socket.display().to_string();
+        self.while_running(|| {
+            let [command, rest @ ..] = arguments else {
+                panic!("no command");
+            };
+            datctl(&[&[*command, &socket], rest].concat())
+        })
+    }
+
+    fn json(&mut self, command: &str) -> Value {
+        let output = self.run(&[command, "--json"]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+}
+
+#[test]
+fn the_objects_of_a_process_are_seen_with_their_peers() {
+    let mut watched = Watched::new("sim:live-resource");
+    watched.send();
+    let shown = watched.json("resource");
+    assert_eq!(shown["adapter"], "sim:live-resource");
+    let instances = shown["instances"].as_array().expect("instances");
+    assert_eq!(
+        (instances.len(), &shown["silent"]),
+        (2, &Value::Array(vec![]))
+    );
+    let [one, other] = instances.as_slice() else {
+        panic!("{shown}");
+    };
+    let ep = &one["endpoints"][0];
+    assert_eq!(
+        (&ep["state"], &ep["counters"]["requests"]),
+        (&"Connected".into(), &1.into())
+    );
+    assert_eq!(ep["peer"], watched.ias[1].query().ia.ia_address.to_string());
+    assert_eq!(other["listeners"][0], QUALIFIER.0);
+    assert_eq!(other["endpoints"][0]["counters"]["recvs"], 1);
+    let human = String::from_utf8(watched.run(&["resource"]).stdout).expect("text");
+    assert!(
+        human.contains("Connected") && human.contains("listens at 0x100004401"),
+        "{human}"
+    );
+}
+
+#[test]
+fn an_instance_whose_thread_makes_no_call_is_silent_and_holds_up_nobody() {
+    let watched = Watched::new("sim:live-silent");
+    let socket = watched.socket.display().to_string();
+    let (code, stat) = json(&["stat", &socket]);
+    assert_eq!(code, Some(0), "{stat}");
+    assert_eq!(stat["silent"].as_array().map(Vec::len), Some(2), "{stat}");
+    // What needs no instance is there all the same.
+    assert_eq!(stat["groups"]["connections"]["established"], 2);
+}
+
+#[test]
+fn what_a_process_counts_is_read_from_outside() {
+    let mut watched = Watched::new("sim:live-stat");
+    (0..5).for_each(|_| watched.send());
+    let stat = watched.json("stat");
+    assert_eq!(stat["instances"][0]["counters"]["requests"], 5);
+    assert_eq!(stat["instances"][1]["counters"]["recvs"], 5);
+    assert!(stat["groups"]["commands"]["create_qp_answered"].as_u64() >= Some(2));
+    let human = String::from_utf8(watched.run(&["stat"]).stdout).expect("text");
+    assert!(human.contains("create_qp_answered"), "{human}");
+}
+
+#[test]
+fn top_shows_rates_screen_by_screen() {
+    let mut watched = Watched::new("sim:live-top");
+    watched.send();
+    let output = watched.run(&["top", "--count", "2", "--interval", "0.05", "--json"]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    let screens: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(screens.len(), 2, "{text}");
+    assert_eq!(screens[1]["endpoints"].as_array().map(Vec::len), Some(2));
+    assert_eq!(
+        screens[1]["endpoints"][0]["requests"], 0.0,
+        "nothing was posted"
+    );
+    let human = watched.run(&["top", "--count", "1", "--interval", "0.05"]);
+    let human = String::from_utf8(human.stdout).expect("text");
+    assert!(
+        human.contains("no packet lost, repeated or refused"),
+        "{human}"
+    );
+}
+
+#[test]
+fn monitor_tells_of_connections_and_why_they_end() {
+    let mut watched = Watched::new("sim:live-monitor");
+    let socket = watched.socket.display().to_string();
+    let mut monitor = watched.while_running(|| {
+        let monitor = Process::start(&["monitor", &socket, "--count", "2"]);
+        // It has subscribed when the socket has answered somebody who came behind it.
+        while json(&["stat", &socket]).0 != Some(0) {}
+        monitor
+    });
+    // Connections come and go until it has heard of one: whether it had subscribed is not seen from here.
+    let heard = thread::scope(|scope| {
+        let hearing = scope.spawn(|| [monitor.line(), monitor.line()]);
+        while !hearing.is_finished() {
+            let ep = watched.eps[0];
+            let ended = watched.ias[0].ep_disconnect(ep, CloseFlags::Abrupt);
+            ended.expect("it ends");
+            for side in [0, 1] {
+                event(&mut watched.ias, side, watched.evds[side]);
+                let reset = watched.ias[side].ep_reset(watched.eps[side]);
+                reset.expect("it is over");
+            }
+            watched.connect();
+        }
+        hearing.join().expect("two lines")
+    });
+    for line in &heard {
+        assert!(
+            line.contains(" connection ") && line.contains(" ep 0 "),
+            "{line}"
+        );
+        let ends = line.contains("Disconnected");
+        assert_eq!(ends, line.contains("has disconnected"), "{line}");
+    }
+}
+
+#[test]
+fn metrics_are_text_for_prometheus_once_or_by_http() {
+    let mut watched = Watched::new("sim:live-metrics");
+    watched.send();
+    let once = watched.run(&["metrics"]);
+    let once = String::from_utf8(once.stdout).expect("text");
+    assert!(once.ends_with("# EOF\n"), "{once}");
+    let requests = "udapl_instance_requests_total{adapter=\"sim:live-metrics\",instance=\"";
+    assert!(once.contains(requests), "{once}");
+    let socket = watched.socket.display().to_string();
+    let scraped = watched.while_running(|| {
+        let mut server = Process::start(&["metrics", &socket, "--listen", "127.0.0.1:0"]);
+        let url = server.line();
+        let address = url
+            .trim_start_matches("http://")
+            .trim_end_matches("/metrics");
+        let ask = |path: &str| {
+            let mut stream = TcpStream::connect(address).expect("it listens");
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: here\r\n\r\n").expect("it reads");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("it answers");
+            answer
+        };
+        let endless = {
+            let mut stream = TcpStream::connect(address).expect("it listens");
+            let _ = stream.write_all(&[b'x'; 20_000]);
+            let mut answer = String::new();
+            let _ = stream.read_to_string(&mut answer);
+            answer
+        };
+        [ask("/metrics"), ask("/"), endless]
+    });
+    assert!(
+        scraped[0].starts_with("HTTP/1.1 200 OK\r\n"),
+        "{}",
+        scraped[0]
+    );
+    assert!(scraped[0].contains(requests));
+    assert!(scraped[1].starts_with("HTTP/1.1 404 "), "{}", scraped[1]);
+    assert!(!scraped[2].contains("200"), "{}", scraped[2]);
+}
+
+#[test]
+fn a_socket_that_nobody_serves_is_said_and_so_is_one_of_something_else() {
+    for path in ["/nonexistent/a.sock", "/dev/null"] {
+        let output = datctl(&["stat", path]);
+        assert_eq!(output.status.code(), Some(1));
+        let said = String::from_utf8(output.stderr).expect("text");
+        assert!(said.starts_with(&format!("datctl: {path}: ")), "{said}");
+    }
+}
+
+#[test]
+fn the_socket_goes_with_the_adapter() {
+    let watched = Watched::new("sim:live-end");
+    let socket = watched.socket.clone();
+    assert!(socket.exists());
+    let Watched { ias, .. } = watched;
+    for ia in ias {
+        udapl::ia_close(ia, CloseFlags::Abrupt).expect("closes");
+    }
+    while socket.exists() {
+        thread::yield_now();
+    }
+    let again = udapl::ia_open(
+        &format!("sim:live-end,control={}", socket.display()),
+        &OpenOptions::default(),
+    );
+    again.expect("the path is free again");
+}
+
+#[test]
+fn explain_says_what_a_number_from_a_log_can_be() {
+    let (code, told) = json(&["explain", "0x15"]);
+    assert_eq!(code, Some(0), "{told}");
+    let meanings = told["meanings"].as_array().expect("meanings");
+    assert!(
+        meanings
+            .iter()
+            .any(|one| one["name"] == "0x15, DAT_DTO_ERR_TRANSPORT")
+    );
+    let (code, told) = json(&["explain", "DAT_DTO_ERR_REMOTE_ACCESS"]);
+    assert_eq!(
+        (code, &told["meanings"][0]["name"]),
+        (Some(0), &"DAT_DTO_ERR_REMOTE_ACCESS (6)".into())
+    );
+    let (code, told) = json(&["explain", "0x80060026"]);
+    assert_eq!(
+        (code, &told["meanings"][0]["means"]),
+        (Some(0), &"DAT_INVALID_ARG3".into())
+    );
+    let (code, _) = json(&["explain", "gremlin"]);
+    assert_eq!(code, Some(1));
+}

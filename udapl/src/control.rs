@@ -1,0 +1,384 @@
+//! The control socket of an adapter: what can be seen of a live process from outside.
+//!
+//! JSON-RPC 2.0 over a Unix socket; docs/control.md has the methods, `datctl resource`, `stat`, `top`, `monitor` and `metrics` are
+//! their users. Nothing on it changes anything. A program asks for it by the adapter's name
+//! (`0000:3b:00.2,control=/run/target.sock`), by [`OpenOptions::control`](crate::OpenOptions::control), by `DAT_CONTROL` in its environment, or by [`serve`].
+//!
+//! An instance is one thread's: what it counts is read where it lives, when its thread is in a call of the library. An instance whose
+//! thread does something else for long is told as silent, with what it last said.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use control::rpc::{FAILED, INVALID_PARAMS, Refusal};
+use control::schema::{
+    Endpoint, Evd, Event, Instance, Region, Resource, SCHEMA, Srq, Stat, Version,
+};
+pub use control::{Access, ServeError, Service};
+use control::{Subject, Tell};
+use dat_core::{
+    EpStats, EvdFlags, EvdView, Happened, IaStats, InstanceView, MemPrivFlags, Notice, Wanted,
+};
+use serde_json::Value;
+
+use crate::open::{Adapter, OpenError};
+use crate::stats::Counters;
+
+/// How long an instance may take to answer.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// Objects of each kind and instance that are told unless another number is asked for.
+const OBJECTS: u64 = 4_096;
+/// Notices that wait for the socket's thread.
+const NOTICES: usize = 4_096;
+/// What can be asked.
+const METHODS: [&str; 5] = ["version", "resource", "stat", "subscribe", "unsubscribe"];
+
+/// Serves the control socket of an adapter until the [`Service`] is dropped, or, once that is left, until the adapter is closed.
+///
+/// # Errors
+/// [`OpenError::Control`]; [`OpenError::Closed`].
+pub fn serve(adapter: &Adapter, path: &Path, access: Access) -> Result<Service, OpenError> {
+    let notices = Arc::new(Mutex::new(Waiting::default()));
+    let mut is_open = false;
+    let served = control::serve(&with_process(path), access, |tell| {
+        is_open = watch(adapter, tell, &notices);
+        Looked {
+            adapter: adapter.clone(),
+            notices,
+            last: BTreeMap::new(),
+        }
+    });
+    let service = served.map_err(|error| OpenError::Control {
+        name: adapter.name().to_owned(),
+        error,
+    })?;
+    if is_open {
+        Ok(service)
+    } else {
+        Err(OpenError::Closed {
+            name: adapter.name().to_owned(),
+        })
+    }
+}
+
+/// A path with the number of the process in it.
+fn with_process(path: &Path) -> PathBuf {
+    match path.to_str() {
+        Some(text) => text
+            .replace("{pid}", &std::process::id().to_string())
+            .into(),
+        None => path.to_owned(),
+    }
+}
+
+/// Notices that nobody has taken yet, and how many found no room.
+#[derive(Default)]
+struct Waiting {
+    notices: VecDeque<Notice>,
+    lost: u64,
+}
+
+/// Has notices kept. What tells of them goes with the adapter.
+fn watch(adapter: &Adapter, tell: Tell, notices: &Arc<Mutex<Waiting>>) -> bool {
+    let to = Arc::clone(notices);
+    adapter.dat().watch(Box::new(move |notice| {
+        let mut waiting = to.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.notices.len() < NOTICES {
+            waiting.notices.push_back(*notice);
+        } else {
+            waiting.lost += 1;
+        }
+        drop(waiting);
+        tell.tell();
+    }))
+}
+
+/// An adapter that is looked at.
+struct Looked {
+    adapter: Adapter,
+    notices: Arc<Mutex<Waiting>>,
+    /// What instances last said.
+    last: BTreeMap<u32, InstanceView>,
+}
+
+impl Subject for Looked {
+    fn call(&mut self, method: &str, params: &Value) -> Result<Value, Refusal> {
+        let answer = match method {
+            "version" => serde_json::to_value(self.version()),
+            "resource" => serde_json::to_value(self.resource(params)?),
+            "stat" => serde_json::to_value(self.stat()?),
+            _ => return Err(Refusal::unknown(method, &METHODS)),
+        };
+        answer.map_err(|error| Refusal::new(FAILED, error.to_string()))
+    }
+
+    fn notices(&mut self) -> Vec<Value> {
+        let mut waiting = self.notices.lock().unwrap_or_else(PoisonError::into_inner);
+        let lost = core::mem::take(&mut waiting.lost);
+        let notices = core::mem::take(&mut waiting.notices);
+        drop(waiting);
+        let mut events: Vec<Event> = notices.iter().map(event).collect();
+        if lost != 0
+            && let Some(last) = events.last_mut()
+        {
+            last.lost = Some(lost);
+        }
+        let values = events.iter().map(serde_json::to_value);
+        values.filter_map(Result::ok).collect()
+    }
+}
+
+impl Looked {
+    fn version(&self) -> Version {
+        Version {
+            schema: SCHEMA,
+            library: env!("CARGO_PKG_VERSION").to_owned(),
+            adapter: self.adapter.name().to_owned(),
+            process: std::process::id(),
+            methods: METHODS.map(str::to_owned).into(),
+        }
+    }
+
+    /// Asks all instances, and waits a little while.
+    fn ask(&mut self, objects: usize) -> Result<(Vec<InstanceView>, Vec<u32>), Refusal> {
+        let closed = || Refusal::new(FAILED, format!("{} is closed", self.adapter.name()));
+        let asked = self.adapter.dat().ask(Wanted { objects });
+        let (mut silent, answers) = asked.ok_or_else(closed)?;
+        let until = Instant::now() + PATIENCE;
+        self.last.retain(|number, _| silent.contains(number));
+        while !silent.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            let Ok(view) = answers.recv_timeout(left) else {
+                break;
+            };
+            silent.retain(|number| *number != view.number);
+            self.last.insert(view.number, view);
+        }
+        let told = self.last.values().cloned();
+        let views = told.map(|mut view| {
+            view.eps.truncate(objects);
+            view.evds.truncate(objects);
+            view.srqs.truncate(objects);
+            view.lmrs.truncate(objects);
+            view.listeners.truncate(objects);
+            view
+        });
+        Ok((views.collect(), silent))
+    }
+
+    fn resource(&mut self, params: &Value) -> Result<Resource, Refusal> {
+        let objects = match params.get("objects") {
+            None => OBJECTS,
+            Some(asked) => asked
+                .as_u64()
+                .filter(|asked| *asked <= 1 << 24)
+                .ok_or_else(|| {
+                    Refusal::new(
+                        INVALID_PARAMS,
+                        "objects is how many of each kind, 0 to 16777216",
+                    )
+                })?,
+        };
+        let objects = usize::try_from(objects).unwrap_or(usize::MAX);
+        let (views, silent) = self.ask(objects)?;
+        let addresses = views.first().map(|view| view.addresses.as_slice());
+        Ok(Resource {
+            adapter: self.adapter.name().to_owned(),
+            addresses: addresses
+                .unwrap_or_default()
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
+            instances: views.iter().map(instance).collect(),
+            silent,
+        })
+    }
+
+    fn stat(&mut self) -> Result<Stat, Refusal> {
+        let (views, silent) = self.ask(0)?;
+        let stats = self.adapter.stats();
+        let stats = stats.map_err(|error| Refusal::new(FAILED, error.to_string()))?;
+        let mut groups: BTreeMap<String, Option<Counters>> = stats
+            .groups()
+            .into_iter()
+            .map(|(name, group)| (name.to_owned(), group))
+            .collect();
+        let commands = stats.commands.iter().flat_map(|command| {
+            let name = command
+                .name
+                .map_or_else(|| format!("{:#06x}", command.opcode), str::to_lowercase);
+            let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+            [
+                (format!("{name}_answered"), command.answered),
+                (format!("{name}_refused"), command.refused),
+                (format!("{name}_unanswered"), command.unanswered),
+                (format!("{name}_nanoseconds"), nanoseconds(command.time)),
+                (
+                    format!("{name}_longest_nanoseconds"),
+                    nanoseconds(command.longest),
+                ),
+            ]
+        });
+        groups.insert("commands".to_owned(), Some(commands.collect()));
+        Ok(Stat {
+            adapter: self.adapter.name().to_owned(),
+            at: views.iter().map(|view| view.at).max().unwrap_or(0),
+            groups,
+            instances: views.iter().map(instance).collect(),
+            silent,
+        })
+    }
+}
+
+fn instance(view: &InstanceView) -> Instance {
+    Instance {
+        instance: view.number,
+        counters: of_instance(&view.stats),
+        endpoints: view
+            .eps
+            .iter()
+            .map(|ep| Endpoint {
+                endpoint: ep.number,
+                queue_pair: ep.qp_number,
+                state: format!("{:?}", ep.state),
+                peer: ep.peer.map(|peer| peer.to_string()),
+                port: ep.port_qual,
+                cause: ep.cause.map(|cause| cause.to_string()),
+                transport: ep.transport.to_string(),
+                counters: of_endpoint(&ep.stats),
+            })
+            .collect(),
+        evds: view.evds.iter().map(evd).collect(),
+        srqs: view
+            .srqs
+            .iter()
+            .map(|(number, stats)| Srq {
+                srq: *number,
+                counters: named([
+                    ("posted", stats.posted),
+                    ("outstanding", stats.outstanding.into()),
+                    ("full", stats.full),
+                ]),
+            })
+            .collect(),
+        regions: view
+            .lmrs
+            .iter()
+            .map(|lmr| Region {
+                lmr_context: lmr.lmr_context,
+                address: lmr.address,
+                length: lmr.bytes,
+                rights: flags(
+                    lmr.privileges
+                        .iter_names()
+                        .map(|(name, _): (&str, MemPrivFlags)| name),
+                ),
+            })
+            .collect(),
+        listeners: view.listeners.clone(),
+    }
+}
+
+fn evd(evd: &EvdView) -> Evd {
+    let stats = &evd.stats;
+    Evd {
+        evd: evd.number,
+        streams: flags(
+            evd.flags
+                .iter_names()
+                .map(|(name, _): (&str, EvdFlags)| name),
+        ),
+        length: evd.qlen,
+        counters: named([
+            ("completions", stats.completions),
+            ("queued", stats.queued),
+            ("notifications", stats.notifications),
+            ("overflows", stats.overflows),
+            ("waiting", stats.waiting.into()),
+        ]),
+    }
+}
+
+fn flags<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.collect::<Vec<_>>().join("|")
+}
+
+fn named<const N: usize>(all: [(&str, u64); N]) -> Counters {
+    all.map(|(name, count)| (name.to_owned(), count)).into()
+}
+
+fn of_endpoint(stats: &EpStats) -> Counters {
+    let mut counters = named([
+        ("requests", stats.requests),
+        ("request_bytes", stats.request_bytes),
+        ("doorbells", stats.doorbells),
+        ("recvs", stats.recvs),
+        ("received_bytes", stats.received_bytes),
+        ("full", stats.full),
+        ("requests_outstanding", stats.requests_outstanding),
+        ("recvs_outstanding", stats.recvs_outstanding),
+        ("requests_failed", stats.requests_failed.total()),
+        ("recvs_failed", stats.recvs_failed.total()),
+    ]);
+    for (side, failures) in [
+        ("requests", &stats.requests_failed),
+        ("recvs", &stats.recvs_failed),
+    ] {
+        let failed = failures.each().filter(|(_, times)| *times != 0);
+        counters.extend(failed.map(|(status, times)| (format!("{side}_{}", status.name()), times)));
+    }
+    counters
+}
+
+fn of_instance(stats: &IaStats) -> Counters {
+    let mut counters = of_endpoint(&stats.traffic);
+    let objects = [
+        ("eps", stats.eps),
+        ("evds", stats.evds),
+        ("srqs", stats.srqs),
+        ("pzs", stats.pzs),
+        ("lmrs", stats.lmrs),
+        ("rmrs", stats.rmrs),
+    ];
+    counters.extend(objects.map(|(name, number)| (name.to_owned(), number as u64))); // CAST: widening.
+    counters.insert("completions".to_owned(), stats.completions);
+    counters
+}
+
+fn event(notice: &Notice) -> Event {
+    let told = Event {
+        at: notice.at,
+        instance: notice.instance,
+        ..Event::default()
+    };
+    match notice.what {
+        Happened::Connection {
+            ep,
+            qp_number,
+            peer,
+            kind,
+            cause,
+        } => Event {
+            kind: "connection".to_owned(),
+            what: format!("{kind:?}"),
+            endpoint: Some(ep),
+            queue_pair: qp_number,
+            peer: peer.map(|peer| peer.to_string()),
+            cause: cause.map(|cause| cause.to_string()),
+            ..told
+        },
+        Happened::Async(dat_core::AsyncEvent::Network(event)) => Event {
+            kind: "network".to_owned(),
+            what: event.to_string(),
+            ..told
+        },
+        Happened::Async(event) => Event {
+            kind: "error".to_owned(),
+            what: format!("{event:?}"),
+            ..told
+        },
+        _ => told,
+    }
+}
