@@ -22,6 +22,31 @@ const STATUSES: [DtoStatus; 12] = [
     DtoStatus::RmrOperationFailed,
 ];
 
+/// Names of what failed so, in the same order.
+macro_rules! of_each_status {
+    ($side:literal) => {
+        [
+            concat!($side, "_DAT_DTO_SUCCESS"),
+            concat!($side, "_DAT_DTO_ERR_FLUSHED"),
+            concat!($side, "_DAT_DTO_ERR_LOCAL_LENGTH"),
+            concat!($side, "_DAT_DTO_ERR_LOCAL_EP"),
+            concat!($side, "_DAT_DTO_ERR_LOCAL_PROTECTION"),
+            concat!($side, "_DAT_DTO_ERR_BAD_RESPONSE"),
+            concat!($side, "_DAT_DTO_ERR_REMOTE_ACCESS"),
+            concat!($side, "_DAT_DTO_ERR_REMOTE_RESPONDER"),
+            concat!($side, "_DAT_DTO_ERR_TRANSPORT"),
+            concat!($side, "_DAT_DTO_ERR_RECEIVER_NOT_READY"),
+            concat!($side, "_DAT_DTO_ERR_PARTIAL_PACKET"),
+            concat!($side, "_DAT_RMR_OPERATION_FAILED"),
+        ]
+    };
+}
+const OF_REQUESTS: [&str; STATUSES.len()] = of_each_status!("requests");
+const OF_RECVS: [&str; STATUSES.len()] = of_each_status!("recvs");
+
+/// Counters with their names, which docs/observability.md explains.
+pub type Named = Vec<(&'static str, u64)>;
+
 /// DTOs and binds that did not succeed, by status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Failures([u64; STATUSES.len()]);
@@ -84,6 +109,27 @@ pub struct EpStats {
 }
 
 impl EpStats {
+    /// All of them by name, each status of its own.
+    #[must_use]
+    pub fn named(&self) -> Named {
+        let mut named = vec![
+            ("requests", self.requests),
+            ("request_bytes", self.request_bytes),
+            ("doorbells", self.doorbells),
+            ("recvs", self.recvs),
+            ("received_bytes", self.received_bytes),
+            ("full", self.full),
+            ("requests_outstanding", self.requests_outstanding),
+            ("recvs_outstanding", self.recvs_outstanding),
+            ("requests_failed", self.requests_failed.total()),
+            ("recvs_failed", self.recvs_failed.total()),
+        ];
+        let requests = OF_REQUESTS.into_iter().zip(self.requests_failed.0);
+        let recvs = OF_RECVS.into_iter().zip(self.recvs_failed.0);
+        named.extend(requests.skip(1).chain(recvs.skip(1)));
+        named
+    }
+
     /// Those of another endpoint besides.
     fn add(&mut self, more: &Self) {
         self.requests += more.requests;
@@ -116,6 +162,20 @@ pub struct EvdStats {
     pub waiting: u32,
 }
 
+impl EvdStats {
+    /// All of them by name.
+    #[must_use]
+    pub fn named(&self) -> Named {
+        vec![
+            ("completions", self.completions),
+            ("queued", self.queued),
+            ("notifications", self.notifications),
+            ("overflows", self.overflows),
+            ("waiting", self.waiting.into()),
+        ]
+    }
+}
+
 /// What an SRQ has taken in since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -126,6 +186,18 @@ pub struct SrqStats {
     pub outstanding: u32,
     /// Posts that were refused because the queue was full.
     pub full: u64,
+}
+
+impl SrqStats {
+    /// All of them by name.
+    #[must_use]
+    pub fn named(&self) -> Named {
+        vec![
+            ("posted", self.posted),
+            ("outstanding", self.outstanding.into()),
+            ("full", self.full),
+        ]
+    }
 }
 
 /// What an instance has done since it was opened, and what it has.
@@ -148,6 +220,26 @@ pub struct IaStats {
     pub traffic: EpStats,
     /// Completions that the EVDs took from the device.
     pub completions: u64,
+}
+
+impl IaStats {
+    /// All of them by name: those of all endpoints together, then its own.
+    #[must_use]
+    pub fn named(&self) -> Named {
+        let mut named = self.traffic.named();
+        named.push(("completions", self.completions));
+        let objects = [
+            ("eps", self.eps),
+            ("evds", self.evds),
+            ("srqs", self.srqs),
+            ("pzs", self.pzs),
+            ("lmrs", self.lmrs),
+            ("rmrs", self.rmrs),
+        ];
+        // CAST: widening.
+        named.extend(objects.map(|(name, number)| (name, number as u64)));
+        named
+    }
 }
 
 /// What an endpoint counts beside its queue pair.
@@ -263,6 +355,8 @@ mod tests {
     fn each_status_is_counted_in_its_own_place() {
         for (at, status) in STATUSES.into_iter().enumerate() {
             assert_eq!(status as usize, at);
+            assert_eq!(OF_REQUESTS[at], format!("requests_{}", status.name()));
+            assert_eq!(OF_RECVS[at], format!("recvs_{}", status.name()));
         }
     }
 }

@@ -18,9 +18,7 @@ use control::schema::{
 };
 pub use control::{Access, ServeError, Service};
 use control::{Subject, Tell};
-use dat_core::{
-    EpStats, EvdFlags, EvdView, Happened, IaStats, InstanceView, MemPrivFlags, Notice, Wanted,
-};
+use dat_core::{EvdFlags, EvdView, Happened, InstanceView, MemPrivFlags, Notice, Wanted};
 use serde_json::Value;
 
 use crate::open::{Adapter, OpenError};
@@ -235,7 +233,7 @@ impl Looked {
 fn instance(view: &InstanceView) -> Instance {
     Instance {
         instance: view.number,
-        counters: of_instance(&view.stats),
+        counters: counters(view.stats.named()),
         endpoints: view
             .eps
             .iter()
@@ -247,7 +245,7 @@ fn instance(view: &InstanceView) -> Instance {
                 port: ep.port_qual,
                 cause: ep.cause.map(|cause| cause.to_string()),
                 transport: ep.transport.to_string(),
-                counters: of_endpoint(&ep.stats),
+                counters: counters(ep.stats.named()),
             })
             .collect(),
         evds: view.evds.iter().map(evd).collect(),
@@ -256,11 +254,7 @@ fn instance(view: &InstanceView) -> Instance {
             .iter()
             .map(|(number, stats)| Srq {
                 srq: *number,
-                counters: named([
-                    ("posted", stats.posted),
-                    ("outstanding", stats.outstanding.into()),
-                    ("full", stats.full),
-                ]),
+                counters: counters(stats.named()),
             })
             .collect(),
         regions: view
@@ -282,7 +276,6 @@ fn instance(view: &InstanceView) -> Instance {
 }
 
 fn evd(evd: &EvdView) -> Evd {
-    let stats = &evd.stats;
     Evd {
         evd: evd.number,
         streams: flags(
@@ -291,13 +284,7 @@ fn evd(evd: &EvdView) -> Evd {
                 .map(|(name, _): (&str, EvdFlags)| name),
         ),
         length: evd.qlen,
-        counters: named([
-            ("completions", stats.completions),
-            ("queued", stats.queued),
-            ("notifications", stats.notifications),
-            ("overflows", stats.overflows),
-            ("waiting", stats.waiting.into()),
-        ]),
+        counters: counters(evd.stats.named()),
     }
 }
 
@@ -305,46 +292,11 @@ fn flags<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.collect::<Vec<_>>().join("|")
 }
 
-fn named<const N: usize>(all: [(&str, u64); N]) -> Counters {
-    all.map(|(name, count)| (name.to_owned(), count)).into()
-}
-
-fn of_endpoint(stats: &EpStats) -> Counters {
-    let mut counters = named([
-        ("requests", stats.requests),
-        ("request_bytes", stats.request_bytes),
-        ("doorbells", stats.doorbells),
-        ("recvs", stats.recvs),
-        ("received_bytes", stats.received_bytes),
-        ("full", stats.full),
-        ("requests_outstanding", stats.requests_outstanding),
-        ("recvs_outstanding", stats.recvs_outstanding),
-        ("requests_failed", stats.requests_failed.total()),
-        ("recvs_failed", stats.recvs_failed.total()),
-    ]);
-    for (side, failures) in [
-        ("requests", &stats.requests_failed),
-        ("recvs", &stats.recvs_failed),
-    ] {
-        let failed = failures.each().filter(|(_, times)| *times != 0);
-        counters.extend(failed.map(|(status, times)| (format!("{side}_{}", status.name()), times)));
-    }
-    counters
-}
-
-fn of_instance(stats: &IaStats) -> Counters {
-    let mut counters = of_endpoint(&stats.traffic);
-    let objects = [
-        ("eps", stats.eps),
-        ("evds", stats.evds),
-        ("srqs", stats.srqs),
-        ("pzs", stats.pzs),
-        ("lmrs", stats.lmrs),
-        ("rmrs", stats.rmrs),
-    ];
-    counters.extend(objects.map(|(name, number)| (name.to_owned(), number as u64))); // CAST: widening.
-    counters.insert("completions".to_owned(), stats.completions);
-    counters
+/// Counters by name. Statuses that nothing ended with are left out.
+fn counters(named: dat_core::stats::Named) -> Counters {
+    let told = named.into_iter();
+    let told = told.filter(|(name, count)| *count != 0 || !name.contains("_DAT_"));
+    told.map(|(name, count)| (name.to_owned(), count)).collect()
 }
 
 fn event(notice: &Notice) -> Event {

@@ -161,7 +161,7 @@ fn text(stat: &Stat) -> String {
         }
     }
     for instance in &stat.instances {
-        let labels = format!("adapter=\"{adapter}\",instance=\"{}\"", instance.instance);
+        let labels = format!("adapter=\"{adapter}\",ia=\"{}\"", instance.instance);
         for (counter, count) in &instance.counters {
             match counter.split_once("_DAT_") {
                 Some((side, status)) => {
@@ -245,11 +245,11 @@ udapl_command_answered_total{adapter=\"sim:\\\"a\\\"\",command=\"query_qp\"} 5
 # TYPE udapl_connections_refused_by_us counter
 udapl_connections_refused_by_us_total{adapter=\"sim:\\\"a\\\"\",reason=\"Consumer\"} 1
 # TYPE udapl_instance_requests counter
-udapl_instance_requests_total{adapter=\"sim:\\\"a\\\"\",instance=\"7\"} 9
+udapl_instance_requests_total{adapter=\"sim:\\\"a\\\"\",ia=\"7\"} 9
 # TYPE udapl_instance_requests_ended counter
-udapl_instance_requests_ended_total{adapter=\"sim:\\\"a\\\"\",instance=\"7\",status=\"DAT_DTO_ERR_FLUSHED\"} 4
+udapl_instance_requests_ended_total{adapter=\"sim:\\\"a\\\"\",ia=\"7\",status=\"DAT_DTO_ERR_FLUSHED\"} 4
 # TYPE udapl_instance_silent gauge
-udapl_instance_silent{adapter=\"sim:\\\"a\\\"\",instance=\"7\"} 1
+udapl_instance_silent{adapter=\"sim:\\\"a\\\"\",ia=\"7\"} 1
 # TYPE udapl_memory_regions gauge
 udapl_memory_regions{adapter=\"sim:\\\"a\\\"\"} 2
 # TYPE udapl_queue_out_of_sequence counter

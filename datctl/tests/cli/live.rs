@@ -248,7 +248,7 @@ fn metrics_are_text_for_prometheus_once_or_by_http() {
     let once = watched.run(&["metrics"]);
     let once = String::from_utf8(once.stdout).expect("text");
     assert!(once.ends_with("# EOF\n"), "{once}");
-    let requests = "udapl_instance_requests_total{adapter=\"sim:live-metrics\",instance=\"";
+    let requests = "udapl_instance_requests_total{adapter=\"sim:live-metrics\",ia=\"";
     assert!(once.contains(requests), "{once}");
     let socket = watched.socket.display().to_string();
     let scraped = watched.while_running(|| {

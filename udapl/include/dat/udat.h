@@ -501,6 +501,18 @@ DAT_RETURN dat_evd_dequeue_with_detail(DAT_EVD_HANDLE evd_handle, DAT_EVENT *eve
 DAT_RETURN dat_evd_wait_with_detail(DAT_EVD_HANDLE evd_handle, DAT_TIMEOUT timeout, DAT_COUNT threshold,
 				    DAT_EVENT *event, DAT_COUNT *nmore, DAT_DTO_DETAIL *detail);
 
+/*
+ * What an IA, an endpoint, an EVD or an SRQ has counted, by name (docs/observability.md). Their number is told always; as many as
+ * max_counters are written. Names are valid for as long as the library is.
+ */
+typedef struct dat_counter {
+	const char *name;
+	DAT_UINT64 value;
+} DAT_COUNTER;
+
+DAT_RETURN dat_get_counters(DAT_HANDLE dat_handle, DAT_COUNT max_counters, DAT_COUNTER *counters,
+			    DAT_COUNT *num_counters);
+
 /* The static registry: one pointer to a DAT_PROVIDER_INFO of the caller's for each entry. */
 DAT_RETURN dat_registry_list_providers(DAT_COUNT max_to_return, DAT_COUNT *number_entries,
 				       DAT_PROVIDER_INFO *(dat_provider_list[]));

@@ -45,6 +45,7 @@ mod call;
 mod cancel;
 mod cno;
 mod connect;
+mod counters;
 pub mod dat2;
 mod directory;
 mod ep;
@@ -89,6 +90,7 @@ mod watch;
 
 pub use cno::*;
 pub use connect::*;
+pub use counters::*;
 pub use ep::*;
 pub use evd::*;
 pub use ext::*;

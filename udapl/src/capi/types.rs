@@ -78,6 +78,10 @@ structs! {
         kind @ 0: u32,
         value @ 4: u32,
     }
+    CCounter = "DAT_COUNTER", 16 {
+        name @ 0: *const c_char,
+        value @ 8: u64,
+    }
     CProviderInfo = "DAT_PROVIDER_INFO", 268 {
         ia_name @ 0: [c_char; 256],
         dapl_version_major @ 256: u32,

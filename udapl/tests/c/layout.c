@@ -60,6 +60,9 @@ AT(DAT_RMR_TRIPLET, pad, 4);
 AT(DAT_RMR_TRIPLET, target_address, 8);
 AT(DAT_RMR_TRIPLET, segment_length, 16);
 
+SIZE(DAT_COUNTER, 16);
+AT(DAT_COUNTER, name, 0);
+AT(DAT_COUNTER, value, 8);
 SIZE(DAT_POST, 56);
 AT(DAT_POST, operation, 0);
 AT(DAT_POST, num_segments, 4);

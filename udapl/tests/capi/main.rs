@@ -6,6 +6,7 @@
 #![expect(unsafe_code, reason = "calls of the C ABI")]
 
 mod calls;
+mod counters;
 mod ext;
 mod handles;
 mod instances;
