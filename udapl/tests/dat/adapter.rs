@@ -162,9 +162,10 @@ fn what_the_provider_says_of_its_calls_is_so() {
         connect(0, Qos::BEST_EFFORT, ConnectFlags::MULTIPATH),
         ReturnType::ModelNotSupported
     );
-    assert_eq!(says.dat_qos_supported, Qos::BEST_EFFORT);
+    // That they are what they say is in `transport`.
+    assert_eq!(says.dat_qos_supported, Qos::all());
     assert_eq!(
-        connect(0, Qos::from_bits_retain(1), none),
+        connect(0, Qos::from_bits_retain(0x10), none),
         ReturnType::ModelNotSupported
     );
     // DAT_PSP_CREATES_EP_IFASKED: both kinds of PSP.
