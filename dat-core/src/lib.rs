@@ -111,6 +111,11 @@ pub mod srq {
     pub use crate::object::srq::state;
 }
 
+/// The flight recorder: what an instance did last ([`Ia::recorder_dump`]).
+pub mod recorder {
+    pub use crate::object::recorder::{Posted, RECORDS, Record, Recorded, RecorderDump};
+}
+
 /// The posts, by their halves.
 pub mod post {
     pub use crate::ia::call::ep::post::Post;

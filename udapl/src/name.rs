@@ -25,6 +25,7 @@
 //! | `,endpoints=N` | room for so many endpoints, of all instances together, if the device can have them; otherwise it has what it has |
 //! | `,vectors=N` | so many interrupt vectors for completions, if there are as many; one for each instance is best where they sleep |
 //! | `,memory=NAME` | memory in common with the other adapters of this process that have the same name here: pinned once for all, and what one has registered another can register too ([`OpenOptions::memory`]) |
+//! | `,recorder=on` | a flight recorder in each instance ([`OpenOptions::recorder`]) |
 //! | `,control=PATH` | a socket at which the adapter can be looked at from outside ([`OpenOptions::control`]); `{pid}` in it is the number of the process |
 //! | `,mac=MAC` | the MAC of a simulated function; of a virtual one, what its administrator gives it |
 //! | `,profile=NAME` | the kind of device a simulated function is: a generation such as `connectx-7-vf`, or the path of a file |
@@ -43,7 +44,7 @@ struct Key {
     add: fn(OpenOptions, &str) -> Option<OpenOptions>,
 }
 
-const KEYS: [Key; 14] = [
+const KEYS: [Key; 15] = [
     Key {
         key: "address",
         value: "IP[/PREFIX]",
@@ -118,6 +119,18 @@ const KEYS: [Key; 14] = [
         key: "memory",
         value: "NAME",
         add: |options, text| (!text.is_empty()).then(|| options.memory(text)),
+    },
+    Key {
+        key: "recorder",
+        value: "on|off",
+        add: |mut options, text| {
+            options.ia.recorder = match text {
+                "on" => true,
+                "off" => false,
+                _ => return None,
+            };
+            Some(options)
+        },
     },
     Key {
         key: "control",

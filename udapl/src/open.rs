@@ -143,6 +143,14 @@ impl OpenOptions {
         self
     }
 
+    /// Whether the first instance records what it does ([`Ia::recorder_start`], [`Ia::recorder_dump`]). It does not unless this says so, or the
+    /// environment variable `DAT_RECORDER` is `1`.
+    #[must_use]
+    pub const fn recorder(mut self, on: bool) -> Self {
+        self.ia.recorder = on;
+        self
+    }
+
     /// Gives a simulated function this MAC.
     #[must_use]
     pub const fn mac(mut self, mac: [u8; 6]) -> Self {
@@ -735,7 +743,9 @@ fn bring_up(function: Function, options: &OpenOptions) -> Result<Ia, OpenError> 
         Some(error) => OpenError::Function { name, error },
         None => OpenError::BringUp { name, error },
     })?;
-    Ok(Ia::open(provider, options.ia)?)
+    let mut ia = options.ia;
+    ia.recorder |= std::env::var_os("DAT_RECORDER").is_some_and(|value| value == "1");
+    Ok(Ia::open(provider, ia)?)
 }
 
 /// An adapter that a close has left as it was.

@@ -29,6 +29,7 @@ use crate::object::ep::transport::EpTransport;
 use crate::object::evd::queue::Evd;
 use crate::object::psp::Psp;
 use crate::object::pz::Pz;
+use crate::object::recorder::Recorder;
 use crate::object::rmr::Rmr;
 use crate::object::rsp::Rsp;
 use crate::object::service_point::ServicePoint;
@@ -59,6 +60,8 @@ pub struct IaConfig {
     /// Tell on the asynchronous EVD what happens to the port, addresses and neighbours ([`NetworkEvent`](crate::NetworkEvent)). Programs
     /// that were written for DAT 1.2 take what they do not know for an error.
     pub network_events: bool,
+    /// Record from the beginning ([`Ia::recorder_start`]).
+    pub recorder: bool,
     /// The transport of connections.
     pub transport: TransportConfig,
 }
@@ -70,6 +73,7 @@ impl Default for IaConfig {
             strict_evd_sharing: true,
             local_write_implies_read: false,
             network_events: true,
+            recorder: false,
             transport: TransportConfig::default(),
         }
     }
@@ -175,6 +179,8 @@ pub struct Ia<P: Provider> {
     /// The last look at what has arrived for the connection manager ended by its budget.
     pub(in crate::ia) more_datagrams: bool,
     pub(in crate::ia) health: Health,
+    /// What happened last, if it is recorded.
+    pub(in crate::ia) recorder: Option<Box<Recorder>>,
     /// What endpoints counted that are no more, and entries that EVDs took which are no more.
     pub(in crate::ia) ended: Ended,
     pub(in crate::ia) ended_completions: u64,
@@ -228,7 +234,7 @@ impl<P: Provider> Ia<P> {
         let mut evds = Slots::new(id);
         let async_evd = evds.insert(Evd::asynchronous(config.async_evd_min_qlen));
         let (seat, port_ups) = adapter.lock().join(id, provider.waker());
-        Ok(Self {
+        let mut ia = Self {
             id,
             regions: Regions::new(),
             eps: Slots::new(id),
@@ -262,9 +268,14 @@ impl<P: Provider> Ia<P> {
             provider_attr: ProviderAttr::of_this_crate(),
             more_datagrams: false,
             health: Health::default(),
+            recorder: None,
             ended: Ended::default(),
             ended_completions: 0,
-        })
+        };
+        if config.recorder {
+            ia.recorder_start();
+        }
+        Ok(ia)
     }
 
     /// The asynchronous EVD and what this IA is and can do (`dat_ia_query`).

@@ -11,6 +11,7 @@ pub mod evd;
 pub(crate) mod lmr;
 pub(crate) mod psp;
 pub(crate) mod pz;
+pub mod recorder;
 pub(crate) mod rmr;
 pub(crate) mod rsp;
 pub(crate) mod service_point;

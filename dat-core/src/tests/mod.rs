@@ -11,6 +11,7 @@ mod flood;
 mod lmr;
 mod network;
 mod post;
+mod recorder;
 mod rmr;
 mod sharing;
 mod srq;

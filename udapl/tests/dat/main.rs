@@ -44,6 +44,7 @@ mod rdma_read;
 mod rdma_refused;
 mod rdma_write;
 mod read_depth;
+mod recorder;
 mod recv;
 mod recv_states;
 mod refused;

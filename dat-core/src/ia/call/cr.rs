@@ -146,10 +146,12 @@ impl<P: Provider> Ia<P> {
         self.crs.remove(cr.key);
         self.forget_context(cr);
         let target = &mut self.eps[ep.key];
+        let from = target.hot.state;
         target.step(EpEvent::Accept)?;
         target.remote = Some(remote);
         target.conn = Some(conn);
         self.conns.insert(conn, ep.key);
+        self.record_step(ep.key, from);
         if let Err(error) = accepted {
             // The request ended while it was undecided.
             tracing::info!(%error, "cr_accept: the request is over");

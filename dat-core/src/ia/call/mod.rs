@@ -16,6 +16,7 @@ pub(crate) mod lmr;
 mod progress;
 pub(crate) mod psp;
 mod pz;
+mod recorder;
 pub(crate) mod rmr;
 pub(crate) mod rsp;
 pub(crate) mod srq;

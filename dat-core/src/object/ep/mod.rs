@@ -53,10 +53,12 @@ pub(crate) struct Hot {
     life: Lifecycle,
     /// The peer decides which receives notify.
     pub(crate) solicited_wait: bool,
+    /// The state takes requests, and they need not be recorded: what a Send of its own data asks first.
+    pub(crate) takes_inline: bool,
 }
 
 /// Bytes of a DTO of one segment that is posted at once, for each operation: at most what a segment can have. Those of requests are 0
-/// unless the endpoint is connected, and each is where such a request may have no segment; receives' where buffers come from an
+/// unless the endpoint is connected and not recorded, and each is where such a request may have no segment; receives' where buffers come from an
 /// SRQ or have no segments. So one comparison of a length tells all of it.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
@@ -126,6 +128,8 @@ pub(crate) struct Ep<P: Provider> {
     pub(crate) binds: VecDeque<PendingBind>,
     pub(crate) marks: Watermarks,
     pub(crate) counts: Counts,
+    /// What happens to it is recorded: nothing is posted at once.
+    recorded: bool,
 }
 
 /// The other end.
@@ -172,6 +176,7 @@ impl Hot {
             recv_flags_refused: !recv_flags.bits(),
             life: Lifecycle::NEW,
             solicited_wait: attr.recv_mode() == DtoMode::Solicited,
+            takes_inline: false,
         }
     }
 }
@@ -232,6 +237,7 @@ impl<P: Provider> Ep<P> {
             binds: VecDeque::new(),
             marks: Watermarks::default(),
             counts: Counts::default(),
+            recorded: false,
         }
     }
 
@@ -255,8 +261,17 @@ impl<P: Provider> Ep<P> {
         self.settle_at_once();
     }
 
+    /// Whether what happens to it is recorded.
+    pub(crate) fn set_recorded(&mut self, on: bool) {
+        self.recorded = on;
+        self.settle_at_once();
+    }
+
     fn settle_at_once(&mut self) {
-        let connected = self.hot.state == EpState::Connected;
+        let unrecorded = !self.recorded;
+        let connected = unrecorded && self.hot.state == EpState::Connected;
+        self.hot.takes_inline = unrecorded && self.hot.state.takes_requests();
+        let receives = unrecorded && self.srq.is_none() && self.bounds.max_recv_iov != 0;
         let most = |segments: u32, limit: u64| {
             if connected && segments != 0 {
                 u32::try_from(limit).map_or(MAX_SEGMENT, |limit| limit.min(MAX_SEGMENT))
@@ -272,7 +287,7 @@ impl<P: Provider> Ep<P> {
                 bounds.max_read_iov.min(bounds.max_reads_out),
                 bounds.max_read_bytes,
             ),
-            recv: self.hot.at_once.recv,
+            recv: if receives { MAX_SEGMENT } else { 0 },
         };
     }
 

@@ -156,6 +156,27 @@ impl EpState {
         })
     }
 
+    /// Whether requests may be posted: the queue pair sends them, or flushes them.
+    pub(crate) const fn takes_requests(self) -> bool {
+        matches!(self, Self::Connected | Self::Disconnected)
+    }
+
+    /// The name in `dat.h`, without `DAT_EP_STATE_`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unconnected => "UNCONNECTED",
+            Self::Reserved => "RESERVED",
+            Self::PassiveConnectionPending => "PASSIVE_CONNECTION_PENDING",
+            Self::ActiveConnectionPending => "ACTIVE_CONNECTION_PENDING",
+            Self::TentativeConnectionPending => "TENTATIVE_CONNECTION_PENDING",
+            Self::Connected => "CONNECTED",
+            Self::DisconnectPending => "DISCONNECT_PENDING",
+            Self::Disconnected => "DISCONNECTED",
+            Self::CompletionPending => "COMPLETION_PENDING",
+        }
+    }
+
     /// The subtype of DAT_INVALID_STATE that names this state.
     #[must_use]
     pub const fn subtype(self) -> Subtype {

@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 
 pub(crate) struct Evd<P: Provider> {
     place: Name<EvdKey>,
-    /// Why a dequeue must not go straight to `cq`: events in `queue`, one for a waiter, and what `cq` says.
+    /// Why a dequeue must not go straight to `cq`: events in `queue`, one for a waiter, one if it is recorded, and what `cq` says.
     pub(crate) obstacles: Obstacles,
     /// How many more looks at an empty `cq` are nothing but that ([`Evd::take_idle_look`]).
     idle: u8,
@@ -46,6 +46,8 @@ pub(crate) struct Evd<P: Provider> {
     pub(crate) mode: CurrentMode,
     /// What arriving notification events wake.
     pub(crate) cno: Option<CnoKey>,
+    /// What comes here is recorded: no dequeue goes straight to `cq`.
+    recorded: bool,
 }
 
 /// No EVD: it has no completion queue, and nothing goes in or out.
@@ -100,6 +102,7 @@ impl<P: Provider> Evd<P> {
             streams: Streams::new(flags.contains(EvdFlags::SOFTWARE)),
             mode: CurrentMode::NEW,
             cno: None,
+            recorded: false,
         }
     }
 
@@ -137,7 +140,14 @@ impl<P: Provider> Evd<P> {
 
     fn count_obstacles(&mut self) {
         let waiter = usize::from(self.mode.waiter != Waiter::Nobody);
-        self.obstacles.count(self.queue.len() + waiter);
+        let recorded = usize::from(self.recorded);
+        self.obstacles.count(self.queue.len() + waiter + recorded);
+    }
+
+    /// Whether what comes here is recorded.
+    pub(crate) fn set_recorded(&mut self, on: bool) {
+        self.recorded = on;
+        self.count_obstacles();
     }
 
     /// A step of its mode.

@@ -191,6 +191,7 @@ impl<P: Provider> Ia<P> {
         drop(adapter);
         self.conns.insert(conn, ep.key);
         let target = &mut self.eps[ep.key];
+        let from = target.hot.state;
         target.step(EpEvent::Connect)?;
         target.conn = Some(conn);
         target.remote = Some(Remote {
@@ -200,6 +201,7 @@ impl<P: Provider> Ia<P> {
         target.local_port_qual = local_port.map_or(0, u64::from);
         target.outgoing = Some((path, psn, mtu));
         target.path = Some(path);
+        self.record_step(ep.key, from);
         self.transmit();
         Ok(())
     }
@@ -277,6 +279,7 @@ impl<P: Provider> Ia<P> {
         self.abandon_binds(ep.key);
         self.settle_effects();
         let target = &mut self.eps[ep.key];
+        let from = target.hot.state;
         target.step(EpEvent::Reset)?;
         target.own_outstanding = false;
         target.has_received = false;
@@ -286,6 +289,7 @@ impl<P: Provider> Ia<P> {
         target.private_data = Box::default();
         target.path = None;
         target.cause = None;
+        self.record_step(ep.key, from);
         Ok(())
     }
 
@@ -347,9 +351,13 @@ impl<P: Provider> Ia<P> {
 
     /// Takes an endpoint along an edge that concerns nothing else. False: there is no such edge.
     pub(in crate::ia) fn move_to(&mut self, key: EpKey, event: EpEvent) -> bool {
-        self.eps
-            .get_mut(key)
-            .is_some_and(|ep| ep.step(event).is_ok())
+        let Some(ep) = self.eps.get_mut(key) else {
+            return false;
+        };
+        let from = ep.hot.state;
+        let moved = ep.step(event).is_ok();
+        self.record_step(key, from);
+        moved
     }
 
     /// Queues a connection event of an endpoint.

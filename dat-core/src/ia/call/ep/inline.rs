@@ -12,7 +12,7 @@ use crate::handle::EpHandle;
 use crate::ia::instance::Ia;
 use crate::object::ep::extension::{SendImmediate, SendInvalidate};
 use crate::object::ep::request::{Operation, Send};
-use crate::object::ep::state::EpState;
+use crate::object::recorder::Posted;
 use crate::provider::{InlineError, Provider, QueuePair, RequestFlags};
 use crate::refusal::Refusal;
 use crate::types::{CompletionFlags, DtoCookie};
@@ -84,14 +84,15 @@ impl<P: Provider> Ia<P> {
         cookie: DtoCookie,
         flags: CompletionFlags,
     ) -> DatResult<()> {
-        match self.post_inline(ep, what, data, cookie, flags) {
+        match self.post_inline::<true>(ep, what, data, cookie, flags) {
             Ok(()) => Ok(()),
             Err(refusal) => self.post_inline_again(ep, what, data, cookie, flags, refusal),
         }
     }
 
+    /// Posts; `AT_ONCE` only if it need not be recorded, and else it answers [`Refusal::State`].
     #[inline(always)]
-    fn post_inline(
+    fn post_inline<const AT_ONCE: bool>(
         &mut self,
         handle: EpHandle,
         what: impl Operation,
@@ -101,7 +102,12 @@ impl<P: Provider> Ia<P> {
     ) -> Result<(), Refusal> {
         let ep = self.eps.named_mut(handle.key, handle.ia);
         let ep = ep.ok_or(Refusal::NoEp)?;
-        if !matches!(ep.hot.state, EpState::Connected | EpState::Disconnected) {
+        let takes = if AT_ONCE {
+            ep.hot.takes_inline
+        } else {
+            ep.hot.state.takes_requests()
+        };
+        if !takes {
             return Err(Refusal::State);
         }
         let qp = ep.qp.get_mut().ok_or(Refusal::NotReady)?;
@@ -134,14 +140,21 @@ impl<P: Provider> Ia<P> {
         flags: CompletionFlags,
         refusal: Refusal,
     ) -> DatResult<()> {
-        if refusal == Refusal::State {
-            return Err(self.ep(handle)?.hot.state.refuse());
+        let refusal = if refusal == Refusal::State && self.recorder.is_some() {
+            self.post_inline::<false>(handle, what, data, cookie, flags)
+                .err()
+        } else {
+            Some(refusal)
+        };
+        if refusal == Some(Refusal::Full) {
+            self.reclaim(handle, |ep| ep.request_evd);
+            self.post_inline::<false>(handle, what, data, cookie, flags)
+        } else {
+            refusal.map_or(Ok(()), Err)
         }
-        if refusal != Refusal::Full {
-            return Err(refusal.error());
-        }
-        self.reclaim(handle, |ep| ep.request_evd);
-        self.post_inline(handle, what, data, cookie, flags)
-            .map_err(|refusal| self.refused(handle, refusal))
+        .map_err(|refusal| self.refused(handle, refusal))?;
+        let what = Posted::request(what.op());
+        self.record_post(handle.key, what, data.len() as u64, cookie.0);
+        Ok(())
     }
 }

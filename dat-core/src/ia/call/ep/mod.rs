@@ -176,15 +176,19 @@ impl<P: Provider> Ia<P> {
         };
         let key = self.insert_ep(&setup)?;
         let ep = &mut self.eps[key];
+        let from = ep.hot.state;
         ep.step(EpEvent::Lent)?;
         ep.remote = Some(remote);
+        self.record_step(key, from);
         Ok(key)
     }
 
     fn insert_ep(&mut self, setup: &Setup) -> DatResult<EpKey> {
         let attr = setup.attr;
         let room = self.room_for_binds(setup);
-        let key = self.eps.insert(Ep::new(setup, attr.read_iov(&self.attr)));
+        let mut ep = Ep::new(setup, attr.read_iov(&self.attr));
+        ep.set_recorded(self.recorder.is_some());
+        let key = self.eps.insert(ep);
         match self.make_qp(key, setup) {
             Ok((qp, discard)) => {
                 let ep = &mut self.eps[key];

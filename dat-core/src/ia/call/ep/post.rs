@@ -17,8 +17,8 @@ use crate::handle::{EpHandle, EpKey, EvdKey};
 use crate::ia::instance::Ia;
 use crate::object::ep::Ep;
 use crate::object::ep::request::{Operation, RdmaRead, RdmaWrite, Recv, Send, request_flags};
-use crate::object::ep::state::EpState;
 use crate::object::lmr::segment::{RmrTriplet, Scope, Segment, check, pieces, pieces_up_to};
+use crate::object::recorder::Posted;
 use crate::provider::{Provider, QueueFull, QueuePair};
 use crate::refusal::Refusal;
 use crate::types::{CompletionFlags, DtoCookie, MemPrivFlags};
@@ -254,7 +254,7 @@ impl<P: Provider> Ia<P> {
         let ep = self.eps.named_mut(handle.key, handle.ia);
         let ep = ep.ok_or(Refusal::NoEp)?;
         let hot = &ep.hot;
-        if !matches!(hot.state, EpState::Connected | EpState::Disconnected) {
+        if !hot.state.takes_requests() {
             return Err(Refusal::State);
         }
         let qp = ep.qp.get_mut().ok_or(Refusal::NotReady)?;
@@ -281,6 +281,8 @@ impl<P: Provider> Ia<P> {
             Some(limit) => qp.post_request(op, pieces_up_to(iov, limit), cookie.0, how),
         }
         .map_err(|QueueFull| Refusal::Full)?;
+        let bytes = operation.limit().unwrap_or(total);
+        self.record_post(handle.key, Posted::request(op), bytes, cookie.0);
         Ok(())
     }
 
@@ -339,10 +341,12 @@ impl<P: Provider> Ia<P> {
             pz: ep.hot.pz,
             need: MemPrivFlags::LOCAL_WRITE,
         };
-        check(iov, scope)?;
+        let bytes = check(iov, scope)?;
         let unsignalled = flags.contains(CompletionFlags::UNSIGNALLED);
         qp.post_recv(pieces(iov), cookie.0, unsignalled)
-            .map_err(|QueueFull| Refusal::Full)
+            .map_err(|QueueFull| Refusal::Full)?;
+        self.record_post(handle.key, (Posted::Recv, 0), bytes, cookie.0);
+        Ok(())
     }
 
     /// Makes room in a queue that is full only because nobody has looked: a slot is free when the DTO

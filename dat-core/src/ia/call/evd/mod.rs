@@ -67,7 +67,9 @@ impl<P: Provider> Ia<P> {
                 .because("evd_min_qlen is beyond max_evd_qlen"));
         }
         let cno = cno.map(|cno| self.cno_key(cno)).transpose()?;
-        let key = self.evds.insert(Evd::new(None, min_qlen, flags));
+        let mut evd = Evd::new(None, min_qlen, flags);
+        evd.set_recorded(self.recorder.is_some());
+        let key = self.evds.insert(evd);
         if flags.intersects(EvdFlags::DTO | EvdFlags::RMR_BIND) {
             match self
                 .provider

@@ -11,6 +11,7 @@ use crate::ia::effect::Effect;
 use crate::ia::instance::Ia;
 use crate::object::ep::state::EpState;
 use crate::object::lmr::segment::LmrTriplet;
+use crate::object::recorder::Posted;
 use crate::object::rmr::{Bound, PendingBind};
 use crate::provider::{Completion, Provider, QueueFull, QueuePair, RequestFlags, WindowTarget};
 use crate::refusal::Refusal;
@@ -93,6 +94,8 @@ impl<P: Provider> Ia<P> {
         });
         let suppress = flags.contains(CompletionFlags::SUPPRESS);
         self.bind_posted(key, ep.key, bound, suppress);
+        let what = (Posted::Bind, rmr_context);
+        self.record_post(ep.key, what, lmr_triplet.segment_length, cookie.0);
         Ok(rmr_context)
     }
 

@@ -1,0 +1,71 @@
+//! The flight recorder: what an instance did last. DAT 1.2 has no such calls.
+
+use crate::handle::{EpKey, index_of};
+use crate::ia::instance::Ia;
+use crate::object::ep::state::EpState;
+use crate::object::recorder::{Posted, Record, Recorder, RecorderDump};
+use crate::provider::Provider;
+
+impl<P: Provider> Ia<P> {
+    /// Records posts, completions and the states of endpoints from now on: the last [`RECORDS`](crate::recorder::RECORDS) of them, in
+    /// 2 MiB that are allocated here. Posts and dequeues then go the longer way. It is nothing if it records already.
+    ///
+    /// Buffers of SRQs are not recorded when they are posted, only when they are done.
+    pub fn recorder_start(&mut self) {
+        if self.recorder.is_none() {
+            self.recorder = Some(Box::new(Recorder::new()));
+            self.tell_who_is_recorded(true);
+        }
+    }
+
+    /// Records no more, and forgets what was recorded.
+    pub fn recorder_stop(&mut self) {
+        if self.recorder.take().is_some() {
+            self.tell_who_is_recorded(false);
+        }
+    }
+
+    /// What was recorded; `None`: nothing is being recorded.
+    #[must_use]
+    pub fn recorder_dump(&self) -> Option<RecorderDump> {
+        let recorder = self.recorder.as_ref()?;
+        Some(recorder.dump(self.id, self.provider.now()))
+    }
+
+    fn tell_who_is_recorded(&mut self, on: bool) {
+        let eps: Vec<_> = self.eps.iter().map(|(key, _)| key).collect();
+        for key in eps {
+            self.eps[key].set_recorded(on);
+        }
+        let evds: Vec<_> = self.evds.iter().map(|(key, _)| key).collect();
+        for key in evds {
+            self.evds[key].set_recorded(on);
+        }
+    }
+
+    /// Records a step of an endpoint, from the state it was in.
+    pub(in crate::ia) fn record_step(&mut self, key: EpKey, from: EpState) {
+        if let Some(recorder) = &mut self.recorder
+            && let Some(ep) = self.eps.get(key)
+            && ep.hot.state != from
+        {
+            let now = self.provider.now();
+            recorder.push(Record::state(now, index_of(key), from, ep.hot.state));
+        }
+    }
+
+    /// Records a post; what it is, and the peer's context.
+    #[inline]
+    pub(in crate::ia) fn record_post(
+        &mut self,
+        key: EpKey,
+        what: (Posted, u32),
+        bytes: u64,
+        cookie: u64,
+    ) {
+        if let Some(recorder) = &mut self.recorder {
+            let now = self.provider.now();
+            recorder.push(Record::posted(now, index_of(key), what, bytes, cookie));
+        }
+    }
+}

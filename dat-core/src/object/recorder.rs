@@ -1,0 +1,288 @@
+//! The flight recorder of an instance: its last posts, completions and state changes, in a ring that is allocated when it is switched on.
+//!
+//! An endpoint that is recorded lets nothing through at once ([`AtOnce`](super::ep::AtOnce)), and an EVD always has an
+//! obstacle, so every post and every completion comes by the place where all of them are checked in order. Who does not record pays
+//! nothing for it.
+
+use core::fmt;
+
+use super::ep::state::EpState;
+use crate::provider::{Completion, Nanos, RequestOp};
+use crate::types::DtoStatus;
+
+/// Events that a recorder keeps, the last ones.
+pub const RECORDS: usize = 65_536;
+
+/// What an instance did, or was told, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Record {
+    /// When, by the clock of the function.
+    pub at: Nanos,
+    /// The consumer's cookie; 0 where there is none.
+    pub cookie: u64,
+    /// Bytes posted, or transferred; 4 GiB - 1 if there are more.
+    pub bytes: u32,
+    /// Of a post: the peer's `rmr_context`. Of a failed completion: the device's syndrome, and in the upper half the vendor's.
+    pub context: u32,
+    /// The endpoint's number in the instance.
+    pub ep: u32,
+    /// What.
+    pub what: Recorded,
+}
+
+static_assertions::const_assert_eq!(size_of::<Record>(), 32);
+
+/// What was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Recorded {
+    /// A DTO or a bind was posted, and its doorbell rung.
+    Posted(Posted),
+    /// A request is done.
+    RequestDone(DtoStatus),
+    /// A receive is done.
+    RecvDone(DtoStatus),
+    /// The endpoint went from the first state to the second.
+    State(EpState, EpState),
+}
+
+/// What was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Posted {
+    /// A Send.
+    Send,
+    /// A Send with immediate data.
+    SendImmediate,
+    /// A Send that invalidates a context of the peer.
+    SendInvalidate,
+    /// An RDMA Write.
+    RdmaWrite,
+    /// An RDMA Write with immediate data.
+    RdmaWriteImmediate,
+    /// An RDMA Read.
+    RdmaRead,
+    /// A fetch-and-add.
+    FetchAdd,
+    /// A compare-and-swap.
+    CompareSwap,
+    /// A bind of a memory window.
+    Bind,
+    /// A receive.
+    Recv,
+}
+
+impl Posted {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Send => "Send",
+            Self::SendImmediate => "Send with immediate data",
+            Self::SendInvalidate => "Send with invalidate",
+            Self::RdmaWrite => "RDMA Write",
+            Self::RdmaWriteImmediate => "RDMA Write with immediate data",
+            Self::RdmaRead => "RDMA Read",
+            Self::FetchAdd => "fetch-and-add",
+            Self::CompareSwap => "compare-and-swap",
+            Self::Bind => "bind",
+            Self::Recv => "receive",
+        }
+    }
+
+    /// What a request is, and the context of the peer that it names, or 0.
+    pub(crate) const fn request(op: RequestOp) -> (Self, u32) {
+        match op {
+            RequestOp::Send => (Self::Send, 0),
+            RequestOp::SendImmediate(_) => (Self::SendImmediate, 0),
+            RequestOp::SendInvalidate { rmr_context } => (Self::SendInvalidate, rmr_context),
+            RequestOp::RdmaWrite { rmr_context, .. } => (Self::RdmaWrite, rmr_context),
+            RequestOp::RdmaWriteImmediate { rmr_context, .. } => {
+                (Self::RdmaWriteImmediate, rmr_context)
+            }
+            RequestOp::RdmaRead { rmr_context, .. } => (Self::RdmaRead, rmr_context),
+            RequestOp::FetchAdd { rmr_context, .. } => (Self::FetchAdd, rmr_context),
+            RequestOp::CompareSwap { rmr_context, .. } => (Self::CompareSwap, rmr_context),
+        }
+    }
+}
+
+impl Record {
+    pub(crate) fn posted(
+        at: Nanos,
+        ep: u32,
+        (what, context): (Posted, u32),
+        bytes: u64,
+        cookie: u64,
+    ) -> Self {
+        Self {
+            at,
+            cookie,
+            bytes: bytes.try_into().unwrap_or(u32::MAX),
+            context,
+            ep,
+            what: Recorded::Posted(what),
+        }
+    }
+
+    pub(crate) fn done(at: Nanos, ep: u32, done: &Completion) -> Self {
+        let (syndrome, vendor) = done.detail.syndrome();
+        let good = done.status == DtoStatus::Success;
+        let bytes = if good { done.transferred } else { 0 };
+        Self {
+            at,
+            cookie: done.cookie,
+            bytes: bytes.try_into().unwrap_or(u32::MAX),
+            context: u32::from(vendor) << 16 | u32::from(syndrome),
+            ep,
+            what: if done.request {
+                Recorded::RequestDone(done.status)
+            } else {
+                Recorded::RecvDone(done.status)
+            },
+        }
+    }
+
+    pub(crate) const fn state(at: Nanos, ep: u32, from: EpState, to: EpState) -> Self {
+        Self {
+            at,
+            cookie: 0,
+            bytes: 0,
+            context: 0,
+            ep,
+            what: Recorded::State(from, to),
+        }
+    }
+}
+
+/// One event in words: the endpoint, what, and its numbers. The time is the dump's to tell.
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cookie, bytes, .. } = *self;
+        write!(f, "EP {}: ", self.ep)?;
+        let (part, status) = match self.what {
+            Recorded::State(from, to) => return write!(f, "{} -> {}", from.name(), to.name()),
+            Recorded::Posted(what) => {
+                write!(f, "{} posted, {bytes} bytes, ", what.name())?;
+                if self.context != 0 {
+                    write!(f, "rmr_context {:#x}, ", self.context)?;
+                }
+                return write!(f, "cookie {cookie:#x}");
+            }
+            Recorded::RequestDone(status) => ("request", status),
+            Recorded::RecvDone(status) => ("receive", status),
+        };
+        write!(f, "{part} done, {}, ", status.name())?;
+        if status == DtoStatus::Success {
+            write!(f, "{bytes} bytes, ")?;
+        }
+        if self.context != 0 {
+            let (syndrome, vendor) = (self.context & 0xffff, self.context >> 16);
+            write!(
+                f,
+                "syndrome {syndrome:#04x}, vendor syndrome {vendor:#04x}, "
+            )?;
+        }
+        write!(f, "cookie {cookie:#x}")
+    }
+}
+
+/// The ring.
+pub(crate) struct Recorder {
+    ring: Vec<Record>,
+    /// Events recorded, ever.
+    recorded: u64,
+}
+
+impl Recorder {
+    /// All of its memory, written once, so that no post meets a page fault.
+    pub(crate) fn new() -> Self {
+        let nothing = Record::state(0, 0, EpState::Unconnected, EpState::Unconnected);
+        Self {
+            ring: vec![nothing; RECORDS],
+            recorded: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, record: Record) {
+        // CAST: less than the ring has places.
+        #[expect(clippy::cast_possible_truncation, reason = "below RECORDS")]
+        let place = (self.recorded % RECORDS as u64) as usize;
+        self.ring[place] = record;
+        self.recorded += 1;
+    }
+
+    pub(crate) fn dump(&self, instance: u32, at: Nanos) -> RecorderDump {
+        let kept = usize::try_from(self.recorded).map_or(RECORDS, |all| all.min(RECORDS));
+        let (mut records, place) = (Vec::with_capacity(kept), self.recorded % RECORDS as u64);
+        if kept == RECORDS {
+            let oldest = usize::try_from(place).unwrap_or(0);
+            records.extend_from_slice(&self.ring[oldest..]);
+            records.extend_from_slice(&self.ring[..oldest]);
+        } else {
+            records.extend_from_slice(&self.ring[..kept]);
+        }
+        RecorderDump {
+            instance,
+            at,
+            before: self.recorded - kept as u64,
+            records,
+        }
+    }
+}
+
+/// What a recorder held. As text it is a line of what it is and one for each event: how long before the dump, in milliseconds,
+/// and what.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RecorderDump {
+    /// The instance's number in the process.
+    pub instance: u32,
+    /// When it was taken, by the clock of the function.
+    pub at: Nanos,
+    /// Events that were recorded before these, and are lost.
+    pub before: u64,
+    /// The events, oldest first.
+    pub records: Vec<Record>,
+}
+
+impl fmt::Display for RecorderDump {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "instance {}, {} events, {} older ones lost; time in ms before the dump",
+            self.instance,
+            self.records.len(),
+            self.before
+        )?;
+        for record in &self.records {
+            let ago = self.at.saturating_sub(record.at);
+            let (ms, ns) = (ago / 1_000_000, ago % 1_000_000);
+            writeln!(f, "{:>12} {record}", format!("-{ms}.{ns:06}"))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_ring_keeps_the_last_events_oldest_first_and_tells_how_many_are_lost() {
+        let mut recorder = Recorder::new();
+        let (all, kept) = (RECORDS as u64 + 3, RECORDS as u64);
+        for at in 0..all {
+            recorder.push(Record::posted(at, 1, (Posted::Send, 0), 8, at));
+        }
+        let dump = recorder.dump(7, all);
+        assert_eq!((dump.before, dump.records.len()), (3, RECORDS));
+        assert!(dump.records.iter().map(|record| record.at).eq(3..3 + kept));
+    }
+
+    #[test]
+    fn more_bytes_than_a_record_has_room_for_are_not_few() {
+        let record = Record::posted(0, 1, (Posted::Send, 0), 1 << 32, 0);
+        assert_eq!(record.bytes, u32::MAX);
+    }
+}
