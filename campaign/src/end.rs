@@ -22,6 +22,8 @@ pub const WINDOW: usize = 4;
 pub enum Kind {
     /// Message of the number.
     Send,
+    /// The same, and it takes this context of the peer's away.
+    Invalidate(u32),
     /// To the peer's slot.
     Write,
     /// From the peer's slot.
@@ -43,7 +45,7 @@ pub struct Work {
     pub kind: Kind,
     pub slot: usize,
     pub bytes: usize,
-    /// The key it names, if that was void when it was posted.
+    /// The key it names, if that was void when it was posted, or nobody's to take away who is told to take it.
     pub void: Option<(u64, u32)>,
 }
 
@@ -155,12 +157,27 @@ impl Link {
     }
 }
 
+impl Kind {
+    /// Whether it takes a receive of the peer's.
+    pub const fn is_message(self) -> bool {
+        matches!(self, Self::Send | Self::Invalidate(_))
+    }
+}
+
+/// A message under way.
+pub struct Sent {
+    pub number: u64,
+    pub bytes: usize,
+    /// The context that it takes away.
+    pub takes: Option<u32>,
+}
+
 /// A connection.
 pub struct Link {
     /// Side, its opening, and the endpoint's place: of who asked, and of who accepted.
     pub ends: [(usize, u64, usize); 2],
-    /// Messages under way from each end: number and bytes.
-    pub sent: [VecDeque<(u64, usize)>; 2],
+    /// Messages under way from each end.
+    pub sent: [VecDeque<Sent>; 2],
     /// The function of which any instance may accept, until one does.
     pub anybody: Option<usize>,
     /// Which ends have heard that it is there.

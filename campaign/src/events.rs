@@ -7,7 +7,7 @@ use udapl::{
 
 use crate::bytes;
 use crate::deeds::traffic::immediate;
-use crate::end::{End, GRACEFUL, Kind, Link, Name, Phase, WINDOW, Work};
+use crate::end::{End, GRACEFUL, Kind, Link, Name, Phase, Sent, WINDOW, Work};
 use crate::side::offered_tag;
 use crate::world::World;
 
@@ -201,6 +201,9 @@ impl World {
     }
 
     fn dto(&mut self, side: usize, done: &DtoCompletion) {
+        if let Some(context) = done.detail.invalidated() {
+            self.lost_to_a_peer(side, context);
+        }
         let Some(open) = &mut self.sides[side].open else {
             return;
         };
@@ -317,6 +320,7 @@ impl World {
         });
         match work.kind {
             Kind::Send | Kind::Empty => {}
+            Kind::Invalidate(context) => self.took(side, (peer, opening), &work, context),
             Kind::Count => {
                 let was = bytes::number(&open.sink.memory, at * WINDOW + work.slot);
                 if let Some(other) = self.sides.get_mut(peer)
@@ -387,13 +391,20 @@ impl World {
         let end = &open.ends[at];
         let (link, own) = end.link.expect("it is connected");
         let sent = self.links[link].sent[1 - own].pop_front();
-        let (tag, bytes) =
-            sent.unwrap_or_else(|| panic!("side {side}, endpoint {at}: {done:?} was never sent"));
+        let Sent {
+            number: tag,
+            bytes,
+            takes,
+        } = sent.unwrap_or_else(|| panic!("side {side}, endpoint {at}: {done:?} was never sent"));
         assert_eq!(
             done.transferred_length, bytes as u64,
             "side {side}, endpoint {at}: the length of message {tag:#x}"
         );
-        let detail = immediate(tag).map_or(DtoDetail::None, DtoDetail::SendImmediate);
+        let detail = match (takes, immediate(tag)) {
+            (Some(context), _) => DtoDetail::Invalidated(context),
+            (None, Some(data)) => DtoDetail::SendImmediate(data),
+            (None, None) => DtoDetail::None,
+        };
         assert_eq!(
             done.detail, detail,
             "side {side}, endpoint {at}: what came with message {tag:#x}"
@@ -414,6 +425,7 @@ impl World {
 fn name_of(kind: Kind) -> &'static str {
     match kind {
         Kind::Send => "send",
+        Kind::Invalidate(_) => "send that invalidates",
         Kind::Write => "write",
         Kind::Read => "read",
         Kind::Count => "count",

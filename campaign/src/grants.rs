@@ -19,6 +19,7 @@ impl Open {
             context: None,
             before: Vec::new(),
             closed: true,
+            claimed: false,
         })
     }
 
@@ -55,6 +56,7 @@ impl Open {
             address: region.lmr.registered_address,
             context: region.lmr.rmr_context,
             void: None,
+            yields: false,
         };
         self.loose.push(Loose { region, key });
         Ok(())
@@ -68,6 +70,7 @@ impl Open {
             address: self.written.lmr.registered_address,
             context: self.written.lmr.rmr_context,
             void: None,
+            yields: false,
         };
         loose.chain(windows).chain([written])
     }
@@ -78,6 +81,7 @@ impl Open {
             address: self.offered.lmr.registered_address,
             context: self.offered.lmr.rmr_context,
             void: Some(0),
+            yields: false,
         }
     }
 
@@ -123,6 +127,49 @@ impl Open {
         }
         for key in void {
             self.remember(key, number);
+        }
+    }
+
+    /// Contexts that peers may take away, and that are there.
+    pub fn yielded(&self) -> impl Iterator<Item = u32> {
+        let there = self.veils.iter().filter(|veil| veil.binds == 0);
+        let keys = there.filter_map(|veil| veil.key);
+        keys.filter(|key| key.yields).map(|key| key.context)
+    }
+
+    /// Whether peers may take a context away, if it is there. Of a bind that is not heard of this program does not know that.
+    pub fn yields(&self, context: u32) -> bool {
+        let mut told = self.told();
+        told.any(|key| key.context == context && key.yields && key.void.is_none())
+    }
+
+    /// A peer was told to take away a context. Whether it is the first one, and the context one that is there to be taken.
+    pub fn claim(&mut self, context: u32) -> bool {
+        let of = |veil: &&mut Veil| veil.key.is_some_and(|key| key.context == context);
+        let veil = self.veils.iter_mut().find(of);
+        veil.is_some_and(|veil| !std::mem::replace(&mut veil.claimed, true))
+    }
+
+    /// A peer has taken away a context: from now on nobody reaches what it stood for.
+    pub fn taken(&mut self, context: u32, number: u64) {
+        for at in 0..self.veils.len() {
+            let veil = &mut self.veils[at];
+            if veil.binds == 0 && veil.key.is_some_and(|key| key.context == context) {
+                self.bind_done(at, false, number);
+            } else if let Some(old) = veil.before.iter().position(|key| key.context == context) {
+                let key = veil.before.remove(old);
+                self.remember(key, number);
+            }
+        }
+    }
+
+    /// This program hears that a peer has taken away a context.
+    pub fn heard_of(&mut self, context: u32, number: u64) {
+        self.taken(context, number);
+        for veil in &mut self.veils {
+            if veil.context == Some(context) {
+                veil.claimed = false;
+            }
         }
     }
 

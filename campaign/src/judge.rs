@@ -41,6 +41,7 @@ fn allowed(call: &str, state: EpState) -> bool {
         "dat_ep_connect" | "dat_ep_dup_connect" | "dat_rsp_create" => state == S::Unconnected,
         "batch"
         | "send immediate"
+        | "send invalidate"
         | "fetch and add"
         | "dat_ep_post_send"
         | "dat_ep_post_rdma_write"

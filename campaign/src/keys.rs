@@ -15,6 +15,8 @@ pub struct Key {
     pub context: u32,
     /// The number at which it became void: nothing that was posted later comes through.
     pub void: Option<u64>,
+    /// Peers may take it away.
+    pub yields: bool,
 }
 
 /// Memory that may be freed while peers know its key.
@@ -37,4 +39,6 @@ pub struct Veil {
     pub before: Vec<Key>,
     /// Nobody may reach it, and it is filled and watched.
     pub closed: bool,
+    /// A peer was told to, and this program has not heard of it: the adapter may know more than the program.
+    pub claimed: bool,
 }

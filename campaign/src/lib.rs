@@ -126,7 +126,12 @@ pub enum Feature {
     Overrun,
     /// Functions carry several instances, of which each is a side of its own.
     Instances,
+    /// Windows are bound so that peers may take their keys away, and peers do, and try keys that are not theirs to take.
+    Invalidation,
 }
+
+/// Features of one world in four. They are drawn last, in this order: a further one changes no world that is without it.
+pub const RARE: [Feature; 2] = [Feature::Instances, Feature::Invalidation];
 
 /// A world.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,12 +147,12 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The world of a seed: each feature with an even chance (several instances with one of four), and mostly few functions.
+    /// The world of a seed: each feature with an even chance ([`RARE`] ones with one of four), and mostly few functions.
     #[must_use]
     pub fn of(seed: u64, steps: u32) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed ^ 0x5eed);
         let mut features: BTreeSet<Feature> = Feature::iter()
-            .filter(|feature| *feature != Feature::Instances && random.random_bool(0.5))
+            .filter(|feature| !RARE.contains(feature) && random.random_bool(0.5))
             .collect();
         let functions = match random.random_range(0..10) {
             0..=3 => 2,
@@ -155,9 +160,10 @@ impl Plan {
             8 => 6,
             _ => 8,
         };
-        // Drawn last: what other seeds are does not hang on it.
-        if random.random_ratio(1, 4) {
-            features.insert(Feature::Instances);
+        for feature in RARE {
+            if random.random_ratio(1, 4) {
+                features.insert(feature);
+            }
         }
         Self {
             seed,

@@ -115,7 +115,7 @@ impl World {
             let manner = Manner {
                 tight: has(Feature::Evds) && number % 2 == 0,
                 shares: has(Feature::Srq) && number % 3 != 2,
-                windows: has(Feature::Windows),
+                windows: has(Feature::Windows) || has(Feature::Invalidation),
                 narrow: has(Feature::Overrun) && number % 2 == 1,
                 mixed: has(Feature::Strangers) && number % 4 == 2,
                 several: has(Feature::Instances) && MORE[place % MORE.len()] > 0,

@@ -49,6 +49,9 @@ fn what_must_hold_holds_in_every_world_and_every_fault_is_met() {
         "start over",
         "wait",
         "instance",
+        "send that invalidates",
+        "take a key away",
+        "lose a key to a peer",
     ] {
         assert!(coverage.times(what) > 0, "no world has {what}");
     }

@@ -66,6 +66,10 @@ impl World {
                             let cookie = DtoCookie(one.work.cookie);
                             batch.fetch_add(&one.to, cookie, one_more, one.flags)
                         }
+                        Kind::Invalidate(context) => {
+                            let cookie = DtoCookie(one.work.cookie);
+                            batch.send_invalidate(&one.from, cookie, context, one.flags)
+                        }
                         Kind::Write | Kind::Attack | Kind::Empty | Kind::Bind(_) => batch
                             .rdma_write(
                                 &one.from,

@@ -6,7 +6,7 @@
 
 use hw_sim::{Faults, LinkFaults};
 use rand::Rng;
-use udapl::{CloseFlags, CompletionFlags};
+use udapl::{CloseFlags, CompletionFlags, MemPrivFlags};
 
 use crate::end::{Kind, Phase, WINDOW};
 use crate::side::ENDS;
@@ -64,7 +64,8 @@ impl World {
         }
         self.at_a_distance(|world| {
             world.post_one(side, one, Kind::Read, 8, 0, false);
-            world.bind_with(side, one, which, true, CompletionFlags::BARRIER_FENCE);
+            let fenced = CompletionFlags::BARRIER_FENCE;
+            world.bind_with(side, one, which, true, MemPrivFlags::empty(), fenced);
             world.bind(side, other, which, true);
             world.cover.count("bind a window", "on two endpoints");
         });

@@ -93,10 +93,10 @@ impl World {
         };
         match draw {
             0 => {
-                let (bound, binds) = (veil.key.is_some(), veil.binds);
+                let (bound, binds, claimed) = (veil.key.is_some(), veil.binds, veil.claimed);
                 let asked = self.call(side, "dat_rmr_query", |open| open.ia.rmr_query(rmr));
                 // A bind that failed may not have been heard of.
-                if let Some(Ok(param)) = asked {
+                if let Some(Ok(param)) = asked.filter(|_| !claimed) {
                     assert!(
                         param.binding.is_none() || bound,
                         "side {side}: window {which} is bound, and was not"
@@ -111,7 +111,7 @@ impl World {
             2 => {
                 // Memory that a window may open is not freed; nor is other memory meanwhile.
                 let lmr = veil.region.lmr.lmr;
-                if veil.key.is_some() && veil.binds == 0 {
+                if veil.key.is_some() && veil.binds == 0 && !veil.claimed {
                     let answer = self.call(side, "dat_lmr_free", |open| open.ia.lmr_free(lmr));
                     assert!(
                         answer.is_none_or(|answer| answer.is_err()),
@@ -136,6 +136,7 @@ impl World {
         let Some(rmr) = open.and_then(|open| open.veils[which].rmr) else {
             return;
         };
+        self.spoil_takers(side, which);
         let Some(answer) = self.call(side, "dat_rmr_free", |open| open.ia.rmr_free(rmr)) else {
             return;
         };
@@ -151,16 +152,18 @@ impl World {
 
     /// Binds a window, or unbinds it.
     pub fn bind(&mut self, side: usize, at: usize, which: usize, open_it: bool) {
-        self.bind_with(side, at, which, open_it, CompletionFlags::empty());
+        let none = CompletionFlags::empty();
+        self.bind_with(side, at, which, open_it, MemPrivFlags::empty(), none);
     }
 
-    /// Binds a window, or unbinds it, with completion flags.
+    /// Binds a window, or unbinds it, with more than the rights to read and write, and with completion flags.
     pub fn bind_with(
         &mut self,
         side: usize,
         at: usize,
         which: usize,
         open_it: bool,
+        more: MemPrivFlags,
         flags: CompletionFlags,
     ) {
         let cookie = self.next_number();
@@ -177,8 +180,9 @@ impl World {
         };
         let bytes = if open_it { SLOT } else { 0 };
         let what = local(&veil.region, 0, bytes);
-        let rights = MemPrivFlags::REMOTE_READ | MemPrivFlags::REMOTE_WRITE;
+        let rights = MemPrivFlags::REMOTE_READ | MemPrivFlags::REMOTE_WRITE | more;
         let address = veil.region.lmr.registered_address;
+        self.spoil_takers(side, which);
         let answer = self.ep_call(side, "dat_rmr_bind", ep, |open| {
             open.ia
                 .rmr_bind(rmr, &what, rights, ep, RmrCookie(cookie), flags)
@@ -199,11 +203,13 @@ impl World {
             "side {side}: window {which} has the context {context:#x} that it had before the bind"
         );
         veil.closed = false;
+        veil.claimed = false;
         veil.binds += 1;
         let key = open_it.then_some(Key {
             address,
             context,
             void: None,
+            yields: more.contains(MemPrivFlags::REMOTE_INVALIDATE),
         });
         let before = std::mem::replace(&mut veil.key, key);
         veil.before.extend(before);

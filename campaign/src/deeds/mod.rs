@@ -5,6 +5,7 @@ mod busy;
 mod connections;
 mod distance;
 mod instances;
+mod invalidation;
 mod life;
 mod listeners;
 mod memory;
@@ -51,6 +52,10 @@ impl World {
             return;
         }
         let end = self.random.random_range(0..ENDS);
+        if self.has(Feature::Invalidation) && self.random.random_ratio(1, 12) {
+            self.yield_or_take(side, end);
+            return;
+        }
         if self.sides[side].open.as_ref().is_some_and(|open| open.dead) && self.has(Feature::Calls)
         {
             // What a dead adapter says.

@@ -6,7 +6,7 @@ use udapl::{CompletionFlags, DtoCookie, EpHandle, LmrTriplet, RmrTriplet};
 use super::outcome;
 use crate::Feature;
 use crate::bytes::{self, SLOT, STRIDE};
-use crate::end::{Kind, Phase, WINDOW, Work};
+use crate::end::{Kind, Phase, Sent, WINDOW, Work};
 use crate::keys::{Key, Region};
 use crate::world::World;
 
@@ -136,6 +136,10 @@ impl World {
                     open.ia.ep_post_send(ep, &from, DtoCookie(cookie), flags)
                 }),
             },
+            Kind::Invalidate(context) => self.ep_call(side, "send invalidate", ep, |open| {
+                open.ia
+                    .ep_post_send_invalidate(ep, &from, DtoCookie(cookie), context, flags)
+            }),
             Kind::Count => self.ep_call(side, "fetch and add", ep, |open| {
                 open.ia
                     .ep_post_fetch_add(ep, &to, DtoCookie(cookie), &target, 1, flags)
@@ -193,15 +197,22 @@ impl World {
         } else {
             CompletionFlags::empty()
         };
-        let sends = before.iter().filter(|one| one.work.kind == Kind::Send);
-        let coming = sends.count();
-        match kind {
-            Kind::Send if !self.is_awaited(peer, opening, there, link, own, coming) => {
-                self.spoil_link(link, "a message nobody waits for");
-            }
-            Kind::Attack => self.spoil_link(link, "an attack"),
-            Kind::Send | Kind::Write | Kind::Read | Kind::Count | Kind::Empty | Kind::Bind(_) => {}
+        let messages = before.iter().filter(|one| one.work.kind.is_message());
+        let coming = messages.count();
+        if kind.is_message() && !self.is_awaited(peer, opening, there, link, own, coming) {
+            self.spoil_link(link, "a message nobody waits for");
         }
+        if kind == Kind::Attack {
+            self.spoil_link(link, "an attack");
+        }
+        let work = Work {
+            cookie,
+            kind,
+            slot,
+            bytes,
+            void,
+        };
+        self.is_claimed(link, (peer, opening), &work);
         Some(Prepared {
             ep,
             link,
@@ -210,13 +221,7 @@ impl World {
             to,
             target,
             flags,
-            work: Work {
-                cookie,
-                kind,
-                slot,
-                bytes,
-                void,
-            },
+            work,
         })
     }
 
@@ -228,8 +233,22 @@ impl World {
         let Prepared {
             link, own, work, ..
         } = one;
-        if work.kind == Kind::Send {
-            self.links[link].sent[own].push_back((work.cookie, work.bytes));
+        if work.kind.is_message() {
+            let takes = match work.kind {
+                Kind::Invalidate(context) => Some(context),
+                Kind::Send
+                | Kind::Write
+                | Kind::Read
+                | Kind::Count
+                | Kind::Empty
+                | Kind::Attack
+                | Kind::Bind(_) => None,
+            };
+            self.links[link].sent[own].push_back(Sent {
+                number: work.cookie,
+                bytes: work.bytes,
+                takes,
+            });
         }
         let (peer, opening, _) = self.links[link].ends[1 - own];
         if work.kind == Kind::Count
@@ -295,6 +314,7 @@ impl World {
             return match kind {
                 Kind::Attack => self.ghost(pick, bytes).map(|target| (target, None)),
                 Kind::Send
+                | Kind::Invalidate(_)
                 | Kind::Write
                 | Kind::Read
                 | Kind::Count
@@ -305,6 +325,10 @@ impl World {
         match kind {
             Kind::Send | Kind::Write | Kind::Empty | Kind::Bind(_) => {
                 Some((remote(&open.written, slot, bytes), None))
+            }
+            Kind::Invalidate(context) => {
+                let void = (!open.yields(context)).then_some((0, context));
+                Some((remote(&open.written, slot, bytes), void))
             }
             Kind::Read => Some((remote(&open.offered, slot, bytes), None)),
             Kind::Count => Some((remote(&open.counter, 0, bytes), None)),

@@ -1,0 +1,170 @@
+//! Keys that peers take away: a window is bound so that they may, and a Send tells its receiver that the key it had given is void.
+//!
+//! From the moment either of both hears of it, nobody reaches what the key stood for: its memory is watched, and whoever is connected
+//! writes with the key. Keys that are nobody's to take (of regions, of windows bound without that right, void ones) are tried, too; the
+//! connection breaks, and they are what they were.
+
+use std::time::Duration;
+
+use rand::Rng;
+use udapl::{CompletionFlags, MemPrivFlags};
+
+use crate::bytes::SLOT;
+use crate::end::{Kind, Phase, Work};
+use crate::side::VEILS;
+use crate::world::World;
+
+impl World {
+    /// Binds a window so that peers may take its key away, or takes one away from the peer, who binds one for it if there is none.
+    pub fn yield_or_take(&mut self, side: usize, at: usize) {
+        let (which, takes) = (
+            self.random.random_range(0..VEILS),
+            self.random.random_ratio(3, 4),
+        );
+        if !takes {
+            self.yield_window(side, at, which);
+            return;
+        }
+        let Some((peer, there)) = self.peer_of(side, at) else {
+            return;
+        };
+        let has_none = |world: &Self| {
+            let open = world.sides[peer].open.as_ref();
+            open.is_some_and(|open| open.yielded().next().is_none())
+        };
+        if has_none(self) {
+            self.yield_window(peer, there, which);
+            self.turn(Duration::from_micros(100));
+        }
+        self.take_away(side, at);
+    }
+
+    /// Binds a window so that peers may take its key away.
+    fn yield_window(&mut self, side: usize, at: usize, which: usize) {
+        let veil = |world: &Self| {
+            let open = world.sides[side].open.as_ref();
+            open.and_then(|open| open.veils.get(which).map(|veil| veil.rmr.is_some()))
+        };
+        if veil(self) == Some(false) {
+            self.make_window(side, which);
+        }
+        if veil(self) == Some(true) {
+            let none = CompletionFlags::empty();
+            self.bind_with(side, at, which, true, MemPrivFlags::REMOTE_INVALIDATE, none);
+        }
+    }
+
+    /// Who is at the other end of an endpoint's connection, and with which endpoint, if he is still there.
+    fn peer_of(&self, side: usize, at: usize) -> Option<(usize, usize)> {
+        let end = &self.sides[side].open.as_ref()?.ends[at];
+        let (link, own) = end.link.filter(|_| end.phase == Phase::Up)?;
+        let (peer, opening, there) = self.links[link].ends[1 - own];
+        let other = self.sides.get(peer)?;
+        (other.openings == opening && other.open.is_some()).then_some((peer, there))
+    }
+
+    /// Takes a key of the peer's away, or tries to, and has all try it whom its owner is connected to.
+    fn take_away(&mut self, side: usize, at: usize) {
+        let (draw, pick, bytes, fence) = (
+            self.random.random_range(0..8),
+            self.random.random_range(0..12),
+            8 * self.random.random_range(0..=SLOT / 8),
+            self.random.random_ratio(1, 8),
+        );
+        let Some((peer, there)) = self.peer_of(side, at) else {
+            return;
+        };
+        let Some(open) = &self.sides[peer].open else {
+            return;
+        };
+        let contexts: Vec<u32> = if draw == 0 {
+            let told = open.told().map(|key| key.context);
+            told.chain([open.written.lmr.rmr_context]).collect()
+        } else {
+            open.yielded().collect()
+        };
+        let Some(&context) = contexts.get(pick % contexts.len().max(1)) else {
+            return;
+        };
+        self.receive(peer, there);
+        self.post_one(side, at, Kind::Invalidate(context), bytes, 0, fence);
+        if draw < 4 {
+            self.turn(Duration::from_micros(100));
+            self.attack(peer);
+        }
+    }
+
+    /// A request that takes a key away is about to be posted: if it is not sure to succeed, it may end its connection, and those of
+    /// others who are taking the same one.
+    pub fn is_claimed(&mut self, link: usize, (peer, opening): (usize, u64), work: &Work) {
+        let Kind::Invalidate(context) = work.kind else {
+            return;
+        };
+        let owner = self.sides.get_mut(peer);
+        let open = owner.filter(|owner| owner.openings == opening);
+        let open = open.and_then(|owner| owner.open.as_mut());
+        let is_sure = open.is_some_and(|open| {
+            let is_there = open.yielded().any(|yielded| yielded == context);
+            open.claim(context) && is_there
+        });
+        if !is_sure {
+            self.spoil_link(
+                link,
+                "a key that is not there, or others take, or nobody may",
+            );
+            self.spoil_takers_of(peer, context);
+        }
+    }
+
+    /// A window is about to have another key, or none, or no window: whoever takes its key away may come too late.
+    pub fn spoil_takers(&mut self, side: usize, which: usize) {
+        let open = self.sides[side].open.as_ref();
+        let context = open.and_then(|open| open.veils[which].context);
+        if let Some(context) = context {
+            self.spoil_takers_of(side, context);
+        }
+    }
+
+    fn spoil_takers_of(&mut self, owner: usize, context: u32) {
+        let mut links = Vec::new();
+        for open in self.sides.iter().filter_map(|side| side.open.as_ref()) {
+            for end in &open.ends {
+                let takes = |work: &Work| work.kind == Kind::Invalidate(context);
+                if let Some((link, own)) = end.link
+                    && self.links[link].ends[1 - own].0 == owner
+                    && end.requests.iter().any(takes)
+                {
+                    links.push(link);
+                }
+            }
+        }
+        for link in links {
+            self.spoil_link(link, "a key that changes while it is taken");
+        }
+    }
+
+    /// A request that takes a key away has succeeded.
+    pub fn took(&mut self, side: usize, (peer, opening): (usize, u64), work: &Work, context: u32) {
+        let number = self.next_number();
+        let owner = self.sides.get_mut(peer);
+        let open = owner.filter(|owner| owner.openings == opening);
+        let Some(open) = open.and_then(|owner| owner.open.as_mut()) else {
+            return;
+        };
+        assert!(
+            work.void.is_none() || open.yields(context),
+            "side {side} took key {context:#x} from side {peer}, which was nobody's to take"
+        );
+        open.taken(context, number);
+        self.cover.count("take a key away", "done");
+    }
+
+    /// A program hears that a peer has taken a key away from it.
+    pub fn lost_to_a_peer(&mut self, side: usize, context: u32) {
+        let number = self.next_number();
+        if let Some(open) = &mut self.sides[side].open {
+            open.heard_of(context, number);
+            self.cover.count("lose a key to a peer", "heard");
+        }
+    }
+}
