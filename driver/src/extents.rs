@@ -66,6 +66,27 @@ impl Extents {
         self.0.is_empty()
     }
 
+    /// What of a range is taken.
+    pub(crate) fn taken_of(&self, range: &Range<usize>) -> Vec<Range<usize>> {
+        let below = self.0.range(..=range.start).next_back();
+        let mut open = below
+            .is_some_and(|(_, &count)| count > 0)
+            .then_some(range.start);
+        let mut taken = Vec::new();
+        for (&at, &count) in self.0.range(range.clone()) {
+            match (open, count > 0) {
+                (None, true) => open = Some(at),
+                (Some(start), false) => {
+                    taken.extend((start < at).then_some(start..at));
+                    open = None;
+                }
+                (None, false) | (Some(_), true) => {}
+            }
+        }
+        taken.extend(open.map(|start| start..range.end));
+        taken
+    }
+
     /// Whether all of a range is taken.
     pub(crate) fn covers(&self, range: &Range<usize>) -> bool {
         let first = self.0.range(..=range.start).next_back();
@@ -104,6 +125,10 @@ mod tests {
         let not = [9..10, 9..11, 29..31, 30..31, 25..45, 50..51, 0..60];
         assert!(covered.iter().all(|range| extents.covers(range)));
         assert!(!not.iter().any(|range| extents.covers(range)));
+        assert_eq!(extents.taken_of(&(0..60)), [10..30, 40..50]);
+        assert_eq!(extents.taken_of(&(12..45)), [12..30, 40..45]);
+        assert_eq!(extents.taken_of(&(30..40)), []);
+        assert_eq!(extents.taken_of(&(10..30)), [10..30]);
         assert_eq!(extents.remove(&(10..20)), [10..15]);
         assert!(extents.covers(&(15..30)) && !extents.covers(&(14..16)));
         assert_eq!(extents.remove(&(15..30)), [15..30]);

@@ -27,7 +27,7 @@
 // UNSAFETY: wraps a caller's pointer as shared memory.
 #![expect(unsafe_code, reason = "foreign memory")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -103,6 +103,8 @@ pub(crate) struct Lendings {
     /// Disjoint ranges of trusted pages: the first address to the end, and the number of the mapping. A page that several
     /// mappings have is in the range of one.
     trusted: BTreeMap<usize, (usize, u64)>,
+    /// Mappings whose pages, some of them, went to the range of a later one.
+    shadowed: BTreeSet<u64>,
 }
 
 impl Lendings {
@@ -128,7 +130,8 @@ impl Lendings {
         lent.leases.add(pages);
         self.mappings.insert(number, lent);
         // Whatever other mappings have of these pages, this one has them together.
-        self.distrust(pages, None);
+        let others = self.distrust(pages, None);
+        self.shadowed.extend(others);
         self.trusted.insert(pages.start, (pages.end, number));
         number
     }
@@ -136,18 +139,68 @@ impl Lendings {
     /// One lease less. The mapping, if that was its last.
     fn give_back(&mut self, number: u64, pages: &Range<usize>) -> Option<Arc<Mapped>> {
         let free = self.mappings.get_mut(&number)?.leases.remove(pages);
-        for pages in free {
-            self.distrust(&pages, Some(number));
+        for pages in &free {
+            self.distrust(pages, Some(number));
         }
-        self.mappings
-            .get(&number)
-            .is_some_and(|lent| lent.leases.is_empty())
-            .then(|| self.mappings.remove(&number))?
-            .map(|lent| lent.mapped)
+        let is_over = self.mappings.get(&number)?.leases.is_empty();
+        let over = is_over.then(|| self.mappings.remove(&number)).flatten();
+        if is_over {
+            self.shadowed.remove(&number);
+        }
+        for pages in &free {
+            self.uncover(pages);
+        }
+        over.map(|lent| lent.mapped)
     }
 
-    /// Takes pages out of the ranges of a mapping, or of all.
-    fn distrust(&mut self, pages: &Range<usize>, only: Option<u64>) {
+    /// Pages that are in the range of no mapping any more go back to earlier ones that have been lent them all the time. What a mapping has leases
+    /// of has been: a lease of a page that was given back meanwhile is another mapping's.
+    fn uncover(&mut self, pages: &Range<usize>) {
+        for number in self.shadowed.clone() {
+            let Some(lent) = self.mappings.get(&number) else {
+                continue;
+            };
+            for taken in lent.leases.taken_of(pages) {
+                for gap in self.gaps(&taken) {
+                    self.trust(gap, number);
+                }
+            }
+        }
+    }
+
+    /// What of these pages is in no range.
+    fn gaps(&self, pages: &Range<usize>) -> Vec<Range<usize>> {
+        let first = self.trusted.range(..=pages.start).next_back();
+        let mut from = first.map_or(pages.start, |(_, &(end, _))| end.max(pages.start));
+        let mut gaps = Vec::new();
+        for (&start, &(end, _)) in self.trusted.range(pages.start..pages.end) {
+            gaps.extend((from < start).then_some(from..start));
+            from = from.max(end);
+        }
+        gaps.extend((from < pages.end).then_some(from..pages.end));
+        gaps
+    }
+
+    /// Puts pages that are in no range into those of a mapping, together with what of it is beside them.
+    fn trust(&mut self, pages: Range<usize>, number: u64) {
+        let Range { mut start, mut end } = pages;
+        let before = self.trusted.range(..start).next_back();
+        if let Some((&first, &(last, same))) = before
+            && (last, same) == (start, number)
+        {
+            start = first;
+        }
+        if let Some(&(last, same)) = self.trusted.get(&end)
+            && same == number
+        {
+            self.trusted.remove(&end);
+            end = last;
+        }
+        self.trusted.insert(start, (end, number));
+    }
+
+    /// Takes pages out of the ranges of a mapping, or of all. Whose they were.
+    fn distrust(&mut self, pages: &Range<usize>, only: Option<u64>) -> Vec<u64> {
         let first = self.trusted.range(..pages.start).next_back();
         let from = first.map_or(pages.start, |(&start, _)| start);
         let touched: Vec<(usize, usize, u64)> = self
@@ -156,7 +209,7 @@ impl Lendings {
             .map(|(&start, &(end, number))| (start, end, number))
             .filter(|&(_, end, number)| end > pages.start && only.is_none_or(|it| it == number))
             .collect();
-        for (start, end, number) in touched {
+        for &(start, end, number) in &touched {
             self.trusted.remove(&start);
             if start < pages.start {
                 self.trusted.insert(start, (pages.start, number));
@@ -165,6 +218,7 @@ impl Lendings {
                 self.trusted.insert(pages.end, (end, number));
             }
         }
+        touched.into_iter().map(|(.., number)| number).collect()
     }
 }
 

@@ -290,6 +290,32 @@ fn a_part_is_inside_what_is_lent() {
     );
 }
 
+/// Regions that were lent one by one, then their heap as a whole: when that is given back, they share as before.
+#[test]
+fn small_memory_is_shared_again_when_larger_memory_around_it_is_given_back() {
+    let device = Double::new();
+    let function = device.function();
+    let heap = Heap::of_pages(16);
+    let small = heap.lend(&function, 4..8).unwrap();
+    let larger = heap.lend(&function, 2..10).unwrap();
+    let whole = heap.lend(&function, 0..16).unwrap();
+    assert_eq!(device.mappings().len(), 3);
+    drop(larger);
+    let again = heap.lend(&function, 4..8).unwrap();
+    assert_ne!(again.iova(), small.iova(), "the whole has them");
+    drop((again, whole));
+    assert_eq!(device.mappings().len(), 1);
+    let parts = [4..8, 4..5, 6..8];
+    let shared = parts.map(|pages| heap.lend(&function, pages).unwrap());
+    assert_eq!(shared[0].iova(), small.iova());
+    assert_eq!(device.mappings().len(), 1);
+    // What only the larger ones had is nobody's.
+    let beside = heap.lend(&function, 3..5).unwrap();
+    assert_eq!(device.mappings().len(), 2);
+    drop((small, shared, beside));
+    assert_eq!(device.mappings(), []);
+}
+
 /// The model is, for each mapping, what is lent through it without a break, page by page.
 #[test]
 fn random_leases_share_what_has_been_lent_all_the_time_and_nothing_else() {
