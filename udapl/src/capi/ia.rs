@@ -223,10 +223,12 @@ pub extern "C" fn dat_ia_close(ia_handle: DatHandle, ia_flags: u32) -> DatReturn
             ..
         } = adapter.leave(ia, |open| open.may_leave(flags))?;
         let closing = Closing::new(&instance);
-        let _held = sleep.hold_time();
+        let held = sleep.hold_time();
         // Whoever sleeps finds the instance gone.
         sleep.kick();
         let closed = crate::ia_close(ia, flags).map(drop).map_err(not_closed);
+        // Who opens another function meanwhile waits for its firmware with the list of open ones in hand.
+        drop(held);
         drop(closing);
         // The agents have been told, on the thread that tells them.
         drop(instance);
