@@ -130,6 +130,30 @@ pub struct Stat {
     pub silent: Vec<u32>,
 }
 
+/// Answer of `recorder`: what instances did last, for people.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Recorder {
+    /// The adapter's name.
+    pub adapter: String,
+    /// Those that have answered.
+    pub instances: Vec<Recorded>,
+    /// Those that did not.
+    pub silent: Vec<u32>,
+}
+
+/// What an instance did last.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Recorded {
+    /// Number of the instance in its process.
+    pub instance: u32,
+    /// Whether it records.
+    pub records: bool,
+    /// Events before these.
+    pub before: u64,
+    /// A line each, oldest first: milliseconds before the answer, the endpoint, what.
+    pub events: Vec<String>,
+}
+
 /// A notice of something that has happened (notification `event`, after `subscribe`).
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Event {

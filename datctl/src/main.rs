@@ -151,6 +151,8 @@ enum Command {
     Top(live::top::Options),
     /// Tells what happens in a live process: link, addresses, connections and why they end.
     Monitor(live::monitor::Options),
+    /// Shows what the instances of a live process did last, if they record: posts, completions, states.
+    Recorder(live::recorder::Options),
     /// Gives the counters of a live process as OpenMetrics text.
     Metrics(live::metrics::Options),
     /// Says what a number or a name from a log means.
@@ -287,6 +289,7 @@ fn run(command: Command, machine: &Machine, output: Output) -> Result<bool, Box<
         Command::Stat(options) => output.show(&live::stat::run(&options)?)?,
         Command::Top(options) => live::top::run(&options, output)?,
         Command::Monitor(options) => live::monitor::run(&options, output)?,
+        Command::Recorder(options) => output.show(&live::recorder::run(&options)?)?,
         Command::Metrics(options) => live::metrics::run(&options)?,
         Command::Explain(options) => output.show(&live::explain::run(&options)?)?,
     }

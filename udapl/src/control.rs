@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use control::rpc::{FAILED, INVALID_PARAMS, Refusal};
 use control::schema::{
-    Endpoint, Evd, Event, Instance, Region, Resource, SCHEMA, Srq, Stat, Version,
+    Endpoint, Evd, Event, Instance, Recorded, Recorder, Region, Resource, SCHEMA, Srq, Stat,
+    Version,
 };
 pub use control::{Access, ServeError, Service};
 use control::{Subject, Tell};
@@ -28,10 +29,19 @@ use crate::stats::Counters;
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Objects of each kind and instance that are told unless another number is asked for.
 const OBJECTS: u64 = 4_096;
+/// Events of each instance's flight recorder that are told unless another number is asked for.
+const EVENTS: u64 = 4_096;
 /// Notices that wait for the socket's thread.
 const NOTICES: usize = 4_096;
 /// What can be asked.
-const METHODS: [&str; 5] = ["version", "resource", "stat", "subscribe", "unsubscribe"];
+const METHODS: [&str; 6] = [
+    "version",
+    "resource",
+    "stat",
+    "recorder",
+    "subscribe",
+    "unsubscribe",
+];
 
 /// Serves the control socket of an adapter until the [`Service`] is dropped, or, once that is left, until the adapter is closed.
 ///
@@ -107,6 +117,7 @@ impl Subject for Looked {
             "version" => serde_json::to_value(self.version()),
             "resource" => serde_json::to_value(self.resource(params)?),
             "stat" => serde_json::to_value(self.stat()?),
+            "recorder" => serde_json::to_value(self.recorder(params)?),
             _ => return Err(Refusal::unknown(method, &METHODS)),
         };
         answer.map_err(|error| Refusal::new(FAILED, error.to_string()))
@@ -140,9 +151,9 @@ impl Looked {
     }
 
     /// Asks all instances, and waits a little while.
-    fn ask(&mut self, objects: usize) -> Result<(Vec<InstanceView>, Vec<u32>), Refusal> {
+    fn ask(&mut self, wanted: Wanted) -> Result<(Vec<InstanceView>, Vec<u32>), Refusal> {
         let closed = || Refusal::new(FAILED, format!("{} is closed", self.adapter.name()));
-        let asked = self.adapter.dat().ask(Wanted { objects });
+        let asked = self.adapter.dat().ask(wanted);
         let (mut silent, answers) = asked.ok_or_else(closed)?;
         let until = Instant::now() + PATIENCE;
         self.last.retain(|number, _| silent.contains(number));
@@ -156,31 +167,24 @@ impl Looked {
         }
         let told = self.last.values().cloned();
         let views = told.map(|mut view| {
-            view.eps.truncate(objects);
-            view.evds.truncate(objects);
-            view.srqs.truncate(objects);
-            view.lmrs.truncate(objects);
-            view.listeners.truncate(objects);
+            // One that is silent may have been asked for more before.
+            view.eps.truncate(wanted.objects);
+            view.evds.truncate(wanted.objects);
+            view.srqs.truncate(wanted.objects);
+            view.lmrs.truncate(wanted.objects);
+            view.listeners.truncate(wanted.objects);
             view
         });
         Ok((views.collect(), silent))
     }
 
     fn resource(&mut self, params: &Value) -> Result<Resource, Refusal> {
-        let objects = match params.get("objects") {
-            None => OBJECTS,
-            Some(asked) => asked
-                .as_u64()
-                .filter(|asked| *asked <= 1 << 24)
-                .ok_or_else(|| {
-                    Refusal::new(
-                        INVALID_PARAMS,
-                        "objects is how many of each kind, 0 to 16777216",
-                    )
-                })?,
+        let objects = number(params, "objects", OBJECTS, 1 << 24)?;
+        let wanted = Wanted {
+            objects,
+            ..Wanted::default()
         };
-        let objects = usize::try_from(objects).unwrap_or(usize::MAX);
-        let (views, silent) = self.ask(objects)?;
+        let (views, silent) = self.ask(wanted)?;
         let addresses = views.first().map(|view| view.addresses.as_slice());
         Ok(Resource {
             adapter: self.adapter.name().to_owned(),
@@ -194,8 +198,34 @@ impl Looked {
         })
     }
 
+    fn recorder(&mut self, params: &Value) -> Result<Recorder, Refusal> {
+        let wanted = Wanted {
+            events: number(params, "events", EVENTS, 1 << 16)?,
+            ..Wanted::default()
+        };
+        let (views, silent) = self.ask(wanted)?;
+        let answered = views.iter().filter(|view| !silent.contains(&view.number));
+        let instances = answered.map(|view| Recorded {
+            instance: view.number,
+            records: view.recorded.is_some(),
+            before: view.recorded.as_ref().map_or(0, |dump| dump.before),
+            events: view.recorded.as_ref().map_or_else(Vec::new, |dump| {
+                dump.to_string()
+                    .lines()
+                    .skip(1)
+                    .map(str::to_owned)
+                    .collect()
+            }),
+        });
+        Ok(Recorder {
+            adapter: self.adapter.name().to_owned(),
+            instances: instances.collect(),
+            silent,
+        })
+    }
+
     fn stat(&mut self) -> Result<Stat, Refusal> {
-        let (views, silent) = self.ask(0)?;
+        let (views, silent) = self.ask(Wanted::default())?;
         let stats = self.adapter.stats();
         let stats = stats.map_err(|error| Refusal::new(FAILED, error.to_string()))?;
         let mut groups: BTreeMap<String, Option<Counters>> = stats
@@ -228,6 +258,21 @@ impl Looked {
             silent,
         })
     }
+}
+
+/// A parameter that is a number, and what it is if it is not given.
+fn number(params: &Value, name: &str, usual: u64, most: u64) -> Result<usize, Refusal> {
+    let number = match params.get(name) {
+        None => Some(usual),
+        Some(asked) => asked.as_u64().filter(|asked| *asked <= most),
+    };
+    let number = number.ok_or_else(|| {
+        Refusal::new(
+            INVALID_PARAMS,
+            format!("{name} is a number from 0 to {most}"),
+        )
+    })?;
+    Ok(usize::try_from(number).unwrap_or(usize::MAX))
 }
 
 fn instance(view: &InstanceView) -> Instance {

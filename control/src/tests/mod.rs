@@ -265,6 +265,7 @@ fn the_examples_of_the_document_are_of_the_types() {
     check::<schema::Version>("version");
     check::<schema::Resource>("resource");
     check::<schema::Stat>("stat");
+    check::<schema::Recorder>("recorder");
     check::<schema::Event>("event");
     assert_eq!(example("version")["schema"], schema::SCHEMA);
 }

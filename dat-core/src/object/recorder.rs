@@ -246,6 +246,17 @@ pub struct RecorderDump {
     pub records: Vec<Record>,
 }
 
+impl RecorderDump {
+    /// The last events of it, at most so many.
+    #[must_use]
+    pub fn last(mut self, events: usize) -> Self {
+        let dropped = self.records.len().saturating_sub(events);
+        self.records.drain(..dropped);
+        self.before += dropped as u64; // CAST: widening.
+        self
+    }
+}
+
 impl fmt::Display for RecorderDump {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
@@ -278,6 +289,9 @@ mod tests {
         let dump = recorder.dump(7, all);
         assert_eq!((dump.before, dump.records.len()), (3, RECORDS));
         assert!(dump.records.iter().map(|record| record.at).eq(3..3 + kept));
+        let last = dump.last(2);
+        assert_eq!(last.before, all - 2);
+        assert!(last.records.iter().map(|record| record.at).eq(all - 2..all));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::event::{AsyncEvent, ConnectionEventKind};
 use crate::object::ep::cause::EndCause;
 use crate::object::ep::state::EpState;
 use crate::object::ep::transport::EpTransport;
+use crate::object::recorder::RecorderDump;
 use crate::provider::Nanos;
 use crate::stats::{EpStats, EvdStats, IaStats, SrqStats};
 use crate::types::{EvdFlags, MemPrivFlags};
@@ -26,6 +27,8 @@ pub(crate) struct Question {
 pub struct Wanted {
     /// Objects of each kind, at most; the first ones.
     pub objects: usize,
+    /// Events of the flight recorder, at most; the last ones.
+    pub events: usize,
 }
 
 /// An instance.
@@ -50,6 +53,8 @@ pub struct InstanceView {
     pub listeners: Vec<u64>,
     /// Addresses of its adapter.
     pub addresses: Vec<Address>,
+    /// What it did last, if it records and that was asked for.
+    pub recorded: Option<RecorderDump>,
 }
 
 /// An endpoint.

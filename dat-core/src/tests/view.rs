@@ -9,7 +9,10 @@ use crate::mock::Net;
 use crate::types::CloseFlags;
 use crate::{AsyncEvent, EndCause, Happened, Wanted};
 
-const ALL: Wanted = Wanted { objects: 100 };
+const ALL: Wanted = Wanted {
+    objects: 100,
+    events: 0,
+};
 
 #[test]
 fn an_instance_answers_when_it_next_looks_after_itself_and_not_before() {
@@ -33,7 +36,7 @@ fn an_instance_answers_when_it_next_looks_after_itself_and_not_before() {
     assert_eq!(ep.qp_number, Some(a.qpn()));
     assert_eq!(ep.peer, Some(b.address()));
     assert_eq!(view.lmrs[0].lmr_context, a.lmr.lmr_context);
-    let none = a.ia.view(Wanted { objects: 0 });
+    let none = a.ia.view(Wanted::default());
     assert_eq!(
         (none.eps.len(), none.stats.eps),
         (0, 1),

@@ -3,6 +3,7 @@
 pub(crate) mod explain;
 pub(crate) mod metrics;
 pub(crate) mod monitor;
+pub(crate) mod recorder;
 pub(crate) mod resource;
 pub(crate) mod stat;
 pub(crate) mod top;

@@ -242,6 +242,37 @@ fn monitor_tells_of_connections_and_why_they_end() {
 }
 
 #[test]
+fn what_instances_did_last_is_told_where_they_record() {
+    let mut watched = Watched::new("sim:live-recorder");
+    watched.ias[0].recorder_start();
+    watched.send();
+    let told = watched.json("recorder");
+    let [one, other] = told["instances"].as_array().expect("instances").as_slice() else {
+        panic!("{told}");
+    };
+    assert_eq!(
+        (&one["records"], &other["records"]),
+        (&true.into(), &false.into())
+    );
+    let events = one["events"].as_array().expect("events");
+    let has = |what: &str| {
+        events
+            .iter()
+            .any(|event| event.as_str().is_some_and(|event| event.contains(what)))
+    };
+    assert!(
+        has("Send posted") && has("request done, DAT_DTO_SUCCESS"),
+        "{told}"
+    );
+    let last = watched.run(&["recorder", "--events", "1"]);
+    let last = String::from_utf8(last.stdout).expect("text");
+    assert!(
+        last.contains("1 events, 1 before them") && last.contains("does not record"),
+        "{last}"
+    );
+}
+
+#[test]
 fn metrics_are_text_for_prometheus_once_or_by_http() {
     let mut watched = Watched::new("sim:live-metrics");
     watched.send();

@@ -23,6 +23,7 @@ fn every_command_explains_itself() {
         &["top"],
         &["monitor"],
         &["metrics"],
+        &["recorder"],
         &["explain"],
     ];
     for command in commands {

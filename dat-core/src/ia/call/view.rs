@@ -51,6 +51,10 @@ impl<P: Provider> Ia<P> {
                 .collect(),
             listeners: listeners.take(wanted.objects).collect(),
             addresses: self.provider.addresses(),
+            recorded: (wanted.events != 0)
+                .then(|| self.recorder_dump())
+                .flatten()
+                .map(|dump| dump.last(wanted.events)),
         }
     }
 
