@@ -2,8 +2,8 @@
 
 use std::error::Error;
 
-use hw_mlx::vport::{VportAdmin, VportState};
 use hw_mlx::{CmdError, Hca, ids};
+use hw_mlx::{VportAdmin, VportState};
 use serde::Serialize;
 use udapl::{CloseFlags, Ia};
 

@@ -12,76 +12,61 @@
 //! what was begun is undone by dropping it: bus mastering goes off before any memory is freed, and the
 //! next open begins with a reset.
 
+mod firmware;
 mod record;
-mod report;
 
 use std::time::Duration;
 
-use driver::{Be32, Block, DmaArena, Function};
+use driver::{Block, Function};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::caps::Caps;
-use crate::cmd::{CommandQueue, SlotClass};
+use crate::config::HcaConfig;
 use crate::control::{Commands, Control};
-use crate::device::{Hardware, Hca, HcaConfig, Port};
+use crate::device::Hca;
 use crate::eq::{self, Eq};
 use crate::error::{Mac, MlxError};
-use crate::event::{ASYNC_EVENTS, COMMAND_EVENTS, Completions, PAGE_EVENTS};
+use crate::event::{ASYNC_EVENTS, COMMAND_EVENTS, PAGE_EVENTS};
 use crate::gid::{self, GidTable};
-use crate::health::Health;
 use crate::ids;
-use crate::instance::{Found, Listener, Listeners, NoEq, Own, Parts, Shared, alloc_uar, create_eq};
-use crate::pages::{FunctionId, MOST_PAGES, Pages};
+use crate::instance::{Found, NoEq, Own, Parts, Shared, alloc_uar, completion_events, create_eq};
 use crate::random::Random;
+use crate::report::Stopwatch;
+pub use crate::report::{BringupReport, Step};
 use crate::segment;
-use crate::vport;
+use crate::vport::{self, Port};
+use firmware::{ISSI, PageStage, enable, give_pages};
 use mlx_prm::{
-    AccessRegIn, AllocQCounterIn, CmdStatus, Dtor, EnableHcaIn, HostEndianness, InitHcaIn,
-    InitSegment, QueryIssiIn, QueryPagesIn, RegisterId, SetDriverVersionIn, SetIssiIn, UarIndex,
-    UarPage,
+    AccessRegIn, AllocQCounterIn, CmdStatus, Dtor, HostEndianness, InitHcaIn, QueryIssiIn,
+    RegisterId, SetDriverVersionIn, SetIssiIn, UarIndex, UarPage,
 };
 pub use record::Record;
-use report::Stopwatch;
-pub use report::{BringupReport, Step};
 
-/// The command interface this driver speaks.
-pub(crate) const COMMAND_INTERFACE_REVISION: u32 = 5;
-/// The interface step sequence it speaks.
-const ISSI: u32 = 1;
-/// Configuration space: device id, revision, and command register with its memory space bit.
-const CONFIG_DEVICE: u16 = 0x02;
-const CONFIG_REVISION: u16 = 0x08;
-const CONFIG_COMMAND: u16 = 0x04;
-const MEMORY_SPACE: u16 = 1 << 1;
 /// ACCESS_REG op_mod.
 const WRITE: u32 = 0;
 const READ: u32 = 1;
-/// How long the firmware may return no page while it holds some (mlx5_core's bound for a physical function).
-const RECLAIM_LIMIT: Duration = Duration::from_secs(5);
 /// HOST_ENDIANNESS: little and big.
 const HOST_LITTLE: u8 = 0;
 const HOST_BIG: u8 = 0x80;
-/// Interrupt vectors in use beside those for completions: for what the function says of itself.
-const CONTROL_VECTORS: usize = 1;
 /// Event queue sizes, as far as the device has them: what may be waiting at once, since an overrun is fatal. Commands
 /// and page requests; errors of any number of queues (Linux `MLX5_NUM_ASYNC_EQE`); one event for each armed
 /// completion queue, of which the provider has no more than fit.
 const CONTROL_EVENTS: u32 = 32;
 const LOG_ASYNC_ENTRIES: u32 = 12;
-const LOG_COMPLETION_ENTRIES: u32 = 14;
 /// Completion queues that belong to no instance: QP1's and the Ethernet port's.
 const SHARED_COMPLETIONS: u32 = 2;
 
-/// QUERY_PAGES op_mod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PageStage {
-    Boot = 1,
-    Init = 2,
-    Regular = 3,
+impl Hca {
+    /// Resets a function and brings it up.
+    ///
+    /// # Errors
+    /// [`MlxError`]: what failed and with which numbers. The function is stopped.
+    pub fn open(function: Function, config: HcaConfig) -> Result<Self, MlxError> {
+        open(function, config)
+    }
 }
 
-/// Opens a function.
-pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxError> {
+fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxError> {
     if let Some(mac) = config.mac.filter(|mac| !vport::is_unicast(*mac)) {
         return Err(MlxError::ConfiguredMac { mac: Mac(mac) });
     }
@@ -94,7 +79,7 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
     watch.done(Step::Issi);
     watch.report.boot_pages = give_pages(&mut control, PageStage::Boot)?;
     watch.done(Step::BootPages);
-    let hardware = read_hardware(&control)?;
+    let hardware = segment::hardware(&control.function, &control.registers)?;
     if ids::product(hardware.device_id).is_none() {
         tracing::warn!(
             function = control.function.name(),
@@ -198,7 +183,7 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
     let room = usize::try_from(caps.limits().gids).unwrap_or(usize::MAX);
     let gids = gid::table(port.mac, &config.addresses, room)?;
     for entry in &gids {
-        gid::write_entry(&mut control, entry, port_number(&caps))?;
+        gid::write_entry(&mut control, entry, caps.port_number())?;
     }
     watch.done(Step::Gids);
 
@@ -217,127 +202,6 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
     };
     let gids = GidTable::new(gids, room);
     Ok(Hca::new(Shared::new(control, gids, found), own))
-}
-
-/// From a reset to ENABLE_HCA.
-fn enable(
-    function: Function,
-    config: &HcaConfig,
-    watch: &mut Stopwatch<'_>,
-) -> Result<Control, MlxError> {
-    function.reset()?;
-    watch.done(Step::Reset);
-    let mut control = start_command_interface(function, config, watch)?;
-    let boot_limit = segment::limits(&control.registers)
-        .map_or(config.initializing_timeout, |(_, boot)| {
-            boot.max(config.initializing_timeout)
-        });
-    segment::wait_for_firmware(&control.function, &control.registers, boot_limit)?;
-    control.embedded_cpu = segment::is_embedded_cpu(&control.registers);
-    if let Some((command, _)) = segment::limits(&control.registers) {
-        control.timeout = config.command_timeout.max(command);
-    }
-    watch.done(Step::FirmwareReady);
-
-    let mut input = EnableHcaIn::new();
-    input.set_embedded_cpu_function(control.embedded_cpu);
-    control.exec(&input)?;
-    watch.done(Step::EnableHca);
-    Ok(control)
-}
-
-/// From interrupts to bus mastering: the part that needs no firmware.
-fn start_command_interface(
-    function: Function,
-    config: &HcaConfig,
-    watch: &mut Stopwatch<'_>,
-) -> Result<Control, MlxError> {
-    let wanted = CONTROL_VECTORS + usize::from(config.completion_vectors.max(1));
-    let mut interrupts = function.enable_interrupts(wanted)?;
-    if interrupts.is_empty() {
-        return Err(MlxError::NoInterrupts);
-    }
-    watch.done(Step::Interrupts);
-
-    let command = function.config_read_u16(CONFIG_COMMAND)?;
-    function.config_write_u16(CONFIG_COMMAND, command | MEMORY_SPACE)?;
-    let registers: Block<InitSegment> = function.bar(0)?.block(0)?;
-    watch.done(Step::MapBar);
-
-    segment::wait_for_firmware(&function, &registers, config.initializing_timeout)?;
-    watch.done(Step::PreInitialized);
-
-    let revision = registers.read(|segment| &segment.cmdif_rev_fw_sub).get() >> 16;
-    if revision != COMMAND_INTERFACE_REVISION {
-        return Err(MlxError::CommandInterface { found: revision });
-    }
-    let geometry = registers.read(|segment| &segment.cmdq_addr_l_sz).get();
-    let (log_size, log_stride) = (geometry >> 4 & 0xf, geometry & 0xf);
-    watch.done(Step::CommandInterface);
-
-    let arena = DmaArena::new(&function)?;
-    let queue = CommandQueue::new(arena.clone(), registers.clone(), log_size, log_stride)?.ok_or(
-        MlxError::CommandQueue {
-            log_size,
-            log_stride,
-        },
-    )?;
-    let (high, low) = halves(queue.iova());
-    registers.write(|segment| &segment.cmdq_addr_h, Be32::new(high));
-    // The low half activates the queue; zero in bits 10:8 selects the full driver interface.
-    registers.write(|segment| &segment.cmdq_addr_l_sz, Be32::new(low));
-    driver::barrier::flush_write_combining();
-    watch.done(Step::CommandQueue);
-
-    let clock = function.clock();
-    let notices = function.notices().clone();
-    let health = Health::new(registers.clone(), notices, [high, low], clock.now());
-    let vectors = interrupts.len();
-    let wakeup = function.wakeup()?;
-    interrupts.extend(health.notices().cloned());
-    let mut control = Control {
-        health,
-        pages: Pages::new(arena.clone(), config.firmware_pages),
-        function,
-        clock,
-        arena,
-        registers,
-        interrupts,
-        vectors,
-        queue,
-        listeners: Listeners::first(Listener::new(usize::from(vectors > 1), wakeup)),
-        completions: Completions::default(),
-        objects: crate::control::Objects::default(),
-        eqs: Vec::new(),
-        spare: Vec::new(),
-        undead_rings: Vec::new(),
-        event_mode: false,
-        closed: false,
-        requested: false,
-        link_up: false,
-        wanting: false,
-        watch_health: false,
-        doubt: None,
-        counter_set: None,
-        embedded_cpu: false,
-        reclaim_limit: RECLAIM_LIMIT,
-        timeout: config.command_timeout,
-        over_at: None,
-        bus_master: false,
-        stopped: false,
-    };
-    control.bus_master = true; // from here on dropping it switches it off
-    control.function.set_bus_master(true)?;
-    watch.done(Step::BusMaster);
-    Ok(control)
-}
-
-fn halves(address: u64) -> (u32, u32) {
-    let [a, b, c, d, e, f, g, h] = address.to_be_bytes();
-    (
-        u32::from_be_bytes([a, b, c, d]),
-        u32::from_be_bytes([e, f, g, h]),
-    )
 }
 
 /// What a step came to that we can do without: `None` if the firmware refused it.
@@ -366,28 +230,6 @@ fn read_reclaim_limit(control: &mut Control) -> Result<Duration, MlxError> {
     )
 }
 
-/// Who we are talking to.
-fn read_hardware(control: &Control) -> Result<Hardware, MlxError> {
-    let (minor, major) = words(control.registers.read(|segment| &segment.fw_rev).get());
-    let (_, sub_minor) = words(
-        control
-            .registers
-            .read(|segment| &segment.cmdif_rev_fw_sub)
-            .get(),
-    );
-    Ok(Hardware {
-        device_id: control.function.config_read_u16(CONFIG_DEVICE)?,
-        revision: control.function.config_read_u8(CONFIG_REVISION)?,
-        firmware: (major, minor, sub_minor),
-    })
-}
-
-/// The upper and the lower half of a register.
-fn words(register: u32) -> (u16, u16) {
-    let [a, b, c, d] = register.to_be_bytes();
-    (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
-}
-
 fn agree_on_issi(control: &mut Control) -> Result<(), MlxError> {
     let supported = match control.exec(&QueryIssiIn::new()) {
         Ok(answer) => answer.supported_issi_dw0(),
@@ -404,42 +246,6 @@ fn agree_on_issi(control: &mut Control) -> Result<(), MlxError> {
     input.set_current_issi(ISSI);
     control.exec(&input)?;
     Ok(())
-}
-
-/// Gives what the firmware asks for at this stage; how many pages that was.
-fn give_pages(control: &mut Control, stage: PageStage) -> Result<u64, MlxError> {
-    let mut query = QueryPagesIn::new();
-    query
-        .set_op_mod(stage as u32)
-        .set_embedded_cpu_function(control.embedded_cpu);
-    let wanted = control.exec(&query)?;
-    let asked = wanted.num_pages().cast_signed();
-    let function = FunctionId {
-        // The field has 16 bits.
-        number: u16::try_from(wanted.function_id()).unwrap_or(0),
-        embedded_cpu: control.embedded_cpu,
-    };
-    // A negative number would be pages to take back, of which there are none yet.
-    let count = usize::try_from(asked).unwrap_or(0);
-    if count > MOST_PAGES {
-        return Err(MlxError::Nonsense {
-            what: "QUERY_PAGES num_pages",
-            value: u64::from(wanted.num_pages()),
-        });
-    }
-    let room = control.pages.room();
-    if count > room {
-        return Err(MlxError::TooManyPages { asked: count, room });
-    }
-    if count > 0 {
-        let (pages, input) = control.pages.prepare_give(function, count)?;
-        let answer = control.exec_message(SlotClass::Pages, &input, 0x10);
-        control
-            .pages
-            .finish_give(function, pages, answer.as_ref().map(|_| ()));
-        answer?;
-    }
-    Ok(count as u64)
 }
 
 fn tell_host_endianness(control: &mut Control) -> Result<(), MlxError> {
@@ -481,11 +287,6 @@ fn tell_driver_version(control: &mut Control) -> Result<(), MlxError> {
     field[..bytes].copy_from_slice(&text.as_bytes()[..bytes]);
     control.exec(&input)?;
     Ok(())
-}
-
-/// Events of armed completion queues that may be waiting at once.
-pub(crate) fn completion_events(caps: &Caps) -> u32 {
-    eq::events(LOG_COMPLETION_ENTRIES.min(caps.general().log_max_eq_sz()))
 }
 
 /// An event queue that all share.
@@ -547,9 +348,4 @@ fn take_port(
         switched_on,
         forwarding,
     })
-}
-
-/// Which port address table commands name: only functions with several have to.
-pub(crate) fn port_number(caps: &Caps) -> Option<u32> {
-    (caps.general().num_vhca_ports() > 0).then_some(1)
 }

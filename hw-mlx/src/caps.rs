@@ -13,10 +13,9 @@
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::config::HcaConfig;
 use crate::control::{Commands, Control};
-use crate::device::HcaConfig;
 use crate::error::{CmdError, MissingCapability, MlxError, NotKept};
-use crate::gsi;
 use mlx_prm::{AtomicCaps, CapType, CmdHcaCap, CmdHcaCap2, QueryHcaCapIn, RoceCap, SetHcaCapIn};
 
 /// Bytes of a capability page.
@@ -40,6 +39,10 @@ const SEND_WQE_BYTES: u32 = 512;
 const EVENT_QUEUES: u32 = 4;
 /// log2 of the entries that the last two must have: fewer would overrun at a load that is not high.
 const LOG_EQ_ENTRIES: u32 = 10;
+/// log2 of the entries that the largest queues of our own must have, which are QP1's: its completion queue, and the longer one of its
+/// rings.
+pub(crate) const LEAST_LOG_CQ_ENTRIES: u32 = 10;
+pub(crate) const LEAST_LOG_QP_ENTRIES: u32 = 9;
 /// log2 of the smallest page of a key that works, whatever the device says.
 const SMALLEST_MKEY_PAGE: u32 = 12;
 /// Control segment and remote address segment of an RC send WQE.
@@ -136,6 +139,11 @@ impl Caps {
     /// The atomic page.
     pub fn atomic(&self) -> Option<&AtomicCaps> {
         self.atomic.as_ref().map(|page| &page.current)
+    }
+
+    /// Which port address table commands name: only functions with several have to.
+    pub(crate) fn port_number(&self) -> Option<u32> {
+        (self.general().num_vhca_ports() > 0).then_some(1)
     }
 
     /// Its limits.
@@ -380,15 +388,15 @@ fn missing(general: &Page<CmdHcaCap>, roce: Option<&RoceCap>) -> Vec<MissingCapa
         current.max_num_eqs().to_string(),
     );
     need(
-        current.log_max_cq_sz() >= gsi::LOG_CQ_ENTRIES,
+        current.log_max_cq_sz() >= LEAST_LOG_CQ_ENTRIES,
         "log_max_cq_sz",
-        &format!("at least {}", gsi::LOG_CQ_ENTRIES),
+        &format!("at least {LEAST_LOG_CQ_ENTRIES}"),
         current.log_max_cq_sz().to_string(),
     );
     need(
-        current.log_max_qp_sz() >= gsi::LOG_QP_ENTRIES,
+        current.log_max_qp_sz() >= LEAST_LOG_QP_ENTRIES,
         "log_max_qp_sz",
-        &format!("at least {}", gsi::LOG_QP_ENTRIES),
+        &format!("at least {LEAST_LOG_QP_ENTRIES}"),
         current.log_max_qp_sz().to_string(),
     );
     need(

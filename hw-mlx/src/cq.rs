@@ -46,6 +46,8 @@ use mlx_prm::{Cqe64, CqeOpcode, CreateCqIn, DestroyCqIn, Eqn, ErrCqe};
 pub const CQE_BYTES: usize = 64;
 /// Offset of the byte with opcode, format, solicited and owner bits, the last one written.
 pub const OP_OWN: usize = Cqe64::offset_of("op_own");
+/// Bits of that byte that tell an ordinary entry: opcode 7:4 and format 3:2.
+pub(crate) const FORM: u8 = 0xfc;
 /// Offset of the word that byte ends: queue pair number, WQE counter, signature.
 const TAIL: usize = Cqe64::offset_of("qpn");
 /// Offsets of other fields we read.

@@ -11,14 +11,11 @@ use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use dat_core::NetworkEvent;
 use dat_core::address::Address;
 use driver::{Block, Descriptor, DmaArena, Function, Held, Instant};
-use thiserror::Error;
 
-use crate::bringup::{self, BringupReport, port_number};
 use crate::caps::Caps;
 use crate::cmd::{CommandTally, SlotClass, Ticket};
 use crate::control::{Commands, Control, Exchange, message, typed};
@@ -29,153 +26,11 @@ use crate::gid::{self, GidEntry, Use};
 use crate::instance::visitor::Visitor;
 use crate::instance::{self, Listener, Own, Shared};
 use crate::pages::PageCounts;
-use crate::teardown;
-use crate::vport::{self, VportState};
+use crate::report::BringupReport;
+use crate::teardown::{self, CloseError, CloseReport};
+use crate::vport::Port;
+use crate::vport::look::{self, VportState};
 use mlx_prm::{Command, Cqn, Eqn, Opcode, QueryQCounterOut, UarIndex, UarPage};
-
-/// How to open a function. Start from [`HcaConfig::new`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HcaConfig {
-    /// Our addresses besides the link-local one made of the MAC, which is always there at index 0. That one is named here only if
-    /// it is in a VLAN.
-    pub addresses: Vec<Address>,
-    /// MAC addresses of peers, which nothing that is heard on the network changes.
-    pub neighbours: Vec<(IpAddr, [u8; 6])>,
-    /// Take part in the network: be found by others and find them, by ARP and neighbour discovery, and answer `ping`. It takes an
-    /// Ethernet port, of which a function that has none does without. Otherwise peers have to be among the neighbours, or have an
-    /// address made of their MAC, and find us in their own tables.
-    pub network: bool,
-    /// How long a command may take.
-    pub command_timeout: Duration,
-    /// How long the firmware may boot.
-    pub initializing_timeout: Duration,
-    /// Command signatures checked by the device and by us (`cmdif_checksum`). They are always written.
-    pub command_checksums: bool,
-    /// The MAC to use; `None` for the vport's own, or a random one where it has none, as virtual functions
-    /// often do. Where the e-switch checks for spoofing, only the vport's own gets through.
-    pub mac: Option<[u8; 6]>,
-    /// The port's MTU in bytes as IP counts it; `None` leaves it as it is. RoCE uses 4096-byte packets from
-    /// 4192 on.
-    pub port_mtu: Option<u16>,
-    /// Whether queue pairs of this function can reach each other.
-    pub loopback: bool,
-    /// log2 of the queue pairs to ask for; `None` leaves what the device has. More cost more firmware pages.
-    pub log_max_qp: Option<u32>,
-    /// Pages (4 KiB) the firmware may hold at once; `None` is 4 GiB. Too few to come up is an error, more
-    /// asked for later is refused.
-    pub firmware_pages: Option<usize>,
-    /// Identity of the driver instance, for devices that want one (`sw_owner_id`); `None` draws one.
-    pub owner_id: Option<[u8; 16]>,
-    /// Interrupt vectors for completions, of which instances take turns to have one; there is one more for what the function says of
-    /// itself. With as many as there are instances nobody is woken by another's completions. Each costs an eventfd and an interrupt
-    /// of the machine; where the device or the machine has fewer, instances share them. 0 is taken for 1.
-    pub completion_vectors: u16,
-    /// Seed of what is drawn at random (identifiers, packet sequence numbers, a MAC); `None` draws that too.
-    /// Given in runs that are to be repeatable.
-    pub seed: Option<u64>,
-}
-
-impl HcaConfig {
-    /// What suits most: the time limits of the kernel driver, everything else as the device has it.
-    pub fn new() -> Self {
-        Self {
-            addresses: Vec::new(),
-            neighbours: Vec::new(),
-            network: false,
-            command_timeout: Duration::from_secs(60),
-            initializing_timeout: Duration::from_secs(120),
-            command_checksums: false,
-            mac: None,
-            port_mtu: None,
-            loopback: true,
-            log_max_qp: None,
-            firmware_pages: None,
-            owner_id: None,
-            completion_vectors: 1,
-            seed: None,
-        }
-    }
-}
-
-impl Default for HcaConfig {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// The port at bring-up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Port {
-    /// Its MAC.
-    pub mac: [u8; 6],
-    /// The MTU of port and vport, the smaller one, in bytes as the hardware counts (with Ethernet header, VLAN tag
-    /// and check sequence).
-    pub mtu: u32,
-    /// The largest path MTU code that fits, 1..=5.
-    pub path_mtu: u8,
-    /// The link was up.
-    pub link_up: bool,
-    /// GUID of the node.
-    pub node_guid: u64,
-    /// It was administratively down, and we switched it on.
-    pub(crate) switched_on: bool,
-    /// Our MAC is in the port's forwarding table.
-    pub(crate) forwarding: bool,
-}
-
-impl Port {
-    /// Its MTU in bytes as IP counts it, which is how people name it.
-    #[must_use]
-    pub fn ip_mtu(&self) -> u32 {
-        vport::ip_mtu(self.mtu)
-    }
-}
-
-/// What the function is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hardware {
-    /// PCI device id.
-    pub(crate) device_id: u16,
-    /// PCI revision.
-    pub(crate) revision: u8,
-    /// Firmware major, minor, sub-minor.
-    pub(crate) firmware: (u16, u16, u16),
-}
-
-/// What closing an instance came to, and of the last one the function.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct CloseReport {
-    /// Instances that still have the function. Unless it is 0, nothing was taken down, and the numbers of pages and objects are 0.
-    pub instances_left: usize,
-    /// Pages the firmware was given.
-    pub pages_given: u64,
-    /// Pages it returned.
-    pub pages_returned: u64,
-    /// Pages it still held; ours again because it can no longer reach memory.
-    pub pages_not_returned: usize,
-    /// Page requests we could not meet.
-    pub page_requests_refused: u64,
-    /// Kinds and numbers of objects that were not destroyed.
-    pub objects_left: Vec<(&'static str, i64)>,
-    /// Command slots a silent device still held.
-    pub slots_quarantined: usize,
-    /// Commands sent since the function was opened.
-    pub commands: u64,
-    /// What the device died of, if it did.
-    pub dead: Option<DeadCause>,
-}
-
-/// Closing did not go as it should. The memory is ours again all the same.
-#[derive(Debug, Error)]
-#[error("closing: {error}")]
-pub struct CloseError {
-    /// What was done.
-    pub report: Box<CloseReport>,
-    /// The first thing that failed.
-    #[source]
-    pub error: MlxError,
-}
 
 /// A command on its way, and the type of its answer.
 #[must_use = "an answer nobody takes keeps its slot"]
@@ -262,14 +117,6 @@ pub struct Hca {
 }
 
 impl Hca {
-    /// Resets a function and brings it up.
-    ///
-    /// # Errors
-    /// [`MlxError`]: what failed and with which numbers. The function is stopped.
-    pub fn open(function: Function, config: HcaConfig) -> Result<Self, MlxError> {
-        bringup::open(function, config)
-    }
-
     pub(crate) fn new(shared: Shared, own: Own) -> Self {
         Self {
             own,
@@ -359,7 +206,7 @@ impl Hca {
     /// [`CmdError`].
     pub fn vport_state(&mut self) -> Result<VportState, CmdError> {
         let shared = Arc::clone(&self.shared);
-        vport::look(self, &shared.found.caps)
+        look::look(self, &shared.found.caps)
     }
 
     /// Sends a command and waits for its answer, serving events meanwhile.
@@ -635,7 +482,7 @@ impl Hca {
         let shared = Arc::clone(&self.shared);
         let _alone = shared.gids.change();
         let entry = shared.gids.plan(self.mac(), address)?;
-        gid::write_entry(self, &entry, port_number(&shared.found.caps))?;
+        gid::write_entry(self, &entry, shared.found.caps.port_number())?;
         shared.gids.publish(entry);
         shared
             .lock()
@@ -664,7 +511,7 @@ impl Hca {
         let shared = Arc::clone(&self.shared);
         let _alone = shared.gids.change();
         let entry = shared.gids.retired(self.now())?;
-        let cleared = gid::clear_entry(self, entry.index, port_number(&shared.found.caps));
+        let cleared = gid::clear_entry(self, entry.index, shared.found.caps.port_number());
         if let Err(error) = &cleared {
             tracing::warn!(address = %entry.address, index = entry.index, %error, "an address stays in the device's table");
         }

@@ -260,7 +260,7 @@ pub enum MlxError {
     /// The device speaks another command interface.
     #[error(
         "command interface revision {found}, need {}",
-        crate::bringup::COMMAND_INTERFACE_REVISION
+        mlx_prm::COMMAND_INTERFACE_REVISION
     )]
     CommandInterface {
         /// What the initialization segment says.

@@ -8,122 +8,25 @@
 //! functions on one link can talk without any configuration: such an address contains the MAC of
 //! its owner. Other peers are found in the static neighbours of the configuration, or by asking the network (module `network`).
 
+mod entry;
 mod table;
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
-use dat_core::address::{Address, Vlan, same_network};
+use dat_core::address::{Address, same_network};
 
 use crate::control::Commands;
 use crate::error::{CmdError, MlxError};
 use mlx_prm::{RoceAddr, SetRoceAddressIn};
 
+use entry::entry_of;
+pub use entry::{GidEntry, address_of, gid_of, link_local, mac_of_link_local};
 pub(crate) use table::{GidTable, Use};
 
 /// `roce_version` of RoCE v2 in the address layout (not a bit mask as in the capability).
 const ROCE_V2: u32 = 2;
 const L3_IPV4: u32 = 0;
 const L3_IPV6: u32 = 1;
-/// Bits of fe80::/64 (RFC 4291, 2.5.6).
-const LINK_LOCAL_PREFIX: u8 = 64;
-
-/// An entry of our address table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GidEntry {
-    /// Its index, which a queue pair's address path names.
-    pub index: u8,
-    /// The address as a GID.
-    pub gid: [u8; 16],
-    /// The address.
-    pub address: IpAddr,
-    /// Our MAC.
-    pub mac: [u8; 6],
-    /// The VLAN its frames are in; `None` for frames without a tag.
-    pub vlan: Option<Vlan>,
-    /// Bits that it has in common with all addresses on the link.
-    pub prefix: u8,
-    /// The station on the link that leads to all others.
-    pub gateway: Option<IpAddr>,
-}
-
-/// The entry that an address gets.
-fn entry_of(index: u8, mac: [u8; 6], of: &Address) -> GidEntry {
-    let link_local = matches!(of.address, IpAddr::V6(address) if address.is_unicast_link_local());
-    GidEntry {
-        index,
-        gid: gid_of(of.address),
-        address: of.address,
-        mac,
-        vlan: of.vlan,
-        prefix: of
-            .prefix
-            .unwrap_or(if link_local { LINK_LOCAL_PREFIX } else { 0 }),
-        gateway: of.gateway,
-    }
-}
-
-impl GidEntry {
-    /// The address, as one asks for it.
-    #[must_use]
-    pub fn to_address(&self) -> Address {
-        Address {
-            address: self.address,
-            prefix: Some(self.prefix),
-            gateway: self.gateway,
-            vlan: self.vlan,
-        }
-    }
-
-    /// Priority of its frames.
-    #[must_use]
-    pub fn priority(&self) -> u8 {
-        self.vlan.map_or(0, |vlan| vlan.priority)
-    }
-}
-
-/// The GID of an address.
-pub fn gid_of(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
-    }
-}
-
-/// The address a GID is; a mapped IPv4 address as such.
-pub fn address_of(gid: [u8; 16]) -> IpAddr {
-    Ipv6Addr::from(gid).to_canonical()
-}
-
-/// The link-local address of a MAC (RFC 4291, appendix A).
-pub fn link_local(mac: [u8; 6]) -> Ipv6Addr {
-    let [a, b, c, d, e, f] = mac;
-    Ipv6Addr::from([
-        0xfe,
-        0x80,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        a ^ 0x02,
-        b,
-        c,
-        0xff,
-        0xfe,
-        d,
-        e,
-        f,
-    ])
-}
-
-/// The MAC in a link-local address that was made of one.
-pub fn mac_of_link_local(gid: [u8; 16]) -> Option<[u8; 6]> {
-    let [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] = gid else {
-        return None;
-    };
-    Some([a ^ 0x02, b, c, d, e, f])
-}
 
 /// The table a port gets: the link-local address, then the others in their order, each once.
 pub(crate) fn table(
@@ -269,6 +172,8 @@ pub(crate) fn source(gid: [u8; 16], own: &[GidEntry]) -> Option<&GidEntry> {
 #[cfg(test)]
 mod tests {
     use zerocopy::IntoBytes;
+
+    use std::net::Ipv6Addr;
 
     use super::*;
 

@@ -25,7 +25,9 @@ use dat_core::provider::{
 };
 use dat_core::types::{DtoStatus, MemPrivFlags};
 use driver::DmaBuffer;
+use static_assertions::const_assert;
 
+use crate::caps::{LEAST_LOG_CQ_ENTRIES, LEAST_LOG_QP_ENTRIES};
 use crate::cq::{ArmSequence, Cq, Cqe};
 use crate::device::Hca;
 use crate::error::MlxError;
@@ -61,16 +63,13 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 const RECEIVES: u32 = 512;
 /// Segments a send WQE has room for, beside its address vector: what makes two blocks.
 const SEND_SEGMENTS: u32 = 3;
-/// log2 of the entries of its completion queue, one of which stays free.
-pub(crate) const LOG_CQ_ENTRIES: u32 = (SENDS + RECEIVES).ilog2() + 1;
-/// log2 of the entries of its longer ring: receives, or blocks of sends.
-pub(crate) const LOG_QP_ENTRIES: u32 = if RECEIVES > 2 * SENDS {
-    RECEIVES.ilog2()
-} else {
-    (2 * SENDS).ilog2()
-};
 /// Bytes between receive slots.
 const RECV_SLOT: usize = 320;
+
+// The completion queue keeps one entry free; a send takes two blocks.
+const_assert!(SENDS + RECEIVES < 1 << LEAST_LOG_CQ_ENTRIES);
+const_assert!(RECEIVES <= 1 << LEAST_LOG_QP_ENTRIES);
+const_assert!(2 * SENDS <= 1 << LEAST_LOG_QP_ENTRIES);
 
 /// Who sent a datagram, and to whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,17 +27,20 @@ use driver::{
 };
 use mlx_prm::{AllocUarIn, DeallocUarIn, Eqn, UarIndex, UarPage};
 
-use crate::bringup::{BringupReport, completion_events};
 use crate::caps::Caps;
 use crate::control::{Commands, Control};
-use crate::device::{Hardware, Port};
-use crate::eq::{Eq, Ring};
+use crate::eq::{self, Eq, Ring};
 use crate::error::{CmdError, MlxError};
 use crate::event::{Completions, Inbox, Meaning, decode};
 use crate::gid::GidTable;
+use crate::report::BringupReport;
+use crate::segment::Hardware;
+use crate::vport::Port;
 
 pub(crate) use listeners::{Listener, Listeners};
 
+/// One event for each armed completion queue, of which the provider has no more than fit.
+const LOG_COMPLETION_ENTRIES: u32 = 14;
 /// Bytes of a UAR page.
 const UAR_BYTES: u64 = 4096;
 
@@ -106,6 +109,11 @@ pub(crate) fn alloc_uar(
     let bar: Bar = function.bar(0)?;
     let page = bar.block(u64::from(number) * UAR_BYTES)?;
     Ok((UarIndex::new(number), page))
+}
+
+/// Events of armed completion queues that may be waiting at once.
+pub(crate) fn completion_events(caps: &Caps) -> u32 {
+    eq::events(LOG_COMPLETION_ENTRIES.min(caps.general().log_max_eq_sz()))
 }
 
 /// An event queue that could not be made. The device may think that it has this ring.

@@ -14,7 +14,7 @@
 //! | `health` | whether the device is still alive |
 //! | [`ids`] | which PCI functions are ours |
 //! | [`vport`], [`gid`] | the port's MAC, MTU, RoCE switch and address table |
-//! | [`device`] | [`Hca`]: the opened function |
+//! | [`device`] | [`Hca`]: the opened function; `config` how to open one |
 //! | [`cq`], [`qp`], [`srq`], [`wqe`], [`uar`] | the queues, their entries, their doorbells |
 //! | [`mkey`], [`window`] | memory keys, memory windows |
 //! | [`counters`] | what the device counts |
@@ -37,6 +37,7 @@ pub mod bringup;
 pub mod caps;
 pub mod cmd;
 pub mod completion;
+mod config;
 mod control;
 pub mod counters;
 pub mod cq;
@@ -56,6 +57,7 @@ pub mod pages;
 pub mod provider;
 pub mod qp;
 mod random;
+mod report;
 pub mod ring;
 mod segment;
 pub mod srq;
@@ -65,9 +67,13 @@ pub mod vport;
 pub mod window;
 pub mod wqe;
 
+pub use config::HcaConfig;
 pub use counters::{DeviceCounters, PortCounters, PriorityTraffic, QueueCounters, VportCounters};
 pub use dat_core::address::{Address, Vlan};
-pub use device::{CloseError, CloseReport, Hca, HcaConfig, Opened, Pending};
+pub use device::{Hca, Opened, Pending};
 pub use error::{CmdError, DeadCause, MissingCapability, MlxError, NotKept};
 pub use event::AsyncEvent;
 pub use gid::GidEntry;
+pub use teardown::{CloseError, CloseReport};
+pub use vport::Port;
+pub use vport::look::{VportAdmin, VportState};

@@ -22,8 +22,10 @@ const BOOT_PAUSE: Duration = Duration::from_millis(2);
 /// `mlx5_read_embedded_cpu`).
 const INITIALIZING: u32 = 1 << 31;
 const EMBEDDED_CPU: u32 = 1 << 23;
-/// Configuration space: vendor.
+/// Configuration space: vendor, device id, revision.
 const CONFIG_VENDOR: u16 = 0x00;
+const CONFIG_DEVICE: u16 = 0x02;
+const CONFIG_REVISION: u16 = 0x08;
 /// No device asks for longer, and what reads like it is not one that answers.
 const LONGEST_LIMIT: Duration = Duration::from_secs(3600);
 
@@ -85,6 +87,37 @@ pub(crate) fn time_limit(unit: u32, value: u32) -> Duration {
         _ => Duration::from_secs(value * 3600),
     };
     limit.min(LONGEST_LIMIT)
+}
+
+/// What the function is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hardware {
+    /// PCI device id.
+    pub(crate) device_id: u16,
+    /// PCI revision.
+    pub(crate) revision: u8,
+    /// Firmware major, minor, sub-minor.
+    pub(crate) firmware: (u16, u16, u16),
+}
+
+/// Who we are talking to.
+pub(crate) fn hardware(
+    function: &Function,
+    registers: &Block<InitSegment>,
+) -> Result<Hardware, MlxError> {
+    let (minor, major) = words(registers.read(|segment| &segment.fw_rev).get());
+    let (_, sub_minor) = words(registers.read(|segment| &segment.cmdif_rev_fw_sub).get());
+    Ok(Hardware {
+        device_id: function.config_read_u16(CONFIG_DEVICE)?,
+        revision: function.config_read_u8(CONFIG_REVISION)?,
+        firmware: (major, minor, sub_minor),
+    })
+}
+
+/// The upper and the lower half of a register.
+fn words(register: u32) -> (u16, u16) {
+    let [a, b, c, d] = register.to_be_bytes();
+    (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
 }
 
 #[cfg(test)]

@@ -28,10 +28,9 @@ use dat_core::provider::{
 };
 use driver::{DmaBuffer, DmaRing, DmaWord, barrier};
 
-use crate::cq::Cqe;
+use crate::cq::{Cqe, FORM};
 use crate::device::Hca;
 use crate::error::MlxError;
-use crate::qp::{FORM, write_scatter};
 use crate::ring::{Lent, RingMemory};
 use crate::wqe::{self, UNIT_BYTES};
 use mlx_prm::{CqeOpcode, CreateRmpIn, DestroyRmpIn, ModifyRmpIn};
@@ -385,7 +384,7 @@ impl SharedReceiveQueue for Srq {
         }
         let index = usize::from(self.head);
         // The link stays as it is: it was written when the next entry was appended.
-        let bytes = write_scatter(
+        let bytes = wqe::write_scatter(
             |at| self.ring.block(at),
             u32::from(self.head) * self.units + 1,
             self.units - 1,

@@ -11,11 +11,11 @@
 
 use std::time::Duration;
 
-use crate::bringup::port_number;
+use thiserror::Error;
+
 use crate::cmd::SlotClass;
 use crate::control::{Commands, Control};
-use crate::device::{CloseError, CloseReport};
-use crate::error::{CmdError, MlxError};
+use crate::error::{CmdError, DeadCause, MlxError};
 use crate::gid;
 use crate::instance::Shared;
 use crate::pages::{FunctionId, Pages, TAKE_PAGES};
@@ -25,6 +25,41 @@ use mlx_prm::{DeallocQCounterIn, DeallocUarIn, DestroyEqIn, DisableHcaIn, Teardo
 /// TEARDOWN_HCA profile: the firmware finishes what it does.
 const GRACEFUL: u32 = 0;
 const RECLAIM_PAUSE: Duration = Duration::from_millis(1);
+
+/// What closing an instance came to, and of the last one the function.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CloseReport {
+    /// Instances that still have the function. Unless it is 0, nothing was taken down, and the numbers of pages and objects are 0.
+    pub instances_left: usize,
+    /// Pages the firmware was given.
+    pub pages_given: u64,
+    /// Pages it returned.
+    pub pages_returned: u64,
+    /// Pages it still held; ours again because it can no longer reach memory.
+    pub pages_not_returned: usize,
+    /// Page requests we could not meet.
+    pub page_requests_refused: u64,
+    /// Kinds and numbers of objects that were not destroyed.
+    pub objects_left: Vec<(&'static str, i64)>,
+    /// Command slots a silent device still held.
+    pub slots_quarantined: usize,
+    /// Commands sent since the function was opened.
+    pub commands: u64,
+    /// What the device died of, if it did.
+    pub dead: Option<DeadCause>,
+}
+
+/// Closing did not go as it should. The memory is ours again all the same.
+#[derive(Debug, Error)]
+#[error("closing: {error}")]
+pub struct CloseError {
+    /// What was done.
+    pub report: Box<CloseReport>,
+    /// The first thing that failed.
+    #[source]
+    pub error: MlxError,
+}
 
 /// Keeps the first error.
 struct First(Option<MlxError>);
@@ -47,7 +82,7 @@ impl First {
 pub(crate) fn close(shared: Shared) -> Result<CloseReport, CloseError> {
     let mut first = First(None);
     let (mut control, gids, found) = shared.into_parts();
-    let port = port_number(&found.caps);
+    let port = found.caps.port_number();
     let control = &mut control;
     // One time limit for all of it.
     control.one_limit(true);

@@ -14,8 +14,9 @@
 //! The permanent address of a vport is its owner's to set, the e-switch manager's for others; we read it
 //! and never write it. A function uses whatever MAC it announces, unless its owner checks for spoofing.
 
-mod look;
+pub(crate) mod look;
 mod paos;
+mod register;
 mod speed;
 
 use zerocopy::{FromBytes, IntoBytes};
@@ -24,19 +25,15 @@ use crate::caps::Caps;
 use crate::control::Commands;
 use crate::error::{CmdError, Mac, Macs, MlxError};
 use crate::random::{Random, local_mac};
-pub(crate) use look::look;
-pub use look::{VportAdmin, VportState};
 use mlx_prm::{
-    AccessRegIn, CmdStatus, DeleteL2TableEntryIn, Layout, MacAddress, ModifyNicVportContextIn,
-    Pmtu, QueryNicVportContextIn, QueryVportStateIn, RegisterId, SetL2TableEntryIn,
+    DeleteL2TableEntryIn, MacAddress, ModifyNicVportContextIn, Pmtu, QueryNicVportContextIn,
+    QueryVportStateIn, RegisterId, SetL2TableEntryIn,
 };
 pub(crate) use paos::{switch_off, switch_on};
+use register::WRITE;
+pub(crate) use register::{LOCAL_PORT, READ, access};
 pub(crate) use speed::megabits;
 
-pub(crate) const LOCAL_PORT: u32 = 1;
-/// ACCESS_REG op_mod.
-const WRITE: u32 = 0;
-pub(crate) const READ: u32 = 1;
 /// What of a frame the MTU of the hardware counts and that of IP does not: Ethernet header, VLAN tag, check
 /// sequence (Linux `MLX5E_ETH_HARD_MTU`).
 pub const FRAME_BYTES: u32 = 22;
@@ -51,6 +48,34 @@ const LIST_UNICAST: u32 = 0;
 const LIST_MULTICAST: u32 = 1;
 /// Our place in the forwarding table.
 const L2_INDEX: u32 = 0;
+
+/// The port at bring-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Its MAC.
+    pub mac: [u8; 6],
+    /// The MTU of port and vport, the smaller one, in bytes as the hardware counts (with Ethernet header, VLAN tag
+    /// and check sequence).
+    pub mtu: u32,
+    /// The largest path MTU code that fits, 1..=5.
+    pub path_mtu: u8,
+    /// The link was up.
+    pub link_up: bool,
+    /// GUID of the node.
+    pub node_guid: u64,
+    /// It was administratively down, and we switched it on.
+    pub(crate) switched_on: bool,
+    /// Our MAC is in the port's forwarding table.
+    pub(crate) forwarding: bool,
+}
+
+impl Port {
+    /// Its MTU in bytes as IP counts it, which is how people name it.
+    #[must_use]
+    pub fn ip_mtu(&self) -> u32 {
+        ip_mtu(self.mtu)
+    }
+}
 
 /// What the vport says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,29 +266,6 @@ pub(crate) fn link_is_up(control: &mut impl Commands) -> Result<bool, CmdError> 
     control
         .exec(&QueryVportStateIn::new())
         .map(|output| output.state() == VPORT_UP)
-}
-
-/// Reads or writes a register of the port; `None` if the function may not (a virtual one).
-pub(crate) fn access<R: Layout>(
-    control: &mut impl Commands,
-    register: RegisterId,
-    op_mod: u32,
-    image: &R,
-) -> Result<Option<R>, CmdError> {
-    let mut input = AccessRegIn::new();
-    input.set_op_mod(op_mod).set_register_id(register.bits());
-    match control.exec_reading(&input, image.as_bytes(), R::SIZE) {
-        Ok((_, image)) => Ok(R::read_from_bytes(&image).ok()),
-        Err(error)
-            if error
-                .status()
-                .is_some_and(|status| status != CmdStatus::INTERNAL_ERR) =>
-        {
-            tracing::debug!(%error, %register, "no access to the port");
-            Ok(None)
-        }
-        Err(error) => Err(error),
-    }
 }
 
 /// Sets the MTU of vport and port if one is asked for, and returns the one that holds, in bytes as the hardware counts

@@ -13,6 +13,8 @@
 //! Absent on purpose: WQE signatures (`wq_signature` is never set, the signature byte stays 0) and
 //! zero-length data units, which the device would read as 2 GiB.
 
+use dat_core::provider::DataSegment;
+use driver::DmaBlock;
 use mlx_prm::{EthSeg, WqeOpcode};
 use zerocopy::big_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -242,6 +244,37 @@ pub const fn inline_units(bytes: usize) -> usize {
 #[must_use]
 pub const fn blocks(units: usize) -> usize {
     units.div_ceil(BLOCK_UNITS)
+}
+
+/// Writes a scatter list into the `room` units from `first` on, ended by a terminator if there is room for
+/// one. Returns the bytes it can take, at most `u32::MAX`.
+///
+/// # Panics
+/// When the list is longer than the room.
+#[inline(always)]
+pub(crate) fn write_scatter<'a, I>(
+    unit: impl Fn(u32) -> DmaBlock<'a, UNIT_BYTES>,
+    first: u32,
+    room: u32,
+    segments: I,
+) -> u32
+where
+    I: Iterator<Item = DataSegment>,
+{
+    let mut units = 0;
+    let mut bytes = 0_u32;
+    for segment in segments {
+        // PANIC: the caller checked the count against the sizes it created the queue with.
+        assert!(units < room, "a scatter list of more than {room} units");
+        let written = data(segment.bytes, segment.lmr_context, segment.address);
+        unit(first.wrapping_add(units)).write(&written);
+        bytes = bytes.saturating_add(segment.bytes);
+        units += 1;
+    }
+    if units < room {
+        unit(first.wrapping_add(units)).write(&terminator());
+    }
+    bytes
 }
 
 #[cfg(test)]

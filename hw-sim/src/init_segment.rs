@@ -19,6 +19,7 @@
 
 use crate::profile::Profile;
 use driver::SharedMemory;
+use mlx_prm::COMMAND_INTERFACE_REVISION;
 
 /// log2 of the command queue entries.
 pub const LOG_CMDQ_SIZE: u32 = 5;
@@ -42,8 +43,6 @@ const INTERNAL_TIMER_L: usize = 0x1004;
 const CLEAR_INT: usize = 0x100c;
 const HEALTH_COUNTER: usize = 0x1010;
 
-/// Revision of the command interface that every driver asks for.
-const COMMAND_INTERFACE_REVISION: u32 = 5;
 /// `nic_interface`: full driver.
 pub const NIC_FULL_DRIVER: u32 = 0;
 /// `nic_interface`: disabled.

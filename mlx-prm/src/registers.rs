@@ -8,13 +8,16 @@ use driver::{Be32, Be64, Ro, Rw, Wo};
 use static_assertions::const_assert_eq;
 use zerocopy::FromBytes;
 
+/// Revision of the command interface that these layouts are of, and that every driver asks for (Linux `cmd.c` `CMD_IF_REV`).
+pub const COMMAND_INTERFACE_REVISION: u32 = 5;
+
 /// Initialization segment, the beginning of BAR 0 (PRM "Initialization Segment").
 #[derive(FromBytes)]
 #[repr(C)]
 pub struct InitSegment {
     /// Firmware revision: minor in 31:16, major in 15:0.
     pub fw_rev: Ro<Be32>,
-    /// Command interface revision in 31:16, firmware sub-minor in 15:0. Drivers want interface 5.
+    /// Command interface revision in 31:16, firmware sub-minor in 15:0.
     pub cmdif_rev_fw_sub: Ro<Be32>,
     rsvd_08: [u32; 2],
     /// Command queue address 63:32; written first.

@@ -14,10 +14,12 @@ use std::fmt::Write as _;
 use driver::Function;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{PageStage, Stopwatch, enable, give_pages, read_hardware};
+use super::firmware::{ISSI, PageStage, enable, give_pages};
+use crate::config::HcaConfig;
 use crate::control::{Commands, Control};
-use crate::device::{Hardware, HcaConfig};
 use crate::error::{CmdError, MlxError};
+use crate::report::Stopwatch;
+use crate::segment::{self, Hardware};
 use crate::teardown;
 use mlx_prm::{
     AccessRegIn, AtomicCaps, CapType, CmdHcaCap, CmdHcaCap2, Command, DisableHcaIn, EthOffloadCaps,
@@ -112,7 +114,7 @@ impl Record {
         let mut watch = Stopwatch::new(&*clock);
         let control = enable(function, config, &mut watch)?;
         let identity = identity(&control)?;
-        let hardware = read_hardware(&control)?;
+        let hardware = segment::hardware(&control.function, &control.registers)?;
         let geometry = control
             .registers
             .read(|segment| &segment.cmdq_addr_l_sz)
@@ -334,9 +336,9 @@ impl Recorder {
             return Ok(1);
         };
         let offered = answer.supported_issi_dw0();
-        if offered & 1 << super::ISSI != 0 {
+        if offered & 1 << ISSI != 0 {
             let mut input = SetIssiIn::new();
-            input.set_current_issi(super::ISSI);
+            input.set_current_issi(ISSI);
             self.ask("1", &input, &[], 0)?;
         }
         Ok(offered)

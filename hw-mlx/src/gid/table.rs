@@ -18,7 +18,7 @@ use std::time::Duration;
 use dat_core::address::Address;
 use driver::Instant;
 
-use super::{GidEntry, entry_of};
+use super::entry::{GidEntry, entry_of};
 use crate::error::MlxError;
 
 /// How long an address that was removed waits for those who use it. Connections end within a turn of their instances; one

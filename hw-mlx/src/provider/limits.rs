@@ -5,8 +5,8 @@
 
 use dat_core::provider::Limits;
 
-use crate::bringup::completion_events;
 use crate::device::Hca;
+use crate::instance::completion_events;
 use crate::{window, wqe};
 
 /// The limits of an opened function.

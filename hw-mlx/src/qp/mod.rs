@@ -23,7 +23,6 @@ use dat_core::provider::{
     Completion, CompletionEntry, DataSegment, InlineError, Plain, PostedRecv, QueueFull, QueuePair,
     QueuePairCounts, RequestFlags, RequestOp, WindowTarget,
 };
-pub(crate) use recv::write_scatter;
 pub use recv::{Outcome, RecvQueue, RecvSizes};
 pub use send::{SendQueue, SendSizes};
 
@@ -32,15 +31,12 @@ use dat_core::types::DtoStatus;
 
 use self::context::QpFacts;
 use crate::completion;
-use crate::cq::Cqe;
+use crate::cq::{Cqe, FORM};
 use crate::gid::Use;
 use crate::ring::{Lent, RingMemory};
 use crate::srq::Returns;
 use crate::window::Window;
 use mlx_prm::CqeOpcode;
-
-/// Bits of `op_own` that tell an ordinary entry: opcode 7:4 and format 3:2.
-pub(crate) const FORM: u8 = 0xfc;
 
 impl Cqe {
     /// What a receive's entry says; `None` for entries that are none, or that have a form we never

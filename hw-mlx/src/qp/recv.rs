@@ -16,7 +16,7 @@
 use dat_core::DtoDetail;
 use dat_core::provider::{Completion, DataSegment, PostedRecv, QueueFull};
 use dat_core::types::DtoStatus;
-use driver::{Cyclic, DmaBlock, DmaBuffer, DmaQueue, barrier};
+use driver::{Cyclic, DmaBuffer, DmaQueue, barrier};
 
 use crate::completion::{self, syndrome};
 use crate::cq::Tail;
@@ -189,7 +189,7 @@ impl RecvQueue {
         let posted = self.ring.count();
         let unit = |at| self.ring.block(at);
         let first = posted.wrapping_mul(self.units);
-        let bytes = write_scatter(unit, first, self.units, segments);
+        let bytes = wqe::write_scatter(unit, first, self.units, segments);
         *self.shadow.at_mut(posted) = Shadow {
             cookie,
             bytes,
@@ -413,37 +413,6 @@ impl Outcome {
             detail,
         }
     }
-}
-
-/// Writes a scatter list into the `room` units from `first` on, ended by a terminator if there is room for
-/// one. Returns the bytes it can take, at most `u32::MAX`.
-///
-/// # Panics
-/// When the list is longer than the room.
-#[inline(always)]
-pub(crate) fn write_scatter<'a, I>(
-    unit: impl Fn(u32) -> DmaBlock<'a, UNIT_BYTES>,
-    first: u32,
-    room: u32,
-    segments: I,
-) -> u32
-where
-    I: Iterator<Item = DataSegment>,
-{
-    let mut units = 0;
-    let mut bytes = 0_u32;
-    for segment in segments {
-        // PANIC: the caller checked the count against the sizes it created the queue with.
-        assert!(units < room, "a scatter list of more than {room} units");
-        let data = wqe::data(segment.bytes, segment.lmr_context, segment.address);
-        unit(first.wrapping_add(units)).write(&data);
-        bytes = bytes.saturating_add(segment.bytes);
-        units += 1;
-    }
-    if units < room {
-        unit(first.wrapping_add(units)).write(&wqe::terminator());
-    }
-    bytes
 }
 
 impl core::fmt::Debug for RecvQueue {

@@ -5,7 +5,7 @@
 //! without light. A physical function switches it on, and at its end off again if it found it so. The ports of
 //! virtual functions follow; what they write there is taken without effect.
 
-use super::{LOCAL_PORT, READ, WRITE, access};
+use super::register::{LOCAL_PORT, READ, WRITE, access};
 use crate::control::Commands;
 use crate::error::CmdError;
 use mlx_prm::{Paos, RegisterId};

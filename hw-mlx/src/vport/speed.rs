@@ -1,6 +1,6 @@
 //! How fast the port is.
 
-use super::{LOCAL_PORT, READ, access};
+use super::register::{LOCAL_PORT, READ, access};
 use crate::control::Commands;
 use crate::error::CmdError;
 use mlx_prm::{Ptys, RegisterId};

@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use hw_mlx::vport::VportAdmin;
+use hw_mlx::VportAdmin;
 use hw_mlx::{AsyncEvent, Hca, HcaConfig};
 use hw_sim::{CardRules, Fault, LinkState, PortType, Profile, VfSettings};
 

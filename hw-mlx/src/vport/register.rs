@@ -1,0 +1,34 @@
+//! Registers of the port (PRM "ACCESS_REG").
+
+use crate::control::Commands;
+use crate::error::CmdError;
+use mlx_prm::{AccessRegIn, CmdStatus, Layout, RegisterId};
+
+/// The port, as its registers name it.
+pub(crate) const LOCAL_PORT: u32 = 1;
+/// ACCESS_REG op_mod.
+pub(crate) const WRITE: u32 = 0;
+pub(crate) const READ: u32 = 1;
+
+/// Reads or writes a register of the port; `None` if the function may not (a virtual one).
+pub(crate) fn access<R: Layout>(
+    control: &mut impl Commands,
+    register: RegisterId,
+    op_mod: u32,
+    image: &R,
+) -> Result<Option<R>, CmdError> {
+    let mut input = AccessRegIn::new();
+    input.set_op_mod(op_mod).set_register_id(register.bits());
+    match control.exec_reading(&input, image.as_bytes(), R::SIZE) {
+        Ok((_, image)) => Ok(R::read_from_bytes(&image).ok()),
+        Err(error)
+            if error
+                .status()
+                .is_some_and(|status| status != CmdStatus::INTERNAL_ERR) =>
+        {
+            tracing::debug!(%error, %register, "no access to the port");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
