@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use crate::clock::{Clock, RealClock};
+use crate::clock::Clock;
+use crate::real_clock::RealClock;
 
 /// Between two attempts at something that the system has no room for.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -4,11 +4,10 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use crate::dma::Iova;
+use crate::device::Device;
 use crate::error::FunctionError;
-use crate::function::Device;
+use crate::iova::Iova;
 use crate::memory::SharedMemory;
-use crate::space::MOST_MAPPINGS;
 use crate::vfio::Vfio;
 use crate::vfio_user::{Client, VfioUserError};
 
@@ -22,6 +21,10 @@ const COMMAND_BUS_MASTER: u16 = 1 << 2;
 /// I/O addresses used with a function in another process, which vfio-user has no question for: 39 bits, as the
 /// smallest IOMMUs have, without the window of the interrupt controller.
 const REMOTE_IOVA: [RangeInclusive<u64>; 2] = [0..=0xfedf_ffff, 0xfef0_0000..=0x7f_ffff_ffff];
+
+/// Mappings of a space of functions in this process. As many as the kernel's VFIO takes by itself (`dma_entry_limit` of
+/// `vfio_iommu_type1`, `DMA_ENTRY_LIMIT` there is `U16_MAX`), so that nobody gets used to more.
+pub(crate) const MOST_MAPPINGS: u32 = 65_535;
 
 /// What stands behind a function. Clones reach the same one.
 #[derive(Clone)]

@@ -56,8 +56,8 @@ use std::sync::Arc;
 
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use crate::device::Device;
 use crate::error::BarError;
-use crate::function::Device;
 use crate::memory::SharedMemory;
 use crate::register::{Readable, RegisterValue, Writable};
 use crate::vfio::Window;

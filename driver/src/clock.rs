@@ -8,16 +8,12 @@
 
 use std::marker::PhantomData;
 use std::ops::{Add, Sub};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, ppoll};
-use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::interrupt::Interrupt;
-use crate::reactor::{Reactor, Wake};
 use crate::signals::HeldSignals;
 
 /// The longest a single wait takes: no wait is without a bound.
@@ -137,88 +133,11 @@ impl Drop for Held {
     }
 }
 
-/// The machine's monotonic clock. Waits through an io_uring.
-#[derive(Default)]
-pub struct RealClock {
-    /// Rings not in use: one for every thread that has waited at the same time as others.
-    idle: Mutex<Vec<Reactor>>,
-}
-
-impl RealClock {
-    /// A clock.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self {
-            idle: Mutex::new(Vec::new()),
-        }
-    }
-}
-
 /// The machine's monotonic time.
 pub(crate) fn monotonic_now() -> Instant {
     // The call fails only for clocks the kernel does not know.
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
     Instant(now.map_or(0, nanoseconds))
-}
-
-impl Clock for RealClock {
-    fn now(&self) -> Instant {
-        monotonic_now()
-    }
-
-    fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool {
-        let idle = self.idle.lock().ok().and_then(|mut idle| idle.pop());
-        let waited = idle
-            .map_or_else(|| Reactor::new(64), Ok)
-            .and_then(|mut reactor| {
-                let wake = reactor.wait(interrupts, deadline)?;
-                if let Ok(mut idle) = self.idle.lock() {
-                    idle.push(reactor);
-                }
-                Ok(wake == Wake::Interrupt)
-            });
-        waited.unwrap_or_else(|error| {
-            tracing::warn!("waiting with poll: {error}");
-            poll_until(interrupts, deadline, None) == Woken::Interrupt
-        })
-    }
-
-    fn wait_unless_signalled(
-        &self,
-        interrupts: &[Interrupt],
-        deadline: Instant,
-        signals: &HeldSignals,
-    ) -> Woken {
-        poll_until(interrupts, deadline, Some(signals))
-    }
-}
-
-/// Waits without a ring, which containers and small memory limits deny, and which has no say over signals: once around
-/// ppoll(2). Without `signals` no signal ends the wait.
-fn poll_until(interrupts: &[Interrupt], deadline: Instant, signals: Option<&HeldSignals>) -> Woken {
-    let mut fds: Vec<PollFd<'_>> = interrupts
-        .iter()
-        .map(|interrupt| PollFd::new(interrupt.as_fd(), PollFlags::POLLIN))
-        .collect();
-    let mask = signals.and_then(HeldSignals::before);
-    loop {
-        let left = deadline.since(monotonic_now()).min(MAX_WAIT);
-        match ppoll(&mut fds, Some(TimeSpec::from(left)), mask) {
-            Ok(0) => return Woken::Deadline,
-            Ok(_) => return Woken::Interrupt,
-            Err(Errno::EINTR) if signals.is_some() => return Woken::Signal,
-            Err(Errno::EINTR) => {}
-            Err(errno) => {
-                tracing::error!("ppoll of {} interrupts: {errno}", interrupts.len());
-                let pending = interrupts.iter().any(Interrupt::is_pending);
-                return if pending {
-                    Woken::Interrupt
-                } else {
-                    Woken::Deadline
-                };
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -234,25 +153,5 @@ mod tests {
         assert_eq!(Instant(7) - Duration::MAX, Instant(0));
         assert_eq!(Instant(9) - Instant(4), Duration::from_nanos(5));
         assert_eq!(Instant(4).since(Instant(9)), Duration::ZERO);
-    }
-
-    #[test]
-    fn the_real_clock_does_not_run_backwards() {
-        let clock = RealClock::new();
-        let first = clock.now();
-        assert!(first > Instant(0));
-        assert!(clock.now() >= first);
-    }
-
-    #[test]
-    fn waiting_without_a_ring_keeps_the_same_promises() {
-        let interrupts = [Interrupt::new().unwrap(), Interrupt::new().unwrap()];
-        let deadline = monotonic_now() + Duration::from_millis(1);
-        assert_eq!(poll_until(&interrupts, deadline, None), Woken::Deadline);
-        assert!(monotonic_now() >= deadline);
-        interrupts[1].signal();
-        let woken = poll_until(&interrupts, Instant(u64::MAX), None);
-        assert_eq!(woken, Woken::Interrupt);
-        assert_eq!(interrupts[1].take(), 1);
     }
 }

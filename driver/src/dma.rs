@@ -18,102 +18,24 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::error::{DmaError, MemoryError};
-use crate::function::{DMA_PAGE, Function};
+use crate::function::Function;
+use crate::iova::Iova;
 use crate::iova::IovaAllocator;
 use crate::lent::LentMemory;
-use crate::mapping::page_bytes;
 use crate::memory::{SharedMemory, shared_memory_accessors};
-use crate::placement::{Machine, PageSize, Pages};
+use crate::page::DMA_PAGE;
+use crate::page::GIB;
+use crate::page::PageSize;
+use crate::page::page_bytes;
+use crate::placement::{Machine, Pages};
+use crate::space::Mapped;
 use crate::space::Space;
 use crate::span::Span;
 
-/// An I/O virtual address: what the device puts on the bus.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub struct Iova(pub u64);
-
-impl Iova {
-    /// The address `bytes` further.
-    #[must_use]
-    pub const fn advance(self, bytes: usize) -> Self {
-        // CAST: usize has at most 64 bits on every target Rust has.
-        Self(self.0 + bytes as u64)
-    }
-}
-
-/// The modulus of the congruence between virtual and I/O addresses.
-pub(crate) const GIB: usize = 1 << 30;
 /// Bytes of a chunk unless a request needs more. Miri really has them all, and looks at each.
 const CHUNK_BYTES: usize = if cfg!(miri) { 1 << 20 } else { 64 << 20 };
 /// Smallest unit of allocation: no two buffers share a cache line.
 const LINE_BYTES: usize = 64;
-
-/// Memory that is mapped in an I/O address space. Taken back on drop.
-pub(crate) struct Mapped {
-    space: Arc<Space>,
-    iova: Iova,
-    /// `None` only within `drop`.
-    memory: Option<SharedMemory>,
-    bytes: usize,
-}
-
-impl Mapped {
-    /// Maps all of `memory` at `iova`, which was allocated for it; given back here if a function refuses.
-    pub(crate) fn new(
-        space: &Arc<Space>,
-        memory: SharedMemory,
-        iova: Iova,
-    ) -> Result<Self, DmaError> {
-        let bytes = memory.len();
-        if let Err(error) = space.map(iova, &memory, 0, bytes) {
-            space.free_iova(iova, bytes);
-            return Err(error.into());
-        }
-        Ok(Self {
-            space: Arc::clone(space),
-            iova,
-            memory: Some(memory),
-            bytes,
-        })
-    }
-
-    pub(crate) const fn iova(&self) -> Iova {
-        self.iova
-    }
-
-    pub(crate) const fn space(&self) -> &Arc<Space> {
-        &self.space
-    }
-
-    pub(crate) fn memory(&self) -> &SharedMemory {
-        // PANIC: only `drop` takes it.
-        self.memory
-            .as_ref()
-            .expect("mapped memory is there until it drops")
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        match self.space.unmap(self.iova, self.bytes) {
-            Ok(()) => self.space.free_iova(self.iova, self.bytes),
-            Err(error) => {
-                // Memory of ours is leaked. Memory of somebody else's is his again whatever we do, so the devices must stop.
-                let stopped = self.space.stop();
-                tracing::error!(
-                    ?stopped,
-                    "{error}; the device may still reach the memory: bus mastering goes off, and the memory is leaked"
-                );
-                std::mem::forget(self.memory.take());
-            }
-        }
-    }
-}
-
-impl std::fmt::Debug for Mapped {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Mapped({:#x} bytes at {:?})", self.bytes, self.iova)
-    }
-}
 
 /// The state of a chunk's bytes.
 struct Room {

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::clock::{Clock, RealClock};
-use crate::function::{Device, Function, MessageMemory};
+use crate::clock::Clock;
+use crate::device::{Device, MessageMemory};
+use crate::function::Function;
 use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
+use crate::real_clock::RealClock;
 
 /// Size of BAR 0, the only one.
 pub(crate) const BAR_BYTES: usize = 0x1000;

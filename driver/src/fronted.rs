@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::clock::Clock;
-use crate::function::{Device, MessageMemory};
+use crate::device::{Device, MessageMemory};
 use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
 
@@ -132,9 +132,10 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::clock::{Instant, RealClock};
+    use crate::clock::Instant;
     use crate::double::{BAR_BYTES, Double};
     use crate::function::Function;
+    use crate::real_clock::RealClock;
 
     /// Passes on what it has no say on.
     struct Nobody;

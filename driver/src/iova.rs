@@ -11,6 +11,19 @@ use std::ops::RangeInclusive;
 
 use crate::error::IovaError;
 
+/// An I/O virtual address: what the device puts on the bus.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Iova(pub u64);
+
+impl Iova {
+    /// The address `bytes` further.
+    #[must_use]
+    pub const fn advance(self, bytes: usize) -> Self {
+        // CAST: usize has at most 64 bits on every target Rust has.
+        Self(self.0 + bytes as u64)
+    }
+}
+
 /// Free ranges of an address space.
 #[derive(Debug, Clone)]
 pub struct IovaAllocator {

@@ -26,7 +26,8 @@ use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 
 use crate::error::MemoryError;
 use crate::extents::Open;
-use crate::placement::PageSize;
+use crate::page::PageSize;
+use crate::page::page_bytes;
 
 /// A piece of address space with readable and writable memory in it.
 pub(crate) struct Mapping {
@@ -338,17 +339,6 @@ struct Left {
 
 // SAFETY: an address that is used to unmap it, which any thread may do.
 unsafe impl Send for Left {}
-
-/// Size of the system's base pages.
-pub(crate) fn page_bytes() -> usize {
-    use nix::unistd::{SysconfVar, sysconf};
-    // The call cannot fail on Linux; 4096 is what it would say there.
-    sysconf(SysconfVar::PAGE_SIZE)
-        .ok()
-        .flatten()
-        .and_then(|bytes| usize::try_from(bytes).ok())
-        .unwrap_or(4096)
-}
 
 fn errno_of(error: &std::io::Error) -> Errno {
     error

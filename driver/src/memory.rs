@@ -18,7 +18,7 @@ use std::sync::Arc;
 use crate::error::MemoryError;
 use crate::extents::Open;
 use crate::mapping::{Area, Mapping};
-use crate::placement::PageSize;
+use crate::page::PageSize;
 use crate::span::Span;
 
 /// The accessors to shared memory, forwarded to the field that has them. All assert that the access lies inside.

@@ -24,8 +24,8 @@ use nix::errno::Errno;
 use nix::libc;
 
 use crate::error::DmaError;
-use crate::mapping::page_bytes;
 use crate::memory::SharedMemory;
+use crate::page::PageSize;
 
 /// Highest number of a NUMA node that can be asked for, and one: as many as Linux can be built for (`NODES_SHIFT` is at most 10).
 pub(crate) const MOST_NODES: u32 = 1024;
@@ -33,44 +33,6 @@ pub(crate) const MOST_NODES: u32 = 1024;
 const MASK_WORDS: usize = MOST_NODES as usize / 64;
 /// What one thread populates at a time, unless a page is larger.
 const SLICE_BYTES: usize = 64 << 20;
-
-/// Size of the pages that memory is on.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
-#[non_exhaustive]
-pub enum PageSize {
-    /// The system's base pages, 4 KiB on x86.
-    Base,
-    /// 2 MiB, from the hugetlb pool of that size.
-    Huge2M,
-    /// 1 GiB, from the hugetlb pool of that size. Such pages are best reserved when the machine starts (`hugepagesz=1G hugepages=N`).
-    Huge1G,
-}
-
-impl PageSize {
-    /// Bytes of a page.
-    #[must_use]
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::Base => page_bytes(),
-            Self::Huge2M => 2 << 20,
-            Self::Huge1G => 1 << 30,
-        }
-    }
-
-    /// The next smaller one.
-    pub(crate) const fn smaller(self) -> Option<Self> {
-        match self {
-            Self::Base => None,
-            Self::Huge2M => Some(Self::Base),
-            Self::Huge1G => Some(Self::Huge2M),
-        }
-    }
-
-    /// Directory of the pool in sysfs, below a machine's or a node's.
-    fn pool(self) -> String {
-        format!("hugepages-{}kB", self.bytes() >> 10)
-    }
-}
 
 /// What the system is asked about pages.
 pub(crate) trait Pages: Sync {

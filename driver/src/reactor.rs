@@ -15,10 +15,7 @@
 //! [`Descriptor`](crate::Descriptor). A daemon with a ring of its own submits [`poll_entry`] there instead, or polls that descriptor.
 
 use std::collections::VecDeque;
-use std::fs::OpenOptions;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -26,62 +23,9 @@ use nix::errno::Errno;
 use crate::clock::{Instant, MAX_WAIT, monotonic_now};
 use crate::dma::DmaBuffer;
 use crate::error::ReactorError;
+use crate::file::File;
 use crate::interrupt::Interrupt;
 use crate::ring::{Operation, Ring, Transfer};
-
-/// An open file with its name, for errors. Clones share it.
-#[derive(Clone, Debug)]
-pub struct File {
-    inner: Arc<(std::fs::File, PathBuf)>,
-}
-
-impl File {
-    /// Opens a file for reading.
-    ///
-    /// # Errors
-    /// [`ReactorError::Open`].
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, ReactorError> {
-        Self::open_with(OpenOptions::new().read(true), path)
-    }
-
-    /// Opens a file as the options say.
-    ///
-    /// # Errors
-    /// [`ReactorError::Open`].
-    pub fn open_with(options: &OpenOptions, path: impl AsRef<Path>) -> Result<Self, ReactorError> {
-        let path = path.as_ref();
-        match options.open(path) {
-            Ok(file) => Ok(Self::from_std(file, path)),
-            Err(source) => Err(ReactorError::Open {
-                path: path.to_owned(),
-                source,
-            }),
-        }
-    }
-
-    /// Takes a file that is open already; `path` is for errors only.
-    pub fn from_std(file: std::fs::File, path: impl AsRef<Path>) -> Self {
-        Self {
-            inner: Arc::new((file, path.as_ref().to_owned())),
-        }
-    }
-
-    /// Its name.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.inner.1
-    }
-
-    /// The file itself, for everything but transfers.
-    #[must_use]
-    pub fn as_std(&self) -> &std::fs::File {
-        &self.inner.0
-    }
-
-    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inner.0.as_fd()
-    }
-}
 
 /// Names a queued transfer. Later ones compare greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -21,8 +21,8 @@ use nix::errno::Errno;
 use nix::libc::iovec;
 
 use crate::dma::DmaBuffer;
+use crate::file::File;
 use crate::interrupt::Interrupt;
-use crate::reactor::File;
 
 /// The longest piece of a transfer the kernel is asked for at once; it does no more than 2 GiB.
 const LONGEST: usize = 1 << 30;

@@ -76,8 +76,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::clock::{Clock, Instant, RealClock, Woken};
+    use crate::clock::{Clock, Instant, Woken};
     use crate::interrupt::Interrupt;
+    use crate::real_clock::RealClock;
 
     fn blocked(signal: Signal) -> bool {
         SigSet::thread_get_mask().unwrap().contains(signal)

@@ -27,7 +27,8 @@ use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 use thiserror::Error;
 
-use crate::clock::{Clock, RealClock};
+use crate::clock::Clock;
+use crate::real_clock::RealClock;
 
 /// How long another process may take to take a path.
 const PATIENCE: Duration = Duration::from_secs(10);

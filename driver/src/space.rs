@@ -1,6 +1,6 @@
 //! I/O address spaces: which addresses are taken, what is mapped at them, and which functions reach it.
 //!
-//! A function has an I/O address space of its own, unless it was opened in that of others ([`Function::dma_space`]). Whatever is mapped
+//! A function has an I/O address space of its own, unless it was opened in that of others ([`dma_space`](crate::Function::dma_space)). Whatever is mapped
 //! in a space is mapped once and reached by every function in it: memory made for one can be registered on all of them. Under the
 //! kernel's VFIO a space is a container, and the kernel pins a page once for each mapping of the container, however many groups are in
 //! it (Linux `drivers/vfio/vfio_iommu_type1.c`). Of functions in this process, or in others, each is told of every mapping.
@@ -15,23 +15,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::backend::Backend;
-use crate::dma::Iova;
-use crate::error::{FunctionError, IovaError};
-use crate::iova::IovaAllocator;
-use crate::lent::Lendings;
+use crate::backend::{Backend, MOST_MAPPINGS};
+use crate::error::{DmaError, FunctionError, IovaError};
+use crate::iova::{Iova, IovaAllocator};
+use crate::lendings::Lendings;
 use crate::memory::SharedMemory;
 use crate::vfio::Container;
 
-#[cfg(doc)]
-use crate::function::Function;
-
-/// Mappings of a space of functions in this process. As many as the kernel's VFIO takes by itself (`dma_entry_limit` of
-/// `vfio_iommu_type1`, `DMA_ENTRY_LIMIT` there is `U16_MAX`), so that nobody gets used to more.
-pub(crate) const MOST_MAPPINGS: u32 = 65_535;
-
 /// A mapping: memory, where in it, how much.
-struct Mapped {
+struct Entry {
     memory: SharedMemory,
     offset: usize,
     bytes: usize,
@@ -42,7 +34,7 @@ struct Mapped {
 #[derive(Default)]
 struct State {
     members: Vec<Backend>,
-    mapped: BTreeMap<u64, Mapped>,
+    mapped: BTreeMap<u64, Entry>,
     /// Where mappings started that are over, and that a function has kept.
     kept: BTreeSet<u64>,
     /// All were stopped, since a member did not let go of memory.
@@ -64,7 +56,75 @@ pub(crate) struct Space {
     name: String,
     iova: Mutex<IovaAllocator>,
     state: Mutex<State>,
-    lent: Mutex<Lendings>,
+    lent: Mutex<Lendings<Mapped>>,
+}
+
+/// Memory that is mapped in an I/O address space. Taken back on drop.
+pub(crate) struct Mapped {
+    space: Arc<Space>,
+    iova: Iova,
+    /// `None` only within `drop`.
+    memory: Option<SharedMemory>,
+    bytes: usize,
+}
+
+impl Mapped {
+    /// Maps all of `memory` at `iova`, which was allocated for it; given back here if a function refuses.
+    pub(crate) fn new(
+        space: &Arc<Space>,
+        memory: SharedMemory,
+        iova: Iova,
+    ) -> Result<Self, DmaError> {
+        let bytes = memory.len();
+        if let Err(error) = space.map(iova, &memory, 0, bytes) {
+            space.free_iova(iova, bytes);
+            return Err(error.into());
+        }
+        Ok(Self {
+            space: Arc::clone(space),
+            iova,
+            memory: Some(memory),
+            bytes,
+        })
+    }
+
+    pub(crate) const fn iova(&self) -> Iova {
+        self.iova
+    }
+
+    pub(crate) const fn space(&self) -> &Arc<Space> {
+        &self.space
+    }
+
+    pub(crate) fn memory(&self) -> &SharedMemory {
+        // PANIC: only `drop` takes it.
+        self.memory
+            .as_ref()
+            .expect("mapped memory is there until it drops")
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        match self.space.unmap(self.iova, self.bytes) {
+            Ok(()) => self.space.free_iova(self.iova, self.bytes),
+            Err(error) => {
+                // Memory of ours is leaked. Memory of somebody else's is his again whatever we do, so the devices must stop.
+                let stopped = self.space.stop();
+                tracing::error!(
+                    ?stopped,
+                    "{error}; the device may still reach the memory: bus mastering goes off, and the memory is leaked"
+                );
+                std::mem::forget(self.memory.take());
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Mapped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Mapped({:#x} bytes at {:?})", self.bytes, self.iova)
+    }
 }
 
 /// The I/O address space of a function, for opening others in it. It keeps no function open.
@@ -119,7 +179,7 @@ impl Space {
     }
 
     /// Memory that is lent in it.
-    pub(crate) fn lent(&self) -> MutexGuard<'_, Lendings> {
+    pub(crate) fn lent(&self) -> MutexGuard<'_, Lendings<Mapped>> {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -230,7 +290,7 @@ impl Space {
         if let Some(error) = lost.filter(|_| told.is_empty()) {
             return Err(error);
         }
-        let entry = Mapped {
+        let entry = Entry {
             memory: memory.clone(),
             offset,
             bytes,
@@ -327,7 +387,7 @@ impl Space {
             return Err(self.stopped(backend.name()));
         }
         let ranges = backend.iova_ranges();
-        let outside = |(iova, mapped): (&u64, &Mapped)| {
+        let outside = |(iova, mapped): (&u64, &Entry)| {
             let last = iova + (mapped.bytes as u64 - 1);
             let inside =
                 |range: &RangeInclusive<u64>| range.contains(iova) && range.contains(&last);
@@ -375,7 +435,7 @@ impl Space {
 
 /// Takes mappings back from a function that is no member. If it keeps some, it is stopped, their addresses are not used again, and
 /// the memory is leaked.
-fn take_back(backend: &Backend, mapped: &mut BTreeMap<u64, Mapped>, which: impl Fn(u64) -> bool) {
+fn take_back(backend: &Backend, mapped: &mut BTreeMap<u64, Entry>, which: impl Fn(u64) -> bool) {
     let mut refused = false;
     for (&iova, mapped) in mapped.iter_mut().filter(|(iova, _)| which(**iova)) {
         if let Err(error) = backend.dma_unmap(Iova(iova), mapped.bytes) {

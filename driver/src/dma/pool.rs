@@ -7,11 +7,14 @@
 use std::num::NonZeroUsize;
 use std::sync::{Arc, PoisonError};
 
-use super::{Chunk, DmaBuffer, DmaMemory, GIB, LINE_BYTES};
+use super::{Chunk, DmaBuffer, DmaMemory, LINE_BYTES};
 use crate::error::{DmaError, MemoryError};
-use crate::function::{DMA_PAGE, Function};
+use crate::function::Function;
 use crate::memory::SharedMemory;
-use crate::placement::{Machine, PageSize, Pages, Placement};
+use crate::page::DMA_PAGE;
+use crate::page::GIB;
+use crate::page::PageSize;
+use crate::placement::{Machine, Pages, Placement};
 
 /// How a pool is made. By itself on base pages, wherever the system has them, and populated when it is used (the kernel's VFIO populates
 /// everything when it maps it).

@@ -7,6 +7,8 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 use crate::double::Double;
+use crate::iova::Iova;
+use crate::page::GIB;
 
 fn blocks(fd: BorrowedFd<'_>) -> i64 {
     nix::sys::stat::fstat(fd).unwrap().st_blocks

@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::double::Double;
+use std::collections::BTreeMap;
 
 #[test]
 fn the_device_reaches_lent_memory_until_it_is_dropped() {

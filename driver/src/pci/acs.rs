@@ -8,7 +8,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::{BRIDGE, Machine};
+use super::machine::{BRIDGE, Machine, hex, text};
 use crate::vfio::PciAddress;
 
 /// Offset of the first extended capability.
@@ -56,7 +56,7 @@ impl Machine {
             .skip(1)
             .map_while(|above| Some((above, above.file_name()?.to_str()?.parse().ok()?)))
             .filter_map(|(above, address)| {
-                let is_bridge = super::hex(&super::text(&above.join("class"))?)? >> 16 == BRIDGE;
+                let is_bridge = hex(&text(&above.join("class"))?)? >> 16 == BRIDGE;
                 let isolation = is_bridge.then(|| isolation(above))??;
                 Some(Port { address, isolation })
             })

@@ -17,7 +17,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::{Machine, PciFunction, Traffic};
+use super::machine::{Machine, PciFunction};
+use super::network::Traffic;
 use crate::vfio::{PciAddress, VfioError};
 
 /// The driver a function is given to.

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::{Machine, names};
+use super::machine::{Machine, names};
 
 /// What is known of the machine's IOMMU.
 #[derive(Clone, Debug, PartialEq, Eq)]

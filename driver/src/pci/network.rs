@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::{Machine, hex, names};
+use super::machine::{Machine, hex, names};
 
 /// Something that goes over an interface.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

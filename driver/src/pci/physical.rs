@@ -11,8 +11,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{Machine, PciFunction, hex, link_name, names, number, text};
-use crate::vfio::PciAddress;
+use super::machine::{Machine, PciFunction, hex, names, number, text};
+use crate::vfio::{PciAddress, link_name};
 
 /// Where programs of the machine are, below its root.
 const PROGRAMS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];

@@ -1,10 +1,12 @@
 //! The reactor against real files, pipes and eventfds.
 
+use std::os::fd::AsFd as _;
 use std::os::fd::OwnedFd;
 
 use super::*;
 use crate::dma::DmaArena;
 use crate::double::Double;
+use crate::file::File;
 
 /// Long enough that only a hang reaches it.
 fn far() -> Instant {
@@ -322,7 +324,8 @@ fn wait_is_woken_by_a_transfer() {
 
 #[test]
 fn the_real_clock_waits_for_interrupts_and_deadlines() {
-    use crate::clock::{Clock, RealClock};
+    use crate::clock::Clock;
+    use crate::real_clock::RealClock;
     let clock = RealClock::new();
     let interrupt = Interrupt::new().unwrap();
     let deadline = clock.now() + Duration::from_millis(1);

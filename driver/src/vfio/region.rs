@@ -13,7 +13,8 @@ use vfio_bindings::bindings::vfio::{
 };
 
 use super::sys::Message;
-use crate::mapping::{Area, page_bytes};
+use crate::mapping::Area;
+use crate::page::page_bytes;
 
 /// More than any kernel answers with.
 pub(super) const LONGEST_ANSWER: usize = 64 << 10;

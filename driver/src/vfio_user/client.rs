@@ -13,11 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::client_memory::ANNOUNCED_MAPPINGS;
 use super::error::VfioUserError;
 use super::message::{
-    self as wire, Command, DeviceInfo, DmaMap, DmaUnmap, IrqInfo, RegionAccess, RegionInfo,
-    SetIrqs, Twin, Version,
+    self as wire, ANNOUNCED_MAPPINGS, Command, DeviceInfo, DmaMap, DmaUnmap, IrqInfo, RegionAccess,
+    RegionInfo, SetIrqs, Twin, Version,
 };
 use super::server::length_of;
 use super::socket::{self, Message, Socket};

@@ -19,13 +19,11 @@ use std::sync::Arc;
 use nix::errno::Errno;
 
 use super::message::{DMA_READ_ONLY, DMA_READ_WRITE, DmaMap};
+use crate::device::{Device, MessageMemory};
 use crate::error::MemoryError;
-use crate::function::{DMA_PAGE, Device, MessageMemory};
 use crate::memory::SharedMemory;
+use crate::page::DMA_PAGE;
 
-/// Mappings that a client is told it may have; the kernel's own limit for a container, and QEMU refuses a server that says
-/// more ("can only lower it", `check_max_dma` of its `hw/vfio-user/proxy.c`).
-pub(super) const ANNOUNCED_MAPPINGS: usize = 65_535;
 /// Mappings a client may have at a time. QEMU does not count: behind a virtual IOMMU one completion queue of 2^22 entries is
 /// 65,536 mappings of a page. As many pages as 4 GiB have; each costs some 60 bytes here and as many in the device, so a
 /// client that wants to be a burden is one of 128 MiB.
@@ -254,6 +252,7 @@ impl ClientMemory {
 
 #[cfg(test)]
 mod tests {
+    use super::super::message::ANNOUNCED_MAPPINGS;
     use super::*;
     use crate::double::Double;
     use zerocopy::FromZeros;

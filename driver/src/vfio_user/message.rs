@@ -11,8 +11,6 @@ use vfio_bindings::bindings::vfio;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::client_memory::ANNOUNCED_MAPPINGS;
-
 /// What a message asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Command(pub u16);
@@ -56,6 +54,9 @@ impl fmt::Debug for Command {
     }
 }
 
+/// Mappings that a client is told it may have; the kernel's own limit for a container, and QEMU refuses a server that says
+/// more ("can only lower it", `check_max_dma` of its `hw/vfio-user/proxy.c`).
+pub(super) const ANNOUNCED_MAPPINGS: usize = 65_535;
 /// Header flags, bits 3:0: 0 is a command, 1 a reply.
 pub(crate) const TYPE_MASK: u32 = 0xf;
 pub(crate) const TYPE_COMMAND: u32 = 0;

@@ -30,7 +30,7 @@ use super::socket::{self, Message, Socket};
 use super::twin_server::{self, TwinServer};
 use crate::accepting;
 use crate::courier::Courier;
-use crate::function::{CONFIG_BYTES, Device, MessageMemory};
+use crate::device::{CONFIG_BYTES, Device, MessageMemory};
 use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
 

@@ -13,7 +13,7 @@ use zerocopy::IntoBytes;
 
 use super::message::{self as wire, Command, DmaAccess, DmaWritten};
 use super::socket::{self, Socket};
-use crate::function::MessageMemory;
+use crate::device::MessageMemory;
 
 /// How long a client may take to begin an answer, to send the rest of it, or to read a request; each at most twice. It is well below
 /// what other clients of the same world wait for answers to theirs ([`socket::PATIENCE`]).

@@ -20,8 +20,9 @@ use super::super::message::{self as wire, Command, MAX_FDS, TYPE_COMMAND};
 use super::super::socket::{self, Socket};
 use super::{Raw, Rig, Server, map, set_irqs};
 use crate::accepting::{Refusal, refusal};
-use crate::clock::{Clock, RealClock};
+use crate::clock::Clock;
 use crate::double::Double;
+use crate::real_clock::RealClock;
 
 /// Short, so that a test of it is.
 const PATIENCE: Duration = Duration::from_millis(100);

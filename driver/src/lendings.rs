@@ -1,0 +1,151 @@
+//! Which pages of the caller's are lent through which mapping, so that pages that are lent already are not mapped again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::extents::Extents;
+
+/// A mapping of lent memory.
+struct Lent<M> {
+    mapped: Arc<M>,
+    /// The pages that are lent through it.
+    leases: Extents,
+}
+
+/// Where memory can be lent without mapping it: the pages that are lent without a break since they were mapped.
+pub(crate) struct Lendings<M> {
+    next: u64,
+    mappings: BTreeMap<u64, Lent<M>>,
+    /// Disjoint ranges of trusted pages: the first address to the end, and the number of the mapping. A page that several
+    /// mappings have is in the range of one.
+    trusted: BTreeMap<usize, (usize, u64)>,
+    /// Mappings whose pages, some of them, went to the range of a later one.
+    shadowed: BTreeSet<u64>,
+}
+
+impl<M> Default for Lendings<M> {
+    fn default() -> Self {
+        Self {
+            next: 0,
+            mappings: BTreeMap::new(),
+            trusted: BTreeMap::new(),
+            shadowed: BTreeSet::new(),
+        }
+    }
+}
+
+impl<M> Lendings<M> {
+    /// Lends pages through a mapping that is there, if one has them all.
+    pub(crate) fn share(&mut self, pages: &Range<usize>) -> Option<(Arc<M>, u64)> {
+        let (_, &(end, number)) = self.trusted.range(..=pages.start).next_back()?;
+        let lent = self
+            .mappings
+            .get_mut(&number)
+            .filter(|_| pages.end <= end)?;
+        lent.leases.add(pages);
+        Some((Arc::clone(&lent.mapped), number))
+    }
+
+    /// Lends pages through a mapping that was made for them.
+    pub(crate) fn enter(&mut self, mapped: &Arc<M>, pages: &Range<usize>) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        let mut lent = Lent {
+            mapped: Arc::clone(mapped),
+            leases: Extents::default(),
+        };
+        lent.leases.add(pages);
+        self.mappings.insert(number, lent);
+        // Whatever other mappings have of these pages, this one has them together.
+        let others = self.distrust(pages, None);
+        self.shadowed.extend(others);
+        self.trusted.insert(pages.start, (pages.end, number));
+        number
+    }
+
+    /// One lease less. The mapping, if that was its last.
+    pub(crate) fn give_back(&mut self, number: u64, pages: &Range<usize>) -> Option<Arc<M>> {
+        let free = self.mappings.get_mut(&number)?.leases.remove(pages);
+        for pages in &free {
+            self.distrust(pages, Some(number));
+        }
+        let is_over = self.mappings.get(&number)?.leases.is_empty();
+        let over = is_over.then(|| self.mappings.remove(&number)).flatten();
+        if is_over {
+            self.shadowed.remove(&number);
+        }
+        for pages in &free {
+            self.uncover(pages);
+        }
+        over.map(|lent| lent.mapped)
+    }
+
+    /// Pages that are in the range of no mapping any more go back to earlier ones that have been lent them all the time. What a mapping has leases
+    /// of has been: a lease of a page that was given back meanwhile is another mapping's.
+    fn uncover(&mut self, pages: &Range<usize>) {
+        for number in self.shadowed.clone() {
+            let Some(lent) = self.mappings.get(&number) else {
+                continue;
+            };
+            for taken in lent.leases.taken_of(pages) {
+                for gap in self.gaps(&taken) {
+                    self.trust(gap, number);
+                }
+            }
+        }
+    }
+
+    /// What of these pages is in no range.
+    fn gaps(&self, pages: &Range<usize>) -> Vec<Range<usize>> {
+        let first = self.trusted.range(..=pages.start).next_back();
+        let mut from = first.map_or(pages.start, |(_, &(end, _))| end.max(pages.start));
+        let mut gaps = Vec::new();
+        for (&start, &(end, _)) in self.trusted.range(pages.start..pages.end) {
+            gaps.extend((from < start).then_some(from..start));
+            from = from.max(end);
+        }
+        gaps.extend((from < pages.end).then_some(from..pages.end));
+        gaps
+    }
+
+    /// Puts pages that are in no range into those of a mapping, together with what of it is beside them.
+    fn trust(&mut self, pages: Range<usize>, number: u64) {
+        let Range { mut start, mut end } = pages;
+        let before = self.trusted.range(..start).next_back();
+        if let Some((&first, &(last, same))) = before
+            && (last, same) == (start, number)
+        {
+            start = first;
+        }
+        if let Some(&(last, same)) = self.trusted.get(&end)
+            && same == number
+        {
+            self.trusted.remove(&end);
+            end = last;
+        }
+        self.trusted.insert(start, (end, number));
+    }
+
+    /// Takes pages out of the ranges of a mapping, or of all. Whose they were.
+    fn distrust(&mut self, pages: &Range<usize>, only: Option<u64>) -> Vec<u64> {
+        let first = self.trusted.range(..pages.start).next_back();
+        let from = first.map_or(pages.start, |(&start, _)| start);
+        let touched: Vec<(usize, usize, u64)> = self
+            .trusted
+            .range(from..pages.end)
+            .map(|(&start, &(end, number))| (start, end, number))
+            .filter(|&(_, end, number)| end > pages.start && only.is_none_or(|it| it == number))
+            .collect();
+        for &(start, end, number) in &touched {
+            self.trusted.remove(&start);
+            if start < pages.start {
+                self.trusted.insert(start, (pages.start, number));
+            }
+            if pages.end < end {
+                self.trusted.insert(pages.end, (end, number));
+            }
+        }
+        touched.into_iter().map(|(.., number)| number).collect()
+    }
+}

@@ -1,0 +1,55 @@
+//! Sizes of pages: the system's, those of the hugetlb pool, and those of I/O addresses.
+
+/// Smallest unit of a DMA mapping.
+pub(crate) const DMA_PAGE: usize = 4096;
+/// The modulus of the congruence between virtual and I/O addresses.
+pub(crate) const GIB: usize = 1 << 30;
+
+/// Size of the pages that memory is on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+#[non_exhaustive]
+pub enum PageSize {
+    /// The system's base pages, 4 KiB on x86.
+    Base,
+    /// 2 MiB, from the hugetlb pool of that size.
+    Huge2M,
+    /// 1 GiB, from the hugetlb pool of that size. Such pages are best reserved when the machine starts (`hugepagesz=1G hugepages=N`).
+    Huge1G,
+}
+
+impl PageSize {
+    /// Bytes of a page.
+    #[must_use]
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Base => page_bytes(),
+            Self::Huge2M => 2 << 20,
+            Self::Huge1G => 1 << 30,
+        }
+    }
+
+    /// The next smaller one.
+    pub(crate) const fn smaller(self) -> Option<Self> {
+        match self {
+            Self::Base => None,
+            Self::Huge2M => Some(Self::Base),
+            Self::Huge1G => Some(Self::Huge2M),
+        }
+    }
+
+    /// Directory of the pool in sysfs, below a machine's or a node's.
+    pub(crate) fn pool(self) -> String {
+        format!("hugepages-{}kB", self.bytes() >> 10)
+    }
+}
+
+/// Size of the system's base pages.
+pub(crate) fn page_bytes() -> usize {
+    use nix::unistd::{SysconfVar, sysconf};
+    // The call cannot fail on Linux; 4096 is what it would say there.
+    sysconf(SysconfVar::PAGE_SIZE)
+        .ok()
+        .flatten()
+        .and_then(|bytes| usize::try_from(bytes).ok())
+        .unwrap_or(4096)
+}

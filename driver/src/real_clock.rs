@@ -1,0 +1,129 @@
+//! The machine's time, and sleeping in it.
+
+use std::sync::{Arc, Mutex};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+
+use crate::backend::Backend;
+use crate::clock::{Clock, Instant, MAX_WAIT, Woken, monotonic_now};
+use crate::function::Function;
+use crate::interrupt::Interrupt;
+use crate::reactor::{Reactor, Wake};
+use crate::signals::HeldSignals;
+
+/// The machine's monotonic clock. Waits through an io_uring.
+#[derive(Default)]
+pub struct RealClock {
+    /// Rings not in use: one for every thread that has waited at the same time as others.
+    idle: Mutex<Vec<Reactor>>,
+}
+
+impl RealClock {
+    /// A clock.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            idle: Mutex::new(Vec::new()),
+        }
+    }
+}
+
+impl Clock for RealClock {
+    fn now(&self) -> Instant {
+        monotonic_now()
+    }
+
+    fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool {
+        let idle = self.idle.lock().ok().and_then(|mut idle| idle.pop());
+        let waited = idle
+            .map_or_else(|| Reactor::new(64), Ok)
+            .and_then(|mut reactor| {
+                let wake = reactor.wait(interrupts, deadline)?;
+                if let Ok(mut idle) = self.idle.lock() {
+                    idle.push(reactor);
+                }
+                Ok(wake == Wake::Interrupt)
+            });
+        waited.unwrap_or_else(|error| {
+            tracing::warn!("waiting with poll: {error}");
+            poll_until(interrupts, deadline, None) == Woken::Interrupt
+        })
+    }
+
+    fn wait_unless_signalled(
+        &self,
+        interrupts: &[Interrupt],
+        deadline: Instant,
+        signals: &HeldSignals,
+    ) -> Woken {
+        poll_until(interrupts, deadline, Some(signals))
+    }
+}
+
+/// Waits without a ring, which containers and small memory limits deny, and which has no say over signals: once around
+/// ppoll(2). Without `signals` no signal ends the wait.
+fn poll_until(interrupts: &[Interrupt], deadline: Instant, signals: Option<&HeldSignals>) -> Woken {
+    let mut fds: Vec<PollFd<'_>> = interrupts
+        .iter()
+        .map(|interrupt| PollFd::new(interrupt.as_fd(), PollFlags::POLLIN))
+        .collect();
+    let mask = signals.and_then(HeldSignals::before);
+    loop {
+        let left = deadline.since(monotonic_now()).min(MAX_WAIT);
+        match ppoll(&mut fds, Some(TimeSpec::from(left)), mask) {
+            Ok(0) => return Woken::Deadline,
+            Ok(_) => return Woken::Interrupt,
+            Err(Errno::EINTR) if signals.is_some() => return Woken::Signal,
+            Err(Errno::EINTR) => {}
+            Err(errno) => {
+                tracing::error!("ppoll of {} interrupts: {errno}", interrupts.len());
+                let pending = interrupts.iter().any(Interrupt::is_pending);
+                return if pending {
+                    Woken::Interrupt
+                } else {
+                    Woken::Deadline
+                };
+            }
+        }
+    }
+}
+
+impl Function {
+    /// Time and sleeping in the world this function lives in.
+    #[must_use]
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        match self.backend() {
+            Backend::InProcess(device) => device.clock(),
+            Backend::VfioUser(_) | Backend::Vfio(_) => Arc::new(RealClock::new()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_real_clock_does_not_run_backwards() {
+        let clock = RealClock::new();
+        let first = clock.now();
+        assert!(first > Instant(0));
+        assert!(clock.now() >= first);
+    }
+
+    #[test]
+    fn waiting_without_a_ring_keeps_the_same_promises() {
+        let interrupts = [Interrupt::new().unwrap(), Interrupt::new().unwrap()];
+        let deadline = monotonic_now() + Duration::from_millis(1);
+        assert_eq!(poll_until(&interrupts, deadline, None), Woken::Deadline);
+        assert!(monotonic_now() >= deadline);
+        interrupts[1].signal();
+        let woken = poll_until(&interrupts, Instant(u64::MAX), None);
+        assert_eq!(woken, Woken::Interrupt);
+        assert_eq!(interrupts[1].take(), 1);
+    }
+}
