@@ -1,7 +1,8 @@
 //! What the driver blames its device for.
 //!
-//! A completion entry that fits nothing that was posted is ignored, with a warning that the device lies. The simulator's devices never
-//! do, so whoever says so has lost count himself. The warnings of a world's thread are heard here.
+//! A completion entry that fits nothing that was posted is ignored, with a warning that the device lies. The
+//! simulator's devices never do, so whoever says so has lost count himself. The warnings of a world's thread are heard
+//! here.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

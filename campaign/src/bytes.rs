@@ -1,7 +1,7 @@
 //! Bytes that say who wrote them.
 //!
-//! A slot of memory is filled with words of eight bytes: the number of the message, and the place of the word in it. So every
-//! word that lands anywhere says where it belongs, and a check needs no copy of what was sent.
+//! A slot of memory is filled with words of eight bytes: the number of the message, and the place of the word in it. So
+//! every word that lands anywhere says where it belongs, and a check needs no copy of what was sent.
 
 use udapl::DmaMemory;
 

@@ -24,7 +24,8 @@ pub const ENDPOINT: [&str; 9] = [
     "Disconnected",
 ];
 
-/// States of an adapter: nothing was ever wrong with its device since it was opened, something was put into it, it is dead.
+/// States of an adapter: nothing was ever wrong with its device since it was opened, something was put into it, it is
+/// dead.
 pub const ADAPTER: [&str; 3] = ["healthy", "tampered", "dead"];
 
 /// The state of what is in no state.

@@ -1,8 +1,8 @@
 //! What happened, how often: a zero is a thing that no world has tried.
 //!
-//! Three things are counted: what came of deeds and faults, in words; each call in each state it was made in; and each command
-//! a call gave to the device, by what the command met there. The last two have a list of all that there could be, so that
-//! what never happened is said by its name ([`Coverage::zeros`]).
+//! Three things are counted: what came of deeds and faults, in words; each call in each state it was made in; and each
+//! command a call gave to the device, by what the command met there. The last two have a list of all that there could
+//! be, so that what never happened is said by its name ([`Coverage::zeros`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -119,8 +119,8 @@ impl Coverage {
         names.filter(|call| done(call) == 0).collect()
     }
 
-    /// What never happened: a line for each call that was never made in some states, and for each fault the calls and commands
-    /// that never met it.
+    /// What never happened: a line for each call that was never made in some states, and for each fault the calls and
+    /// commands that never met it.
     #[must_use]
     pub fn zeros(&self) -> Vec<String> {
         let mut lines = Vec::new();

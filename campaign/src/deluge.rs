@@ -1,7 +1,7 @@
 //! A stranger asks for more connections than anybody decides about.
 //!
-//! Undecided requests cost their listener memory, so there is a bound on those of one address. What is beyond it is refused, the
-//! program is not asked, and whoever has another address is served as before.
+//! Undecided requests cost their listener memory, so there is a bound on those of one address. What is beyond it is
+//! refused, the program is not asked, and whoever has another address is served as before.
 
 use dat_core::cm::wire::Message;
 use udapl::{ConnQual, CrHandle, EvdFlags, Event, PspFlags};

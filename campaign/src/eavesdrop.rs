@@ -1,16 +1,17 @@
 //! A stranger that has seen the others' packets, and uses all of them but for what is secret.
 //!
-//! It knows addresses, GUIDs, service IDs, queue pair numbers, virtual addresses and the public part of keys, and what messages look
-//! like and how they follow each other. What keeps it out is what `hw_mlx::provider` draws: packet sequence numbers, and what
-//! stands in datagrams between two others (communication and transaction IDs), and the variants of keys. Two strangers come of
-//! it:
+//! It knows addresses, GUIDs, service IDs, queue pair numbers, virtual addresses and the public part of keys, and what
+//! messages look like and how they follow each other. What keeps it out is what `hw_mlx::provider` draws: packet
+//! sequence numbers, and what stands in datagrams between two others (communication and transaction IDs), and the
+//! variants of keys. Two strangers come of it:
 //!
-//! - One sends from its own address. It may even know communication IDs: names belong to the address that they come from
-//!   (`dat_core::cm`).
-//! - One sends in another's name from beside the path: it does not see what it forges answers to. It must guess, and a guess is one
-//!   in 2^24 or 2^32. Here it never guesses right: numbers that a connection has used or will use soon are left out, for RC has no other
-//!   proof of who sends. A REQ in another's name is not made to name a queue pair that this other has: IBTA volume 1, 12.9.8.3.1 takes
-//!   it for a peer that has lost its state, and ends the old connection (docs/decisions/strangers.md).
+//! - One sends from its own address. It may even know communication IDs: names belong to the address that they come
+//!   from (`dat_core::cm`).
+//! - One sends in another's name from beside the path: it does not see what it forges answers to. It must guess, and a
+//!   guess is one in 2^24 or 2^32. Here it never guesses right: numbers that a connection has used or will use soon are
+//!   left out, for RC has no other proof of who sends. A REQ in another's name is not made to name a queue pair that
+//!   this other has: IBTA volume 1, 12.9.8.3.1 takes it for a peer that has lost its state, and ends the old connection
+//!   (docs/decisions/strangers.md).
 
 use dat_core::cm::wire::{
     DrepRepr, DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, RtuRepr,
@@ -104,7 +105,8 @@ impl World {
         }
     }
 
-    /// A packet sequence number that is none of a queue pair's, at an edge of what it makes a difference between, or anywhere.
+    /// A packet sequence number that is none of a queue pair's, at an edge of what it makes a difference between, or
+    /// anywhere.
     fn wrong_psn(&mut self, side: usize, qpn: u32) -> Option<u32> {
         let edges = [
             NEAR,
@@ -134,7 +136,8 @@ impl World {
         (!used.iter().any(near)).then_some(psn)
     }
 
-    /// The packet with another operation perhaps, with the wrong variants of its keys, and with bytes that are nobody's.
+    /// The packet with another operation perhaps, with the wrong variants of its keys, and with bytes that are
+    /// nobody's.
     fn reshaped(&mut self, packet: &Packet<'_>) -> Vec<u8> {
         let (bits, keep) = (
             self.random.random_range(0..0x18),
@@ -195,8 +198,8 @@ impl World {
         .emit()
     }
 
-    /// What a node says in its own name with all names that it has seen in a message of others: the message itself, or one that would
-    /// follow.
+    /// What a node says in its own name with all names that it has seen in a message of others: the message itself, or
+    /// one that would follow.
     fn said_by_another(&mut self, transaction: u64, message: Message) -> Mad {
         let (local, remote, qpn) = match &message {
             Message::Req(req) => (req.local_comm_id, 0, req.local_qpn),

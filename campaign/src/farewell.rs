@@ -1,7 +1,7 @@
 //! Who goes says so: the peers of an adapter that is closed or dropped hear that their connections are over, and soon.
 //!
-//! A peer that was never told would learn it from a request that nobody acknowledges, or never. So whoever was connected to an
-//! adapter that went in health, over a wire in health, has [`SOON`] to hear of it.
+//! A peer that was never told would learn it from a request that nobody acknowledges, or never. So whoever was
+//! connected to an adapter that went in health, over a wire in health, has [`SOON`] to hear of it.
 
 use std::time::Duration;
 

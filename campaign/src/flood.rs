@@ -1,5 +1,5 @@
-//! The flood: more requests to connect than anybody asked for, all well-formed, at a service point that an honest client asks, too, and
-//! whose program has a connection that carries messages.
+//! The flood: more requests to connect than anybody asked for, all well-formed, at a service point that an honest
+//! client asks, too, and whose program has a connection that carries messages.
 //!
 //! ```text
 //! a client --+-- messages, a window at a time -->  a program that listens, takes
@@ -7,9 +7,10 @@
 //! strangers ---- so many requests each turn -->
 //! ```
 //!
-//! A turn is [`TURN`] of virtual time: strangers send, both programs look after everything once, and messages travel. First there
-//! is peace, then the flood, in which the same is counted, and then the flood is over and what it left behind goes away. One request in
-//! four comes from a stranger's own address; the others each in the name of an address of their own, which nobody has.
+//! A turn is [`TURN`] of virtual time: strangers send, both programs look after everything once, and messages travel.
+//! First there is peace, then the flood, in which the same is counted, and then the flood is over and what it left
+//! behind goes away. One request in four comes from a stranger's own address; the others each in the name of an address
+//! of their own, which nobody has.
 
 use std::fs;
 use std::time::{Duration, Instant};

@@ -115,8 +115,8 @@ impl Open {
         }
     }
 
-    /// The last bind of a window is done. If it left the window bound, the keys from before are void; if not, nobody may reach
-    /// the memory behind it any more.
+    /// The last bind of a window is done. If it left the window bound, the keys from before are void; if not, nobody
+    /// may reach the memory behind it any more.
     pub fn bind_done(&mut self, at: usize, bound: bool, number: u64) {
         let veil = &mut self.veils[at];
         let mut void = std::mem::take(&mut veil.before);
@@ -137,13 +137,15 @@ impl Open {
         keys.filter(|key| key.yields).map(|key| key.context)
     }
 
-    /// Whether peers may take a context away, if it is there. Of a bind that is not heard of this program does not know that.
+    /// Whether peers may take a context away, if it is there. Of a bind that is not heard of this program does not know
+    /// that.
     pub fn yields(&self, context: u32) -> bool {
         let mut told = self.told();
         told.any(|key| key.context == context && key.yields && key.void.is_none())
     }
 
-    /// A peer was told to take away a context. Whether it is the first one, and the context one that is there to be taken.
+    /// A peer was told to take away a context. Whether it is the first one, and the context one that is there to be
+    /// taken.
     pub fn claim(&mut self, context: u32) -> bool {
         let of = |veil: &&mut Veil| veil.key.is_some_and(|key| key.context == context);
         let veil = self.veils.iter_mut().find(of);

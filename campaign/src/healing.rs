@@ -10,7 +10,8 @@ use crate::world::World;
 
 /// How often a function may refuse to be opened when all is healed.
 const ATTEMPTS: usize = 4;
-/// Turns, of a millisecond each, that healing may take: timeouts of the connection manager and of the transport among it.
+/// Turns, of a millisecond each, that healing may take: timeouts of the connection manager and of the transport among
+/// it.
 const HEALING: u32 = 400_000;
 /// Turns, of a millisecond each, in which a sound connection carries what was posted on it.
 const CARRIED: u32 = 1_000;

@@ -12,15 +12,18 @@
 //!
 //! - A DTO completes once, in the order posted; a success moved the right bytes ([`bytes`]).
 //! - What arrives was sent, in order and whole.
-//! - No byte outside of what was granted changes: gaps between slots, memory that was freed, memory of adapters that are
-//!   closed or dropped. Peers know the keys of freed memory and go on writing.
+//! - No byte outside of what was granted changes: gaps between slots, memory that was freed, memory of adapters that
+//!   are closed or dropped. Peers know the keys of freed memory and go on writing.
 //! - Every call answers within [`CALL_LIMIT`] of the world's time.
-//! - A driver breaks no rule of its device, nor blames it for anything, and the device meets no address that was not mapped.
-//! - A connection ends only if something happened to it: nothing that a stranger sends, or that happens to others, ends it.
-//! - An event is lost only if its EVD was shorter than what could come, and then the program is told, and nothing else is lost.
+//! - A driver breaks no rule of its device, nor blames it for anything, and the device meets no address that was not
+//!   mapped.
+//! - A connection ends only if something happened to it: nothing that a stranger sends, or that happens to others, ends
+//!   it.
+//! - An event is lost only if its EVD was shorter than what could come, and then the program is told, and nothing else
+//!   is lost.
 //! - A call succeeds only in the states in which DAT allows it, and one that is refused leaves the state.
-//! - After healing every attempt to connect ends, every connection ends, every adapter closes with nothing left behind, and
-//!   opens again.
+//! - After healing every attempt to connect ends, every connection ends, every adapter closes with nothing left behind,
+//!   and opens again.
 //!
 //! The same seed gives the same world. A failure is one line that repeats it ([`Failure`]).
 #![forbid(unsafe_code)]
@@ -122,15 +125,18 @@ pub enum Feature {
     Removal,
     /// A stranger sends requests, messages about others' connections, and packets to others' queue pairs.
     Strangers,
-    /// Event dispatchers hold less than what is posted, programs sleep meanwhile, and devices' event queues come to their end.
+    /// Event dispatchers hold less than what is posted, programs sleep meanwhile, and devices' event queues come to
+    /// their end.
     Overrun,
     /// Functions carry several instances, of which each is a side of its own.
     Instances,
-    /// Windows are bound so that peers may take their keys away, and peers do, and try keys that are not theirs to take.
+    /// Windows are bound so that peers may take their keys away, and peers do, and try keys that are not theirs to
+    /// take.
     Invalidation,
 }
 
-/// Features of one world in four. They are drawn last, in this order: a further one changes no world that is without it.
+/// Features of one world in four. They are drawn last, in this order: a further one changes no world that is without
+/// it.
 pub const RARE: [Feature; 2] = [Feature::Instances, Feature::Invalidation];
 
 /// A world.
@@ -147,7 +153,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The world of a seed: each feature with an even chance ([`RARE`] ones with one of four), and mostly few functions.
+    /// The world of a seed: each feature with an even chance ([`RARE`] ones with one of four), and mostly few
+    /// functions.
     #[must_use]
     pub fn of(seed: u64, steps: u32) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed ^ 0x5eed);

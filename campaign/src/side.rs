@@ -39,13 +39,14 @@ pub const SHARED: usize = SHARED_DTOS as usize;
 pub const SHARED_DTOS: u32 = 8;
 /// Memory windows of an adapter.
 pub const VEILS: usize = 2;
-/// Events of an event dispatcher that requests and connection events share: half of them are requests' at most, and there is
-/// a place for each endpoint.
+/// Events of an event dispatcher that requests and connection events share: half of them are requests' at most, and
+/// there is a place for each endpoint.
 pub const MIXED: u32 = 6;
 const _: () = assert!(MIXED as usize == 2 * ENDS);
 /// Requests of an endpoint beyond its slots, where there are bursts.
 pub const BURST: u32 = 32;
-/// log2 of the longest event queue of a device whose queues come to their end, and how many events may be waiting in it.
+/// log2 of the longest event queue of a device whose queues come to their end, and how many events may be waiting in
+/// it.
 pub const LOG_SHORT_EQ: u32 = 10;
 /// The driver keeps 128 entries to itself (Linux `eq.h` `MLX5_NUM_SPARE_EQE`).
 pub const EVENTS_OF_THE_PORT: u32 = (1 << LOG_SHORT_EQ) - 128;
@@ -102,8 +103,8 @@ pub struct Open {
     pub buffers: BTreeMap<u64, usize>,
     /// Buffers may have vanished with an endpoint that had taken them.
     pub buffers_lost: bool,
-    /// What was posted to endpoints that are no more, and was not heard of: whether it was a request, and its cookie. Those of receives
-    /// are numbered apart.
+    /// What was posted to endpoints that are no more, and was not heard of: whether it was a request, and its cookie.
+    /// Those of receives are numbered apart.
     pub orphans: BTreeSet<(bool, u64)>,
     /// One slot each.
     pub loose: Vec<Loose>,

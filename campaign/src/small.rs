@@ -4,9 +4,9 @@
 //! bring-up, connect, a message, an RDMA Write, an RDMA Read, a window bound and unbound, disconnect, close
 //! ```
 //!
-//! The script is run once in peace, which tells how many commands each adapter gives. Then, for each adapter, each of its
-//! commands and each [`Harm`], a world of its own: the script with that command harmed, as far as it goes; healing; and the
-//! script once more, which has to go through. What must hold in any world must hold in these.
+//! The script is run once in peace, which tells how many commands each adapter gives. Then, for each adapter, each of
+//! its commands and each [`Harm`], a world of its own: the script with that command harmed, as far as it goes; healing;
+//! and the script once more, which has to go through. What must hold in any world must hold in these.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,9 +1,9 @@
 //! A stranger on the network: a node with an address of its own, which knows everything but secrets.
 //!
-//! It knows addresses, GUIDs and service IDs, which stand in clear in what others send, and queue pair numbers, which can be
-//! counted out. It does not know packet sequence numbers, communication IDs and keys, and guesses them. Its management
-//! datagrams come from its own address, for who sends them from another's is on the path, and RoCE has no answer to him; its
-//! RC packets may claim to come from anybody. What is sent back to it nobody delivers.
+//! It knows addresses, GUIDs and service IDs, which stand in clear in what others send, and queue pair numbers, which
+//! can be counted out. It does not know packet sequence numbers, communication IDs and keys, and guesses them. Its
+//! management datagrams come from its own address, for who sends them from another's is on the path, and RoCE has no
+//! answer to him; its RC packets may claim to come from anybody. What is sent back to it nobody delivers.
 //!
 //! What must hold needs no word here: a connection ends only if something happened to it, and a stranger is nothing.
 

@@ -1,11 +1,11 @@
 //! How a process that drives adapters is looked at from outside.
 //!
-//! JSON-RPC 2.0 over a Unix stream socket, one object a line. [`serve`] is the side of the process that is looked at: a thread that
-//! answers whoever may ask, by way of a [`Subject`]. [`Client`] is the other. [`schema`] says what passes; docs/control.md says
-//! it with examples.
+//! JSON-RPC 2.0 over a Unix stream socket, one object a line. [`serve`] is the side of the process that is looked at: a
+//! thread that answers whoever may ask, by way of a [`Subject`]. [`Client`] is the other. [`schema`] says what passes;
+//! docs/control.md says it with examples.
 //!
-//! Whoever connects is a stranger until the system has said who it is (`SO_PEERCRED`), and untrusted afterwards: requests,
-//! what waits to be read by a client, and clients are bounded.
+//! Whoever connects is a stranger until the system has said who it is (`SO_PEERCRED`), and untrusted afterwards:
+//! requests, what waits to be read by a client, and clients are bounded.
 #![forbid(unsafe_code)]
 
 mod client;

@@ -1,5 +1,5 @@
-//! JSON-RPC 2.0 (jsonrpc.org/specification), as far as it is used: requests with parameters by name, answers, notifications. A
-//! batch is an error: each line is one object.
+//! JSON-RPC 2.0 (jsonrpc.org/specification), as far as it is used: requests with parameters by name, answers,
+//! notifications. A batch is an error: each line is one object.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

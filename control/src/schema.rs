@@ -1,4 +1,5 @@
-//! What passes over the socket. Fields may be added; what is there keeps its name and meaning while [`SCHEMA`] is the same.
+//! What passes over the socket. Fields may be added; what is there keeps its name and meaning while [`SCHEMA`] is the
+//! same.
 //!
 //! Counters are maps of names and numbers that only grow, as docs/observability.md lists them.
 

@@ -1,12 +1,13 @@
 //! What the instances of an adapter share: the connection manager, and who is told of what.
 //!
-//! An [`Ia`](crate::Ia) is an instance: one thread's at a time, with objects and queues of its own. Several of them may stand on
-//! one adapter. Its port has one connection manager, so they share that, behind a lock that nobody holds while he waits for a
-//! device or a peer, and that no post and no dequeue takes.
+//! An [`Ia`](crate::Ia) is an instance: one thread's at a time, with objects and queues of its own. Several of them may
+//! stand on one adapter. Its port has one connection manager, so they share that, behind a lock that nobody holds while
+//! he waits for a device or a peer, and that no post and no dequeue takes.
 //!
-//! Whoever has time runs it for all: takes in datagrams, lets timers go off, sends what there is to send. What came of it is put into
-//! the tray of the instance it is for, and that instance is woken. A connection is its endpoint's instance's; a request to connect is
-//! for who listens at its qualifier, and where several do, for the one with the fewest connections.
+//! Whoever has time runs it for all: takes in datagrams, lets timers go off, sends what there is to send. What came of
+//! it is put into the tray of the instance it is for, and that instance is woken. A connection is its endpoint's
+//! instance's; a request to connect is for who listens at its qualifier, and where several do, for the one with the
+//! fewest connections.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -90,7 +91,8 @@ impl Adapter {
 
     /// Has it for oneself, a short time.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        // Who panicked in it was half-way through a datagram or a call; the connection manager is one that peers lie to.
+        // Who panicked in it was half-way through a datagram or a call; the connection manager is one that peers lie
+        // to.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -237,7 +239,8 @@ impl State {
         at.is_some_and(|listen| self.least_loaded(listen, Some(but)).is_some())
     }
 
-    /// Hands an undecided request to who listens at `service_id` in another instance. An error gives it back: nobody does.
+    /// Hands an undecided request to who listens at `service_id` in another instance. An error gives it back: nobody
+    /// does.
     pub(crate) fn hand_off(&mut self, from: Seat, service_id: u64, cr: Cr) -> Result<(), Cr> {
         let at = self.cm.listener(service_id);
         let Some((listen, to)) =
@@ -321,8 +324,8 @@ impl State {
         self.watchers.iter().for_each(|watcher| watcher(notice));
     }
 
-    /// An instance has been told for the `times`-th time that the port came up. The first that is told of it has what waits for an
-    /// answer sent again.
+    /// An instance has been told for the `times`-th time that the port came up. The first that is told of it has what
+    /// waits for an answer sent again.
     pub(crate) fn port_came_up(&mut self, now: Nanos, times: u64) {
         if times > self.port_ups {
             self.port_ups = times;

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 pub struct Address {
     /// The address.
     pub address: IpAddr,
-    /// Bits that it has in common with all addresses on the link; with 0, every address of its family is on the link. `None` is 0, and
-    /// 64 for a link-local one.
+    /// Bits that it has in common with all addresses on the link; with 0, every address of its family is on the link.
+    /// `None` is 0, and 64 for a link-local one.
     pub prefix: Option<u8>,
     /// The station on the link that leads to all others.
     pub gateway: Option<IpAddr>,

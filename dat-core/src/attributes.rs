@@ -37,8 +37,8 @@ pub struct IaAttr {
     pub max_evd_qlen: u32,
     /// Segments per Send and per Receive.
     pub max_iov_segments_per_dto: u32,
-    /// LMRs: as many as the device has keys, and as memory of a program's own can be mapped for, wherever it lies. LMRs of memory
-    /// that is mapped already take no mapping: more of them can be had than this, up to the keys.
+    /// LMRs: as many as the device has keys, and as memory of a program's own can be mapped for, wherever it lies. LMRs
+    /// of memory that is mapped already take no mapping: more of them can be had than this, up to the keys.
     pub max_lmrs: u32,
     /// Bytes of one LMR.
     pub max_lmr_block_size: u64,

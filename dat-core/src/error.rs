@@ -6,8 +6,8 @@
 //! it names the argument at fault (`DAT_INVALID_ARGn`, counted in the C prototype from 1) or the
 //! state the object was in.
 //!
-//! Beside the number a [`DatError`] may carry the name of the Rust argument at fault, and one sentence for a person. They take no part in
-//! comparisons. What the *device* said is longer than that and is kept by the IA
+//! Beside the number a [`DatError`] may carry the name of the Rust argument at fault, and one sentence for a person.
+//! They take no part in comparisons. What the *device* said is longer than that and is kept by the IA
 //! ([`crate::Ia::last_device_error`]).
 
 use core::fmt;
@@ -237,8 +237,8 @@ impl DatError {
         self.subtype
     }
 
-    /// Which argument of the Rust call is at fault, by its name there; `None` where none is. (The subtype counts the arguments of the C
-    /// prototype.)
+    /// Which argument of the Rust call is at fault, by its name there; `None` where none is. (The subtype counts the
+    /// arguments of the C prototype.)
     #[must_use]
     pub const fn argument(self) -> Option<&'static str> {
         if self.argument.is_empty() {

@@ -67,8 +67,8 @@ pub enum DtoDetail {
     Failed(u8, u8),
     /// A receive: the peer's Send came with immediate data.
     SendImmediate(u32),
-    /// A receive: the peer's RDMA Write came with immediate data. The bytes are where the peer said, none are in the receive's buffer,
-    /// and the length transferred is the Write's.
+    /// A receive: the peer's RDMA Write came with immediate data. The bytes are where the peer said, none are in the
+    /// receive's buffer, and the length transferred is the Write's.
     WriteImmediate(u32),
     /// A receive: the peer's Send has invalidated this RMR context.
     Invalidated(u32),
@@ -171,8 +171,8 @@ pub struct ConnectionEvent {
     pub kind: ConnectionEventKind,
     /// To which endpoint.
     pub ep: EpHandle,
-    /// Bytes of private data: those of the accept, on the active side's ESTABLISHED; those of the rejection, if it came with any
-    /// ([`crate::Ia::cr_reject_with`]), on PEER_REJECTED; else 0.
+    /// Bytes of private data: those of the accept, on the active side's ESTABLISHED; those of the rejection, if it came
+    /// with any ([`crate::Ia::cr_reject_with`]), on PEER_REJECTED; else 0.
     pub private_data_size: usize,
 }
 
@@ -231,8 +231,8 @@ pub enum AsyncEvent {
     EpBroken(EpHandle),
     /// Something inside the provider went wrong with this SRQ.
     SrqError(SrqHandle),
-    /// Fewer buffers than its low watermark are on this SRQ. No error; DAT 1.2 has a reason for it and no number, so the
-    /// number is ours.
+    /// Fewer buffers than its low watermark are on this SRQ. No error; DAT 1.2 has a reason for it and no number, so
+    /// the number is ours.
     SrqLowWatermark(SrqHandle),
     /// More receive buffers than its soft high watermark are at this endpoint. As the one before: no error, and a
     /// number of ours.
@@ -243,8 +243,8 @@ pub enum AsyncEvent {
     Network(NetworkEvent),
 }
 
-/// What happened to the port, to an address of ours, or to a neighbour. Nothing has to be done about it: what it ends says so itself.
-/// Those that find the asynchronous EVD half full are lost, so that errors find room.
+/// What happened to the port, to an address of ours, or to a neighbour. Nothing has to be done about it: what it ends
+/// says so itself. Those that find the asynchronous EVD half full are lost, so that errors find room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NetworkEvent {
@@ -267,8 +267,8 @@ pub enum NetworkEvent {
         address: IpAddr,
         /// Whose it is as well.
         mac: [u8; 6],
-        /// It had just been added, and is theirs: it serves no more until it is added again, or the link has been down. Otherwise it is
-        /// defended (RFC 5227, 2.4).
+        /// It had just been added, and is theirs: it serves no more until it is added again, or the link has been down.
+        /// Otherwise it is defended (RFC 5227, 2.4).
         lost: bool,
     },
     /// A neighbour has another MAC than before. Connections go on to the one before; new ones go to this one.

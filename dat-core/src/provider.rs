@@ -10,11 +10,11 @@
 //! so that posting and polling touch the object at hand and nothing else. Commands that change the
 //! device go through the provider itself.
 //!
-//! Endings: a call that ends an object succeeds only if the device uses nothing of it any more. A device that *refuses* leaves the
-//! object as it was, and so does the call: it may be made again. A device that does not *answer* has reached its end: the
-//! provider stops it, so that it reaches no memory at all, and from then on every such call is done here and succeeds
-//! (but on a device that nothing stops). Where no call could fail, `dat-core` has the device stopped ([`Provider::stop`]).
-//! Dropping a provider stops its device.
+//! Endings: a call that ends an object succeeds only if the device uses nothing of it any more. A device that *refuses*
+//! leaves the object as it was, and so does the call: it may be made again. A device that does not *answer* has reached
+//! its end: the provider stops it, so that it reaches no memory at all, and from then on every such call is done here
+//! and succeeds (but on a device that nothing stops). Where no call could fail, `dat-core` has the device stopped
+//! ([`Provider::stop`]). Dropping a provider stops its device.
 //!
 //! Hot path: [`QueuePair::post_request`], [`QueuePair::post_recv`], [`SharedReceiveQueue::post_recv`],
 //! [`CompletionQueue::poll`] and the two `complete` functions. They allocate nothing, lock nothing,
@@ -87,8 +87,8 @@ pub enum RequestOp {
         /// The data.
         immediate: u32,
     },
-    /// Adds to the 8 bytes at the peer, a number in its host's order; what they were before goes into the one local segment, of 8
-    /// bytes, in our host's order.
+    /// Adds to the 8 bytes at the peer, a number in its host's order; what they were before goes into the one local
+    /// segment, of 8 bytes, in our host's order.
     FetchAdd {
         /// First byte at the peer, a multiple of 8.
         address: u64,
@@ -280,10 +280,11 @@ pub trait CompletionQueue {
     /// A copy of the next entry, if the device has written one. The entry stays; the next look may find that
     /// an untrusted device has changed it.
     fn peek(&self) -> Option<Self::Entry>;
-    /// Gives the entry back that [`CompletionQueue::peek`] has just found. Once in many entries that is an obstacle: who only
-    /// takes what is there should now look after all else.
+    /// Gives the entry back that [`CompletionQueue::peek`] has just found. Once in many entries that is an obstacle:
+    /// who only takes what is there should now look after all else.
     fn advance(&mut self, obstacles: &mut Obstacles);
-    /// Takes the next entries for as long as there is one and `take` takes it, which it does by answering true. True: there is none left.
+    /// Takes the next entries for as long as there is one and `take` takes it, which it does by answering true. True:
+    /// there is none left.
     #[inline(always)]
     fn take_while(
         &mut self,
@@ -351,9 +352,9 @@ pub trait QueuePair {
     where
         I: Iterator<Item = DataSegment> + Clone;
 
-    /// Posts a request of one segment, which most have ([`QueuePair::post_request`]). A queue that only looks full is not
-    /// looked into: what is refused here `post_request` may post. Without `RING` the doorbell is left to the next request, or to
-    /// [`QueuePair::ring_last`].
+    /// Posts a request of one segment, which most have ([`QueuePair::post_request`]). A queue that only looks full is
+    /// not looked into: what is refused here `post_request` may post. Without `RING` the doorbell is left to the next
+    /// request, or to [`QueuePair::ring_last`].
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
@@ -368,8 +369,8 @@ pub trait QueuePair {
         self.post_request(op, core::iter::once(segment), cookie, flags)
     }
 
-    /// Posts a request that no consumer asked for, an RDMA Write of no bytes, which shows that those before it are done and that the
-    /// peer answers. Its completion is always reported, as [`Completion::own`].
+    /// Posts a request that no consumer asked for, an RDMA Write of no bytes, which shows that those before it are done
+    /// and that the peer answers. Its completion is always reported, as [`Completion::own`].
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
@@ -393,8 +394,8 @@ pub trait QueuePair {
         flags: RequestFlags,
     ) -> Result<u32, QueueFull>;
 
-    /// Posts a Send, of whichever kind `op` is, whose data is copied into the queue: no memory region, and the bytes are the caller's
-    /// again on return.
+    /// Posts a Send, of whichever kind `op` is, whose data is copied into the queue: no memory region, and the bytes
+    /// are the caller's again on return.
     ///
     /// # Errors
     /// [`InlineError`]; nothing was written.
@@ -422,8 +423,8 @@ pub trait QueuePair {
     where
         I: Iterator<Item = DataSegment> + Clone;
 
-    /// Posts a receive of one segment ([`QueuePair::post_recv`]), likewise. Without `TELL` the device is told by the next receive, or by
-    /// [`QueuePair::tell_of_recvs`].
+    /// Posts a receive of one segment ([`QueuePair::post_recv`]), likewise. Without `TELL` the device is told by the
+    /// next receive, or by [`QueuePair::tell_of_recvs`].
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
@@ -440,14 +441,16 @@ pub trait QueuePair {
     /// Tells the device of receives that were posted without.
     fn tell_of_recvs(&mut self) {}
 
-    /// What an entry completes that is the [`Plain`] completion of the oldest DTO. `None`, and nothing has changed, when
-    /// it is anything else, another queue pair's too, or the provider does not care to tell: then `complete` is called.
+    /// What an entry completes that is the [`Plain`] completion of the oldest DTO. `None`, and nothing has changed,
+    /// when it is anything else, another queue pair's too, or the provider does not care to tell: then `complete` is
+    /// called.
     fn complete_plain(&mut self, entry: &Self::Entry) -> Option<Plain> {
         let _any = entry;
         None
     }
 
-    /// What an entry completes that is the [`Plain`] completion of a request with suppressed ones before it, which are done too.
+    /// What an entry completes that is the [`Plain`] completion of a request with suppressed ones before it, which are
+    /// done too.
     fn complete_behind_suppressed(&mut self, entry: &Self::Entry) -> Option<Plain> {
         let _any = entry;
         None
@@ -462,8 +465,8 @@ pub trait QueuePair {
     /// the device is dead and completes nothing any more; entries it had written are taken first.
     fn take_outstanding(&mut self) -> Option<Completion>;
 
-    /// Takes the oldest outstanding DTO of a queue pair that a refusal has left in RESET: the device has forgotten its work.
-    /// `None` of any other.
+    /// Takes the oldest outstanding DTO of a queue pair that a refusal has left in RESET: the device has forgotten its
+    /// work. `None` of any other.
     fn take_lost(&mut self) -> Option<Completion>;
 
     /// Whether nothing will be heard of the last request outstanding if it succeeds.
@@ -736,8 +739,8 @@ pub trait Provider: Sized {
 
     /// Ends the device's use of all memory, whatever it says, for good: it is dead then. `why` is for people.
     fn stop(&mut self, why: &'static str);
-    /// While on, everything the device is asked has, together, the time that one thing has otherwise. When that is over, the
-    /// device is stopped.
+    /// While on, everything the device is asked has, together, the time that one thing has otherwise. When that is
+    /// over, the device is stopped.
     fn one_limit(&mut self, on: bool);
 
     /// # Errors
@@ -761,8 +764,8 @@ pub trait Provider: Sized {
     /// # Errors
     /// Device refusal; the region is as it was.
     fn deregister(&mut self, region: &mut Self::Region) -> Result<(), ProviderError>;
-    /// The consumer has the memory of a region back, which is not deregistered yet: nobody reaches it, but binds on their way name it. What
-    /// the consumer registers at its addresses from now on may be other memory.
+    /// The consumer has the memory of a region back, which is not deregistered yet: nobody reaches it, but binds on
+    /// their way name it. What the consumer registers at its addresses from now on may be other memory.
     fn withdraw(&self, _memory: &Self::Memory) {}
     /// Whether other processes can have mapped the same memory.
     fn is_shared(&self, memory: &Self::Memory) -> bool;
@@ -873,8 +876,8 @@ pub trait Provider: Sized {
         request_cq: &mut Self::Cq,
         recv_cq: Option<&mut Self::Cq>,
     ) -> Result<(), ProviderError>;
-    /// Back to INIT of a queue pair that was on its way to RTS. The receives posted to it stay posted. `false`: the device has
-    /// consumed one of them, and the queue pair stays in RESET ([`QueuePair::take_lost`]).
+    /// Back to INIT of a queue pair that was on its way to RTS. The receives posted to it stay posted. `false`: the
+    /// device has consumed one of them, and the queue pair stays in RESET ([`QueuePair::take_lost`]).
     ///
     /// # Errors
     /// Device refusal; it is in the state it was in, or in RESET, and this may be asked again.
@@ -907,8 +910,8 @@ pub trait Provider: Sized {
     /// ([`NetworkEvent::AddressAdded`]).
     ///
     /// # Errors
-    /// [`ProviderError::Limit`]: there is no room for one more. [`ProviderError::Unsupported`]: it is there. Device refusal. Nothing
-    /// has changed.
+    /// [`ProviderError::Limit`]: there is no room for one more. [`ProviderError::Unsupported`]: it is there. Device
+    /// refusal. Nothing has changed.
     fn add_address(&mut self, address: &Address) -> Result<(), ProviderError>;
     /// One address less. No path leaves from it any more; those that do have a little time to end
     /// ([`ProviderEvent::AddressRemoved`], in all instances).
@@ -916,8 +919,8 @@ pub trait Provider: Sized {
     /// # Errors
     /// [`ProviderError::Unsupported`]: it is none of ours, or one that stays; nothing has changed.
     fn remove_address(&mut self, address: IpAddr) -> Result<(), ProviderError>;
-    /// The path to a GID: which of our addresses leads there, unless `source` says which. Whether somebody is there shows when a
-    /// datagram is sent.
+    /// The path to a GID: which of our addresses leads there, unless `source` says which. Whether somebody is there
+    /// shows when a datagram is sent.
     ///
     /// # Errors
     /// [`ProviderError::Unreachable`], also of a source that is none of our addresses, or of another family.
@@ -926,11 +929,12 @@ pub trait Provider: Sized {
     fn next_timeout(&self) -> Option<Nanos> {
         None
     }
-    /// Sends one 256-byte management datagram through QP1. One to a station that is not known yet leaves when it is found; if it is not,
-    /// [`ProviderEvent::Unreachable`] says so.
+    /// Sends one 256-byte management datagram through QP1. One to a station that is not known yet leaves when it is
+    /// found; if it is not, [`ProviderEvent::Unreachable`] says so.
     ///
     /// # Errors
-    /// [`ProviderError::Resources`]: there is no room until something sent before has left, which ends a wait. Device refusal.
+    /// [`ProviderError::Resources`]: there is no room until something sent before has left, which ends a wait. Device
+    /// refusal.
     fn send_mad(&mut self, to: &MadAddress, mad: &[u8; 256]) -> Result<(), ProviderError>;
     /// Waits until the datagrams that were sent have left, at most until `deadline`.
     fn await_mads(&mut self, deadline: Nanos);
@@ -940,8 +944,8 @@ pub trait Provider: Sized {
     fn retire(&mut self) -> bool {
         true
     }
-    /// What wakes this instance when another one of its adapter has something for it: it ends a [`Provider::wait`] that is under way or
-    /// comes next.
+    /// What wakes this instance when another one of its adapter has something for it: it ends a [`Provider::wait`] that
+    /// is under way or comes next.
     fn waker(&self) -> Waker {
         Arc::new(|| {})
     }

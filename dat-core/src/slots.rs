@@ -17,8 +17,8 @@ use core::ops::{Index, IndexMut};
 use slotmap::{Key, KeyData};
 use std::collections::VecDeque;
 
-/// A value that can be in a table. It has its own name in it, among the fields that are looked at first, so that nobody may put another
-/// value into its place but the table.
+/// A value that can be in a table. It has its own name in it, among the fields that are looked at first, so that nobody
+/// may put another value into its place but the table.
 pub(crate) trait Resident<K> {
     /// What stands where nothing is.
     fn vacant() -> Self;
@@ -108,8 +108,8 @@ impl<K: Key, T: Resident<K>> Slots<K, T> {
         (parts(slot.named().key).1 == generation).then_some(slot)
     }
 
-    /// What has this key ([`Slots::get`]), but not even the vacant value under the key nobody has, which numbers from outside may
-    /// make ([`crate::EpHandle::from_raw`]).
+    /// What has this key ([`Slots::get`]), but not even the vacant value under the key nobody has, which numbers from
+    /// outside may make ([`crate::EpHandle::from_raw`]).
     pub(crate) fn somebody(&self, key: K) -> Option<&T> {
         self.get(key).filter(|_| parts(key).1 >= FIRST)
     }

@@ -1,7 +1,7 @@
 //! What an instance counts: plain words that only grow, and that nothing sets back.
 //!
-//! What posts and dequeues count, the queues themselves count ([`QueuePairCounts`]): one addition each. All else is counted
-//! where it is rare.
+//! What posts and dequeues count, the queues themselves count ([`QueuePairCounts`]): one addition each. All else is
+//! counted where it is rare.
 
 use crate::provider::{Completion, Provider, QueuePair, QueuePairCounts};
 use crate::types::DtoStatus;
@@ -151,8 +151,8 @@ impl EpStats {
 pub struct EvdStats {
     /// Entries taken from the device's completion queue, with those that nobody is told of.
     pub completions: u64,
-    /// Events that went through its queue in software: all that are no completions, and completions that were taken in before
-    /// somebody asked for them.
+    /// Events that went through its queue in software: all that are no completions, and completions that were taken in
+    /// before somebody asked for them.
     pub queued: u64,
     /// Notification events among these.
     pub notifications: u64,

@@ -1,4 +1,5 @@
-//! Objects that get their turn one after the other, some of them at a time: what looks after many must not take longer for that.
+//! Objects that get their turn one after the other, some of them at a time: what looks after many must not take longer
+//! for that.
 
 use core::hash::Hash;
 use std::collections::{BTreeMap, HashMap};

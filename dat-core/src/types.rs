@@ -52,11 +52,11 @@ pub enum DtoStatus {
 }
 
 impl MemPrivFlags {
-    /// Of a region: peers may run atomic operations on it. DAT 1.2 has no such privilege; the number is that of DAT 2.0's extension for
-    /// InfiniBand (`DAT_IB_MEM_PRIV_REMOTE_ATOMIC`). [`MemPrivFlags::all`] is without it.
+    /// Of a region: peers may run atomic operations on it. DAT 1.2 has no such privilege; the number is that of DAT
+    /// 2.0's extension for InfiniBand (`DAT_IB_MEM_PRIV_REMOTE_ATOMIC`). [`MemPrivFlags::all`] is without it.
     pub const REMOTE_ATOMIC: Self = Self::from_bits_retain(0x40);
-    /// Of a bind: a peer may take the RMR from what it is bound to, by a Send with invalidate. Ours alone; [`MemPrivFlags::all`] is
-    /// without it.
+    /// Of a bind: a peer may take the RMR from what it is bound to, by a Send with invalidate. Ours alone;
+    /// [`MemPrivFlags::all`] is without it.
     pub const REMOTE_INVALIDATE: Self = Self::from_bits_retain(0x80);
 
     /// What a region may be registered with.
@@ -100,8 +100,8 @@ pub struct DtoCookie(pub u64);
 #[repr(transparent)]
 pub struct RmrCookie(pub u64);
 
-/// A connection qualifier (`DAT_CONN_QUAL`): at what a passive side listens. Up to 0xffff it is a TCP port of the RDMA-CM (NVMe over RDMA
-/// listens at port 4420), above that an IB service ID. No call takes 0.
+/// A connection qualifier (`DAT_CONN_QUAL`): at what a passive side listens. Up to 0xffff it is a TCP port of the
+/// RDMA-CM (NVMe over RDMA listens at port 4420), above that an IB service ID. No call takes 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct ConnQual(pub u64);
@@ -114,8 +114,8 @@ impl ConnQual {
         Self(port as u64)
     }
 
-    /// An IB service ID (IBTA 12.7.3) above 0xffff; what is not above is a port's number. A request to it carries at most 64 bytes of
-    /// private data.
+    /// An IB service ID (IBTA 12.7.3) above 0xffff; what is not above is a port's number. A request to it carries at
+    /// most 64 bytes of private data.
     #[must_use]
     pub const fn service_id(id: u64) -> Self {
         Self(id)
@@ -296,8 +296,8 @@ impl Timeout {
     }
 }
 
-/// In whole microseconds, rounded up. [`Duration::MAX`] is no limit; what else is more than a `DAT_TIMEOUT` holds is the longest that it
-/// does hold, an hour and 11 minutes.
+/// In whole microseconds, rounded up. [`Duration::MAX`] is no limit; what else is more than a `DAT_TIMEOUT` holds is
+/// the longest that it does hold, an hour and 11 minutes.
 impl From<Duration> for Timeout {
     fn from(limit: Duration) -> Self {
         const LONGEST: u32 = u32::MAX - 1;

@@ -133,8 +133,8 @@ fn say(card: &SimCard, VfOptions { index, settings }: &VfOptions) -> Result<(), 
     ))
 }
 
-/// `--control`: lines of standard input say of virtual functions what `--vf` does, each is answered by one. At the end of the
-/// input everything stays as it was said.
+/// `--control`: lines of standard input say of virtual functions what `--vf` does, each is answered by one. At the end
+/// of the input everything stays as it was said.
 pub(crate) fn control(card: SimCard) {
     thread::spawn(move || {
         for line in stdin().lock().lines() {

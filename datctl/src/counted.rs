@@ -8,7 +8,8 @@ use crate::report::table;
 /// What an adapter counts.
 #[derive(Serialize)]
 pub(crate) struct Counted {
-    /// Of queue pairs, as `rdma statistic` calls them; `None` where the device has none or does not tell. So it is with the next three.
+    /// Of queue pairs, as `rdma statistic` calls them; `None` where the device has none or does not tell. So it is with
+    /// the next three.
     queue: Option<Counters>,
     /// Of the vport, as `ethtool -S` calls them.
     vport: Option<Counters>,

@@ -1,7 +1,7 @@
 //! The active end of `ping` and `perf`: connects, and waits for its events.
 //!
-//! Waiting polls for a while, because on hardware the event is there sooner than any sleep ends, and then sleeps. If the
-//! passive end is in this process too ([`Dialer::beside`]), it is served meanwhile.
+//! Waiting polls for a while, because on hardware the event is there sooner than any sleep ends, and then sleeps. If
+//! the passive end is in this process too ([`Dialer::beside`]), it is served meanwhile.
 
 use std::error::Error;
 use std::net::IpAddr;

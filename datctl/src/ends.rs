@@ -1,7 +1,7 @@
 //! Who talks with whom: the options that `ping` and `perf` share.
 //!
-//! With two adapters both ends are in this process. With one, this process is the passive end (`--listen`) or the active one
-//! (`--connect ADDRESS`). A listener of either command serves both.
+//! With two adapters both ends are in this process. With one, this process is the passive end (`--listen`) or the
+//! active one (`--connect ADDRESS`). A listener of either command serves both.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -79,7 +79,8 @@ impl Report for Answered {
     }
 }
 
-/// The active end and whom it is to connect to; or, if this process is to be the passive end, nothing, when that is over.
+/// The active end and whom it is to connect to; or, if this process is to be the passive end, nothing, when that is
+/// over.
 pub(crate) fn connect_by(
     ends: &Ends,
     output: Output,

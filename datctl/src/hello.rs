@@ -1,8 +1,8 @@
 //! What the two ends of `ping` and `perf` tell each other in the private data of a connection.
 //!
-//! The active end says what the passive one is to do, so that a listener needs no options; the passive end says where its
-//! memory is. Both fit the 56 bytes that an RDMA-CM port leaves. Numbers are big-endian. What comes from the peer is
-//! checked here and by whoever uses it.
+//! The active end says what the passive one is to do, so that a listener needs no options; the passive end says where
+//! its memory is. Both fit the 56 bytes that an RDMA-CM port leaves. Numbers are big-endian. What comes from the peer
+//! is checked here and by whoever uses it.
 //!
 //! ```text
 //! request:  magic 8 | role 1 | connections to follow 1 | 0 2 | depth 4 | bytes of a message 8

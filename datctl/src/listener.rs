@@ -2,8 +2,8 @@
 //!
 //! It never waits by itself: [`Listener::serve`] does what there is to do, so that one thread can be both ends. A peer
 //! that does not speak our language is turned away and the listener goes on. A peer that falls silent for
-//! longer than [`PATIENCE`] has died, and that is an error; an active end in no need of answers sends an empty message now
-//! and then.
+//! longer than [`PATIENCE`] has died, and that is an error; an active end in no need of answers sends an empty message
+//! now and then.
 
 use std::error::Error;
 use std::net::IpAddr;

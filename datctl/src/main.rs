@@ -10,9 +10,9 @@
 //! datctl sim serve --socket /run/a.sock --socket /run/b.sock --pcap wire.pcapng
 //! ```
 //!
-//! `devices`, `bind`, `unbind` and `doctor` look at the machine and open nothing. `info`, `ping`, `perf`, `rping` and `accept` open
-//! an adapter by any name that `udapl::ia_open` knows, `record` the function of such a name. `sim serve` plays functions for
-//! other processes.
+//! `devices`, `bind`, `unbind` and `doctor` look at the machine and open nothing. `info`, `ping`, `perf`, `rping` and
+//! `accept` open an adapter by any name that `udapl::ia_open` knows, `record` the function of such a name. `sim serve`
+//! plays functions for other processes.
 //!
 //! What a person reads and what a program reads come from one structure each ([`report::Report`]). Errors go to the
 //! error stream as one line, and with `--json` also to the output as an object, so that a program always finds one
@@ -135,13 +135,13 @@ enum Command {
     /// Asks a function everything it says of itself, and writes it into one file.
     ///
     /// Capabilities, registers, port and vport, firmware, and the commands with their answers; what names the card is
-    /// replaced. The function is reset before and after, and nothing in it is set. The file is a profile of the simulator:
-    /// sim:NAME,profile=FILE.
+    /// replaced. The function is reset before and after, and nothing in it is set. The file is a profile of the
+    /// simulator: sim:NAME,profile=FILE.
     Record(Record),
     /// Accepts a card: does everything to a function, or two, that a program will, and compares every byte.
     ///
-    /// One table, and one directory with all there is to know, for whoever is to look at it. Lines that cannot be done here are
-    /// skipped with the reason. It works on simulated functions too, and says so.
+    /// One table, and one directory with all there is to know, for whoever is to look at it. Lines that cannot be done
+    /// here are skipped with the reason. It works on simulated functions too, and says so.
     Accept(Accept),
     /// Shows the objects of a live process: endpoints, EVDs, SRQs, memory.
     Resource(live::resource::Options),
@@ -179,20 +179,22 @@ struct Serve {
     /// How many virtual functions a card has.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "card")]
     vfs: u16,
-    /// What the card's administrator says of a virtual function: 0:mac=02:00:00:00:00:01,trust,spoofchk,vlan=100/3,state=auto.
+    /// What the card's administrator says of a virtual function:
+    /// 0:mac=02:00:00:00:00:01,trust,spoofchk,vlan=100/3,state=auto.
     #[arg(long, value_name = "N:SETTINGS", requires = "card")]
     vf: Vec<VfOptions>,
     /// The physical function of a card is not served: the card manages its virtual ones itself.
     #[arg(long, requires = "card")]
     no_pf: bool,
-    /// Each line of standard input says of a virtual function what --vf does, and is answered by a line: ok, or what is wrong.
+    /// Each line of standard input says of a virtual function what --vf does, and is answered by a line: ok, or what is
+    /// wrong.
     #[arg(long, requires = "card")]
     control: bool,
     /// Habits of a card, a list like link-training=2s.
     #[arg(long, requires = "card")]
     card_rules: Option<RuleOptions>,
-    /// Where the link leads with one socket: to another server that is told the same, unix:PATH; or to a network device of
-    /// QEMU, dgram:HERE,THERE (-netdev dgram,local.type=unix,local.path=THERE,remote.type=unix,remote.path=HERE).
+    /// Where the link leads with one socket: to another server that is told the same, unix:PATH; or to a network device
+    /// of QEMU, dgram:HERE,THERE (-netdev dgram,local.type=unix,local.path=THERE,remote.type=unix,remote.path=HERE).
     #[arg(long)]
     link: Option<WirePath>,
     /// What is simulated, a list like connectx-5,vectors=8,mtu=1500.
@@ -231,7 +233,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is said beside the output: to the error stream as `RUST_LOG` asks, and with `accept` in all detail into its bundle.
+/// What is said beside the output: to the error stream as `RUST_LOG` asks, and with `accept` in all detail into its
+/// bundle.
 fn log(command: &Command) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
     let errors = fmt::layer().with_writer(stderr).with_filter(filter);

@@ -1,9 +1,9 @@
 //! `datctl perf`: latency and bandwidth of Send, RDMA Write and RDMA Read.
 //!
 //! Latency is one operation at a time: for Send half the time until the echo is there, for Write and Read the time from
-//! the post to the completion, which for a Write includes the acknowledgement. Bandwidth keeps `--depth` operations under
-//! way and counts payload bytes. For each operation and mode there is one connection, and all sizes run over
-//! it. After each size of Write and Read the bytes are compared with what they should be.
+//! the post to the completion, which for a Write includes the acknowledgement. Bandwidth keeps `--depth` operations
+//! under way and counts payload bytes. For each operation and mode there is one connection, and all sizes run over it.
+//! After each size of Write and Read the bytes are compared with what they should be.
 //!
 //! Times are the machine's. On a simulated function they tell how fast the simulator is, and nothing of a card.
 

@@ -1,12 +1,12 @@
 //! `datctl record`: what a function says of itself, as one file.
 //!
-//! The function is reset, asked everything, and taken down again (`hw_mlx::bringup::Record`); nobody may have it open meanwhile.
-//! The file is a profile of the simulator: `sim:a,profile=FILE` says of itself what the function said. What names the card
-//! is replaced in it.
+//! The function is reset, asked everything, and taken down again (`hw_mlx::bringup::Record`); nobody may have it open
+//! meanwhile. The file is a profile of the simulator: `sim:a,profile=FILE` says of itself what the function said. What
+//! names the card is replaced in it.
 //!
-//! A file that is there is never written over. The new one is written beside its place under another name, so that a record is
-//! there whole or not at all, and that file is made before the function is touched: a directory that cannot be written to costs
-//! nobody a reset.
+//! A file that is there is never written over. The new one is written beside its place under another name, so that a
+//! record is there whole or not at all, and that file is made before the function is touched: a directory that cannot
+//! be written to costs nobody a reset.
 
 use std::error::Error;
 use std::fs::{self, File, OpenOptions};
@@ -162,7 +162,8 @@ impl Draft {
         let failed = |error: io::Error| format!("{}: {error}", self.place.display());
         self.file.write_all(text.as_bytes()).map_err(failed)?;
         self.file.sync_all().map_err(failed)?;
-        // A second name, since renaming would replace what somebody has put there meanwhile. The first one goes with `self`.
+        // A second name, since renaming would replace what somebody has put there meanwhile. The first one goes with
+        // `self`.
         fs::hard_link(&self.path, &self.place).map_err(|error| {
             if error.kind() == io::ErrorKind::AlreadyExists {
                 there(&self.place)

@@ -6,8 +6,8 @@
 //! | says where it wants it | writes it there (RDMA Write), says so |
 //! | compares, and begins again or hangs up | |
 //!
-//! Every message has 16 bytes, big-endian: address 8, R_Key 4, length 4 (rdma-core, librdmacm/examples/rping.c). What the
-//! passive end says has no contents. The text is a C string that fills its buffer, because a passive `rping` writes
+//! Every message has 16 bytes, big-endian: address 8, R_Key 4, length 4 (rdma-core, librdmacm/examples/rping.c). What
+//! the passive end says has no contents. The text is a C string that fills its buffer, because a passive `rping` writes
 //! back as much as `strlen` finds.
 
 use std::error::Error;

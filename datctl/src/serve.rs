@@ -2,9 +2,9 @@
 //!
 //! Each socket has a thread that answers its clients; a register write runs the world to idle in that thread. What
 //! takes time (commands, frames under way, retransmission timers) is moved on by the main thread, which lets the
-//! world's time follow the machine's: it advances the world by what has passed ([`Pace`]), then waits for the next thing that
-//! is due, for a register write, or a millisecond. What a function has to say against its driver (an access that the
-//! IOMMU refused, a rule broken where the device has no way to answer) it logs, a while after it happened.
+//! world's time follow the machine's: it advances the world by what has passed ([`Pace`]), then waits for the next
+//! thing that is due, for a register write, or a millisecond. What a function has to say against its driver (an access
+//! that the IOMMU refused, a rule broken where the device has no way to answer) it logs, a while after it happened.
 //!
 //! SIGINT, SIGTERM and SIGHUP end it, and it takes its sockets along.
 
@@ -162,8 +162,8 @@ fn end_on_signal() -> Result<Arc<AtomicBool>, Box<dyn Error>> {
     Ok(over)
 }
 
-/// Writes what was asked of every function, how it answered, and which frames it lost for what reason; a reader finds the old
-/// list or the new one.
+/// Writes what was asked of every function, how it answered, and which frames it lost for what reason; a reader finds
+/// the old list or the new one.
 fn write_report(path: &Path, sim: &Sim, functions: &[Complaints]) -> Result<(), Box<dyn Error>> {
     let mut text = String::new();
     for one in functions {

@@ -1,5 +1,5 @@
-//! What stands behind a function: the three ways to reach one, and what is done in each of them to its configuration space and its
-//! memory.
+//! What stands behind a function: the three ways to reach one, and what is done in each of them to its configuration
+//! space and its memory.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

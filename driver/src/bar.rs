@@ -45,8 +45,8 @@
 //! words, and a BAR that is reached by messages and not by mapping gets its offsets the same way.
 //!
 //! A write to an in-process device is the same volatile store into the device's BAR memory, and then a call that tells
-//! the device which bytes were written: once per write, in program order. For a device in another process that call sends
-//! a message, and a read is a message too.
+//! the device which bytes were written: once per write, in program order. For a device in another process that call
+//! sends a message, and a read is a message too.
 
 // UNSAFETY: register cells live at raw addresses in a mapped BAR; volatile-register marks writes unsafe.
 #![expect(unsafe_code, reason = "register access in a mapped BAR")]
@@ -252,7 +252,8 @@ impl Site {
     }
 }
 
-/// A register of a mapped BAR that is written again and again, and never read: a doorbell. Of a cache line it takes less than half.
+/// A register of a mapped BAR that is written again and again, and never read: a doorbell. Of a cache line it takes
+/// less than half.
 pub struct Register<V: RegisterValue> {
     /// Mapped while `site` lives.
     cell: NonNull<volatile_register::WO<V>>,
@@ -331,7 +332,8 @@ impl<T> Block<T> {
     /// One of its registers, to be written again and again.
     pub fn register<C: Writable>(&self, field: impl FnOnce(&T) -> &C) -> Register<C::Value> {
         let at = self.locate(field(&self.shape));
-        // SAFETY: `locate` checked that a `C` lies at `at` inside the block; `WO` is transparent over its value, as `C` is.
+        // SAFETY: `locate` checked that a `C` lies at `at` inside the block; `WO` is transparent over its value, as `C`
+        // is.
         let cell = unsafe { self.cell::<volatile_register::WO<C::Value>>(at) };
         Register {
             cell: NonNull::from(cell),

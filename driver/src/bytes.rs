@@ -1,7 +1,7 @@
 //! The bytes of memory that a device can reach, for those who fill it and parse it.
 //!
-//! Memory a device may write is never behind a reference. [`Bytes`] looks at it in place all the same: every access is checked against its
-//! range, and copies no more than what it hands out.
+//! Memory a device may write is never behind a reference. [`Bytes`] looks at it in place all the same: every access is
+//! checked against its range, and copies no more than what it hands out.
 
 use crate::dma::{DmaBuffer, DmaMemory};
 use std::ops::{Bound, Range, RangeBounds};
@@ -26,8 +26,8 @@ pub enum BytesError {
     Lent,
 }
 
-/// A range of arena memory, in place. A device, or another thread with a clone of the memory, may write it at any time: two looks at the
-/// same byte may differ.
+/// A range of arena memory, in place. A device, or another thread with a clone of the memory, may write it at any time:
+/// two looks at the same byte may differ.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes<'a> {
     buffer: &'a DmaBuffer,
@@ -163,8 +163,8 @@ impl<'a> Bytes<'a> {
         (start..start + bytes).map(move |at| self.buffer.load_u8(at))
     }
 
-    /// An object that begins at `at`: a header, a number in the order of its bytes. `None` if it is not whole. It may be torn if somebody
-    /// writes it meanwhile.
+    /// An object that begins at `at`: a header, a number in the order of its bytes. `None` if it is not whole. It may
+    /// be torn if somebody writes it meanwhile.
     #[must_use]
     pub fn object<T: FromBytes>(self, at: usize) -> Option<T> {
         self.part(at..at.checked_add(size_of::<T>())?).ok()?;

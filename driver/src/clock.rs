@@ -85,15 +85,15 @@ pub trait Clock: Send + Sync {
     /// Returns whether an interrupt is pending; it is left signalled.
     fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool;
 
-    /// This thread is at something that has limits of time, until it [goes on](Self::go_on) as often: a clock of virtual time
-    /// stands still meanwhile, unless the thread waits itself.
+    /// This thread is at something that has limits of time, until it [goes on](Self::go_on) as often: a clock of
+    /// virtual time stands still meanwhile, unless the thread waits itself.
     fn hold_still(&self) {}
 
     /// The end of what [`hold_still`](Self::hold_still) began.
     fn go_on(&self) {}
 
-    /// Sleeps as [`wait`](Self::wait) does, in a thread that holds signals back: they are let in while it sleeps, and one that
-    /// comes ends the wait. A clock of virtual time does not sleep, and lets none in.
+    /// Sleeps as [`wait`](Self::wait) does, in a thread that holds signals back: they are let in while it sleeps, and
+    /// one that comes ends the wait. A clock of virtual time does not sleep, and lets none in.
     fn wait_unless_signalled(
         &self,
         interrupts: &[Interrupt],

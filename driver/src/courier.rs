@@ -1,8 +1,8 @@
 //! A thread that signals eventfds of somebody else's.
 //!
-//! Adding to an eventfd blocks while its counter is full, unless the descriptor is nonblocking (eventfd(2)), and that flag
-//! is shared with whoever gave us the descriptor. So strangers' eventfds are written to by a thread that serves one
-//! stranger: one who takes the flag back and fills the counter stops his own interrupts.
+//! Adding to an eventfd blocks while its counter is full, unless the descriptor is nonblocking (eventfd(2)), and that
+//! flag is shared with whoever gave us the descriptor. So strangers' eventfds are written to by a thread that serves
+//! one stranger: one who takes the flag back and fills the counter stops his own interrupts.
 
 use std::collections::VecDeque;
 use std::io;
@@ -99,8 +99,8 @@ impl Courier {
 }
 
 impl Drop for Courier {
-    /// The thread is not waited for. One that is blocked is let go by emptying the counter; a stranger who goes on filling
-    /// it keeps that thread and his own descriptor.
+    /// The thread is not waited for. One that is blocked is let go by emptying the counter; a stranger who goes on
+    /// filling it keeps that thread and his own descriptor.
     fn drop(&mut self) {
         let blocked = {
             let mut state = self.0.state();

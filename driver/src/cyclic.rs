@@ -1,8 +1,9 @@
 //! What is remembered beside a ring: entries found by a count that runs on and wraps.
 //!
-//! A queue remembers of each request what its completion must say, in a table of a power of two of entries, and finds the
-//! entry by masking a counter. The mask follows from the table's length, which never changes, so no access can leave it, and
-//! none is compared with the length. Nor is the length kept: a table is a quarter of a cache line, with the count of its oldest entry.
+//! A queue remembers of each request what its completion must say, in a table of a power of two of entries, and finds
+//! the entry by masking a counter. The mask follows from the table's length, which never changes, so no access can
+//! leave it, and none is compared with the length. Nor is the length kept: a table is a quarter of a cache line, with
+//! the count of its oldest entry.
 
 // UNSAFETY: accesses without a bounds check.
 #![expect(unsafe_code, reason = "the mask is the length minus one")]

@@ -11,7 +11,8 @@ use crate::memory::SharedMemory;
 /// Bytes of PCI Express configuration space.
 pub(crate) const CONFIG_BYTES: usize = 4096;
 
-/// Memory of another process, which reads and writes it when asked. Each access waits for the answer, for a bounded time.
+/// Memory of another process, which reads and writes it when asked. Each access waits for the answer, for a bounded
+/// time.
 pub trait MessageMemory: Send + Sync + std::fmt::Debug {
     /// Reads what is mapped at an I/O address.
     ///
@@ -53,7 +54,8 @@ pub trait Device: Send + Sync {
     /// MSI-X vectors the function has.
     fn interrupt_count(&self) -> usize;
 
-    /// The eventfds of the vectors that the driver has enabled, the first ones, in vector order. None: it has disabled all.
+    /// The eventfds of the vectors that the driver has enabled, the first ones, in vector order. None: it has disabled
+    /// all.
     fn set_interrupts(&self, vectors: Vec<Interrupt>);
 
     /// Makes `bytes` bytes of `memory` from `offset` on reachable at `iova`. Whole 4 KiB pages.
@@ -68,8 +70,8 @@ pub trait Device: Send + Sync {
         bytes: usize,
     ) -> Result<(), String>;
 
-    /// Maps memory as [`dma_map`](Self::dma_map) does, for the device to read only: a write there is one to an address that is not
-    /// mapped.
+    /// Maps memory as [`dma_map`](Self::dma_map) does, for the device to read only: a write there is one to an address
+    /// that is not mapped.
     ///
     /// # Errors
     /// As [`Device::dma_map`]; by itself a model knows no such memory.
@@ -85,8 +87,8 @@ pub trait Device: Send + Sync {
         ))
     }
 
-    /// Makes `bytes` bytes at `iova` reachable that lie in another process, which is asked for each access: reads, and writes
-    /// if it is `writable`. Whole 4 KiB pages. Nothing of it is here to be mapped.
+    /// Makes `bytes` bytes at `iova` reachable that lie in another process, which is asked for each access: reads, and
+    /// writes if it is `writable`. Whole 4 KiB pages. Nothing of it is here to be mapped.
     ///
     /// # Errors
     /// As [`Device::dma_map`]; by itself a model knows no such memory.

@@ -1,9 +1,9 @@
 //! DMA memory: the arena, the buffers cut from it, and what a memory region can be made of.
 //!
 //! An arena belongs to one function and grows by chunks. A chunk is a memfd (on huge pages when the pool has
-//! some), mapped once, as a whole, in the function's I/O address space. Its virtual address and its I/O address are congruent modulo
-//! 1 GiB, so that any piece of it, addressed virtually by the device, is described by translation entries as
-//! large as the piece allows. Requests larger than a chunk get a chunk of their own.
+//! some), mapped once, as a whole, in the function's I/O address space. Its virtual address and its I/O address are
+//! congruent modulo 1 GiB, so that any piece of it, addressed virtually by the device, is described by translation
+//! entries as large as the piece allows. Requests larger than a chunk get a chunk of their own.
 //!
 //! Life and death: a [`DmaBuffer`] keeps its chunk; the last clone gives its bytes back to the chunk; the last of the
 //! arena and the buffers takes the chunk's mapping back from the function and then unmaps the memory. In that
@@ -229,8 +229,8 @@ impl DmaArena {
         }
     }
 
-    /// Bytes that are mapped for the function so that requests share them, in use or not: what a kernel pins. What is larger than a
-    /// chunk has a mapping of its own and does not count here.
+    /// Bytes that are mapped for the function so that requests share them, in use or not: what a kernel pins. What is
+    /// larger than a chunk has a mapping of its own and does not count here.
     #[must_use]
     pub fn mapped_bytes(&self) -> usize {
         let chunks = self.inner.chunks.lock();
@@ -422,7 +422,8 @@ impl DmaMemory {
         }
     }
 
-    /// Its owner has it back, although somebody still keeps it ([`LentMemory::withdraw`]); memory of the arena is nobody's to have back.
+    /// Its owner has it back, although somebody still keeps it ([`LentMemory::withdraw`]); memory of the arena is
+    /// nobody's to have back.
     pub fn withdraw(&self) {
         match self {
             Self::Arena { .. } => {}
@@ -430,8 +431,8 @@ impl DmaMemory {
         }
     }
 
-    /// Whether a function reaches it at its I/O addresses: it was made for that function, or for one whose I/O address space that
-    /// function shares ([`Function::shares_memory_with`]).
+    /// Whether a function reaches it at its I/O addresses: it was made for that function, or for one whose I/O address
+    /// space that function shares ([`Function::shares_memory_with`]).
     #[must_use]
     pub fn is_reached_by(&self, function: &Function) -> bool {
         Arc::ptr_eq(self.space(), function.space())

@@ -6,8 +6,8 @@
 //! the ring or the word is made, and what is left on each access cannot leave it: an index is masked to
 //! the ring's size, and where in a block an access falls is checked when the program is compiled.
 //!
-//! All keep the memory they are in, as a clone of the buffer would. They are small, because each of ten thousand queues has them among what
-//! a post reads: no length is kept, for none is asked.
+//! All keep the memory they are in, as a clone of the buffer would. They are small, because each of ten thousand queues
+//! has them among what a post reads: no length is kept, for none is asked.
 
 // UNSAFETY: accesses whose bounds were checked when the ring or the word was made.
 #![expect(unsafe_code, reason = "accesses proven once")]
@@ -31,7 +31,8 @@ pub struct DmaRing<const BLOCK: usize> {
     _lease: Arc<Lease>,
 }
 
-/// Where a ring is: `(mask + 1) * BLOCK` bytes that were found inside a buffer, aligned to 8. Whoever has it keeps them mapped.
+/// Where a ring is: `(mask + 1) * BLOCK` bytes that were found inside a buffer, aligned to 8. Whoever has it keeps them
+/// mapped.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Place<const BLOCK: usize> {
@@ -76,8 +77,8 @@ impl<const BLOCK: usize> Place<BLOCK> {
     const fn span(&self) -> Span {
         // CAST: widening.
         let bytes = (self.mask as usize + 1) * BLOCK;
-        // SAFETY: `new` has found so many bytes inside a buffer, which whoever has the place keeps mapped; a span of the
-        // buffer promises the rest.
+        // SAFETY: `new` has found so many bytes inside a buffer, which whoever has the place keeps mapped; a span of
+        // the buffer promises the rest.
         unsafe { Span::new(self.base, bytes) }
     }
 
@@ -134,7 +135,8 @@ impl<const BLOCK: usize> DmaRing<BLOCK> {
     }
 }
 
-/// A ring, the word of its doorbell record, and a count: what a work queue needs of its memory for a post, half a cache line.
+/// A ring, the word of its doorbell record, and a count: what a work queue needs of its memory for a post, half a cache
+/// line.
 #[repr(C)]
 pub struct DmaQueue<const BLOCK: usize> {
     place: Place<BLOCK>,
@@ -230,8 +232,8 @@ impl<const BLOCK: usize> DmaBlock<'_, BLOCK> {
     #[inline]
     pub fn write<T: IntoBytes + Immutable>(self, value: &T) {
         const { assert!(size_of::<T>() <= BLOCK, "the object is larger than a block") };
-        // SAFETY: the block's `BLOCK` bytes are inside the span (whoever makes a block masks its index, `Place::new` has
-        // measured the ring), and the object has no more.
+        // SAFETY: the block's `BLOCK` bytes are inside the span (whoever makes a block masks its index, `Place::new`
+        // has measured the ring), and the object has no more.
         unsafe { self.span.write_obj_unchecked(self.at, value) }
     }
 

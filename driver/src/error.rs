@@ -114,7 +114,8 @@ pub enum DmaError {
         /// Pages that are free there; `None` if there is no such pool.
         free: Option<usize>,
     },
-    /// The function takes no pages of the hugetlb pool: it is played by another process, which would die of one that the pool lacks.
+    /// The function takes no pages of the hugetlb pool: it is played by another process, which would die of one that
+    /// the pool lacks.
     #[error(
         "{name}: is played by another process, and takes no pages of the hugetlb pool ({page_bytes:#x} bytes)"
     )]

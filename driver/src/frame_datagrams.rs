@@ -1,8 +1,8 @@
 //! Ethernet frames between processes as UNIX datagrams: one datagram, one frame, no connection.
 //!
-//! The wire of programs that we did not write, such as QEMU's `-netdev dgram,local.type=unix,remote.type=unix`. Each side
-//! has a path of its own and knows the other's. Nobody hears of the other's coming and going: a frame that
-//! finds nobody there is lost, as is one that finds the other side too slow.
+//! The wire of programs that we did not write, such as QEMU's `-netdev dgram,local.type=unix,remote.type=unix`. Each
+//! side has a path of its own and knows the other's. Nobody hears of the other's coming and going: a frame that finds
+//! nobody there is lost, as is one that finds the other side too slow.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd};
@@ -30,8 +30,8 @@ impl FrameDatagrams {
     /// Takes the path `here` for us; frames will go to `there`.
     ///
     /// # Errors
-    /// Something else is at `here`, which stays as it is ([`SocketPathError`](crate::SocketPathError)), or what else the
-    /// system answered.
+    /// Something else is at `here`, which stays as it is ([`SocketPathError`](crate::SocketPathError)), or what else
+    /// the system answered.
     pub fn bind(here: &Path, there: &Path) -> io::Result<Self> {
         let there = UnixAddr::new(there)?;
         let (socket, here) = PathClaim::new(here)?.bind(|here| UnixDatagram::bind(here))?;

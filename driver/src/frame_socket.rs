@@ -1,8 +1,8 @@
 //! Ethernet frames between processes: a wire that is a UNIX socket.
 //!
-//! The socket keeps boundaries (`SOCK_SEQPACKET`): one message, one frame. It has two ends and no names but its path. Who
-//! comes first listens there, who comes second connects; two that come at once are not both first (module `socket_path`).
-//! A frame that finds the other side too slow is lost, as on a wire.
+//! The socket keeps boundaries (`SOCK_SEQPACKET`): one message, one frame. It has two ends and no names but its path.
+//! Who comes first listens there, who comes second connects; two that come at once are not both first (module
+//! `socket_path`). A frame that finds the other side too slow is lost, as on a wire.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -50,8 +50,8 @@ impl FrameEnd {
     /// Connects to a path, or listens there if nobody does.
     ///
     /// # Errors
-    /// Something else is at the path, which stays as it is ([`SocketPathError`](crate::SocketPathError)), or what else the
-    /// system answered.
+    /// Something else is at the path, which stays as it is ([`SocketPathError`](crate::SocketPathError)), or what else
+    /// the system answered.
     pub fn at(path: &Path) -> io::Result<Self> {
         let claim = PathClaim::new(path)?;
         let address = UnixAddr::new(path)?;
@@ -169,8 +169,8 @@ impl FrameSocket {
         }
     }
 
-    /// Takes our leave: the other side reads what was sent, and then that nobody is there. Whoever waits for a frame here
-    /// is woken.
+    /// Takes our leave: the other side reads what was sent, and then that nobody is there. Whoever waits for a frame
+    /// here is woken.
     pub fn shut(&self) {
         shut(self.fd.as_raw_fd());
     }

@@ -1,11 +1,11 @@
 //! A device with somebody in front of it.
 //!
-//! A device model that sits behind a wire, is served to other processes, or is watched by a test is the same model, with
-//! something more to be done when its driver touches it. [`Fronted`] is a [`Device`] that passes every call on to the
-//! model, but four on which a [`Front`] has a say: register writes, configuration writes, resets, and the clock.
+//! A device model that sits behind a wire, is served to other processes, or is watched by a test is the same model,
+//! with something more to be done when its driver touches it. [`Fronted`] is a [`Device`] that passes every call on to
+//! the model, but four on which a [`Front`] has a say: register writes, configuration writes, resets, and the clock.
 //!
-//! What a front does not define goes straight to the model. What it defines it passes on itself, before or after what it
-//! does, or not at all.
+//! What a front does not define goes straight to the model. What it defines it passes on itself, before or after what
+//! it does, or not at all.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

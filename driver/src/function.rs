@@ -4,11 +4,11 @@
 //! parameter and no `dyn` call reaches a driver's hot path. Here is everything that happens rarely: configuration
 //! space, reset, interrupts, DMA mappings. What happens often goes through a [`Bar`]'s register blocks.
 //!
-//! The function has an I/O address space ([`Space`]), its own or one that it shares, because whoever maps memory (the arena, lent
-//! memory) must not collide with the others.
+//! The function has an I/O address space ([`Space`]), its own or one that it shares, because whoever maps memory (the
+//! arena, lent memory) must not collide with the others.
 //!
-//! [`Device`] is the other side of the in-process backend and of a vfio-user server, implemented by a device model. It sees what
-//! a device sees: configuration cycles, register writes, a reset, and the memory the IOMMU lets it reach.
+//! [`Device`] is the other side of the in-process backend and of a vfio-user server, implemented by a device model. It
+//! sees what a device sees: configuration cycles, register writes, a reset, and the memory the IOMMU lets it reach.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -53,12 +53,13 @@ impl Function {
         Self::played(device, None)
     }
 
-    /// A function that a model in this process plays, in the I/O address space of others that are: what is mapped for one of them is
-    /// mapped for all, and memory of one can be registered on each.
+    /// A function that a model in this process plays, in the I/O address space of others that are: what is mapped for
+    /// one of them is mapped for all, and memory of one can be registered on each.
     ///
     /// # Errors
-    /// As [`Function::in_process`]. [`FunctionError::Space`]: no function of the space is open any more, they are of another kind, or
-    /// memory is mapped where this one cannot reach it. [`FunctionError::DmaRefused`]: the model refuses what is mapped.
+    /// As [`Function::in_process`]. [`FunctionError::Space`]: no function of the space is open any more, they are of
+    /// another kind, or memory is mapped where this one cannot reach it. [`FunctionError::DmaRefused`]: the model
+    /// refuses what is mapped.
     pub fn in_process_in(device: Arc<dyn Device>, space: &DmaSpace) -> Result<Self, FunctionError> {
         Self::played(device, Some(space))
     }
@@ -89,13 +90,13 @@ impl Function {
         Self::from_vfio(vfio.map_err(Box::new)?)
     }
 
-    /// The function at a PCI address, in the container of others, so that memory is pinned and mapped once for all of them
-    /// (Linux `Documentation/driver-api/vfio.rst`, `VFIO_GROUP_SET_CONTAINER`). Any of them reaches, as far as the IOMMU is
-    /// concerned, whatever is mapped for one of them; what its peers reach its keys decide, as ever.
+    /// The function at a PCI address, in the container of others, so that memory is pinned and mapped once for all of
+    /// them (Linux `Documentation/driver-api/vfio.rst`, `VFIO_GROUP_SET_CONTAINER`). Any of them reaches, as far as the
+    /// IOMMU is concerned, whatever is mapped for one of them; what its peers reach its keys decide, as ever.
     ///
     /// # Errors
-    /// As [`Function::vfio`], and as [`Function::in_process_in`] for the space. The kernel refuses a group whose IOMMU does not get along
-    /// with the others', or which has reserved addresses where memory is mapped.
+    /// As [`Function::vfio`], and as [`Function::in_process_in`] for the space. The kernel refuses a group whose IOMMU
+    /// does not get along with the others', or which has reserved addresses where memory is mapped.
     pub fn vfio_in(address: &str, space: &DmaSpace) -> Result<Self, FunctionError> {
         let address: PciAddress = address.parse().map_err(Box::new)?;
         Self::joining(address, &Roots::default(), space)
@@ -142,9 +143,10 @@ impl Function {
         &self.inner.notices
     }
 
-    /// DMA mappings that can still be made in its I/O address space: under VFIO what the kernel says is left of `dma_entry_limit`, 65,535
-    /// by itself (`VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL`, `linux/vfio.h`), and as many for a function in this process; of a server what it
-    /// takes (`max_dma_maps`). `None` where nobody says, as kernels before 5.10 do not.
+    /// DMA mappings that can still be made in its I/O address space: under VFIO what the kernel says is left of
+    /// `dma_entry_limit`, 65,535 by itself (`VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL`, `linux/vfio.h`), and as many for a
+    /// function in this process; of a server what it takes (`max_dma_maps`). `None` where nobody says, as kernels
+    /// before 5.10 do not.
     #[must_use]
     pub fn dma_mappings_left(&self) -> Option<u32> {
         self.inner.space.mappings_left()
@@ -164,8 +166,8 @@ impl Function {
         &self.inner.space
     }
 
-    /// Whether memory of the hugetlb pool can be mapped for it. A server in another process takes none: it would die of a page
-    /// that the pool lacks.
+    /// Whether memory of the hugetlb pool can be mapped for it. A server in another process takes none: it would die of
+    /// a page that the pool lacks.
     pub(crate) fn takes_huge_pages(&self) -> bool {
         match &self.inner.backend {
             Backend::InProcess(_) | Backend::Vfio(_) => true,
@@ -181,7 +183,8 @@ impl Function {
         Self::served(path.as_ref(), None)
     }
 
-    /// A function that another process plays, in the I/O address space of others that are: each server is given all of the memory.
+    /// A function that another process plays, in the I/O address space of others that are: each server is given all of
+    /// the memory.
     ///
     /// # Errors
     /// As [`Function::vfio_user`], and as [`Function::in_process_in`] for the space.
@@ -226,8 +229,9 @@ impl Function {
         })
     }
 
-    /// Whether both have the same I/O address space, so that an I/O address means the same bytes to both. It is so of clones, and of
-    /// functions that were opened in the space of another one; a function that was closed and opened again by itself has a new one.
+    /// Whether both have the same I/O address space, so that an I/O address means the same bytes to both. It is so of
+    /// clones, and of functions that were opened in the space of another one; a function that was closed and opened
+    /// again by itself has a new one.
     #[must_use]
     pub fn shares_memory_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner.space, &other.inner.space)
@@ -242,8 +246,8 @@ impl Function {
     /// Reads a byte of configuration space.
     ///
     /// # Errors
-    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the
-    /// other process or the kernel refused.
+    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`],
+    /// [`FunctionError::Vfio`]: the other process or the kernel refused.
     pub fn config_read_u8(&self, offset: u16) -> Result<u8, FunctionError> {
         self.config_read(offset).map(|[byte]| byte)
     }
@@ -251,8 +255,8 @@ impl Function {
     /// Reads a 16-bit word of configuration space.
     ///
     /// # Errors
-    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the
-    /// other process or the kernel refused.
+    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`],
+    /// [`FunctionError::Vfio`]: the other process or the kernel refused.
     pub fn config_read_u16(&self, offset: u16) -> Result<u16, FunctionError> {
         self.config_read(offset).map(u16::from_le_bytes)
     }
@@ -260,8 +264,8 @@ impl Function {
     /// Reads a 32-bit word of configuration space.
     ///
     /// # Errors
-    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the
-    /// other process or the kernel refused.
+    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`],
+    /// [`FunctionError::Vfio`]: the other process or the kernel refused.
     pub fn config_read_u32(&self, offset: u16) -> Result<u32, FunctionError> {
         self.config_read(offset).map(u32::from_le_bytes)
     }
@@ -269,8 +273,8 @@ impl Function {
     /// Writes a byte of configuration space.
     ///
     /// # Errors
-    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the
-    /// other process or the kernel refused.
+    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`],
+    /// [`FunctionError::Vfio`]: the other process or the kernel refused.
     pub fn config_write_u8(&self, offset: u16, value: u8) -> Result<(), FunctionError> {
         self.config_write(offset, &[value])
     }
@@ -278,8 +282,8 @@ impl Function {
     /// Writes a 16-bit word of configuration space.
     ///
     /// # Errors
-    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the
-    /// other process or the kernel refused.
+    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`],
+    /// [`FunctionError::Vfio`]: the other process or the kernel refused.
     #[expect(
         clippy::little_endian_bytes,
         reason = "configuration space is little-endian"
@@ -291,8 +295,8 @@ impl Function {
     /// Writes a 32-bit word of configuration space.
     ///
     /// # Errors
-    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the
-    /// other process or the kernel refused.
+    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`],
+    /// [`FunctionError::Vfio`]: the other process or the kernel refused.
     #[expect(
         clippy::little_endian_bytes,
         reason = "configuration space is little-endian"
@@ -328,7 +332,8 @@ impl Function {
     /// Switches BAR decoding and bus mastering on; or bus mastering off, which leaves the registers reachable.
     ///
     /// # Errors
-    /// As [`Function::config_write_u16`]. [`FunctionError::Stopped`]: on, after a function of the I/O address space kept memory.
+    /// As [`Function::config_write_u16`]. [`FunctionError::Stopped`]: on, after a function of the I/O address space
+    /// kept memory.
     pub fn set_bus_master(&self, on: bool) -> Result<(), FunctionError> {
         if on {
             return self.inner.space.start(&self.inner.backend);
@@ -336,7 +341,8 @@ impl Function {
         self.inner.backend.set_bus_master(false)
     }
 
-    /// Ends the function's use of memory, whatever its firmware says: bus mastering off, then a reset. Either is enough.
+    /// Ends the function's use of memory, whatever its firmware says: bus mastering off, then a reset. Either is
+    /// enough.
     ///
     /// # Errors
     /// As [`Function::set_bus_master`]: neither could be done.
@@ -344,9 +350,9 @@ impl Function {
         self.inner.backend.stop()
     }
 
-    /// Why the function cannot be reached any more, where that is known: the process that played it is gone, or does not
-    /// answer. Its registers read as ones. What memory it was given by descriptors reaches nobody once it is unmapped here; what it
-    /// had to ask for it is not given any more.
+    /// Why the function cannot be reached any more, where that is known: the process that played it is gone, or does
+    /// not answer. Its registers read as ones. What memory it was given by descriptors reaches nobody once it is
+    /// unmapped here; what it had to ask for it is not given any more.
     #[must_use]
     pub fn lost(&self) -> Option<FunctionError> {
         match &self.inner.backend {
@@ -366,8 +372,8 @@ impl Function {
     /// Maps a BAR.
     ///
     /// # Errors
-    /// [`FunctionError::NoBar`]: there is none of this number. [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: it could
-    /// not be mapped.
+    /// [`FunctionError::NoBar`]: there is none of this number. [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: it
+    /// could not be mapped.
     pub fn bar(&self, index: u8) -> Result<Bar, FunctionError> {
         match &self.inner.backend {
             Backend::InProcess(device) => {
@@ -404,7 +410,8 @@ impl Function {
         }
     }
 
-    /// A BAR of another process: its size, and memory to keep a shadow of the writes in, which costs address space only.
+    /// A BAR of another process: its size, and memory to keep a shadow of the writes in, which costs address space
+    /// only.
     fn remote_bar(&self, client: &Arc<Client>, index: u8) -> Result<Bar, FunctionError> {
         let bytes = match index {
             0..=5 => client.bar_bytes(index).map_err(self.remote())?,
@@ -468,13 +475,13 @@ impl Function {
         }
     }
 
-    /// Enables the first `most` interrupt vectors, or all if there are fewer, and returns them in vector order. Asked again, it
-    /// returns the same ones: a machine that has enabled MSI-X can add no vector without losing interrupts of the others
-    /// (Linux `vfio_pci_intrs.c`, VFIO_IRQ_INFO_NORESIZE).
+    /// Enables the first `most` interrupt vectors, or all if there are fewer, and returns them in vector order. Asked
+    /// again, it returns the same ones: a machine that has enabled MSI-X can add no vector without losing interrupts of
+    /// the others (Linux `vfio_pci_intrs.c`, VFIO_IRQ_INFO_NORESIZE).
     ///
     /// # Errors
-    /// [`FunctionError::Interrupt`]: the system has no eventfd left. [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the
-    /// other process or the kernel refused.
+    /// [`FunctionError::Interrupt`]: the system has no eventfd left. [`FunctionError::VfioUser`],
+    /// [`FunctionError::Vfio`]: the other process or the kernel refused.
     pub fn enable_interrupts(&self, most: usize) -> Result<Vec<Interrupt>, FunctionError> {
         let mut enabled = self
             .inner
@@ -514,8 +521,8 @@ impl Function {
         self.inner.backend.iova_ranges()
     }
 
-    /// Lets the device, and all functions of its I/O address space, reach `bytes` bytes of `memory` from `offset` on at `iova`.
-    /// All three are whole 4 KiB pages.
+    /// Lets the device, and all functions of its I/O address space, reach `bytes` bytes of `memory` from `offset` on at
+    /// `iova`. All three are whole 4 KiB pages.
     ///
     /// # Errors
     /// [`FunctionError::DmaRange`]: not whole pages, or not inside `memory`. [`FunctionError::DmaRefused`],
@@ -542,7 +549,8 @@ impl Function {
         self.inner.space.map(iova, memory, offset, bytes)
     }
 
-    /// Takes back one mapping, exactly as it was made: from every function of the I/O address space, as it was made for all of them.
+    /// Takes back one mapping, exactly as it was made: from every function of the I/O address space, as it was made for
+    /// all of them.
     ///
     /// # Errors
     /// There is no such one; nothing has changed then. [`FunctionError::DmaRefused`], [`FunctionError::VfioUser`],

@@ -1,8 +1,8 @@
 //! I/O address space: who has which addresses.
 //!
 //! We own the I/O virtual addresses of a function, minus the holes its IOMMU reserves (on x86 the MSI window at
-//! `0xfee0_0000`). The allocator is a map of free ranges, first fit from the bottom, joined again when freed. It does no
-//! I/O and knows no unit: the DMA arena uses a second one for the bytes within a chunk.
+//! `0xfee0_0000`). The allocator is a map of free ranges, first fit from the bottom, joined again when freed. It does
+//! no I/O and knows no unit: the DMA arena uses a second one for the bytes within a chunk.
 //!
 //! Address 0 is never given out: devices and people take it for "none".
 
@@ -150,7 +150,8 @@ impl IovaAllocator {
         self.free.insert(first, last);
     }
 
-    /// What is free outside of `ranges` is nobody's from now on. What is taken stays taken, and is nobody's when it is freed.
+    /// What is free outside of `ranges` is nobody's from now on. What is taken stays taken, and is nobody's when it is
+    /// freed.
     pub fn restrict(&mut self, ranges: &[RangeInclusive<u64>]) {
         let allowed = Self::new(ranges).free;
         let allowed = match &self.allowed {

@@ -1,4 +1,5 @@
-//! Which pages of the caller's are lent through which mapping, so that pages that are lent already are not mapped again.
+//! Which pages of the caller's are lent through which mapping, so that pages that are lent already are not mapped
+//! again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -17,8 +18,8 @@ struct Lent<M> {
 pub(crate) struct Lendings<M> {
     next: u64,
     mappings: BTreeMap<u64, Lent<M>>,
-    /// Disjoint ranges of trusted pages: the first address to the end, and the number of the mapping. A page that several
-    /// mappings have is in the range of one.
+    /// Disjoint ranges of trusted pages: the first address to the end, and the number of the mapping. A page that
+    /// several mappings have is in the range of one.
     trusted: BTreeMap<usize, (usize, u64)>,
     /// Mappings whose pages, some of them, went to the range of a later one.
     shadowed: BTreeSet<u64>,
@@ -81,8 +82,9 @@ impl<M> Lendings<M> {
         over.map(|lent| lent.mapped)
     }
 
-    /// Pages that are in the range of no mapping any more go back to earlier ones that have been lent them all the time. What a mapping has leases
-    /// of has been: a lease of a page that was given back meanwhile is another mapping's.
+    /// Pages that are in the range of no mapping any more go back to earlier ones that have been lent them all the
+    /// time. What a mapping has leases of has been: a lease of a page that was given back meanwhile is another
+    /// mapping's.
     fn uncover(&mut self, pages: &Range<usize>) {
         for number in self.shadowed.clone() {
             let Some(lent) = self.mappings.get(&number) else {

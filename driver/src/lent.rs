@@ -4,25 +4,26 @@
 //! lend it: the device then writes behind Rust's back, which is why lending is unsafe.
 //!
 //! The memory is mapped as the whole pages around it, at an I/O address congruent to its virtual address, so
-//! that a memory region with virtual addressing needs one translation entry when the page size allows. Whoever lent it must have
-//! stopped the device's use of it by the time it drops.
+//! that a memory region with virtual addressing needs one translation entry when the page size allows. Whoever lent it
+//! must have stopped the device's use of it by the time it drops.
 //!
-//! **Mappings are shared.** The kernel's VFIO has 65,535 of them for a container, and pins the pages of each. Memory that lies in pages
-//! which are lent already takes no mapping of its own: a program with many small regions in one heap lends the heap once, as a whole, and
-//! then takes [parts](LentMemory::part) of it, or lends them one by one; a second region over the same bytes is free, too.
-//! A mapping is taken back with the last memory that is lent through it.
+//! **Mappings are shared.** The kernel's VFIO has 65,535 of them for a container, and pins the pages of each. Memory
+//! that lies in pages which are lent already takes no mapping of its own: a program with many small regions in one heap
+//! lends the heap once, as a whole, and then takes [parts](LentMemory::part) of it, or lends them one by one; a second
+//! region over the same bytes is free, too. A mapping is taken back with the last memory that is lent through it.
 //!
-//! **What is mapped beyond what is lent.** When a large piece is given back while a small one inside it stays lent, all pages of the
-//! mapping stay mapped and pinned. No key names them any more (a key has its own bounds, "Memory Key Context" in the PRM, and the one
-//! of the large piece was destroyed before), so no peer and no request reaches them. A device that breaks its own rules could,
-//! but such a one reaches every page of its I/O address space anyway. A device in another process that has to ask for memory is
-//! given what is lent at that moment, to the byte.
+//! **What is mapped beyond what is lent.** When a large piece is given back while a small one inside it stays lent, all
+//! pages of the mapping stay mapped and pinned. No key names them any more (a key has its own bounds, "Memory Key
+//! Context" in the PRM, and the one of the large piece was destroyed before), so no peer and no request reaches them. A
+//! device that breaks its own rules could, but such a one reaches every page of its I/O address space anyway. A device
+//! in another process that has to ask for memory is given what is lent at that moment, to the byte.
 //!
-//! **Why no more is mapped than was asked for.** Mapping a generous range around small memory would share more, but what is mapped are
-//! the pages that are there now. If the program unmaps one that it has not lent, and maps something else at its address, the mapping
-//! still leads to the old page, and nobody tells us. So a page of a mapping is trusted only while it has been lent without a
-//! break since the mapping was made; its owner has promised that it stays where it is for as long. A page that was given back is never
-//! trusted again in that mapping: memory lent there later gets a new one.
+//! **Why no more is mapped than was asked for.** Mapping a generous range around small memory would share more, but
+//! what is mapped are the pages that are there now. If the program unmaps one that it has not lent, and maps something
+//! else at its address, the mapping still leads to the old page, and nobody tells us. So a page of a mapping is trusted
+//! only while it has been lent without a break since the mapping was made; its owner has promised that it stays where
+//! it is for as long. A page that was given back is never trusted again in that mapping: memory lent there later gets a
+//! new one.
 
 // UNSAFETY: wraps a caller's pointer as shared memory.
 #![expect(unsafe_code, reason = "foreign memory")]
@@ -94,14 +95,14 @@ impl LentMemory {
     ///
     /// # Safety
     ///
-    /// Until the result and its [parts](Self::part) have dropped: the memory stays mapped, readable and writable, on the very pages it
-    /// is on (the whole pages around it are mapped for the device; nothing else is mapped in their place, and they are not
-    /// discarded, as `MADV_DONTNEED` does), and is accessed by nobody through a Rust reference while the device
-    /// may write it, that is while a memory region covers it and work that names it is outstanding.
+    /// Until the result and its [parts](Self::part) have dropped: the memory stays mapped, readable and writable, on
+    /// the very pages it is on (the whole pages around it are mapped for the device; nothing else is mapped in their
+    /// place, and they are not discarded, as `MADV_DONTNEED` does), and is accessed by nobody through a Rust reference
+    /// while the device may write it, that is while a memory region covers it and work that names it is outstanding.
     ///
     /// # Errors
-    /// [`DmaError::Request`]: null, or no bytes. [`DmaError::Iova`], [`DmaError::Memory`], [`DmaError::Function`]: no room in the
-    /// I/O address space, or the function refused the mapping ([`Function::dma_mappings_left`]).
+    /// [`DmaError::Request`]: null, or no bytes. [`DmaError::Iova`], [`DmaError::Memory`], [`DmaError::Function`]: no
+    /// room in the I/O address space, or the function refused the mapping ([`Function::dma_mappings_left`]).
     pub unsafe fn new(
         function: &Function,
         ptr: *mut u8,
@@ -130,10 +131,11 @@ impl LentMemory {
                 let spanning = spanning_power(pages.start, mapped_bytes);
                 // SAFETY: `head` bytes down is the start of the page `ptr` is in, which is mapped as `ptr` is.
                 let base = unsafe { ptr.sub(head) };
-                // SAFETY: pages are mapped as a whole, so these are, for as long as the caller promised. The mapping may outlive that
-                // promise by other leases of pages in it; nobody accesses the rest through this memory but a device that is told of
-                // no address there, or a model of one, whose keys are bounded likewise. For a process that asks (vfio-user)
-                // nothing is accessed but what is lent at that moment (`SharedMemory::open`).
+                // SAFETY: pages are mapped as a whole, so these are, for as long as the caller promised. The mapping
+                // may outlive that promise by other leases of pages in it; nobody accesses the rest through this memory
+                // but a device that is told of no address there, or a model of one, whose keys are bounded likewise.
+                // For a process that asks (vfio-user) nothing is accessed but what is lent at that moment
+                // (`SharedMemory::open`).
                 let memory = unsafe { SharedMemory::foreign(base, mapped_bytes) };
                 let iova =
                     space.alloc_iova(mapped_bytes, spanning, pages.start & (spanning - 1))?;
@@ -159,7 +161,8 @@ impl LentMemory {
         }))
     }
 
-    /// The `bytes` bytes from `offset` on, through the same mapping. All of it stays lent until its last part has dropped.
+    /// The `bytes` bytes from `offset` on, through the same mapping. All of it stays lent until its last part has
+    /// dropped.
     ///
     /// # Errors
     /// [`DmaError::Request`]: no bytes, or not inside.
@@ -175,9 +178,9 @@ impl LentMemory {
         }))
     }
 
-    /// Its owner has been told that it is his alone again, although somebody still keeps it: it stays mapped as long as it is kept, but
-    /// what is lent there from now on does not count on this mapping, since another page may be at the address by then. Of all its
-    /// parts and clones.
+    /// Its owner has been told that it is his alone again, although somebody still keeps it: it stays mapped as long as
+    /// it is kept, but what is lent there from now on does not count on this mapping, since another page may be at the
+    /// address by then. Of all its parts and clones.
     pub fn withdraw(&self) {
         self.lease.withdraw();
     }

@@ -6,8 +6,8 @@
 //! that matter between that memory and a register, [`Clock`] is time and sleeping, and [`Reactor`] is
 //! the io_uring that sleeping and disk I/O share.
 //!
-//! A function can also live in another process: [`Function::vfio_user`] is a client of such a one, and [`VfioUserServer`]
-//! lets any [`Device`] be reached so.
+//! A function can also live in another process: [`Function::vfio_user`] is a client of such a one, and
+//! [`VfioUserServer`] lets any [`Device`] be reached so.
 //!
 //! This crate knows no particular device. It is also where the unsafe code lives: mappings, register
 //! cells, barriers and the ring. A module that needs it says so in an `UNSAFETY` line at its top, keeps its

@@ -1,11 +1,11 @@
 //! Mappings: how shared memory comes into the address space, and out of it.
 //!
 //! A memfd is memory of ours that other processes can map too. It is placed at an address of a wanted congruence:
-//! reserve enough address space that such an address is inside, put the memory there, and give back what is left on both
-//! sides. It is sealed against changes of its size: a page that disappears under a mapping ends the process that
-//! touches it, so nobody we give the descriptor to can do that to us, nor we to them, and a file of another
-//! process is mapped only if it is sealed so. Mappings go when they drop. Foreign memory belongs to somebody who
-//! promised that it outlives us.
+//! reserve enough address space that such an address is inside, put the memory there, and give back what is left on
+//! both sides. It is sealed against changes of its size: a page that disappears under a mapping ends the process that
+//! touches it, so nobody we give the descriptor to can do that to us, nor we to them, and a file of another process is
+//! mapped only if it is sealed so. Mappings go when they drop. Foreign memory belongs to somebody who promised that it
+//! outlives us.
 //!
 //! A memfd is not inherited over `fork`: pages the device knows must stay the parent's.
 
@@ -130,8 +130,8 @@ impl Mapping {
         self.file = None;
     }
 
-    /// [`memfd`](Self::memfd) where there are no files to map: under Miri. At a page's begin and no further congruent, for
-    /// Miri really has every byte that is reserved; and never unmapped.
+    /// [`memfd`](Self::memfd) where there are no files to map: under Miri. At a page's begin and no further congruent,
+    /// for Miri really has every byte that is reserved; and never unmapped.
     fn interpreted(mapped: NonZeroUsize) -> Result<Self, Errno> {
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_ANONYMOUS;
@@ -247,7 +247,8 @@ impl Mapping {
         }
     }
 
-    /// What of somebody else's memory may be accessed for others: nothing at first. All of it, if there is no such list.
+    /// What of somebody else's memory may be accessed for others: nothing at first. All of it, if there is no such
+    /// list.
     pub(crate) const fn open(&self) -> Option<&Open> {
         self.open.as_ref()
     }
@@ -317,7 +318,8 @@ unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
         process,
     });
     left.retain(|range| {
-        // SAFETY: the caller's promise, now or when it was left: it is mapped still, so nobody else has got it meanwhile.
+        // SAFETY: the caller's promise, now or when it was left: it is mapped still, so nobody else has got it
+        // meanwhile.
         let unmapped = unsafe { munmap(range.base.cast(), range.bytes) };
         if let Err(errno) = unmapped {
             let Left { base, bytes, .. } = range;

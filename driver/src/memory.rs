@@ -164,8 +164,8 @@ impl SharedMemory {
     pub(crate) fn imported(fd: OwnedFd, offset: u64, bytes: usize) -> Result<Self, MemoryError> {
         let mapping = Mapping::imported(fd, offset, bytes)?;
         Ok(Self {
-            // SAFETY: as in `congruent`; the file cannot get shorter than what is mapped. What the other process does to
-            // it is what a device does to shared memory.
+            // SAFETY: as in `congruent`; the file cannot get shorter than what is mapped. What the other process does
+            // to it is what a device does to shared memory.
             span: unsafe { Span::new(mapping.base(), bytes) },
             mapping: Arc::new(mapping),
         })
@@ -189,8 +189,8 @@ impl SharedMemory {
     ///
     /// # Safety
     ///
-    /// As long as a clone or a part of the result exists, `bytes` bytes from `base` on are mapped, readable and writable,
-    /// and accessed through no Rust reference while anybody accesses them through the result.
+    /// As long as a clone or a part of the result exists, `bytes` bytes from `base` on are mapped, readable and
+    /// writable, and accessed through no Rust reference while anybody accesses them through the result.
     pub(crate) unsafe fn foreign(base: NonNull<u8>, bytes: usize) -> Self {
         Self {
             // SAFETY: the caller's promise is the one asked for.
@@ -235,7 +235,8 @@ impl SharedMemory {
         self.span.at(offset, bytes)
     }
 
-    /// What of it may be accessed for another process, if that is not all: addresses of somebody else's memory, none at first.
+    /// What of it may be accessed for another process, if that is not all: addresses of somebody else's memory, none at
+    /// first.
     pub(crate) fn open(&self) -> Option<&Open> {
         self.mapping.open()
     }
@@ -304,8 +305,8 @@ mod tests {
         assert_eq!(memory.load_be64(8), 0x0506_0708_090a_0b0c);
     }
 
-    /// PCI Express Base Specification, "Update Ordering and Granularity Observed by a Read Transaction": a naturally aligned
-    /// dword is read and written whole. A doorbell record is one.
+    /// PCI Express Base Specification, "Update Ordering and Granularity Observed by a Read Transaction": a naturally
+    /// aligned dword is read and written whole. A doorbell record is one.
     #[test]
     fn a_dword_is_never_seen_half_written_wherever_a_copy_begins_and_ends() {
         const TURNS: usize = 1_000_000;

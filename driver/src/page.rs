@@ -13,7 +13,8 @@ pub enum PageSize {
     Base,
     /// 2 MiB, from the hugetlb pool of that size.
     Huge2M,
-    /// 1 GiB, from the hugetlb pool of that size. Such pages are best reserved when the machine starts (`hugepagesz=1G hugepages=N`).
+    /// 1 GiB, from the hugetlb pool of that size. Such pages are best reserved when the machine starts (`hugepagesz=1G
+    /// hugepages=N`).
     Huge1G,
 }
 

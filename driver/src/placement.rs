@@ -1,14 +1,14 @@
 //! Where memory lies: on which pages, of which NUMA node, and from when on.
 //!
-//! Three things are decided before memory is used for the first time. Its pages are those of the file behind it (memfd_create(2),
-//! `MFD_HUGETLB`). Its node is a policy of the range (mbind(2), `MPOL_BIND`), which rules where the kernel takes a page from when one is
-//! first touched: from that node, or not at all. And touching can be done beforehand, by several threads (madvise(2),
-//! `MADV_POPULATE_WRITE`, Linux 5.14): a page of 1 GiB takes a good part of a second to clear, and the kernel's VFIO, which pins everything
-//! when it is mapped, would clear one after the other.
+//! Three things are decided before memory is used for the first time. Its pages are those of the file behind it
+//! (memfd_create(2), `MFD_HUGETLB`). Its node is a policy of the range (mbind(2), `MPOL_BIND`), which rules where the
+//! kernel takes a page from when one is first touched: from that node, or not at all. And touching can be done
+//! beforehand, by several threads (madvise(2), `MADV_POPULATE_WRITE`, Linux 5.14): a page of 1 GiB takes a good part of
+//! a second to clear, and the kernel's VFIO, which pins everything when it is mapped, would clear one after the other.
 //!
-//! A page of the hugetlb pool that is not there ends a process that touches it (SIGBUS). Reserving counts for the whole machine, not
-//! for a node (Linux `Documentation/admin-guide/mm/hugetlbpage.rst`), so memory of the pool that is bound to a node is always
-//! populated here: what is missing is an error then, and no signal later.
+//! A page of the hugetlb pool that is not there ends a process that touches it (SIGBUS). Reserving counts for the whole
+//! machine, not for a node (Linux `Documentation/admin-guide/mm/hugetlbpage.rst`), so memory of the pool that is bound
+//! to a node is always populated here: what is missing is an error then, and no signal later.
 //!
 //! The system calls go through [`Pages`], in whose place tests put a machine of several nodes, or of an old kernel.
 
@@ -27,7 +27,8 @@ use crate::error::DmaError;
 use crate::memory::SharedMemory;
 use crate::page::PageSize;
 
-/// Highest number of a NUMA node that can be asked for, and one: as many as Linux can be built for (`NODES_SHIFT` is at most 10).
+/// Highest number of a NUMA node that can be asked for, and one: as many as Linux can be built for (`NODES_SHIFT` is at
+/// most 10).
 pub(crate) const MOST_NODES: u32 = 1024;
 /// Words of a mask of nodes.
 const MASK_WORDS: usize = MOST_NODES as usize / 64;
@@ -69,8 +70,8 @@ impl Pages for Machine {
             "a mask of {} words",
             nodes.len()
         );
-        // SAFETY: the range is mapped as long as `memory` is borrowed, and the kernel reads `maxnode - 1` bits of a mask that has them
-        // (asserted). A policy changes where pages come from and nothing that is in them.
+        // SAFETY: the range is mapped as long as `memory` is borrowed, and the kernel reads `maxnode - 1` bits of a
+        // mask that has them (asserted). A policy changes where pages come from and nothing that is in them.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
@@ -87,8 +88,8 @@ impl Pages for Machine {
 
     fn populate(&self, memory: &SharedMemory) -> Result<(), Errno> {
         let at = memory.pointer(0, memory.len());
-        // SAFETY: the range is mapped as long as `memory` is borrowed. Populating changes no byte: what is not there comes as a
-        // write of nothing would bring it.
+        // SAFETY: the range is mapped as long as `memory` is borrowed. Populating changes no byte: what is not there
+        // comes as a write of nothing would bring it.
         let result =
             unsafe { libc::madvise(at.as_ptr().cast(), memory.len(), libc::MADV_POPULATE_WRITE) };
         Errno::result(result).map(drop)
@@ -155,7 +156,8 @@ fn bind(pages: &dyn Pages, memory: &SharedMemory, node: u32) -> Result<(), DmaEr
         })
 }
 
-/// Has the pages there now, each thread a slice at a time. With an old kernel they are touched one by one, if that may be.
+/// Has the pages there now, each thread a slice at a time. With an old kernel they are touched one by one, if that may
+/// be.
 fn populate(
     pages: &dyn Pages,
     memory: &SharedMemory,
@@ -281,8 +283,8 @@ mod tests {
         }
     }
 
-    /// mbind(2): `MPOL_BIND` is 2; the mask has a bit for each node; `maxnode` is the number of bits and one (`get_nodes` in
-    /// mm/mempolicy.c of Linux).
+    /// mbind(2): `MPOL_BIND` is 2; the mask has a bit for each node; `maxnode` is the number of bits and one
+    /// (`get_nodes` in mm/mempolicy.c of Linux).
     #[test]
     fn a_node_is_bound_by_its_bit_in_the_mask_and_nothing_else() {
         let memory = SharedMemory::of_this_process(8192).unwrap();

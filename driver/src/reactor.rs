@@ -4,15 +4,16 @@
 //! interrupt is signalled, a transfer has ended or the deadline has come, whichever is first. Transfers go
 //! straight between files and DMA memory, without a copy: several are queued, then waited for together.
 //!
-//! A transfer is a small state: the bytes still to move. A short read or write is continued where it stopped; a read that
-//! gets nothing has met the end of the file and ends with the bytes it has. A transfer owns its buffer and its
+//! A transfer is a small state: the bytes still to move. A short read or write is continued where it stopped; a read
+//! that gets nothing has met the end of the file and ends with the bytes it has. A transfer owns its buffer and its
 //! file until the kernel is done with them, even if nobody waits for it any more.
 //!
 //! Buffers that were [registered](Reactor::register) are pinned once and not at each transfer. That needs
 //! permission to lock memory; without it transfers work as well, only slower.
 //!
 //! [`Reactor::wait_for`] sleeps on whatever has a descriptor: sockets, timers of the kernel's, an adapter's
-//! [`Descriptor`](crate::Descriptor). A daemon with a ring of its own submits [`poll_entry`] there instead, or polls that descriptor.
+//! [`Descriptor`](crate::Descriptor). A daemon with a ring of its own submits [`poll_entry`] there instead, or polls
+//! that descriptor.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -290,8 +291,8 @@ impl Reactor {
         self.wait_polling(interrupts.iter().cloned().map(Operation::Poll), deadline)
     }
 
-    /// Waits with descriptors instead of interrupts ([`Reactor::wait`]): until one of them is readable. With none of them and a deadline
-    /// that has passed it only starts what was queued and looks what has ended.
+    /// Waits with descriptors instead of interrupts ([`Reactor::wait`]): until one of them is readable. With none of
+    /// them and a deadline that has passed it only starts what was queued and looks what has ended.
     ///
     /// # Errors
     /// [`ReactorError::Ring`]: the ring could not be entered.

@@ -5,8 +5,8 @@
 
 use nix::libc::{AT_SECURE, getauxval};
 
-/// Whether the program was started with more rights than its caller has: set-user-ID, set-group-ID, or file capabilities
-/// (getauxval(3), `AT_SECURE`). The caller's environment then decides nothing.
+/// Whether the program was started with more rights than its caller has: set-user-ID, set-group-ID, or file
+/// capabilities (getauxval(3), `AT_SECURE`). The caller's environment then decides nothing.
 #[must_use]
 pub fn has_gained_rights() -> bool {
     // SAFETY: it reads a word that the kernel has put there at the start, and touches nothing of ours.

@@ -2,8 +2,8 @@
 //!
 //! One rule makes a ring safe: an operation owns what the kernel may touch on its behalf until its completion has been
 //! seen. [`Ring`] keeps every operation it has started in a table and gives it back with its completion, and
-//! only then; a caller that loses interest changes nothing. Dropping the ring cancels what is in flight and waits for it.
-//! Should that fail, the operations are leaked, because the kernel may still write their buffers.
+//! only then; a caller that loses interest changes nothing. Dropping the ring cancels what is in flight and waits for
+//! it. Should that fail, the operations are leaked, because the kernel may still write their buffers.
 //!
 //! Sleeping has a timeout as an argument of the system call, so no timeout operation needs to be cancelled.
 
@@ -43,8 +43,8 @@ pub(crate) struct Transfer {
 pub(crate) enum Operation {
     /// Wait until the interrupt is signalled.
     Poll(Interrupt),
-    /// Wait until a descriptor is readable which its owner keeps open until then. The kernel touches no memory for it, and has a
-    /// hold on the file itself from when it begins.
+    /// Wait until a descriptor is readable which its owner keeps open until then. The kernel touches no memory for it,
+    /// and has a hold on the file itself from when it begins.
     PollFd(RawFd),
     /// Move bytes.
     Transfer(Transfer),
@@ -86,8 +86,8 @@ impl Ring {
             self.enter(0, None)?;
         }
         // SAFETY: what the entry names is owned by `operation`, which `flight` keeps until the completion is taken
-        // by `reap`: the descriptor by the file or the interrupt, the memory by a clone of the buffer. A poll of any other descriptor
-        // names no memory.
+        // by `reap`: the descriptor by the file or the interrupt, the memory by a clone of the buffer. A poll of any
+        // other descriptor names no memory.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         if pushed.is_err() {
             return Err(io::Error::from(Errno::EBUSY));

@@ -1,12 +1,12 @@
 //! Signals of the program, held back from a thread that is at work for it.
 //!
 //! A call that blocks has to end when a signal comes. A signal that comes just before the thread falls asleep would be
-//! handled and forgotten, and the thread would sleep on. So the thread holds signals back for as long as it waits, and lets
-//! them in only where it sleeps ([`Clock::wait_unless_signalled`](crate::Clock::wait_unless_signalled)) or asks
+//! handled and forgotten, and the thread would sleep on. So the thread holds signals back for as long as it waits, and
+//! lets them in only where it sleeps ([`Clock::wait_unless_signalled`](crate::Clock::wait_unless_signalled)) or asks
 //! ([`HeldSignals::let_in`]), as programs do with ppoll(2).
 //!
-//! A thread inherits what its maker holds back. One that is started while signals are held never takes one: those for the
-//! process as a whole go to the program's own threads.
+//! A thread inherits what its maker holds back. One that is started while signals are held never takes one: those for
+//! the process as a whole go to the program's own threads.
 
 use std::marker::PhantomData;
 
@@ -25,8 +25,8 @@ const FAULTS: [Signal; 6] = [
     Signal::SIGSYS,
 ];
 
-/// Signals held back from the thread that made this, until it is dropped; all but faults. Those that came meanwhile come
-/// then, if they have not been let in.
+/// Signals held back from the thread that made this, until it is dropped; all but faults. Those that came meanwhile
+/// come then, if they have not been let in.
 #[derive(Debug)]
 pub struct HeldSignals {
     /// What the thread held back before.

@@ -1,19 +1,20 @@
 //! Paths of sockets: who may take one, and what becomes of what lies there.
 //!
-//! Two processes that meet at a UNIX socket agree on nothing but a path. Whoever is to listen there may find something at
-//! it. A socket of the same user that nobody has open any more was left by a process that was killed, and is removed. Everything
-//! else is somebody's: it stays as it is, and the error says what it is.
+//! Two processes that meet at a UNIX socket agree on nothing but a path. Whoever is to listen there may find something
+//! at it. A socket of the same user that nobody has open any more was left by a process that was killed, and is
+//! removed. Everything else is somebody's: it stays as it is, and the error says what it is.
 //!
 //! Whether anybody has a socket open is asked by connecting a datagram socket to it. The system answers ECONNREFUSED if
 //! nobody has, and EPROTOTYPE if who has it open speaks otherwise (Linux `net/unix/af_unix.c` `unix_find_bsd`); so the
 //! question never takes a place in the queue of a listener.
 //!
-//! Between the question and the answer's use nobody else may take the path. `PATH.lock` sees to that. It is made without
-//! following links and never written, held while a path is being taken ([`PathClaim`]) and removed before it is let go;
-//! who waited for a lock that is gone by then makes a new one. So it outlives a process only if that is killed just then.
+//! Between the question and the answer's use nobody else may take the path. `PATH.lock` sees to that. It is made
+//! without following links and never written, held while a path is being taken ([`PathClaim`]) and removed before it is
+//! let go; who waited for a lock that is gone by then makes a new one. So it outlives a process only if that is killed
+//! just then.
 //!
-//! A path that was taken ([`TakenPath`]) is free again when it is dropped, unless it has become another's meanwhile: while
-//! our socket is open, no other can have its inode number.
+//! A path that was taken ([`TakenPath`]) is free again when it is dropped, unless it has become another's meanwhile:
+//! while our socket is open, no other can have its inode number.
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};

@@ -1,15 +1,16 @@
 //! I/O address spaces: which addresses are taken, what is mapped at them, and which functions reach it.
 //!
-//! A function has an I/O address space of its own, unless it was opened in that of others ([`dma_space`](crate::Function::dma_space)). Whatever is mapped
-//! in a space is mapped once and reached by every function in it: memory made for one can be registered on all of them. Under the
-//! kernel's VFIO a space is a container, and the kernel pins a page once for each mapping of the container, however many groups are in
-//! it (Linux `drivers/vfio/vfio_iommu_type1.c`). Of functions in this process, or in others, each is told of every mapping.
+//! A function has an I/O address space of its own, unless it was opened in that of others
+//! ([`dma_space`](crate::Function::dma_space)). Whatever is mapped in a space is mapped once and reached by every
+//! function in it: memory made for one can be registered on all of them. Under the kernel's VFIO a space is a
+//! container, and the kernel pins a page once for each mapping of the container, however many groups are in it (Linux
+//! `drivers/vfio/vfio_iommu_type1.c`). Of functions in this process, or in others, each is told of every mapping.
 //!
-//! Functions come and go. One that comes is told of what is there; one that goes is told that it is there no more, and the last one leaves
-//! nothing mapped. Memory may outlive them all; its addresses are given back with it.
+//! Functions come and go. One that comes is told of what is there; one that goes is told that it is there no more, and
+//! the last one leaves nothing mapped. Memory may outlive them all; its addresses are given back with it.
 //!
-//! A mapping that a function does not let go of stays in the books: its addresses are not used again, and all functions of the space
-//! are stopped for good ([`Space::stop`]). One that goes, and keeps a mapping, is stopped alone.
+//! A mapping that a function does not let go of stays in the books: its addresses are not used again, and all functions
+//! of the space are stopped for good ([`Space::stop`]). One that goes, and keeps a mapping, is stopped alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -109,7 +110,8 @@ impl Drop for Mapped {
         match self.space.unmap(self.iova, self.bytes) {
             Ok(()) => self.space.free_iova(self.iova, self.bytes),
             Err(error) => {
-                // Memory of ours is leaked. Memory of somebody else's is his again whatever we do, so the devices must stop.
+                // Memory of ours is leaked. Memory of somebody else's is his again whatever we do, so the devices must
+                // stop.
                 let stopped = self.space.stop();
                 tracing::error!(
                     ?stopped,
@@ -196,8 +198,8 @@ impl Space {
             .map(Iova)
     }
 
-    /// Gives a range back, once nothing is mapped at it any more, or could not be. If a function has kept what was mapped there, it is
-    /// nobody's.
+    /// Gives a range back, once nothing is mapped at it any more, or could not be. If a function has kept what was
+    /// mapped there, it is nobody's.
     pub(crate) fn free_iova(&self, iova: Iova, bytes: usize) {
         if self.state().kept.contains(&iova.0) {
             return;
@@ -245,8 +247,8 @@ impl Space {
         backend.set_bus_master(true)
     }
 
-    /// Makes memory reachable for every function of the space, or for none. Servers that are lost are not asked, unless there is nobody
-    /// else.
+    /// Makes memory reachable for every function of the space, or for none. Servers that are lost are not asked, unless
+    /// there is nobody else.
     pub(crate) fn map(
         &self,
         iova: Iova,
@@ -300,8 +302,8 @@ impl Space {
         Ok(())
     }
 
-    /// Takes a mapping back from the members that have it. If one of them keeps it, all are stopped, its addresses are nobody's, and
-    /// the memory is leaked: it is the device's for as long as it holds it.
+    /// Takes a mapping back from the members that have it. If one of them keeps it, all are stopped, its addresses are
+    /// nobody's, and the memory is leaked: it is the device's for as long as it holds it.
     fn roll_back(
         &self,
         state: &mut State,
@@ -324,8 +326,8 @@ impl Space {
         }
     }
 
-    /// Takes one mapping back, exactly as it was made, from every function of the space. The memory is let go of when all of them
-    /// have answered.
+    /// Takes one mapping back, exactly as it was made, from every function of the space. The memory is let go of when
+    /// all of them have answered.
     pub(crate) fn unmap(&self, iova: Iova, bytes: usize) -> Result<(), FunctionError> {
         let mut state = self.state();
         let known = state.mapped.get(&iova.0);
@@ -362,12 +364,13 @@ impl Space {
         self.state().stop()
     }
 
-    /// One more function, which is told of what is mapped already. Under the kernel's VFIO its group has joined the container, and the
-    /// kernel has told it.
+    /// One more function, which is told of what is mapped already. Under the kernel's VFIO its group has joined the
+    /// container, and the kernel has told it.
     ///
     /// # Errors
-    /// [`FunctionError::Space`]: no function of the space is open any more, they are of another kind, or something is mapped where the new
-    /// one cannot reach it. [`FunctionError::Stopped`]. What the function refuses. It is no member then.
+    /// [`FunctionError::Space`]: no function of the space is open any more, they are of another kind, or something is
+    /// mapped where the new one cannot reach it. [`FunctionError::Stopped`]. What the function refuses. It is no member
+    /// then.
     pub(crate) fn join(&self, backend: &Backend) -> Result<(), FunctionError> {
         let mut state = self.state();
         let refused = |what: String| FunctionError::Space {
@@ -433,8 +436,8 @@ impl Space {
     }
 }
 
-/// Takes mappings back from a function that is no member. If it keeps some, it is stopped, their addresses are not used again, and
-/// the memory is leaked.
+/// Takes mappings back from a function that is no member. If it keeps some, it is stopped, their addresses are not used
+/// again, and the memory is leaked.
 fn take_back(backend: &Backend, mapped: &mut BTreeMap<u64, Entry>, which: impl Fn(u64) -> bool) {
     let mut refused = false;
     for (&iova, mapped) in mapped.iter_mut().filter(|(iova, _)| which(**iova)) {

@@ -3,15 +3,15 @@
 //! [`Span`] is where raw pointers become bytes, objects and words. It checks bounds and alignment on each access and
 //! relies on one promise, made where it is created: the range stays mapped while the span is used, and no Rust
 //! reference points into it. The `unchecked` few leave the bounds to their caller,
-//! [`dma_ring`](crate::dma_ring), which proves them once and not on each access. Only [`SharedMemory`](crate::SharedMemory)
-//! creates spans and keeps them together with what keeps them mapped.
+//! [`dma_ring`](crate::dma_ring), which proves them once and not on each access. Only
+//! [`SharedMemory`](crate::SharedMemory) creates spans and keeps them together with what keeps them mapped.
 //!
-//! Copies are made of relaxed atomic words and bytes: clones of a memory may be used by several threads at once, and of a
-//! simulated device by its own, and two of them at the same bytes must be no more than a torn object, which is a value like any
-//! other; the owner-byte protocols of the callers decide whether it means anything. Single words are relaxed
-//! atomic accesses too, so they are never torn; ordering is the business of [`barrier`](crate::barrier). The queues of
-//! [`dma_ring`](crate::dma_ring) alone are written by plain copies (`write_obj_unchecked`, `write_plain`): they have one
-//! owner, and their reader is a device.
+//! Copies are made of relaxed atomic words and bytes: clones of a memory may be used by several threads at once, and of
+//! a simulated device by its own, and two of them at the same bytes must be no more than a torn object, which is a
+//! value like any other; the owner-byte protocols of the callers decide whether it means anything. Single words are
+//! relaxed atomic accesses too, so they are never torn; ordering is the business of [`barrier`](crate::barrier). The
+//! queues of [`dma_ring`](crate::dma_ring) alone are written by plain copies (`write_obj_unchecked`, `write_plain`):
+//! they have one owner, and their reader is a device.
 
 // UNSAFETY: shared memory is reached through raw pointers because no reference to it may exist.
 #![expect(unsafe_code, reason = "raw pointer access to shared memory")]
@@ -99,8 +99,8 @@ impl Span {
     #[inline]
     pub(crate) fn read_bytes(self, offset: usize, out: &mut [u8]) {
         let (from, bytes) = (self.at(offset, out.len()), out.len());
-        // SAFETY: `at` checked that so many bytes are mapped there, and no reference to them exists (`new`), so `out`, which
-        // has as many, cannot overlap them.
+        // SAFETY: `at` checked that so many bytes are mapped there, and no reference to them exists (`new`), so `out`,
+        // which has as many, cannot overlap them.
         unsafe { load_bytes(from.as_ptr(), out.as_mut_ptr(), bytes) }
     }
 
@@ -283,8 +283,8 @@ fn width(address: *const u8, left: usize) -> usize {
 ///
 /// # Safety
 ///
-/// `bytes` bytes are mapped and readable at `from`, as many are writable at `to` and nobody else's, and no reference to any
-/// of the first exists.
+/// `bytes` bytes are mapped and readable at `from`, as many are writable at `to` and nobody else's, and no reference to
+/// any of the first exists.
 unsafe fn load_bytes(from: *const u8, to: *mut u8, bytes: usize) {
     let mut at = 0;
     while at < bytes {

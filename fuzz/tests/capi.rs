@@ -1,5 +1,5 @@
-//! The C ABI under a program that mixes everything up: any call, any handle (live, stale, of another kind, of another adapter,
-//! no handle at all), any number in every enumeration and count, and pointers to memory that is there.
+//! The C ABI under a program that mixes everything up: any call, any handle (live, stale, of another kind, of another
+//! adapter, no handle at all), any number in every enumeration and count, and pointers to memory that is there.
 //!
 //! No call may crash, hang or panic: a panic inside would show as DAT_INTERNAL_ERROR.
 

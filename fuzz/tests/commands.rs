@@ -1,9 +1,10 @@
 //! Hostile software on a whole function: commands, mailboxes, registers, configuration space, mappings.
 //!
-//! The first harness talks to a function with live queues and keys: every command there is, with the numbers of objects that exist in
-//! its fields and some bits spoilt; doorbells of every kind; rewritten queue memory; memory unmapped under the device's feet. The
-//! second knows nothing and writes bytes anywhere. Afterwards time still goes on, the other function (whose peer went mad)
-//! carries out a command, and after a function-level reset nothing is left and everything can be built again.
+//! The first harness talks to a function with live queues and keys: every command there is, with the numbers of objects
+//! that exist in its fields and some bits spoilt; doorbells of every kind; rewritten queue memory; memory unmapped
+//! under the device's feet. The second knows nothing and writes bytes anywhere. Afterwards time still goes on, the
+//! other function (whose peer went mad) carries out a command, and after a function-level reset nothing is left and
+//! everything can be built again.
 
 mod live;
 

@@ -1,9 +1,9 @@
 //! Hostile devices against the driver.
 //!
-//! A provider is opened, uses its queues and is closed, on a device that lies now and then (see [`liar`]) or talks nothing but nonsense.
-//! Every call may fail; none may panic, hang, or believe what cannot be: a completion finishes something that was posted, at most
-//! once, with no more bytes than were asked for. The device never meets an address the driver did not map. And when the device
-//! tells the truth again, a reset is all that is needed.
+//! A provider is opened, uses its queues and is closed, on a device that lies now and then (see [`liar`]) or talks
+//! nothing but nonsense. Every call may fail; none may panic, hang, or believe what cannot be: a completion finishes
+//! something that was posted, at most once, with no more bytes than were asked for. The device never meets an address
+//! the driver did not map. And when the device tells the truth again, a reset is all that is needed.
 
 mod liar;
 

@@ -1,8 +1,9 @@
 //! Hostile software and hostile frames on an Ethernet port.
 //!
-//! Two functions are joined, everything that arrives is steered to one receive queue. Software of the first one posts send WQEs
-//! that would be good but for what is spoilt, or bytes in place of them, moves records, rings at will and takes its queues through
-//! states; frames nobody sent arrive at both. Afterwards the firmware lives, and the other function still takes a frame.
+//! Two functions are joined, everything that arrives is steered to one receive queue. Software of the first one posts
+//! send WQEs that would be good but for what is spoilt, or bytes in place of them, moves records, rings at will and
+//! takes its queues through states; frames nobody sent arrive at both. Afterwards the firmware lives, and the other
+//! function still takes a frame.
 
 #[path = "../../hw-sim/tests/nic/bench/mod.rs"]
 #[allow(

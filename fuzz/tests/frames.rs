@@ -1,9 +1,9 @@
 //! Hostile frames on the wire.
 //!
-//! A function has a connected queue pair, a datagram queue pair and software that minds its own business. Frames nobody in this world
-//! sent arrive: packets that belong to the connection as far as addresses, numbers and ICRC go, and in the rest say anything; or
-//! bytes. No frame may be called a mistake of the function's driver, none moves memory that no key covers, and neither the
-//! firmware nor the other connection notices.
+//! A function has a connected queue pair, a datagram queue pair and software that minds its own business. Frames nobody
+//! in this world sent arrive: packets that belong to the connection as far as addresses, numbers and ICRC go, and in
+//! the rest say anything; or bytes. No frame may be called a mistake of the function's driver, none moves memory that
+//! no key covers, and neither the firmware nor the other connection notices.
 
 mod live;
 
@@ -463,8 +463,8 @@ fn frames_of_any_bytes_are_dropped_or_served() {
         });
 }
 
-/// A packet that could be read is written and read again without a change, however it came to be. The ICRC is not looked at, because
-/// behind it nothing would be reached.
+/// A packet that could be read is written and read again without a change, however it came to be. The ICRC is not
+/// looked at, because behind it nothing would be reached.
 #[test]
 fn packets_survive_being_emitted() {
     check!()

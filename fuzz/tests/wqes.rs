@@ -1,9 +1,10 @@
-//! Hostile software on one queue pair: work queue entries, doorbells, doorbell records and transitions that make no sense.
+//! Hostile software on one queue pair: work queue entries, doorbells, doorbell records and transitions that make no
+//! sense.
 //!
-//! Two functions have two connected queue pairs each. Software of the first one does anything it likes with one of its own:
-//! spoilt entries on both queues, records and registers that contradict each other, transitions with spoilt contexts. Afterwards the
-//! firmware lives, no memory was written that no key covers, the other queue pairs carry a message as if nothing had happened, and
-//! a reset leaves nothing behind.
+//! Two functions have two connected queue pairs each. Software of the first one does anything it likes with one of its
+//! own: spoilt entries on both queues, records and registers that contradict each other, transitions with spoilt
+//! contexts. Afterwards the firmware lives, no memory was written that no key covers, the other queue pairs carry a
+//! message as if nothing had happened, and a reset leaves nothing behind.
 
 mod live;
 
@@ -118,8 +119,8 @@ fn wqe(world: &World, at_a: bool, kind: u8, bytes: u16, remote: u8) -> Vec<u8> {
     [control.as_bytes(), &body].concat()
 }
 
-/// The first eight bytes of a WQE; the number of the queue pair stays ours, because a doorbell for another queue pair is that
-/// one's.
+/// The first eight bytes of a WQE; the number of the queue pair stays ours, because a doorbell for another queue pair
+/// is that one's.
 fn doorbell(wqe: &[u8], qpn: u32, spoil: Option<Spoil>) -> [u8; 8] {
     let mut value = [0; 8];
     let bytes = wqe.len().min(8);

@@ -3,10 +3,10 @@
 //! The order is the device's, not ours: each step needs the one before (Linux `mlx5/core/main.c`
 //! `mlx5_function_enable`, `mlx5_function_open`; rdma-core `mlx5_vfio.c` `mlx5_vfio_setup_function`). In short:
 //! reset; wait until the firmware listens; find the command queue's geometry, give it a page of memory and let the
-//! device master the bus; wait for the firmware to boot; enable, agree on the interface step, feed it boot pages; read and set
-//! capabilities; feed it init pages; initialize; read the capabilities that are in force; get a doorbell
-//! page; create event queues, the one for commands first, from which moment commands complete by
-//! interrupt; and make the port ours: MAC, RoCE, addresses.
+//! device master the bus; wait for the firmware to boot; enable, agree on the interface step, feed it boot pages; read
+//! and set capabilities; feed it init pages; initialize; read the capabilities that are in force; get a doorbell page;
+//! create event queues, the one for commands first, from which moment commands complete by interrupt; and make the port
+//! ours: MAC, RoCE, addresses.
 //!
 //! [`Step`] names the steps, [`BringupReport`] says how long each took. A step that fails ends the sequence;
 //! what was begun is undone by dropping it: bus mastering goes off before any memory is freed, and the

@@ -39,8 +39,8 @@ const SEND_WQE_BYTES: u32 = 512;
 const EVENT_QUEUES: u32 = 4;
 /// log2 of the entries that the last two must have: fewer would overrun at a load that is not high.
 const LOG_EQ_ENTRIES: u32 = 10;
-/// log2 of the entries that the largest queues of our own must have, which are QP1's: its completion queue, and the longer one of its
-/// rings.
+/// log2 of the entries that the largest queues of our own must have, which are QP1's: its completion queue, and the
+/// longer one of its rings.
 pub(crate) const LEAST_LOG_CQ_ENTRIES: u32 = 10;
 pub(crate) const LEAST_LOG_QP_ENTRIES: u32 = 9;
 /// log2 of the smallest page of a key that works, whatever the device says.
@@ -170,8 +170,8 @@ impl Caps {
             .is_some_and(|atomic| atomic.atomic_req_8B_endianness_mode() == ATOMIC_HOST_ENDIAN)
     }
 
-    /// Compare-and-swap and fetch-and-add of 8 bytes, with results in the host's order: as Linux wants them before it says that there
-    /// are any (`get_atomic_caps`, drivers/infiniband/hw/mlx5/main.c).
+    /// Compare-and-swap and fetch-and-add of 8 bytes, with results in the host's order: as Linux wants them before it
+    /// says that there are any (`get_atomic_caps`, drivers/infiniband/hw/mlx5/main.c).
     pub fn atomics(&self) -> bool {
         self.atomics_in_host_order()
             && self.atomic().is_some_and(|atomic| {

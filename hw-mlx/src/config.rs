@@ -8,14 +8,14 @@ use dat_core::address::Address;
 /// How to open a function. Start from [`HcaConfig::new`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HcaConfig {
-    /// Our addresses besides the link-local one made of the MAC, which is always there at index 0. That one is named here only if
-    /// it is in a VLAN.
+    /// Our addresses besides the link-local one made of the MAC, which is always there at index 0. That one is named
+    /// here only if it is in a VLAN.
     pub addresses: Vec<Address>,
     /// MAC addresses of peers, which nothing that is heard on the network changes.
     pub neighbours: Vec<(IpAddr, [u8; 6])>,
-    /// Take part in the network: be found by others and find them, by ARP and neighbour discovery, and answer `ping`. It takes an
-    /// Ethernet port, of which a function that has none does without. Otherwise peers have to be among the neighbours, or have an
-    /// address made of their MAC, and find us in their own tables.
+    /// Take part in the network: be found by others and find them, by ARP and neighbour discovery, and answer `ping`.
+    /// It takes an Ethernet port, of which a function that has none does without. Otherwise peers have to be among the
+    /// neighbours, or have an address made of their MAC, and find us in their own tables.
     pub network: bool,
     /// How long a command may take.
     pub command_timeout: Duration,
@@ -38,9 +38,10 @@ pub struct HcaConfig {
     pub firmware_pages: Option<usize>,
     /// Identity of the driver instance, for devices that want one (`sw_owner_id`); `None` draws one.
     pub owner_id: Option<[u8; 16]>,
-    /// Interrupt vectors for completions, of which instances take turns to have one; there is one more for what the function says of
-    /// itself. With as many as there are instances nobody is woken by another's completions. Each costs an eventfd and an interrupt
-    /// of the machine; where the device or the machine has fewer, instances share them. 0 is taken for 1.
+    /// Interrupt vectors for completions, of which instances take turns to have one; there is one more for what the
+    /// function says of itself. With as many as there are instances nobody is woken by another's completions. Each
+    /// costs an eventfd and an interrupt of the machine; where the device or the machine has fewer, instances share
+    /// them. 0 is taken for 1.
     pub completion_vectors: u16,
     /// Seed of what is drawn at random (identifiers, packet sequence numbers, a MAC); `None` draws that too.
     /// Given in runs that are to be repeatable.

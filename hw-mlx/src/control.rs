@@ -12,12 +12,13 @@
 //! Every wait is bounded by the command's time limit on the function's clock.
 //!
 //! Several instances may wait at once, each in a thread of its own, and none holds what they share while it sleeps: an
-//! [`Exchange`] is a command on its way, [`Control::advance`] takes it as far as it goes, and its owner sleeps where nothing goes
-//! on. Whoever is awake serves for all, and wakes those whose answers or events it took in ([`Listeners::stir`]).
+//! [`Exchange`] is a command on its way, [`Control::advance`] takes it as far as it goes, and its owner sleeps where
+//! nothing goes on. Whoever is awake serves for all, and wakes those whose answers or events it took in
+//! ([`Listeners::stir`]).
 //!
-//! Commands that end the device's use of memory ([`ends_access`]) are answered, or the device ends: if one is not, nobody
-//! knows what the device reaches, and nobody would ever hear of it. Then bus mastering is switched off, and it is dead. A device
-//! that *refuses* such a command is as it was, and whoever asked goes on from there.
+//! Commands that end the device's use of memory ([`ends_access`]) are answered, or the device ends: if one is not,
+//! nobody knows what the device reaches, and nobody would ever hear of it. Then bus mastering is switched off, and it
+//! is dead. A device that *refuses* such a command is as it was, and whoever asked goes on from there.
 //!
 //! When the device dies, bus mastering is switched off first: that is what makes its memory ours
 //! again. From then on commands fail without being sent, except those that destroy: they succeed,
@@ -207,8 +208,8 @@ pub(crate) struct Control {
     pub(crate) over_at: Option<Instant>,
     /// The device may still reach memory.
     pub(crate) bus_master: bool,
-    /// We have stopped it: its queue pairs are still there, and the function is to be reset in the end. Not before, for what
-    /// is posted to its queues until then would reach a function that is just coming up.
+    /// We have stopped it: its queue pairs are still there, and the function is to be reset in the end. Not before, for
+    /// what is posted to its queues until then would reach a function that is just coming up.
     pub(crate) stopped: bool,
 }
 
@@ -560,8 +561,8 @@ impl Control {
     }
 
     /// Drains the event queues (or looks at the command entries, where there are none) and answers
-    /// page requests. True if there was anything. Wakes those it concerns; what all share concerns `here` alone, an instance that looks
-    /// at it next, or, where there is none because a command is waited for, all.
+    /// page requests. True if there was anything. Wakes those it concerns; what all share concerns `here` alone, an
+    /// instance that looks at it next, or, where there is none because a command is waited for, all.
     pub(crate) fn serve(&mut self, here: Option<usize>) -> bool {
         if self.health.dead().is_some() {
             return false;

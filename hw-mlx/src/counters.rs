@@ -1,7 +1,8 @@
 //! What the device counts: the counter set of our queue pairs, the vport, the port.
 //!
-//! Fields have the names of `rdma statistic` (`hw_counters` of Linux mlx5_ib, `counters.c`) and of `ethtool -S` (mlx5e, `en_stats.c`).
-//! A device without the counters, and one that refuses to say, is one that "does not have" them: `None`, never an error.
+//! Fields have the names of `rdma statistic` (`hw_counters` of Linux mlx5_ib, `counters.c`) and of `ethtool -S` (mlx5e,
+//! `en_stats.c`). A device without the counters, and one that refuses to say, is one that "does not have" them: `None`,
+//! never an error.
 
 use crate::caps::Caps;
 use crate::control::Commands;
@@ -33,8 +34,8 @@ pub struct DeviceCounters {
 
 macro_rules! queue_counters {
     ($($(#[$doc:meta])* $name:ident: $group:ident;)*) => {
-        /// Counters of a counter set (PRM "QUERY_Q_COUNTER"), under the names of `rdma statistic`. Each has 32 bits in the device, and
-        /// begins again at 0. `None`: the device does not have it.
+        /// Counters of a counter set (PRM "QUERY_Q_COUNTER"), under the names of `rdma statistic`. Each has 32 bits in
+        /// the device, and begins again at 0. `None`: the device does not have it.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct QueueCounters {
@@ -153,8 +154,8 @@ macro_rules! plain_counters {
 }
 
 plain_counters! {
-    /// Frames and bytes of the vport (PRM "QUERY_VPORT_COUNTER"), under the names of `ethtool -S`. Those of queue pairs are `rdma`; the
-    /// others are those of the Ethernet port.
+    /// Frames and bytes of the vport (PRM "QUERY_VPORT_COUNTER"), under the names of `ethtool -S`. Those of queue pairs
+    /// are `rdma`; the others are those of the Ethernet port.
     VportCounters {
         /// Frames of queue pairs.
         rx_vport_rdma_unicast_packets,
@@ -208,8 +209,8 @@ plain_counters! {
 }
 
 plain_counters! {
-    /// Frames and bytes of the port (PRM register PPCNT, groups IEEE 802.3 and RFC 2863), under the names of `ethtool -S`. They are the
-    /// card's: of all its functions, since it was powered on.
+    /// Frames and bytes of the port (PRM register PPCNT, groups IEEE 802.3 and RFC 2863), under the names of `ethtool
+    /// -S`. They are the card's: of all its functions, since it was powered on.
     PortCounters {
         /// Frames sent.
         tx_packets_phy,
@@ -257,7 +258,8 @@ plain_counters! {
 }
 
 plain_counters! {
-    /// Of one priority (PRM register PPCNT, group "per priority"). `ethtool -S` has the priority in the name: `rx_prio3_bytes`.
+    /// Of one priority (PRM register PPCNT, group "per priority"). `ethtool -S` has the priority in the name:
+    /// `rx_prio3_bytes`.
     PriorityTraffic {
         /// Bytes received.
         rx_bytes,

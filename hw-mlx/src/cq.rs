@@ -434,8 +434,8 @@ impl Cq {
         self.set_ci.store(self.consumer_index & COUNTER_MASK);
     }
 
-    /// What is due at every batch of entries: the device learns how far we are, and perhaps a lap begins, or it is the turn of
-    /// others.
+    /// What is due at every batch of entries: the device learns how far we are, and perhaps a lap begins, or it is the
+    /// turn of others.
     #[inline(never)]
     fn turn(&mut self, obstacles: &mut Obstacles) {
         self.publish_consumer_index();

@@ -1,10 +1,10 @@
 //! [`Hca`]: an opened function.
 //!
-//! It is one of possibly several instances of the function ([`Opened::instance`]), each one thread's. They share the control side
-//! (commands, events, pages, health) and what bring-up found out: limits, MAC and addresses; a doorbell page and a completion
-//! event queue each has for itself (module `instance`). Queues, keys and everything else of
-//! the data path are built on it by commands and belong to whoever builds them; they must be destroyed
-//! before [`Hca::close`]. The last instance takes the function down. If it is merely dropped, bus mastering goes off first, so
+//! It is one of possibly several instances of the function ([`Opened::instance`]), each one thread's. They share the
+//! control side (commands, events, pages, health) and what bring-up found out: limits, MAC and addresses; a doorbell
+//! page and a completion event queue each has for itself (module `instance`). Queues, keys and everything else of the
+//! data path are built on it by commands and belong to whoever builds them; they must be destroyed before
+//! [`Hca::close`]. The last instance takes the function down. If it is merely dropped, bus mastering goes off first, so
 //! that its memory can be freed; the next open resets the function.
 
 use std::collections::BTreeMap;
@@ -44,8 +44,8 @@ pub struct Pending<C> {
 pub struct Opened(Weak<Shared>);
 
 impl Opened {
-    /// One more instance of the function, for another thread: with a doorbell page, a completion event queue and a descriptor to
-    /// wake it of its own, on the vector that the fewest have. `None`: the function is closed.
+    /// One more instance of the function, for another thread: with a doorbell page, a completion event queue and a
+    /// descriptor to wake it of its own, on the vector that the fewest have. `None`: the function is closed.
     ///
     /// # Errors
     /// [`MlxError`]: the device has no more, or the system; nothing has changed.
@@ -100,8 +100,8 @@ impl Opened {
         counters.map(Some)
     }
 
-    /// What came of commands since the function was opened, by kind, and the pages that its firmware has been given and has returned.
-    /// `None`: it is closed.
+    /// What came of commands since the function was opened, by kind, and the pages that its firmware has been given and
+    /// has returned. `None`: it is closed.
     #[must_use]
     pub fn commands(&self) -> Option<(BTreeMap<Opcode, CommandTally>, PageCounts)> {
         let shared = self.0.upgrade()?;
@@ -157,8 +157,8 @@ impl Hca {
         self.shared.lock().link_up
     }
 
-    /// Ends the instance. The last one destroys what bring-up made, takes all pages back and stops the function; that of any other
-    /// reports how many are left, and no pages.
+    /// Ends the instance. The last one destroys what bring-up made, takes all pages back and stops the function; that
+    /// of any other reports how many are left, and no pages.
     ///
     /// # Errors
     /// [`CloseError`] if a step failed; the others were done all the same, and the memory is ours again.
@@ -188,13 +188,14 @@ impl Hca {
         }
     }
 
-    /// Ends the device's use of memory whatever it says: bus mastering off, and in the end a reset. It is dead from now on, with
-    /// its [`AsyncEvent::DeviceDead`].
+    /// Ends the device's use of memory whatever it says: bus mastering off, and in the end a reset. It is dead from now
+    /// on, with its [`AsyncEvent::DeviceDead`].
     pub fn stop(&mut self, why: &'static str) {
         self.shared.lock().stop(DeadCause::Stopped { why });
     }
 
-    /// While on, all commands of this instance together have the time that one has otherwise; when it is over, the device is stopped.
+    /// While on, all commands of this instance together have the time that one has otherwise; when it is over, the
+    /// device is stopped.
     pub fn one_limit(&mut self, on: bool) {
         let at = self.shared.lock().one_limit_from_now();
         self.own.over_at = on.then(|| self.own.over_at.unwrap_or(at));
@@ -285,7 +286,8 @@ impl Hca {
 
     /// Drains the event queues: finished commands, page requests, completion events, errors. Does not
     /// look at interrupts and makes no system call.
-    /// True: there is something to look at that the device's events do not tell, such as datagrams, or what another instance has.
+    /// True: there is something to look at that the device's events do not tell, such as datagrams, or what another
+    /// instance has.
     pub fn process_events(&mut self) -> bool {
         let Self { own, shared } = self;
         let mut control = shared.lock();
@@ -296,8 +298,8 @@ impl Hca {
         called
     }
 
-    /// Takes in what woke it ([`Hca::woken`]), for who has taken the interrupt at this place of the list where it cannot reach
-    /// the instance, and looks now.
+    /// Takes in what woke it ([`Hca::woken`]), for who has taken the interrupt at this place of the list where it
+    /// cannot reach the instance, and looks now.
     pub fn interrupt_taken(&self, at: usize) {
         let mut control = self.shared.lock();
         self.own.rise(&mut control);
@@ -306,8 +308,8 @@ impl Hca {
         }
     }
 
-    /// Has an interrupt signalled whenever there is something for this instance that nobody takes in, beside the wakeup of who sleeps in
-    /// it: for somebody who looks after instances that nobody calls.
+    /// Has an interrupt signalled whenever there is something for this instance that nobody takes in, beside the wakeup
+    /// of who sleeps in it: for somebody who looks after instances that nobody calls.
     pub fn attended_by(&self, attendant: driver::Interrupt) {
         let mut control = self.shared.lock();
         control.listeners.attended_by(self.own.number, attendant);
@@ -319,7 +321,8 @@ impl Hca {
     }
 
     /// A completion queue that an event has named since it was last told, of this instance.
-    /// Numbers are used again: whoever creates a completion queue takes what is there of an earlier one with that number first.
+    /// Numbers are used again: whoever creates a completion queue takes what is there of an earlier one with that
+    /// number first.
     pub fn next_completion(&mut self) -> Option<Cqn> {
         self.own.completions.next()
     }
@@ -408,8 +411,9 @@ impl Hca {
         &self.own.interrupts
     }
 
-    /// For a ring of one's own: takes what may have ended a sleep on [`Hca::interrupts`], and wakes other instances where it may have
-    /// been meant for them, since a vector is several instances'. Then comes [`Hca::process_events`]. True: there was something.
+    /// For a ring of one's own: takes what may have ended a sleep on [`Hca::interrupts`], and wakes other instances
+    /// where it may have been meant for them, since a vector is several instances'. Then comes [`Hca::process_events`].
+    /// True: there was something.
     pub fn woken(&mut self) -> bool {
         let Self { own, shared } = self;
         let mut control = shared.lock();
@@ -492,8 +496,8 @@ impl Hca {
         Ok(entry)
     }
 
-    /// No path leaves from an address any more, and every instance hears of it ([`AsyncEvent::AddressRemoved`]). The device keeps it until
-    /// `clear_retired` finds that nobody uses it.
+    /// No path leaves from an address any more, and every instance hears of it ([`AsyncEvent::AddressRemoved`]). The
+    /// device keeps it until `clear_retired` finds that nobody uses it.
     ///
     /// # Errors
     /// [`MlxError::Address`]: it is none of ours, or the one made of the MAC, which stays.

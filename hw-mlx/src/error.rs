@@ -61,7 +61,8 @@ pub enum CmdError {
         /// The mailbox, or `None` for the entry itself.
         block: Option<usize>,
     },
-    /// The firmware did what it was asked, and the answer that was asked for has no room for what it is to say: our error.
+    /// The firmware did what it was asked, and the answer that was asked for has no room for what it is to say: our
+    /// error.
     #[error("{opcode:?} ({:#05x}): {bytes} bytes of its answer were asked for, it has {fixed}", opcode.0)]
     ShortAnswer {
         /// The command.
@@ -173,8 +174,8 @@ pub enum DeadCause {
     /// The system says that the bus reported an uncorrectable error of the function.
     #[error("the bus reports an uncorrectable error of the function (AER)")]
     BusError,
-    /// A command that ends the device's use of memory was not answered, or not so that one could believe it: nobody knows what it
-    /// reaches. We have stopped it.
+    /// A command that ends the device's use of memory was not answered, or not so that one could believe it: nobody
+    /// knows what it reaches. We have stopped it.
     #[error("stopped by us: it did not answer {opcode:?} ({:#05x}), which ends its use of memory", opcode.0)]
     Unended {
         /// The command.
@@ -326,8 +327,8 @@ pub enum MlxError {
         /// Segments of one, asked for, where entries have segments.
         segments: Option<u32>,
     },
-    /// Memory to be registered whose addresses no page of the device translates: there is none of it, it runs over the end of an
-    /// address space, or the two addresses do not agree within the smallest page.
+    /// Memory to be registered whose addresses no page of the device translates: there is none of it, it runs over the
+    /// end of an address space, or the two addresses do not agree within the smallest page.
     #[error(
         "{bytes} bytes at {address:#x}, I/O address {iova:#x}: nothing that pages of 2^{log_min_page} bytes translate"
     )]

@@ -1,23 +1,24 @@
 //! The function's Ethernet port: what a network asks of a station before RDMA begins (ARP, neighbour discovery, echo).
 //!
-//! A send queue sends whole frames through a TIS; a receive queue gets from a TIR what module `steering` leads there, which is only
-//! what a station has to hear. RDMA traffic never comes this way. Both queues report to one completion queue, on the event queue that
-//! all instances share, as QP1's does.
+//! A send queue sends whole frames through a TIS; a receive queue gets from a TIR what module `steering` leads there,
+//! which is only what a station has to hear. RDMA traffic never comes this way. Both queues report to one completion
+//! queue, on the event queue that all instances share, as QP1's does.
 //!
 //! ```text
 //!   frame -> send queue -> TIS -> port -> flow table -> TIR -> receive queue -> frame
 //! ```
 //!
-//! Frames are copied: into a slot of ours before they are sent, out of one when they have arrived. There are few, and they are
-//! short. The first bytes of a frame stand in the WQE, as many as any setting of `min_wqe_inline_mode` asks for
-//! (Linux `en_tx.c` `mlx5e_calc_min_inline`: up to the transport header).
+//! Frames are copied: into a slot of ours before they are sent, out of one when they have arrived. There are few, and
+//! they are short. The first bytes of a frame stand in the WQE, as many as any setting of `min_wqe_inline_mode` asks
+//! for (Linux `en_tx.c` `mlx5e_calc_min_inline`: up to the transport header).
 //!
 //! A frame of ours carries its VLAN tag as bytes, and the tag of one that arrived is left where it is (`vsd`).
 //!
-//! An error entry means that the queue is in error. Both are then taken through RESET to READY again, and what was in flight is lost, as
-//! frames may be ([`Ethernet::repair`]).
+//! An error entry means that the queue is in error. Both are then taken through RESET to READY again, and what was in
+//! flight is lost, as frames may be ([`Ethernet::repair`]).
 //!
-//! What a function may not have (no Ethernet queues, no flow tables, an InfiniBand port) it does without: [`Ethernet::why_not`] says why.
+//! What a function may not have (no Ethernet queues, no flow tables, an InfiniBand port) it does without:
+//! [`Ethernet::why_not`] says why.
 
 mod objects;
 mod steering;
@@ -45,11 +46,11 @@ use crate::vport;
 const SENDS: u32 = 64;
 /// Frames that may arrive before somebody looks.
 const RECEIVES: u32 = 64;
-/// Bytes of a frame that stand in its WQE: two in the Ethernet segment and five units. More than Ethernet, VLAN, IPv6 and TCP
-/// headers together.
+/// Bytes of a frame that stand in its WQE: two in the Ethernet segment and five units. More than Ethernet, VLAN, IPv6
+/// and TCP headers together.
 const INLINE: usize = 2 + 5 * 16;
-/// Segments that a send WQE has room for beside its control segment and a remote address: Ethernet segment, five units of inline bytes,
-/// a data segment, in two blocks.
+/// Segments that a send WQE has room for beside its control segment and a remote address: Ethernet segment, five units
+/// of inline bytes, a data segment, in two blocks.
 const SEND_SEGMENTS: u32 = 6;
 /// Bytes of the longest frame we send, without its check sequence: an MTU of 1500 and a VLAN tag.
 pub const SEND_BYTES: usize = 1518;
@@ -162,7 +163,8 @@ impl Ethernet {
         .find_map(|(has, why)| (!has).then_some(why))
     }
 
-    /// Makes the queues, and leads to them what a station has to hear. What was made before a failure is destroyed again.
+    /// Makes the queues, and leads to them what a station has to hear. What was made before a failure is destroyed
+    /// again.
     ///
     /// # Errors
     /// No memory, or device refusal.
@@ -228,8 +230,8 @@ impl Ethernet {
         Ok(())
     }
 
-    /// Has frames to these addresses of groups come here, and to no other one. Nothing is heard of before; whoever wants to hear what
-    /// is for everybody names [`BROADCAST`].
+    /// Has frames to these addresses of groups come here, and to no other one. Nothing is heard of before; whoever
+    /// wants to hear what is for everybody names [`BROADCAST`].
     ///
     /// # Errors
     /// Device refusal; it hears what it heard.
@@ -298,8 +300,8 @@ impl Ethernet {
             .inspect_err(|_| self.free_sends.push(slot))
     }
 
-    /// Takes in what completed, and hands over each frame that arrived. Bounded by the rings: what arrives meanwhile waits for the
-    /// next call, which the completion queue asks for.
+    /// Takes in what completed, and hands over each frame that arrived. Bounded by the rings: what arrives meanwhile
+    /// waits for the next call, which the completion queue asks for.
     pub fn take_in(&mut self, mut each: impl FnMut(&[u8])) {
         self.drain(&mut each);
         if !self.armed && !self.broken {
@@ -470,8 +472,8 @@ fn make(
     Ok(Numbers { sqn, rqn, lkey })
 }
 
-/// What the send queue's context has to say of inline headers: what the vport's does, where that decides (Linux `en_main.c`
-/// `mlx5e_create_sq`).
+/// What the send queue's context has to say of inline headers: what the vport's does, where that decides (Linux
+/// `en_main.c` `mlx5e_create_sq`).
 fn inline_mode(hca: &mut Hca) -> Result<u32, MlxError> {
     let page = caps::query_page::<EthOffloadCaps>(hca, CapType::ETHERNET_OFFLOADS)?;
     if page.current.wqe_inline_mode() != INLINE_BY_VPORT {

@@ -6,7 +6,8 @@
 //!
 //! Index 0 is always the link-local address made of our MAC (RFC 4291, modified EUI-64), so two
 //! functions on one link can talk without any configuration: such an address contains the MAC of
-//! its owner. Other peers are found in the static neighbours of the configuration, or by asking the network (module `network`).
+//! its owner. Other peers are found in the static neighbours of the configuration, or by asking the network (module
+//! `network`).
 
 mod entry;
 mod table;
@@ -148,8 +149,8 @@ pub(crate) fn resolve(
         .ok_or(MlxError::Unresolved { address })
 }
 
-/// The entry to send from to `gid`: one on whose link it is, by the longest prefix, else one with a gateway; a link-local
-/// address reaches such, and no others.
+/// The entry to send from to `gid`: one on whose link it is, by the longest prefix, else one with a gateway; a
+/// link-local address reaches such, and no others.
 pub(crate) fn source(gid: [u8; 16], own: &[GidEntry]) -> Option<&GidEntry> {
     let address = address_of(gid);
     let is_local =

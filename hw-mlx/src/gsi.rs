@@ -47,8 +47,8 @@ pub const HEADER_BYTES: usize = 40;
 const IPV4_AT: usize = 20;
 /// The queue pair's number on the wire, here and there.
 const WIRE_QPN: u32 = 1;
-/// Bits of the traffic class that say that the network may mark the packet instead of dropping it (RFC 3168, ECT(0)), as
-/// on all datagrams of RoCE v2 (Linux `ah.c` `MLX5_ECN_ENABLED`), and where they and its marks stand.
+/// Bits of the traffic class that say that the network may mark the packet instead of dropping it (RFC 3168, ECT(0)),
+/// as on all datagrams of RoCE v2 (Linux `ah.c` `MLX5_ECN_ENABLED`), and where they and its marks stand.
 const ECN_CAPABLE: u8 = 0b10;
 const ECN_MASK: u8 = 0b11;
 /// Hop limit of our packets (the default of IP stacks).
@@ -58,8 +58,8 @@ pub(crate) const HOP_LIMIT: u8 = 64;
 const SENDS: u32 = 128;
 /// How long closing waits for datagrams on their way out.
 const LAST_WORDS: Duration = Duration::from_millis(100);
-/// Datagrams that may arrive before somebody looks: as many as the kernel takes (Linux `IB_MAD_QP_RECV_SIZE`). A peer that
-/// opens or ends so many connections at once costs nobody a timeout.
+/// Datagrams that may arrive before somebody looks: as many as the kernel takes (Linux `IB_MAD_QP_RECV_SIZE`). A peer
+/// that opens or ends so many connections at once costs nobody a timeout.
 const RECEIVES: u32 = 512;
 /// Segments a send WQE has room for, beside its address vector: what makes two blocks.
 const SEND_SEGMENTS: u32 = 3;

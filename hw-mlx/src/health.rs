@@ -3,18 +3,18 @@
 //! Nobody is told when firmware dies; one has to look. The sensors, in the order rdma-core's VFIO
 //! driver reads them (`providers/mlx5/mlx5_vfio.c`, `mlx5_health_check_fatal_sensors`): `fw_ver` all
 //! ones (the function left the bus), `nic_interface` disabled or in software reset, a reset request
-//! with a syndrome in the health buffer. Those are death. So is a command queue that the device no longer has: a function-level
-//! reset that somebody else asked for (`/sys/bus/pci/devices/…/reset`) leaves all sensors well, gives back what configuration space
-//! held, and forgets everything that commands have made. The queue's address is looked at only if it could be read when it was
-//! written, which no document promises.
+//! with a syndrome in the health buffer. Those are death. So is a command queue that the device no longer has: a
+//! function-level reset that somebody else asked for (`/sys/bus/pci/devices/…/reset`) leaves all sensors well, gives
+//! back what configuration space held, and forgets everything that commands have made. The queue's address is looked at
+//! only if it could be read when it was written, which no document promises.
 //!
 //! Two others only raise doubts: a syndrome byte beside the health counter (Snabb looks at it when a command does not
-//! come back, Linux never), and a counter that does not move for ten seconds. Firmware that is busy, destroying thousands
-//! of keys or being patched, stands still and goes on (Linux `poll_health` only reports it). A doubt is settled by
-//! a command that does nothing: answered, whatever with, the device lives; unanswered, it is dead.
+//! come back, Linux never), and a counter that does not move for ten seconds. Firmware that is busy, destroying
+//! thousands of keys or being patched, stands still and goes on (Linux `poll_health` only reports it). A doubt is
+//! settled by a command that does nothing: answered, whatever with, the device lives; unanswered, it is dead.
 //!
-//! Two things somebody does tell: the system signals that the bus reported an error of the function, which is death like
-//! the others, and that it wants the function back, which is none.
+//! Two things somebody does tell: the system signals that the bus reported an error of the function, which is death
+//! like the others, and that it wants the function back, which is none.
 //!
 //! Polls are a second apart. Death is final: a dead device is reset and opened anew, not revived.
 

@@ -46,7 +46,8 @@ pub const fn virtual_of(device_id: u16) -> Option<u16> {
     }
 }
 
-/// The function is a virtual one, wherever it shows up: a machine that was given one sees no physical function beside it.
+/// The function is a virtual one, wherever it shows up: a machine that was given one sees no physical function beside
+/// it.
 #[must_use]
 pub const fn is_virtual(device_id: u16) -> bool {
     matches!(

@@ -7,11 +7,12 @@
 //!   what bring-up found out                   wakeup descriptor, events it has not been told of
 //! ```
 //!
-//! A post, a poll and the arming of a completion queue touch what is the instance's own. A command is posted and its answer is
-//! taken under the lock, and nobody holds that while he sleeps. Whoever is awake takes in what the shared event
-//! queues say, for all; whose it was is woken.
+//! A post, a poll and the arming of a completion queue touch what is the instance's own. A command is posted and its
+//! answer is taken under the lock, and nobody holds that while he sleeps. Whoever is awake takes in what the shared
+//! event queues say, for all; whose it was is woken.
 //!
-//! UAR page and completion event queue of an instance that ends are kept for the next one, and go when the function is torn down.
+//! UAR page and completion event queue of an instance that ends are kept for the next one, and go when the function is
+//! torn down.
 
 mod listeners;
 #[cfg(test)]
@@ -207,7 +208,8 @@ impl Own {
         self.parts = Some(parts);
     }
 
-    /// The end: nobody is told of anything any more, and what was its own is another's. With the last one the function is closed.
+    /// The end: nobody is told of anything any more, and what was its own is another's. With the last one the function
+    /// is closed.
     pub(crate) fn leave(&mut self, control: &mut Control) {
         control.listeners.leave(self.number);
         control.spare.extend(self.parts.take());
@@ -281,7 +283,8 @@ impl Own {
         control.listeners.inbox(self.number)
     }
 
-    /// Takes in what there is, its own and what is for all. True if there was anything. Up to [`Own::lie_down`] nobody wakes it.
+    /// Takes in what there is, its own and what is for all. True if there was anything. Up to [`Own::lie_down`] nobody
+    /// wakes it.
     pub(crate) fn serve(&mut self, control: &mut Control) -> bool {
         self.rise(control);
         let shared = control.serve(Some(self.number));
@@ -326,8 +329,8 @@ impl Own {
         self.inbox(control).is_some_and(Inbox::was_called)
     }
 
-    /// Sleeps until an interrupt, somebody who wakes it, the deadline, or the next look at the device's health. Others go on
-    /// meanwhile.
+    /// Sleeps until an interrupt, somebody who wakes it, the deadline, or the next look at the device's health. Others
+    /// go on meanwhile.
     pub(crate) fn sleep<'a>(
         &mut self,
         shared: &'a Shared,

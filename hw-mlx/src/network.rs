@@ -1,7 +1,8 @@
 //! The adapter's place in a network: who is where on its links, and what waits until that is known.
 //!
-//! The crate `neighbour` knows the protocols and does no I/O; the [`Ethernet`] port carries frames and knows no protocol. Here the two meet.
-//! All instances share both, and whoever has a turn moves frames and lets timers go off, as with QP1.
+//! The crate `neighbour` knows the protocols and does no I/O; the [`Ethernet`] port carries frames and knows no
+//! protocol. Here the two meet. All instances share both, and whoever has a turn moves frames and lets timers go off,
+//! as with QP1.
 //!
 //! ```text
 //!   a datagram to leave --+-- MAC known --------------------------------> QP1
@@ -12,11 +13,11 @@
 //!                                                  '- nobody answers ---> dropped: it could not be answered
 //! ```
 //!
-//! So the connection manager never deals with MACs: whoever it hears from can be answered, and a queue pair on its way up finds the MAC of
-//! its peer known.
+//! So the connection manager never deals with MACs: whoever it hears from can be answered, and a queue pair on its way
+//! up finds the MAC of its peer known.
 //!
-//! What waits is bounded, since strangers can make it wait: of each kind as many as there is room for, and a copy of one that waits is
-//! dropped. The protocol above repeats what gets lost.
+//! What waits is bounded, since strangers can make it wait: of each kind as many as there is room for, and a copy of
+//! one that waits is dropped. The protocol above repeats what gets lost.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -39,8 +40,8 @@ use crate::uar::Doorbells;
 
 /// Datagrams of each kind that wait for a MAC.
 const WAITING: usize = 256;
-/// Within this the peers of all queue pairs are said to be in use: half of the time for which a neighbour is taken to be there without being
-/// asked (REACHABLE_TIME, RFC 4861, 10).
+/// Within this the peers of all queue pairs are said to be in use: half of the time for which a neighbour is taken to
+/// be there without being asked (REACHABLE_TIME, RFC 4861, 10).
 const REFRESH: Duration = Duration::from_secs(15);
 /// Of them at a time.
 const REFRESHED_AT_ONCE: usize = 64;
@@ -88,8 +89,8 @@ pub(crate) struct Network {
     found: VecDeque<ReceivedMad>,
     /// When the neighbours have something to do, as of the last change.
     due: Option<Duration>,
-    /// From which of our addresses to whom packets of queue pairs go. They do not pass here, and a neighbour is asked again only if it is
-    /// used.
+    /// From which of our addresses to whom packets of queue pairs go. They do not pass here, and a neighbour is asked
+    /// again only if it is used.
     peers: Peers,
     /// The last of them that was looked after, and when the next ones are.
     refreshed: Option<(IpAddr, IpAddr)>,
@@ -224,8 +225,8 @@ impl Network {
         new
     }
 
-    /// Says of the next peers that they are in use, so that those that were silent for long are asked again, and a MAC that has moved is
-    /// noticed.
+    /// Says of the next peers that they are in use, so that those that were silent for long are asked again, and a MAC
+    /// that has moved is noticed.
     fn refresh(&mut self, now: Duration) {
         self.peers.retain(|_, peer| peer.strong_count() > 0);
         let behind = self.refreshed.map_or(Bound::Unbounded, Bound::Excluded);

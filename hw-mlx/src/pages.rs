@@ -37,7 +37,8 @@ pub(crate) const TAKE_PAGES: usize = 768;
 /// More than this, at once or in all (4 GiB), is not a request, it is a mistake, unless somebody has allowed it
 /// (`HcaConfig::firmware_pages`).
 pub(crate) const MOST_PAGES: usize = 1 << 20;
-/// Requests kept while others are served. Firmware asks again when it has been answered (mlx5_core gives each a work item).
+/// Requests kept while others are served. Firmware asks again when it has been answered (mlx5_core gives each a work
+/// item).
 const MOST_REQUESTS: usize = 1024;
 /// Most pages one event takes back (mlx5_core's bound).
 const TAKE_BY_EVENT: usize = 50_000;
@@ -107,7 +108,8 @@ pub(crate) struct Pages {
     requests: VecDeque<PageRequest>,
     running: Option<(Running, FunctionId, Instant)>,
     counts: PageCounts,
-    /// Pages that may be lent at once; `None` is [`MOST_PAGES`]. For a host that wants to keep some memory, or has a lot.
+    /// Pages that may be lent at once; `None` is [`MOST_PAGES`]. For a host that wants to keep some memory, or has a
+    /// lot.
     budget: Option<usize>,
 }
 

@@ -1,8 +1,8 @@
 //! The provider: what `dat-core` asks for, done by a ConnectX function.
 //!
-//! [`MlxProvider`] is an instance of an opened function ([`Hca`]), shares QP1 with the others, and makes the queue objects `dat-core`
-//! then owns. It keeps, for each of them, only what an event names them by: a table from device numbers to owner
-//! numbers. Objects carry everything else, so that posting and polling never come here.
+//! [`MlxProvider`] is an instance of an opened function ([`Hca`]), shares QP1 with the others, and makes the queue
+//! objects `dat-core` then owns. It keeps, for each of them, only what an event names them by: a table from device
+//! numbers to owner numbers. Objects carry everything else, so that posting and polling never come here.
 //!
 //! Events take this way: the function's event queues are drained by [`Hca`]; completion events are
 //! counted for the queue they name (its next arm request says how many there were, see
@@ -110,7 +110,8 @@ struct Common {
     /// Instances made so far.
     made: AtomicU32,
     registered: Registered,
-    /// Held by who asks for counters as long as he has this, and by who lets go of it: the last to do so is one who closes.
+    /// Held by who asks for counters as long as he has this, and by who lets go of it: the last to do so is one who
+    /// closes.
     asked: Arc<Mutex<()>>,
 }
 
@@ -640,7 +641,8 @@ impl Provider for MlxProvider {
             entries,
             self.limits.max_cq_entries,
         )?;
-        // Each may be armed, and have an event waiting: more of them could overrun the event queue, which ends the function.
+        // Each may be armed, and have an event waiting: more of them could overrun the event queue, which ends the
+        // function.
         if self.cqs.len() >= self.limits.max_cqs as usize {
             return Err(ProviderError::Resources(format!(
                 "{} completion queues of this instance, one event each",

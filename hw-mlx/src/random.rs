@@ -1,8 +1,8 @@
 //! Random numbers: identifiers, packet sequence numbers, variants of keys, a MAC where there is none.
 //!
-//! Peers are told some of these numbers, and must not learn others from them: communication identifiers, packet sequence
-//! numbers and keys are all that keeps strangers out of a connection. So they come from a cipher, ChaCha20, whose state
-//! cannot be told from its output, seeded by the system. Runs that are to be repeatable give a seed.
+//! Peers are told some of these numbers, and must not learn others from them: communication identifiers, packet
+//! sequence numbers and keys are all that keeps strangers out of a connection. So they come from a cipher, ChaCha20,
+//! whose state cannot be told from its output, seeded by the system. Runs that are to be repeatable give a seed.
 
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -60,8 +60,8 @@ impl Random {
     }
 }
 
-/// Keys made since a variant was last used, at least. The firmware may give the index of a key that is gone to the next one, and
-/// then the variant is what tells the stale key from the new one.
+/// Keys made since a variant was last used, at least. The firmware may give the index of a key that is gone to the next
+/// one, and then the variant is what tells the stale key from the new one.
 const FRESH: usize = 64;
 
 /// Variants of keys, the low bytes of their names: drawn at random, and none of the last few again.

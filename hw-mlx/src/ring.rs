@@ -1,12 +1,13 @@
 //! Memory of a queue: its ring and its doorbell record.
 //!
-//! The device takes a ring as a list of pages of one size of our choice, 4 KiB or more (PRM, `log_page_size` of the contexts and the
-//! page list behind them). The memory is one piece of the I/O address space, and its pages are as large as its length allows: a ring of
-//! a power of two is one page, and the list has one entry. The two rings of a queue pair together are no power of two: they are
-//! rounded up by less than an eighth, or to whole pages of 4 KiB, and the list has up to fifteen entries.
+//! The device takes a ring as a list of pages of one size of our choice, 4 KiB or more (PRM, `log_page_size` of the
+//! contexts and the page list behind them). The memory is one piece of the I/O address space, and its pages are as
+//! large as its length allows: a ring of a power of two is one page, and the list has one entry. The two rings of a
+//! queue pair together are no power of two: they are rounded up by less than an eighth, or to whole pages of 4 KiB, and
+//! the list has up to fifteen entries.
 //!
-//! A doorbell record takes a cache line. That of a queue pair lies behind the rings, where their last page has room for it. That of a
-//! queue whose ring can be exchanged is apart, because it stays.
+//! A doorbell record takes a cache line. That of a queue pair lies behind the rings, where their last page has room for
+//! it. That of a queue whose ring can be exchanged is apart, because it stays.
 //!
 //! A ring is in memory, page by page, when it is made: the first post to a queue costs what the others cost.
 //!
@@ -48,7 +49,8 @@ impl RingMemory {
         Self::with_record(arena, bytes, arena.alloc(RECORD_BYTES, RECORD_BYTES)?)
     }
 
-    /// Memory for rings of at least `bytes` that are never exchanged, with their doorbell record in the same pages if there is room.
+    /// Memory for rings of at least `bytes` that are never exchanged, with their doorbell record in the same pages if
+    /// there is room.
     ///
     /// # Errors
     /// No memory.
@@ -158,8 +160,8 @@ impl<T: Send + 'static> Lent<T> {
         }
     }
 
-    /// The device has said that it does not use it any more: it is freed when it is dropped, and not before, for whoever
-    /// holds it still reads it.
+    /// The device has said that it does not use it any more: it is freed when it is dropped, and not before, for
+    /// whoever holds it still reads it.
     pub const fn returned(&mut self) {
         self.ours = true;
     }

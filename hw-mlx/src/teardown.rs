@@ -1,13 +1,13 @@
 //! From a function that carries traffic to one that may be forgotten.
 //!
 //! Bring-up backwards (Linux `mlx5/core/main.c`, `pagealloc.c` `mlx5_reclaim_startup_pages`): addresses,
-//! the MAC's announcement and RoCE off, event queues destroyed with the one for commands last (before it, back to polling),
-//! doorbell page, TEARDOWN_HCA, every page back, DISABLE_HCA, bus mastering off.
+//! the MAC's announcement and RoCE off, event queues destroyed with the one for commands last (before it, back to
+//! polling), doorbell page, TEARDOWN_HCA, every page back, DISABLE_HCA, bus mastering off.
 //!
 //! Whatever fails on the way is noted and the rest is done all the same: the aim is that the memory
-//! is ours again, and bus mastering off achieves that even with a device that answers nothing. All of it together has the
-//! time of one command; what is not done then is not asked for any more. So the
-//! pages a dead device never returned are not leaked; they are reported as not returned.
+//! is ours again, and bus mastering off achieves that even with a device that answers nothing. All of it together has
+//! the time of one command; what is not done then is not asked for any more. So the pages a dead device never returned
+//! are not leaked; they are reported as not returned.
 
 use std::time::Duration;
 
@@ -30,7 +30,8 @@ const RECLAIM_PAUSE: Duration = Duration::from_millis(1);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CloseReport {
-    /// Instances that still have the function. Unless it is 0, nothing was taken down, and the numbers of pages and objects are 0.
+    /// Instances that still have the function. Unless it is 0, nothing was taken down, and the numbers of pages and
+    /// objects are 0.
     pub instances_left: usize,
     /// Pages the firmware was given.
     pub pages_given: u64,

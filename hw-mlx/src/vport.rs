@@ -181,8 +181,8 @@ pub(crate) fn withdraw(control: &mut impl Commands) -> Result<(), CmdError> {
     write_list(control, LIST_UNICAST, &[])
 }
 
-/// Makes the vport's list of multicast addresses `macs` and nothing else: from it the manager of the e-switch leads frames to them here
-/// too. The broadcast address is one of them (Linux `en_fs.c` `mlx5e_fill_addr_array`).
+/// Makes the vport's list of multicast addresses `macs` and nothing else: from it the manager of the e-switch leads
+/// frames to them here too. The broadcast address is one of them (Linux `en_fs.c` `mlx5e_fill_addr_array`).
 pub(crate) fn hear(control: &mut impl Commands, macs: &[[u8; 6]]) -> Result<(), CmdError> {
     write_list(control, LIST_MULTICAST, macs)
 }

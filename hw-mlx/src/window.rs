@@ -13,10 +13,11 @@
 //! "initiator small" and "strong ordering", and gives a request that also has to wait for RDMA Reads the combined
 //! mode 4 in either case (`get_fence` in drivers/infiniband/hw/mlx5/wr.c); the same mode is used here, always.
 //!
-//! A peer may invalidate a key that has `en_rinval` set, by a Send that names it: it is free then. Linux sets it for its windows of
-//! type 2 and for what it registers fast (`mlx5_ib_alloc_mw` in drivers/infiniband/hw/mlx5/mr.c, `set_reg_mkey_seg` in wr.c), of which
-//! the latter may be used by any queue pair of the protection domain, as ours. A bind says whether it wants that; what never was so is
-//! not mentioned, and then the request is that of a window of type 1.
+//! A peer may invalidate a key that has `en_rinval` set, by a Send that names it: it is free then. Linux sets it for
+//! its windows of type 2 and for what it registers fast (`mlx5_ib_alloc_mw` in drivers/infiniband/hw/mlx5/mr.c,
+//! `set_reg_mkey_seg` in wr.c), of which the latter may be used by any queue pair of the protection domain, as ours. A
+//! bind says whether it wants that; what never was so is not mentioned, and then the request is that of a window of
+//! type 1.
 //!
 //! One entry of the table covers less than 2 GiB, and the work request carries four: a window is at most 4 GiB.
 
@@ -81,8 +82,8 @@ impl Body {
 #[derive(Debug)]
 pub struct Window {
     index: u32,
-    /// The low bytes of its keys, one after the other: all of 256, so that an old one does not come again soon, in an order drawn
-    /// at random, so that a peer who had one key does not know the next.
+    /// The low bytes of its keys, one after the other: all of 256, so that an old one does not come again soon, in an
+    /// order drawn at random, so that a peer who had one key does not know the next.
     order: Box<[u8; 256]>,
     /// Binds so far, modulo 256.
     binds: u8,
@@ -333,7 +334,8 @@ mod tests {
         assert_eq!(bytes, expected);
     }
 
-    /// `en_rinval` and its bit of the mask (`MLX5_MKEY_MASK_EN_RINVAL`) stand where Linux has them, and are said again once they were.
+    /// `en_rinval` and its bit of the mask (`MLX5_MKEY_MASK_EN_RINVAL`) stand where Linux has them, and are said again
+    /// once they were.
     #[test]
     fn a_bind_that_peers_may_undo_says_so_and_the_next_one_that_they_may_not() {
         let target = |access| WindowTarget {

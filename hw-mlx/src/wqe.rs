@@ -92,8 +92,8 @@ pub const fn control(head: u64, index: u16, flags: u8) -> Unit {
     control_with(head, index, flags, 0)
 }
 
-/// A control segment with a last word: immediate data, as a number that the wire carries big-endian; the key that a Send
-/// invalidates; the key that a UMR changes (`imm` in `struct mlx5_wqe_ctrl_seg` of Linux include/linux/mlx5/qp.h).
+/// A control segment with a last word: immediate data, as a number that the wire carries big-endian; the key that a
+/// Send invalidates; the key that a UMR changes (`imm` in `struct mlx5_wqe_ctrl_seg` of Linux include/linux/mlx5/qp.h).
 #[inline]
 #[must_use]
 pub const fn control_with(head: u64, index: u16, flags: u8, word: u32) -> Unit {
@@ -110,8 +110,8 @@ pub const fn remote_address(address: u64, rkey: u32) -> Unit {
     Unit::new(address, (rkey as u64) << 32)
 }
 
-/// The operands of an atomic operation: what to swap in or to add, and what to compare with (unused to add), as numbers. The device
-/// applies them to the peer's memory in the order of the peer's host.
+/// The operands of an atomic operation: what to swap in or to add, and what to compare with (unused to add), as
+/// numbers. The device applies them to the peer's memory in the order of the peer's host.
 #[inline]
 #[must_use]
 pub const fn atomic(swap_or_add: u64, compare: u64) -> Unit {
@@ -198,8 +198,8 @@ impl AddressVector {
     }
 }
 
-/// The Ethernet segment of a frame whose first bytes these are, and the units that hold those of them for which the segment has no room
-/// (`struct mlx5_wqe_eth_seg` in Linux include/linux/mlx5/qp.h).
+/// The Ethernet segment of a frame whose first bytes these are, and the units that hold those of them for which the
+/// segment has no room (`struct mlx5_wqe_eth_seg` in Linux include/linux/mlx5/qp.h).
 pub fn ethernet(inline: &[u8]) -> (Unit, impl ExactSizeIterator<Item = Unit>) {
     let (start, more) = inline.split_at(inline.len().min(EthSeg::INLINE_BYTES));
     let mut segment = EthSeg::new();
@@ -304,8 +304,8 @@ mod tests {
         assert_eq!(flag::FENCE, 0x80);
     }
 
-    /// A Send with immediate data: the last word stands in the order of the wire (`send_ieth` in providers/mlx5/qp.c of rdma-core puts
-    /// the consumer's big-endian word there as it is).
+    /// A Send with immediate data: the last word stands in the order of the wire (`send_ieth` in providers/mlx5/qp.c of
+    /// rdma-core puts the consumer's big-endian word there as it is).
     #[test]
     fn control_unit_ends_with_what_goes_along() {
         let head = head(WqeOpcode::SEND_IMM, 0xabcd_ef02);

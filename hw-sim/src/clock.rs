@@ -1,9 +1,10 @@
 //! Virtual time: it moves when somebody waits, and for several threads when all do.
 //!
-//! A thread that waits takes the world on, step by step, until an interrupt of its own is signalled or its deadline has come. What
-//! it comes by may be another's: a signal, or a deadline. Then that thread has to run before time goes on, and so
-//! has one that is at something ([`Clock::hold_still`]): otherwise a thread with nothing to do would be hours ahead of one that gives
-//! commands. That it does run is the machine's business, so nobody stands still for ever ([`PATIENCE`]).
+//! A thread that waits takes the world on, step by step, until an interrupt of its own is signalled or its deadline has
+//! come. What it comes by may be another's: a signal, or a deadline. Then that thread has to run before time goes on,
+//! and so has one that is at something ([`Clock::hold_still`]): otherwise a thread with nothing to do would be hours
+//! ahead of one that gives commands. That it does run is the machine's business, so nobody stands still for ever
+//! ([`PATIENCE`]).
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -6,10 +6,9 @@
 //! module knows no device.
 //!
 //! Capability chain: power management (0x40) -> PCI Express endpoint with function-level reset
-//! (0x60) -> MSI-X (0x9c) -> vendor specific (0xc0), the MSI-X table and pending bits lying inside BAR 0 where no UAR is ever
-//! handed out. BAR 0 is one 64-bit prefetchable memory BAR; sizing works through the mask of its
-//! address bits. There is no expansion ROM, no INTx and no extended capability: reads there give
-//! zero.
+//! (0x60) -> MSI-X (0x9c) -> vendor specific (0xc0), the MSI-X table and pending bits lying inside BAR 0 where no UAR
+//! is ever handed out. BAR 0 is one 64-bit prefetchable memory BAR; sizing works through the mask of its address bits.
+//! There is no expansion ROM, no INTx and no extended capability: reads there give zero.
 //!
 //! The vendor specific capability is the gateway to the card's internal address spaces. Its semaphore works
 //! (a ticket from the counter, written where zero was, taken until zero is written); of the spaces behind it

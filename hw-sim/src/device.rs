@@ -105,7 +105,8 @@ impl Sim {
                 function.expect("known virtual functions")
             })
             .collect();
-        // Their drivers are in this process, or reach them by messages. A card whose memory is not there is not added by half.
+        // Their drivers are in this process, or reach them by messages. A card whose memory is not there is not added
+        // by half.
         let bar = |profile: &Profile| SharedMemory::of_this_process(profile.bar_bytes);
         let of_physical = bar(&physical)?;
         let of_virtual: Vec<SharedMemory> = virtual_functions
@@ -170,8 +171,8 @@ impl Sim {
         LinkId(lock(&self.world).connect_outside(function.index, faults))
     }
 
-    /// Frames that have left this world through a function's port since this was last asked. Once they are taken there is room
-    /// for more, which may be there at once.
+    /// Frames that have left this world through a function's port since this was last asked. Once they are taken there
+    /// is room for more, which may be there at once.
     pub fn take_frames(&self, function: &SimFunction) -> VecDeque<Vec<u8>> {
         let mut world = lock(&self.world);
         let frames = world.take_outside(function.index);
@@ -341,8 +342,8 @@ impl SimCard {
         self.virtual_functions.get(index).map(Arc::clone)
     }
 
-    /// Says of a virtual function what `ip link set … vf INDEX` would of a real one, where no physical function's driver
-    /// does. False if there is no such function.
+    /// Says of a virtual function what `ip link set … vf INDEX` would of a real one, where no physical function's
+    /// driver does. False if there is no such function.
     pub fn set_vf(&self, index: usize, settings: VfSettings) -> bool {
         let Some(function) = self.virtual_functions.get(index) else {
             return false;

@@ -1,4 +1,5 @@
-//! What functions have of the world: time, randomness, the log, cards, and the queues in which everything waits that can happen.
+//! What functions have of the world: time, randomness, the log, cards, and the queues in which everything waits that
+//! can happen.
 
 use crate::card::{Card, Happening};
 use crate::event_log::EventLog;

@@ -149,8 +149,8 @@ pub trait Host {
         5
     }
 
-    /// Whether the function has atomics of 8 bytes (general capability `atomic`; atomic capabilities `atomic_operations` and
-    /// `atomic_size_qp`).
+    /// Whether the function has atomics of 8 bytes (general capability `atomic`; atomic capabilities
+    /// `atomic_operations` and `atomic_size_qp`).
     fn has_atomics(&self) -> bool {
         true
     }

@@ -12,10 +12,10 @@
 //! A device that is gone reads as ones: [`InitSegment::go_dark`] fills the BAR and ignores
 //! everything from then on.
 //!
-//! So does one that has just been reset, for a while; then the segment is there, but the firmware behind it does not look
-//! at it yet: revisions and geometry read zero, and what is written is lost. `initializing` reads 1 all that time, in the
-//! ones, too. Linux waits for it to clear before it looks at anything else ("wait for firmware to accept initialization
-//! segments configurations" in `mlx5_function_enable`, drivers/net/ethernet/mellanox/mlx5/core/main.c).
+//! So does one that has just been reset, for a while; then the segment is there, but the firmware behind it does not
+//! look at it yet: revisions and geometry read zero, and what is written is lost. `initializing` reads 1 all that time,
+//! in the ones, too. Linux waits for it to clear before it looks at anything else ("wait for firmware to accept
+//! initialization segments configurations" in `mlx5_function_enable`, drivers/net/ethernet/mellanox/mlx5/core/main.c).
 
 use crate::profile::Profile;
 use driver::SharedMemory;
@@ -153,8 +153,8 @@ impl InitSegment {
         self.tick(now);
     }
 
-    /// Bytes of the BAR that a driver reads; behind them are doorbell pages, and of those a card has megabytes, which an opening
-    /// should not touch.
+    /// Bytes of the BAR that a driver reads; behind them are doorbell pages, and of those a card has megabytes, which
+    /// an opening should not touch.
     fn readable(&self) -> usize {
         const READ: usize = 1 << 16;
         self.bar.len().min(READ)

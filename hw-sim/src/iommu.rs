@@ -164,8 +164,8 @@ impl Iommu {
     /// Maps memory at an address; like VFIO, refuses what overlaps or is not in whole 4 KiB pages.
     ///
     /// # Errors
-    /// In words what is wrong with the range: empty or not in whole pages, longer than the memory, outside of the usable
-    /// [`Iommu::ranges`], or mapped already in part.
+    /// In words what is wrong with the range: empty or not in whole pages, longer than the memory, outside of the
+    /// usable [`Iommu::ranges`], or mapped already in part.
     pub fn map(
         &mut self,
         iova: u64,

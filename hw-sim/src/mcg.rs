@@ -1,14 +1,14 @@
 //! Multicast groups: which datagram queue pairs a packet for a group goes to.
 //!
-//! A queue pair joins a group by ATTACH_TO_MCG. A datagram for the group is a RoCE packet (or one of InfiniBand) for queue
-//! pair 0xffffff whose destination GID is the group's; each member gets a copy and judges it by its own Q_Key. What a
-//! function sends to a group comes back to its own members, the sender among them (Linux `ipoib_ib_handle_rx_wc` drops
-//! "multicast packets that the HCA has replicated"), except to those that block it (`block_lb_mc`): whether a member wants
-//! its function's own packets is a matter of the receiving side on the generation before, too (`MGM_BLCK_LB_BIT` of
-//! mlx4's groups).
+//! A queue pair joins a group by ATTACH_TO_MCG. A datagram for the group is a RoCE packet (or one of InfiniBand) for
+//! queue pair 0xffffff whose destination GID is the group's; each member gets a copy and judges it by its own Q_Key.
+//! What a function sends to a group comes back to its own members, the sender among them (Linux `ipoib_ib_handle_rx_wc`
+//! drops "multicast packets that the HCA has replicated"), except to those that block it (`block_lb_mc`): whether a
+//! member wants its function's own packets is a matter of the receiving side on the generation before, too
+//! (`MGM_BLCK_LB_BIT` of mlx4's groups).
 //!
-//! How such a frame reaches the port is another matter: a switch, an e-switch among them, wants the group's MAC address in
-//! the vport's list. The port itself takes what its groups want.
+//! How such a frame reaches the port is another matter: a switch, an e-switch among them, wants the group's MAC address
+//! in the vport's list. The port itself takes what its groups want.
 
 use std::collections::{BTreeMap, BTreeSet};
 

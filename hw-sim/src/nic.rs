@@ -388,7 +388,8 @@ impl Nic {
         env.note(self.index, format_args!("driver bug: {what}"));
         let kept = &mut self.record.driver_bugs;
         if kept.len() < MAX_BUGS {
-            // A driver that rings on, such as one whose function somebody else has reset, says the same a thousand times.
+            // A driver that rings on, such as one whose function somebody else has reset, says the same a thousand
+            // times.
             if kept.last() != Some(&what) {
                 tracing::warn!(function = %self.profile.name, "driver bug: {what}");
             }

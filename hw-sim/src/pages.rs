@@ -33,11 +33,11 @@ pub struct PageProfile {
     /// Fill pages and verify them when they go back.
     pub verify: bool,
     /// What is missing to boot or to initialise must come in one MANAGE_PAGES. Every stock driver does so (Linux
-    /// `pagealloc.c` `give_pages`, rdma-core `mlx5_vfio_give_pages`, Snabb), but the PRM allows several, and Linux' VFIO self
-    /// test gives 512 at a time to a ConnectX-7.
+    /// `pagealloc.c` `give_pages`, rdma-core `mlx5_vfio_give_pages`, Snabb), but the PRM allows several, and Linux'
+    /// VFIO self test gives 512 at a time to a ConnectX-7.
     pub in_one_command: bool,
-    /// MANAGE_PAGES take gives back at most so many at a time; 0: as many as are asked for. Drivers ask until nothing is left
-    /// (Linux `pagealloc.c` `mlx5_reclaim_startup_pages`).
+    /// MANAGE_PAGES take gives back at most so many at a time; 0: as many as are asked for. Drivers ask until nothing
+    /// is left (Linux `pagealloc.c` `mlx5_reclaim_startup_pages`).
     pub given_back: u32,
 }
 
@@ -189,8 +189,8 @@ impl FirmwarePages {
     /// MANAGE_PAGES give: all of them or none.
     ///
     /// # Errors
-    /// [`GiveError`]: more pages than were asked for, a part of them where all must come at once, or the first page that is not
-    /// aligned, given twice, or out of the device's reach.
+    /// [`GiveError`]: more pages than were asked for, a part of them where all must come at once, or the first page
+    /// that is not aligned, given twice, or out of the device's reach.
     pub fn give(&mut self, iommu: &mut Iommu, addresses: &[u64]) -> Result<(), GiveError> {
         if self.owned.len() + addresses.len() > self.wanted {
             return Err(GiveError::TooMany);

@@ -1,9 +1,10 @@
 //! What kind of device the simulator is: identity, sizes, capabilities.
 //!
-//! A [`Profile`] is read from a file: one per generation of ConnectX, which come with the simulator ([`Profile::generation`]), or
-//! the record of a real one ([`Profile::load`]). A file says what the device says of itself and
-//! why we believe it (`profiles/README.md`). Of that, `simulated` announces what the simulator does: a bit is set only if
-//! the command, the event or the data path behind it exists here. Recorded pages are answered byte for byte.
+//! A [`Profile`] is read from a file: one per generation of ConnectX, which come with the simulator
+//! ([`Profile::generation`]), or the record of a real one ([`Profile::load`]). A file says what the device says of
+//! itself and why we believe it (`profiles/README.md`). Of that, `simulated` announces what the simulator does: a bit
+//! is set only if the command, the event or the data path behind it exists here. Recorded pages are answered byte for
+//! byte.
 //!
 //! The default ([`Profile::default`]) is the ConnectX-5, with fewer firmware pages.
 
@@ -113,18 +114,18 @@ pub struct Most {
     pub current: u64,
 }
 
-/// What devices may do one way or the other, and no public source says which: drivers have to live with both, and the data
-/// path of every generation is tested with both (`docs/generations.md`).
+/// What devices may do one way or the other, and no public source says which: drivers have to live with both, and the
+/// data path of every generation is tested with both (`docs/generations.md`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Habits {
-    /// `wqe_counter` of a receive's CQE is cut to the ring's size; otherwise it counts on to 2^16. Drivers do not look at
-    /// the upper bits (rdma-core `mlx5_parse_cqe`, Linux `mlx5vf_rq_cqe`).
+    /// `wqe_counter` of a receive's CQE is cut to the ring's size; otherwise it counts on to 2^16. Drivers do not look
+    /// at the upper bits (rdma-core `mlx5_parse_cqe`, Linux `mlx5vf_rq_cqe`).
     pub cuts_receive_counter: bool,
     /// The first packet of every connection is an event (COMM_EST), not only one that finds its queue pair in RTR (IBTA
     /// volume 1, section 11.6.3.1).
     pub tells_every_connection: bool,
-    /// Numbers of queue pairs go on over a reset; otherwise they begin anew, and a driver that comes back has those that its peers
-    /// still take for connected (docs/decisions/restarted-peer.md).
+    /// Numbers of queue pairs go on over a reset; otherwise they begin anew, and a driver that comes back has those
+    /// that its peers still take for connected (docs/decisions/restarted-peer.md).
     pub counts_queue_pairs_on: bool,
 }
 
@@ -235,14 +236,14 @@ impl Profile {
         Self::build(&generation::complete(Document::read(text)?)?)
     }
 
-    /// The virtual function number `index` (from 0) of a card whose physical function is this; `None` if nothing is known of
-    /// it.
+    /// The virtual function number `index` (from 0) of a card whose physical function is this; `None` if nothing is
+    /// known of it.
     ///
     /// It has a device number of its own, which is all that Linux tells the two apart by (`main.c`
     /// `mlx5_core_pci_table`); it manages nothing; its memory the physical function's driver gives. HOST_ENDIANNESS it
-    /// may write: rdma-core's `mlx5_vfio_set_hca_ctrl` does on any function, and gives up where that is refused. PAOS and
-    /// PMTU it may write without effect: complete logs of ConnectX-5 virtual functions show no refused register, and
-    /// mlx5e writes both on every function (`en_main.c` `mlx5e_modify_admin_state`, `mlx5e_set_mtu`).
+    /// may write: rdma-core's `mlx5_vfio_set_hca_ctrl` does on any function, and gives up where that is refused. PAOS
+    /// and PMTU it may write without effect: complete logs of ConnectX-5 virtual functions show no refused register,
+    /// and mlx5e writes both on every function (`en_main.c` `mlx5e_modify_admin_state`, `mlx5e_set_mtu`).
     #[must_use]
     pub fn virtual_function(&self, index: u16) -> Option<Self> {
         let facts = self.virtual_functions.as_ref()?;
@@ -398,8 +399,8 @@ impl Profile {
     }
 }
 
-/// Pages that the default device wants before INIT_HCA. The file says thousands, each of which is filled and looked at again:
-/// whoever only wants some device would wait for that at every opening.
+/// Pages that the default device wants before INIT_HCA. The file says thousands, each of which is filled and looked at
+/// again: whoever only wants some device would wait for that at every opening.
 const FEW_PAGES: u32 = 512;
 
 /// The device that nobody chose.

@@ -1,8 +1,8 @@
 //! Counter sets: what went wrong, and what was asked for, on the queues that name them (PRM "QUERY_Q_COUNTER").
 //!
 //! What each counts is what Linux shows it as in `hw_counters` of a port, which `rdma statistic` reads
-//! (`drivers/infiniband/hw/mlx5/counters.c`). A counter has 32 bits and begins again at 0. Counters of a group whose capability the
-//! function does not have stay 0 ([`Counters::answer`]).
+//! (`drivers/infiniband/hw/mlx5/counters.c`). A counter has 32 bits and begins again at 0. Counters of a group whose
+//! capability the function does not have stay 0 ([`Counters::answer`]).
 
 use mlx_prm::{CmdHcaCap, QueryQCounterOut, Syndrome};
 

@@ -306,8 +306,8 @@ impl Host for View<'_> {
     }
 
     fn driver_bug(&mut self, what: String) {
-        // A function that was cut off from memory cannot judge what is in it: a driver that stops its device for good does
-        // that while queues are at work (PCI, "Bus Master Enable").
+        // A function that was cut off from memory cannot judge what is in it: a driver that stops its device for good
+        // does that while queues are at work (PCI, "Bus Master Enable").
         if !self.nic.iommu.bus_master() {
             self.env
                 .note(self.nic.index, format_args!("not a bus master: {what}"));

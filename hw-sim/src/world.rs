@@ -117,8 +117,8 @@ impl World {
         self.cables.len() - 1
     }
 
-    /// Lays a link from the port of a function's card out of this world. Whether somebody is there is not known: the carrier
-    /// stays as it is.
+    /// Lays a link from the port of a function's card out of this world. Whether somebody is there is not known: the
+    /// carrier stays as it is.
     pub fn connect_outside(&mut self, nic: usize, faults: LinkFaults) -> usize {
         let seed = self.env.rng.next_u64();
         let card = self.nics[nic].seat.card;
@@ -289,8 +289,8 @@ impl World {
         }
     }
 
-    /// Where a card's switch sends a frame. What it would have sent to vports that are down, they count (Linux `esw/legacy.c`
-    /// `mlx5_esw_query_vport_drop_stats`).
+    /// Where a card's switch sends a frame. What it would have sent to vports that are down, they count (Linux
+    /// `esw/legacy.c` `mlx5_esw_query_vport_drop_stats`).
     fn forward(
         &mut self,
         seat: Seat,

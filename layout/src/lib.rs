@@ -122,8 +122,8 @@ impl Field {
         }
     }
 
-    /// Stores a value where [`Field::value`] reads it. False, and nothing stored, if it does not fit, or where that gives
-    /// `None`.
+    /// Stores a value where [`Field::value`] reads it. False, and nothing stored, if it does not fit, or where that
+    /// gives `None`.
     #[must_use]
     pub fn store(&self, bytes: &mut [u8], value: u64) -> bool {
         let Some(at) = bytes.get_mut(self.offset..self.offset + self.shape.bytes()) else {

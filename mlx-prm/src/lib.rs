@@ -2,9 +2,9 @@
 //!
 //! Source of all of it is the PRM as public drivers quote it: Linux 6.12 `include/linux/mlx5/*.h` and
 //! `drivers/net/ethernet/mellanox/mlx5/core`, rdma-core `providers/mlx5`. Structs are the PRM's tables in the
-//! PRM's spelling ([`layout!`](layout::layout) has the notation), so that code and manual can be laid side by side. A driver
-//! and a simulator of the device use the same structs; what keeps those honest is a recording of a
-//! real ConnectX-4 Lx (`testdata/` of this crate), which must decode and encode back unchanged.
+//! PRM's spelling ([`layout!`](layout::layout) has the notation), so that code and manual can be laid side by side. A
+//! driver and a simulator of the device use the same structs; what keeps those honest is a recording of a real
+//! ConnectX-4 Lx (`testdata/` of this crate), which must decode and encode back unchanged.
 //!
 //! | module | what |
 //! |---|---|

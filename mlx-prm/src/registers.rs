@@ -8,7 +8,8 @@ use driver::{Be32, Be64, Ro, Rw, Wo};
 use static_assertions::const_assert_eq;
 use zerocopy::FromBytes;
 
-/// Revision of the command interface that these layouts are of, and that every driver asks for (Linux `cmd.c` `CMD_IF_REV`).
+/// Revision of the command interface that these layouts are of, and that every driver asks for (Linux `cmd.c`
+/// `CMD_IF_REV`).
 pub const COMMAND_INTERFACE_REVISION: u32 = 5;
 
 /// Initialization segment, the beginning of BAR 0 (PRM "Initialization Segment").

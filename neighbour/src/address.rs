@@ -1,7 +1,7 @@
 //! Addresses: what may be one of ours, what is on link, and what an address says by itself.
 //!
-//! An address of ours comes with the prefix that is on its link, the VLAN it lives in and perhaps a gateway. What a caller may get wrong
-//! is refused here, with the numbers; nothing after this asks again.
+//! An address of ours comes with the prefix that is on its link, the VLAN it lives in and perhaps a gateway. What a
+//! caller may get wrong is refused here, with the numbers; nothing after this asks again.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -143,15 +143,16 @@ impl Interface {
         shared_bits(self.address, address).is_some_and(|shared| shared >= u32::from(self.prefix))
     }
 
-    /// Whether `address` can be a neighbour here: one node, and on link. Every link-local address of IPv6 is (RFC 4291, 2.5.6).
+    /// Whether `address` can be a neighbour here: one node, and on link. Every link-local address of IPv6 is (RFC 4291,
+    /// 2.5.6).
     fn can_reach(&self, address: IpAddr) -> bool {
         let same_family = self.address.is_ipv4() == address.is_ipv4();
         let on_link = self.has(address) || address.is_ipv6() && is_link_local(address);
         same_family && on_link && is_unicast(address) && !self.is_edge(address)
     }
 
-    /// Whether `address` is the first or the last of the prefix, which name the network and its broadcast (RFC 1122, 3.2.1.3); with
-    /// 31 bits or more they do not (RFC 3021).
+    /// Whether `address` is the first or the last of the prefix, which name the network and its broadcast (RFC 1122,
+    /// 3.2.1.3); with 31 bits or more they do not (RFC 3021).
     pub(crate) fn is_edge(&self, address: IpAddr) -> bool {
         let (IpAddr::V4(address), true) = (address, self.prefix < 31) else {
             return false;
@@ -182,7 +183,8 @@ pub(crate) fn shared_bits(one: IpAddr, other: IpAddr) -> Option<u32> {
 /// Whether an address can be that of one node on a network, as far as it says so by itself.
 pub(crate) fn is_unicast(address: IpAddr) -> bool {
     match address {
-        // 0/8 and 127/8 (RFC 1122, 3.2.1.3); multicast, and what is reserved from 240/4 on, broadcast included (RFC 1112).
+        // 0/8 and 127/8 (RFC 1122, 3.2.1.3); multicast, and what is reserved from 240/4 on, broadcast included (RFC
+        // 1112).
         IpAddr::V4(address) => !matches!(address.octets()[0], 0 | 127 | 224..),
         IpAddr::V6(address) => {
             !(address.is_unspecified() || address.is_loopback() || address.is_multicast())

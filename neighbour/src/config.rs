@@ -12,12 +12,12 @@ pub(crate) const MOST_ADDRESSES: usize = 64;
 pub enum Detection {
     /// Not at all: no DupAddrDetectTransmits (RFC 4862, 5.1).
     Never,
-    /// The address serves at once. IPv6 is asked for at the same time (RFC 4429); IPv4 is announced, and conflicts are heard for good
-    /// (RFC 5227, 2.4).
+    /// The address serves at once. IPv6 is asked for at the same time (RFC 4429); IPv4 is announced, and conflicts are
+    /// heard for good (RFC 5227, 2.4).
     #[default]
     Optimistic,
-    /// The address serves when nobody has said that it is taken: RFC 5227, 2.1, after five to eight seconds; RFC 4862, 5.4, after one to
-    /// two.
+    /// The address serves when nobody has said that it is taken: RFC 5227, 2.1, after five to eight seconds; RFC 4862,
+    /// 5.4, after one to two.
     First,
 }
 
@@ -34,7 +34,8 @@ pub struct Config {
     pub addresses: usize,
     /// Most neighbours that are known by asking. The one that was idle for longest makes room.
     pub neighbours: usize,
-    /// Most frames that wait for [`next_frame`](crate::Neighbours::next_frame). Answers take half of it, echoes a quarter.
+    /// Most frames that wait for [`next_frame`](crate::Neighbours::next_frame). Answers take half of it, echoes a
+    /// quarter.
     pub frames: usize,
     /// Most events that wait for [`next_event`](crate::Neighbours::next_event). The oldest is lost.
     pub events: usize,
@@ -71,7 +72,8 @@ impl Config {
     }
 }
 
-/// Between two questions to one neighbour: RETRANS_TIMER (RFC 4861, 10). ARP is not asked more often, either (RFC 1122, 2.3.2.1).
+/// Between two questions to one neighbour: RETRANS_TIMER (RFC 4861, 10). ARP is not asked more often, either (RFC 1122,
+/// 2.3.2.1).
 pub(crate) const RETRANS_TIMER: Duration = Duration::from_secs(1);
 /// MAX_MULTICAST_SOLICIT (RFC 4861, 10); for ARP, by broadcast.
 pub(crate) const MAX_MULTICAST_SOLICIT: u8 = 3;
@@ -101,7 +103,8 @@ pub(crate) const MAX_RTR_SOLICITATION_DELAY: Duration = Duration::from_secs(1);
 pub(crate) const DUP_ADDR_DETECT_TRANSMITS: u8 = 1;
 /// MAX_NEIGHBOR_ADVERTISEMENT: how often a change is announced (RFC 4861, 7.2.6 and 10).
 pub(crate) const MAX_NEIGHBOR_ADVERTISEMENT: u8 = 3;
-/// Announcements do not come sooner than their interval, and up to this later, so that adapters that started together part.
+/// Announcements do not come sooner than their interval, and up to this later, so that adapters that started together
+/// part.
 pub(crate) const ANNOUNCE_JITTER: Duration = Duration::from_millis(500);
 
 /// Robustness Variable: how often a change of groups is reported (RFC 3810, 9.1).

@@ -49,7 +49,8 @@ pub enum Reason {
     Forgotten,
 }
 
-/// What happened by itself. Events are about a neighbour, as [`next_hop`](crate::Neighbours::next_hop) names it, or about an address of ours.
+/// What happened by itself. Events are about a neighbour, as [`next_hop`](crate::Neighbours::next_hop) names it, or
+/// about an address of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A neighbour that was asked for has a MAC.
@@ -89,11 +90,12 @@ pub enum Event {
         vlan: Option<u16>,
         /// Who does.
         mac: Mac,
-        /// Whether we were still looking for that: then the address is not ours, and serves no more until it is added again or the link
-        /// has been down. If not, it stays ours and is defended (RFC 5227, 2.4 (c)).
+        /// Whether we were still looking for that: then the address is not ours, and serves no more until it is added
+        /// again or the link has been down. If not, it stays ours and is defended (RFC 5227, 2.4 (c)).
         detecting: bool,
     },
-    /// An address of ours is ours, as far as the network knows, and is being announced; again after the link has been down.
+    /// An address of ours is ours, as far as the network knows, and is being announced; again after the link has been
+    /// down.
     Announced {
         /// The address.
         address: IpAddr,

@@ -1,12 +1,14 @@
-//! An adapter's neighbours: which MAC an address has, and being found by those who ask for ours. A protocol without I/O.
+//! An adapter's neighbours: which MAC an address has, and being found by those who ask for ours. A protocol without
+//! I/O.
 //!
-//! ARP for IPv4 (RFC 826, RFC 5227), neighbour discovery for IPv6 (RFC 4861, RFC 4862, RFC 4429), reports of our groups (RFC 3810), and echoes.
-//! [`Neighbours`] is a state machine: frames and the time go in, frames and events come out. It has no thread, socket, clock or random source.
-//! A caller
+//! ARP for IPv4 (RFC 826, RFC 5227), neighbour discovery for IPv6 (RFC 4861, RFC 4862, RFC 4429), reports of our groups
+//! (RFC 3810), and echoes. [`Neighbours`] is a state machine: frames and the time go in, frames and events come out. It
+//! has no thread, socket, clock or random source. A caller
 //! 1. says which addresses are its own ([`Neighbours::add`]) and whether the link is up ([`Neighbours::link`]);
-//! 2. hands in every frame that came and is not a queue pair's ([`Neighbours::received`]), and the time when it is [`Neighbours::due`]
-//!    ([`Neighbours::tick`]);
-//! 3. after each of these and after [`Neighbours::resolve`], sends what [`Neighbours::next_frame`] has and looks at [`Neighbours::next_event`];
+//! 2. hands in every frame that came and is not a queue pair's ([`Neighbours::received`]), and the time when it is
+//!    [`Neighbours::due`] ([`Neighbours::tick`]);
+//! 3. after each of these and after [`Neighbours::resolve`], sends what [`Neighbours::next_frame`] has and looks at
+//!    [`Neighbours::next_event`];
 //! 4. receives frames to its own MAC, to all, and to [`Neighbours::groups`].
 //!
 //! | module | is |
@@ -18,14 +20,16 @@
 //! | `budget`, `draw`, `outbox` | bounds and delays |
 //! | `neighbours`, `route`, `turns`, `receive` | all of it: what a caller says, where frames go, what the time brings, what a frame does |
 //!
-//! **Who uses an entry proves it.** Traffic of a queue pair does not pass here. A caller that has connections to a neighbour calls `resolve` for
-//! them from time to time, or [`Neighbours::confirm`] when something has come back from there: only neighbours that are used are asked again.
+//! **Who uses an entry proves it.** Traffic of a queue pair does not pass here. A caller that has connections to a
+//! neighbour calls `resolve` for them from time to time, or [`Neighbours::confirm`] when something has come back from
+//! there: only neighbours that are used are asked again.
 //!
-//! **Strangers** are everybody. Entries are made by our own asking alone; what somebody says can fill in what was asked, and can make us ask a
-//! MAC that we have, no more (`docs/decisions/neighbours.md`).
+//! **Strangers** are everybody. Entries are made by our own asking alone; what somebody says can fill in what was
+//! asked, and can make us ask a MAC that we have, no more (`docs/decisions/neighbours.md`).
 //!
-//! Not taken: router advertisements and redirects (addresses and gateways are the caller's), fragments, options of IPv4, errors of ICMP,
-//! queries of MLDv1, tags within tags. Groups of IPv4 are not reported by IGMP, since we are in none but that of all hosts (RFC 1112, 4).
+//! Not taken: router advertisements and redirects (addresses and gateways are the caller's), fragments, options of
+//! IPv4, errors of ICMP, queries of MLDv1, tags within tags. Groups of IPv4 are not reported by IGMP, since we are in
+//! none but that of all hosts (RFC 1112, 4).
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
 

@@ -1,7 +1,8 @@
 //! Groups we listen to, and when routers and switches are told (RFC 3810).
 //!
-//! One for each VLAN that has something to report. Changes are reported at once and once more within a second (6.1); a query is answered with all groups, after a delay that is
-//! drawn (6.2, where a query for one group has an answer of that alone; more is not wrong). The group of all nodes is never reported (6).
+//! One for each VLAN that has something to report. Changes are reported at once and once more within a second (6.1); a
+//! query is answered with all groups, after a delay that is drawn (6.2, where a query for one group has an answer of
+//! that alone; more is not wrong). The group of all nodes is never reported (6).
 
 use std::net::Ipv6Addr;
 use std::time::Duration;

@@ -155,8 +155,9 @@ impl Neighbours {
         self.statics.remove(&address.to_canonical()).is_some()
     }
 
-    /// The link is up, or down. Down: nothing is sent, what waits to be sent is dropped, who waits for an answer is told, and what was learnt is to
-    /// be asked again once it is used. Up again: our addresses are announced, and those that were somebody else's are looked for anew.
+    /// The link is up, or down. Down: nothing is sent, what waits to be sent is dropped, who waits for an answer is
+    /// told, and what was learnt is to be asked again once it is used. Up again: our addresses are announced, and those
+    /// that were somebody else's are looked for anew.
     pub fn link(&mut self, up: bool, now: Duration) {
         self.pass(now);
         if self.up == up {
@@ -206,8 +207,8 @@ impl Neighbours {
         self.due
     }
 
-    /// Writes the next frame to send and says how long it is: 60 to 1,518 bytes, with a tag if its VLAN has one, without FCS. Frames longer than
-    /// `out` are lost.
+    /// Writes the next frame to send and says how long it is: 60 to 1,518 bytes, with a tag if its VLAN has one,
+    /// without FCS. Frames longer than `out` are lost.
     pub fn next_frame(&mut self, out: &mut [u8]) -> Option<usize> {
         self.outbox.take_frame(out, &mut self.counters)
     }
@@ -217,8 +218,8 @@ impl Neighbours {
         self.outbox.take_event()
     }
 
-    /// MACs of the groups whose frames we have to receive, each once: all nodes, and those in which our addresses are asked for. They change with
-    /// [`add`](Self::add) and [`remove`](Self::remove) only.
+    /// MACs of the groups whose frames we have to receive, each once: all nodes, and those in which our addresses are
+    /// asked for. They change with [`add`](Self::add) and [`remove`](Self::remove) only.
     pub fn groups(&self) -> impl Iterator<Item = Mac> + use<> {
         let asked = self.all_groups().into_iter().map(|(_, group)| group);
         let mut groups: BTreeSet<Mac> = asked.map(group_mac).collect();
@@ -278,7 +279,8 @@ impl Neighbours {
         }
     }
 
-    /// Steps an entry, if there is one, and tells what follows. `why`: the reason if it has no MAC any more. `false`: nothing follows.
+    /// Steps an entry, if there is one, and tells what follows. `why`: the reason if it has no MAC any more. `false`:
+    /// nothing follows.
     pub(crate) fn step(&mut self, key: Key, step: Step, why: Reason) -> bool {
         use crate::State;
         let Some(entry) = self.table.get_mut(key) else {
@@ -348,7 +350,8 @@ impl Neighbours {
         own.collect()
     }
 
-    /// We listen for an address from now on, or no more; called while it is none of ours. What another of our addresses needs goes on.
+    /// We listen for an address from now on, or no more; called while it is none of ours. What another of our addresses
+    /// needs goes on.
     fn change_group(&mut self, vlan: Option<u16>, address: Ipv6Addr, record: Record) {
         let group = solicited_node(address);
         if self.up && !self.all_groups().contains(&(vlan, group)) {

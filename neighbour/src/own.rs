@@ -8,9 +8,10 @@
 //!                        Duplicate <-------------------------'
 //! ```
 //!
-//! Where an address begins says [`Detection`](crate::Detection). `Tentative` is RFC 4862's and, for IPv4, the probing of RFC 5227, 2.1;
-//! `Optimistic` is RFC 4429's. `Preferred` stays ours whoever says otherwise (RFC 5227, 2.4 (c); RFC 4862, 5.4.4, leaves it open): connections
-//! stand on it. Only [`Own::begin`] leaves `Duplicate`: the link has been down, and the network may be another.
+//! Where an address begins says [`Detection`](crate::Detection). `Tentative` is RFC 4862's and, for IPv4, the probing
+//! of RFC 5227, 2.1; `Optimistic` is RFC 4429's. `Preferred` stays ours whoever says otherwise (RFC 5227, 2.4 (c); RFC
+//! 4862, 5.4.4, leaves it open): connections stand on it. Only [`Own::begin`] leaves `Duplicate`: the link has been
+//! down, and the network may be another.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! What a frame does.
 //!
-//! It can do four things: be answered, fill in or prove what was asked, make us ask, and take an address of ours that is still being looked for. It never
-//! makes an entry. Each has its bound: answers and echoes their rate and their share of what waits to be sent, a question one in a second for each
-//! neighbour, a defence one in ten.
+//! It can do four things: be answered, fill in or prove what was asked, make us ask, and take an address of ours that
+//! is still being looked for. It never makes an entry. Each has its bound: answers and echoes their rate and their
+//! share of what waits to be sent, a question one in a second for each neighbour, a defence one in ten.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -302,7 +302,8 @@ impl Neighbours {
         Ok(())
     }
 
-    /// Somebody has said another MAC than a neighbour has. It is asked at the one it has: at once, or when it has been reachable for a second.
+    /// Somebody has said another MAC than a neighbour has. It is asked at the one it has: at once, or when it has been
+    /// reachable for a second.
     fn contradicted(&mut self, key: Key) {
         self.counters.contradicted += 1;
         let Some(entry) = self.table.get_mut(key) else {

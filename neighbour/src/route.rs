@@ -12,9 +12,10 @@ use crate::state::{State, Step};
 use crate::table::{Key, Neighbour};
 
 impl Neighbours {
-    /// Which of our addresses to send from: the destination itself if it is ours; to a link-local destination a link-local address; or else one that
-    /// shares its prefix with the destination, the longest prefix first; or else one with a gateway. Of two that are as good, the one that was added
-    /// first. One that is looked for does not serve, but for an optimistic one.
+    /// Which of our addresses to send from: the destination itself if it is ours; to a link-local destination a
+    /// link-local address; or else one that shares its prefix with the destination, the longest prefix first; or else
+    /// one with a gateway. Of two that are as good, the one that was added first. One that is looked for does not
+    /// serve, but for an optimistic one.
     #[must_use]
     pub fn source(&self, destination: IpAddr) -> Option<IpAddr> {
         let destination = destination.to_canonical();
@@ -38,8 +39,8 @@ impl Neighbours {
         found.map(|own| own.address)
     }
 
-    /// Which neighbour frames from `source` to `destination` go to: the one that events name. The destination if it is on link, or else the gateway
-    /// of the source, or else that of another address of ours in its VLAN.
+    /// Which neighbour frames from `source` to `destination` go to: the one that events name. The destination if it is
+    /// on link, or else the gateway of the source, or else that of another address of ours in its VLAN.
     ///
     /// # Errors
     /// Why they go nowhere: any reason but those that asking brings.
@@ -75,7 +76,8 @@ impl Neighbours {
         self.answer(key)
     }
 
-    /// Traffic from `destination` to `source`, an address of ours, has proven that the neighbour it came by has our frames (RFC 4861, 7.3.1).
+    /// Traffic from `destination` to `source`, an address of ours, has proven that the neighbour it came by has our
+    /// frames (RFC 4861, 7.3.1).
     pub fn confirm(&mut self, source: IpAddr, destination: IpAddr, now: Duration) {
         self.pass(now);
         let route = self.route(source.to_canonical(), destination.to_canonical());
@@ -161,8 +163,8 @@ impl Neighbours {
         }
     }
 
-    /// Which of our addresses asks for a neighbour: the one that wants to send, or else another in its VLAN. An optimistic one must not ask (RFC 4429,
-    /// 3.2), nor one that is looked for.
+    /// Which of our addresses asks for a neighbour: the one that wants to send, or else another in its VLAN. An
+    /// optimistic one must not ask (RFC 4429, 3.2), nor one that is looked for.
     pub(crate) fn asker(&self, key: Key, wanted: IpAddr) -> Option<&Own> {
         let may_ask = |own: &&Own| {
             own.claim() == Claim::Preferred

@@ -17,12 +17,14 @@
 //! ```
 //!
 //! RFC 4861, 7.3.2, with four differences:
-//! - A question that had no answer leaves `Unreachable` for a while, so that who sends is told at once and the network is not asked again
-//!   for each that is to be sent. RFC 7048 has a state of that name, and the same reason.
-//! - `Probe` that had no answer asks all (`Incomplete`): RFC 4861, 7.3.3, would have the entry deleted, and then asked for by who sends next.
-//! - What contradicts a MAC that we have is never believed; it makes us ask the one we have (docs/decisions/neighbours.md). 7.2.5 would
-//!   have the new one taken, or the entry `Stale`.
-//! - A link-local address that names its MAC starts as if that had been learnt, in `Delay`: it is used at once and asked soon.
+//! - A question that had no answer leaves `Unreachable` for a while, so that who sends is told at once and the network
+//!   is not asked again for each that is to be sent. RFC 7048 has a state of that name, and the same reason.
+//! - `Probe` that had no answer asks all (`Incomplete`): RFC 4861, 7.3.3, would have the entry deleted, and then asked
+//!   for by who sends next.
+//! - What contradicts a MAC that we have is never believed; it makes us ask the one we have
+//!   (docs/decisions/neighbours.md). 7.2.5 would have the new one taken, or the entry `Stale`.
+//! - A link-local address that names its MAC starts as if that had been learnt, in `Delay`: it is used at once and
+//!   asked soon.
 
 /// What is known of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

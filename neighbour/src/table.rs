@@ -1,7 +1,8 @@
 //! The neighbours that are known by asking.
 //!
-//! An entry is made when somebody here wants to send, and at no other time. What it steps through says [`state`](crate::state); the times
-//! of a state are set here, when it is entered. The table keeps them in the order of their names, so that one seed gives one run.
+//! An entry is made when somebody here wants to send, and at no other time. What it steps through says
+//! [`state`](crate::state); the times of a state are set here, when it is entered. The table keeps them in the order of
+//! their names, so that one seed gives one run.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -147,7 +147,8 @@ impl Neighbours {
         }
     }
 
-    /// Tells all that an address is ours: an ARP request for it (RFC 5227, 2.3), or an advertisement to all nodes that overrides (RFC 4861, 7.2.6).
+    /// Tells all that an address is ours: an ARP request for it (RFC 5227, 2.3), or an advertisement to all nodes that
+    /// overrides (RFC 4861, 7.2.6).
     pub(crate) fn announce(&mut self, address: IpAddr, vlan: Option<Vlan>) {
         let mac = self.config.mac;
         let frame = match address {

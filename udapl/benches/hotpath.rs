@@ -1,8 +1,8 @@
 //! What posting and dequeuing cost; run by `cargo xtask bench`.
 //!
-//! `hotpath time` times every operation natively; `hotpath instances` times posts and dequeues of 1, 2 and 4 instances at once;
-//! `hotpath count NAME` runs one of them, for callgrind to count inside
-//! the function `region_NAME`. Each prints lines `name nanoseconds operations`.
+//! `hotpath time` times every operation natively; `hotpath instances` times posts and dequeues of 1, 2 and 4 instances
+//! at once; `hotpath count NAME` runs one of them, for callgrind to count inside the function `region_NAME`. Each
+//! prints lines `name nanoseconds operations`.
 //!
 //! What is compared:
 //!
@@ -12,9 +12,9 @@
 //! | `c_post_recv` | `post_recv_triplet` | likewise, without the remote triplet |
 //! | `c_dequeue_one` | `dequeue_one` | the success of an RDMA Write: endpoint, cookie, status, bytes |
 //!
-//! Both go through all checks. C's calls are made by pointers that the compiler does not know, and their cost is that of the
-//! caller's too: arguments, call, a look at the answer. Rust's are compiled into the loop, as in a program in Rust, with
-//! whatever that saves.
+//! Both go through all checks. C's calls are made by pointers that the compiler does not know, and their cost is that
+//! of the caller's too: arguments, call, a look at the answer. Rust's are compiled into the loop, as in a program in
+//! Rust, with whatever that saves.
 //!
 //! Two simulated functions are connected first. While a region runs, register writes are told to a deaf ear
 //! ([`Quiet`]), as on a mapped BAR nobody is told; afterwards one more request, heard, makes the simulator see

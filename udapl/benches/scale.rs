@@ -1,15 +1,15 @@
 //! What many endpoints cost: memory, connections a second, and what a post and a dequeue cost among them.
 //!
-//! `scale [ENDPOINTS [INSTANCES]]` brings two simulated functions up, opens each several times, makes so many endpoints on either and
-//! connects each to one of the other (60,000 and 4, if nothing is said). `scale count REGION ENDPOINTS` makes them in one instance and
-//! runs `region_REGION` once, for callgrind.
+//! `scale [ENDPOINTS [INSTANCES]]` brings two simulated functions up, opens each several times, makes so many endpoints
+//! on either and connects each to one of the other (60,000 and 4, if nothing is said). `scale count REGION ENDPOINTS`
+//! makes them in one instance and runs `region_REGION` once, for callgrind.
 //!
-//! Memory is what the kernel says of this process (`/proc/self/status`): shared memory is what devices reach, anonymous memory is the
-//! heap, of driver and simulator together, and of both sides. Times are the processor's, of all threads, so that nobody else's count; they
-//! are for ratios.
+//! Memory is what the kernel says of this process (`/proc/self/status`): shared memory is what devices reach, anonymous
+//! memory is the heap, of driver and simulator together, and of both sides. Times are the processor's, of all threads,
+//! so that nobody else's count; they are for ratios.
 //!
-//! Each endpoint takes part once in each operation, in an order in which no two neighbours in memory follow each other, so its cache lines
-//! are as cold as so many endpoints make them.
+//! Each endpoint takes part once in each operation, in an order in which no two neighbours in memory follow each other,
+//! so its cache lines are as cold as so many endpoints make them.
 
 #[path = "../tests/hotpath/deaf.rs"]
 mod deaf;

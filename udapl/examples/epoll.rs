@@ -1,12 +1,14 @@
-//! One thread, one epoll instance, two adapters: an echo server and its client, neither of which ever waits for the other alone.
+//! One thread, one epoll instance, two adapters: an echo server and its client, neither of which ever waits for the
+//! other alone.
 //!
 //! ```text
 //! cargo run --example epoll                       # two simulated functions on a wire
 //! cargo run --example epoll -- 0000:3b:00.2 0000:3b:00.3
 //! ```
 //!
-//! An event loop sleeps on many descriptors. That of an adapter is readable when there is something for it, from the moment at which it
-//! was armed; so each time round the loop arms both, and sleeps only when both say that nothing is there.
+//! An event loop sleeps on many descriptors. That of an adapter is readable when there is something for it, from the
+//! moment at which it was armed; so each time round the loop arms both, and sleeps only when both say that nothing is
+//! there.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;

@@ -5,7 +5,8 @@
 //! cargo run --example hello -- 0000:3b:00.2 0000:3b:00.3     # the client's function and the server's
 //! ```
 //!
-//! Both ends are in one thread here, so what they do stands in the order in which it happens. docs/guide.md explains each step.
+//! Both ends are in one thread here, so what they do stands in the order in which it happens. docs/guide.md explains
+//! each step.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;

@@ -1,13 +1,15 @@
-//! Tasks of tokio over RDMA: a server with a task for each client, and clients that give up when an answer does not come.
+//! Tasks of tokio over RDMA: a server with a task for each client, and clients that give up when an answer does not
+//! come.
 //!
 //! ```text
 //! cargo run --example tokio                               # two simulated functions on a wire
 //! cargo run --example tokio -- 0000:3b:00.2 0000:3b:00.3
 //! ```
 //!
-//! An adapter is driven beside the tasks that use it: its driver takes in what has come and wakes them, and sleeps on its descriptor, which
-//! tokio polls with all others. Everything here is one thread's, as an instance of an adapter is; a program with several threads has a
-//! runtime of one thread in each of them, and an instance (`udapl::Adapter`). All of it needs the feature `async` of crate `udapl`.
+//! An adapter is driven beside the tasks that use it: its driver takes in what has come and wakes them, and sleeps on
+//! its descriptor, which tokio polls with all others. Everything here is one thread's, as an instance of an adapter is;
+//! a program with several threads has a runtime of one thread in each of them, and an instance (`udapl::Adapter`). All
+//! of it needs the feature `async` of crate `udapl`.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;

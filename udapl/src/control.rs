@@ -1,11 +1,12 @@
 //! The control socket of an adapter: what can be seen of a live process from outside.
 //!
-//! JSON-RPC 2.0 over a Unix socket; docs/control.md has the methods, `datctl resource`, `stat`, `top`, `monitor` and `metrics` are
-//! their users. Nothing on it changes anything. A program asks for it by the adapter's name
-//! (`0000:3b:00.2,control=/run/target.sock`), by [`OpenOptions::control`](crate::OpenOptions::control), by `DAT_CONTROL` in its environment, or by [`serve`].
+//! JSON-RPC 2.0 over a Unix socket; docs/control.md has the methods, `datctl resource`, `stat`, `top`, `monitor` and
+//! `metrics` are their users. Nothing on it changes anything. A program asks for it by the adapter's name
+//! (`0000:3b:00.2,control=/run/target.sock`), by [`OpenOptions::control`](crate::OpenOptions::control), by
+//! `DAT_CONTROL` in its environment, or by [`serve`].
 //!
-//! An instance is one thread's: what it counts is read where it lives, when its thread is in a call of the library. An instance whose
-//! thread does something else for long is told as silent, with what it last said.
+//! An instance is one thread's: what it counts is read where it lives, when its thread is in a call of the library. An
+//! instance whose thread does something else for long is told as silent, with what it last said.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -43,7 +44,8 @@ const METHODS: [&str; 6] = [
     "unsubscribe",
 ];
 
-/// Serves the control socket of an adapter until the [`Service`] is dropped, or, once that is left, until the adapter is closed.
+/// Serves the control socket of an adapter until the [`Service`] is dropped, or, once that is left, until the adapter
+/// is closed.
 ///
 /// # Errors
 /// [`OpenError::Control`]; [`OpenError::Closed`].

@@ -51,8 +51,8 @@ impl Fabric {
         }
     }
 
-    /// A pair of virtual functions, each of a card of its own whose physical function nobody drives; `shape` is for the cards,
-    /// whose ports the link joins.
+    /// A pair of virtual functions, each of a card of its own whose physical function nobody drives; `shape` is for the
+    /// cards, whose ports the link joins.
     ///
     /// # Panics
     /// The profile says nothing of virtual functions.
@@ -116,8 +116,8 @@ impl Fabric {
         self.open_with(side, &Self::options(side))
     }
 
-    /// Brings a side up and opens it with other options. The driver's random numbers follow from the world's seed unless the options
-    /// give another, so that the whole run does.
+    /// Brings a side up and opens it with other options. The driver's random numbers follow from the world's seed
+    /// unless the options give another, so that the whole run does.
     ///
     /// # Errors
     /// [`OpenError`].

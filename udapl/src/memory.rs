@@ -1,8 +1,8 @@
 //! Memory that a device can reach, for consumers: where it comes from.
 //!
 //! How its bytes go in and out is told at [`DmaMemory`]: copied ([`read_into`](DmaMemory::read_into),
-//! [`write_from`](DmaMemory::write_from)), or looked at in place ([`bytes`](DmaMemory::bytes)). Memory of the consumer's own is
-//! [`LentMemory`](crate::LentMemory), which is `unsafe` to create.
+//! [`write_from`](DmaMemory::write_from)), or looked at in place ([`bytes`](DmaMemory::bytes)). Memory of the
+//! consumer's own is [`LentMemory`](crate::LentMemory), which is `unsafe` to create.
 
 use driver::{DmaError, DmaMemory, DmaPool, PoolBuilder};
 
@@ -24,8 +24,8 @@ pub fn alloc(ia: &Ia, bytes: usize) -> Result<DmaMemory, DmaError> {
     })
 }
 
-/// How a pool of memory for the adapter is made: of a fixed size, on pages of a size, of a NUMA node, populated by several
-/// threads, all as the program chooses. Adapters that have their memory in common
+/// How a pool of memory for the adapter is made: of a fixed size, on pages of a size, of a NUMA node, populated by
+/// several threads, all as the program chooses. Adapters that have their memory in common
 /// ([`OpenOptions::memory`](crate::OpenOptions::memory)) can all register it.
 ///
 /// ```no_run

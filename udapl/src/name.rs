@@ -8,9 +8,9 @@
 //! | `vfio-user:/run/nic.sock` | the function that another process serves at that socket, such as `datctl sim serve` |
 //! | `0000:3b:00.2`, `3b:00.2` | the PCI function at that address, bound to vfio-pci |
 //!
-//! A program that opens adapters by name alone, as all of C's do, has no [`OpenOptions`] to fill. Each option begins with a
-//! comma. The first comma that is followed by small letters and `=` begins them; what is behind it is an option, or an error that lists
-//! those there are. What is said of an address stands behind it, as in
+//! A program that opens adapters by name alone, as all of C's do, has no [`OpenOptions`] to fill. Each option begins
+//! with a comma. The first comma that is followed by small letters and `=` begins them; what is behind it is an option,
+//! or an error that lists those there are. What is said of an address stands behind it, as in
 //! `0000:3b:00.2,address=192.0.2.1/24,gateway=192.0.2.254,vlan=100,priority=3`.
 //!
 //! | option | adds |
@@ -168,8 +168,8 @@ pub(crate) enum OnCard {
     Virtual(usize),
 }
 
-/// The card in a simulated function's name, and the function's place on it: `a/pf`, `a/vf0`. Anything else is a function
-/// by itself, whatever its name is made of.
+/// The card in a simulated function's name, and the function's place on it: `a/pf`, `a/vf0`. Anything else is a
+/// function by itself, whatever its name is made of.
 pub(crate) fn on_card(name: &str) -> (&str, OnCard) {
     let place = |text: &str| match text {
         "pf" => Some(OnCard::Physical),
@@ -188,8 +188,9 @@ pub(crate) fn on_card(name: &str) -> (&str, OnCard) {
     }
 }
 
-/// The device in a name, and the options with what the name adds. [`ia_open`](crate::ia_open) asks this itself; a program
-/// that reads names from people asks it before there is anything to open. Whether there is such a device it does not say.
+/// The device in a name, and the options with what the name adds. [`ia_open`](crate::ia_open) asks this itself; a
+/// program that reads names from people asks it before there is anything to open. Whether there is such a device it
+/// does not say.
 ///
 /// ```
 /// use udapl::{OpenOptions, name};

@@ -1,5 +1,5 @@
-//! Opening an adapter by name, and closing it. What names say is told in [`name`](crate::name); a simulated function on a
-//! wire to another process (`sim:A,link=unix:PATH`) is in module `wired`.
+//! Opening an adapter by name, and closing it. What names say is told in [`name`](crate::name); a simulated function on
+//! a wire to another process (`sim:A,link=unix:PATH`) is in module `wired`.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -96,9 +96,9 @@ impl OpenOptions {
         self
     }
 
-    /// Asks the device for room for so many endpoints, of all instances together. It takes firmware pages, which is why nobody
-    /// gets more than the device has in force without asking. What it can have at most it says ([`IaAttr::max_eps`](dat_core::IaAttr)).
-    /// `None`: none, or more than 24 bits of numbers name.
+    /// Asks the device for room for so many endpoints, of all instances together. It takes firmware pages, which is why
+    /// nobody gets more than the device has in force without asking. What it can have at most it says
+    /// ([`IaAttr::max_eps`](dat_core::IaAttr)). `None`: none, or more than 24 bits of numbers name.
     #[must_use]
     pub fn endpoints(mut self, number: u32) -> Option<Self> {
         /// Number 0 and QP1 are nobody's.
@@ -111,8 +111,9 @@ impl OpenOptions {
         Some(self)
     }
 
-    /// Has so many interrupt vectors for completions, as far as the device and the machine have them: with one for each instance,
-    /// nobody is woken by another's completions ([`HcaConfig::completion_vectors`]). `None`: none, or more than a function can have.
+    /// Has so many interrupt vectors for completions, as far as the device and the machine have them: with one for each
+    /// instance, nobody is woken by another's completions ([`HcaConfig::completion_vectors`]). `None`: none, or more
+    /// than a function can have.
     #[must_use]
     pub fn vectors(mut self, number: u16) -> Option<Self> {
         /// MSI-X has 2048 (PCI Express Base Specification, "Message Control for MSI-X"); one is for other things.
@@ -124,27 +125,29 @@ impl OpenOptions {
         Some(self)
     }
 
-    /// Has it share its memory with the other adapters of this process that were opened with the same name: memory of one can be
-    /// registered on each, and is pinned and mapped once for all of them. Under VFIO they share a container, each function of which
-    /// reaches by DMA whatever is mapped for one of them; what peers reach is a matter of keys, which each adapter has for itself. All
-    /// of them are reached in the same way: by the kernel's VFIO, by vfio-user, or in the simulator.
+    /// Has it share its memory with the other adapters of this process that were opened with the same name: memory of
+    /// one can be registered on each, and is pinned and mapped once for all of them. Under VFIO they share a container,
+    /// each function of which reaches by DMA whatever is mapped for one of them; what peers reach is a matter of keys,
+    /// which each adapter has for itself. All of them are reached in the same way: by the kernel's VFIO, by vfio-user,
+    /// or in the simulator.
     #[must_use]
     pub fn memory(mut self, name: impl Into<String>) -> Self {
         self.memory = Some(name.into());
         self
     }
 
-    /// Has it looked at from outside at this path, for as long as it is open: feature `control`, without which an opening that asks for it
-    /// is refused. `{pid}` in the path is replaced by the number of the process. Environment variable `DAT_CONTROL` does the same for every
-    /// adapter that a process opens without this. Only the user of the process and root may look, and nobody may change anything.
+    /// Has it looked at from outside at this path, for as long as it is open: feature `control`, without which an
+    /// opening that asks for it is refused. `{pid}` in the path is replaced by the number of the process. Environment
+    /// variable `DAT_CONTROL` does the same for every adapter that a process opens without this. Only the user of the
+    /// process and root may look, and nobody may change anything.
     #[must_use]
     pub fn control(mut self, path: impl Into<PathBuf>) -> Self {
         self.control = Some(path.into());
         self
     }
 
-    /// Whether the first instance records what it does ([`Ia::recorder_start`], [`Ia::recorder_dump`]). It does not unless this says so, or the
-    /// environment variable `DAT_RECORDER` is `1`.
+    /// Whether the first instance records what it does ([`Ia::recorder_start`], [`Ia::recorder_dump`]). It does not
+    /// unless this says so, or the environment variable `DAT_RECORDER` is `1`.
     #[must_use]
     pub const fn recorder(mut self, on: bool) -> Self {
         self.ia.recorder = on;
@@ -303,13 +306,13 @@ where
     Teardown(#[from] CloseError),
 }
 
-/// An adapter that is open, for threads that want an instance of it each, and for a thread that looks after it while they are busy
-/// ([`Adapter::attended`]).
+/// An adapter that is open, for threads that want an instance of it each, and for a thread that looks after it while
+/// they are busy ([`Adapter::attended`]).
 ///
-/// An [`Ia`] is one thread's at a time, and it can be sent to another. The instances of an adapter have queues, objects and a
-/// descriptor to sleep on of their own; a post, a poll and a dequeue share nothing with another instance. They have in common the
-/// port and its addresses, memory (what was allocated through one can be registered in all), and the connection manager. An adapter
-/// is closed with its last instance.
+/// An [`Ia`] is one thread's at a time, and it can be sent to another. The instances of an adapter have queues, objects
+/// and a descriptor to sleep on of their own; a post, a poll and a dequeue share nothing with another instance. They
+/// have in common the port and its addresses, memory (what was allocated through one can be registered in all), and the
+/// connection manager. An adapter is closed with its last instance.
 #[derive(Clone)]
 pub struct Adapter {
     name: String,
@@ -364,8 +367,8 @@ impl Adapter {
     }
 }
 
-/// Functions keep their place, MAC and link for as long as the process lives, so that a name always means the same one. One
-/// that no adapter has open holds no descriptor.
+/// Functions keep their place, MAC and link for as long as the process lives, so that a name always means the same one.
+/// One that no adapter has open holds no descriptor.
 struct Fabric {
     sim: Sim,
     /// A function by itself is a card, too.
@@ -446,7 +449,8 @@ pub fn function_open(name: &str, options: &OpenOptions) -> Result<Function, Open
     reach(name, &options).map(|(function, _fabric)| function)
 }
 
-/// The function of a name without options. While the fabric it lives in is held, nobody else in this process opens one of it.
+/// The function of a name without options. While the fabric it lives in is held, nobody else in this process opens one
+/// of it.
 fn reach(
     name: &str,
     options: &OpenOptions,
@@ -595,8 +599,8 @@ fn reach(
 /// What is done to a simulated function of this process from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
-    /// The link of a virtual function is disabled by its administrator, or left to follow the wire again; of any other function the
-    /// cable is pulled, or put back.
+    /// The link of a virtual function is disabled by its administrator, or left to follow the wire again; of any other
+    /// function the cable is pulled, or put back.
     Link(bool),
     /// It is reset, whoever has it open.
     Reset,
@@ -604,8 +608,9 @@ pub enum Deed {
     WantBack,
 }
 
-/// Does something to a simulated function of this process that an adapter has been opened by: what for a real one people do at the
-/// cable, and the kernel by sysfs. False if there is no such function, or it is on a wire of its own (`link=`).
+/// Does something to a simulated function of this process that an adapter has been opened by: what for a real one
+/// people do at the cable, and the kernel by sysfs. False if there is no such function, or it is on a wire of its own
+/// (`link=`).
 pub fn do_to_simulated(name: &str, deed: Deed) -> bool {
     let fabric = FABRIC.lock().unwrap_or_else(PoisonError::into_inner);
     let device = name.split(',').next().unwrap_or(name);
@@ -775,8 +780,8 @@ impl<T> StillOpen<T> {
 /// Page: dat_ia_close.
 ///
 /// # Errors
-/// [`NotClosed::InUse`] gives the adapter back: a graceful close found objects. [`NotClosed::Teardown`]: the device refused a step, and the
-/// adapter is gone.
+/// [`NotClosed::InUse`] gives the adapter back: a graceful close found objects. [`NotClosed::Teardown`]: the device
+/// refused a step, and the adapter is gone.
 pub fn ia_close(ia: Ia, flags: CloseFlags) -> Result<CloseReport, NotClosed> {
     match ia.close(flags) {
         Ok(provider) => Ok(provider.close()?),

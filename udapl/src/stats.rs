@@ -57,8 +57,8 @@ pub struct AdapterStats {
 pub type Counters = BTreeMap<String, u64>;
 
 impl AdapterStats {
-    /// All of it but the commands by group, with names as `rdma statistic` and `ethtool -S` have them. `None`: the device does
-    /// not have the group, or does not tell it, or the adapter takes no part in the network.
+    /// All of it but the commands by group, with names as `rdma statistic` and `ethtool -S` have them. `None`: the
+    /// device does not have the group, or does not tell it, or the adapter takes no part in the network.
     #[must_use]
     pub fn groups(&self) -> BTreeMap<&'static str, Option<Counters>> {
         let (device, connections) = (&self.device, &self.connections);
@@ -135,11 +135,11 @@ fn refusals(refused: &Refused) -> Counters {
 }
 
 impl Adapter {
-    /// What it counts, from any thread: its commands, memory and connections, which cost nothing to ask for, and what the device counts,
-    /// which takes a dozen commands. Nothing is set back.
+    /// What it counts, from any thread: its commands, memory and connections, which cost nothing to ask for, and what
+    /// the device counts, which takes a dozen commands. Nothing is set back.
     ///
-    /// What the device does not have, or does not tell this function, is `None` in [`AdapterStats::device`], all of it where the device
-    /// is dead or does not answer.
+    /// What the device does not have, or does not tell this function, is `None` in [`AdapterStats::device`], all of it
+    /// where the device is dead or does not answer.
     ///
     /// # Errors
     /// [`OpenError::Closed`].

@@ -1,16 +1,16 @@
 //! A simulated function whose wire leaves the process: `sim:a,link=unix:/run/wire`.
 //!
 //! The other end of the wire is a function of another process that names the same path, opened this way or served by
-//! `datctl sim serve --link`. So two programs that know nothing of each other but a path, such as a client and a server of
-//! one package, each have a function of their own, and both functions are on one link.
+//! `datctl sim serve --link`. So two programs that know nothing of each other but a path, such as a client and a server
+//! of one package, each have a function of their own, and both functions are on one link.
 //!
 //! Three things move the world of such a function: a register write runs it to idle in the thread that
-//! writes; a frame that arrives does in the thread that listens at the wire; and what takes time, in a thread that lets the
-//! world's time follow the machine's and sends what leaves. So memory changes while the program looks at it and makes no
-//! call, as with a card. The function's clock is the machine's, since others live by it.
+//! writes; a frame that arrives does in the thread that listens at the wire; and what takes time, in a thread that lets
+//! the world's time follow the machine's and sends what leaves. So memory changes while the program looks at it and
+//! makes no call, as with a card. The function's clock is the machine's, since others live by it.
 //!
-//! The function and its wire are there while an adapter has it open. Who opens it again finds a function that has just been
-//! switched on, with the same MAC on the same wire; the other end sees its link go down meanwhile.
+//! The function and its wire are there while an adapter has it open. Who opens it again finds a function that has just
+//! been switched on, with the same MAC on the same wire; the other end sees its link go down meanwhile.
 
 use std::io;
 use std::path::Path;
@@ -110,8 +110,8 @@ impl Wired {
 }
 
 impl Drop for Wired {
-    /// Nobody has the function open any more. What it has said is on the wire; then the wire is cut, and who moves the time
-    /// ends. Nothing of it is left when this is over.
+    /// Nobody has the function open any more. What it has said is on the wire; then the wire is cut, and who moves the
+    /// time ends. Nothing of it is left when this is over.
     fn drop(&mut self) {
         self.say_all();
         self.wire.cut();

@@ -1,5 +1,5 @@
-//! A process that forks: its adapters are not its child's, and what it has locked its child does not wait for. A program of its
-//! own, since it forks.
+//! A process that forks: its adapters are not its child's, and what it has locked its child does not wait for. A
+//! program of its own, since it forks.
 
 // UNSAFETY: fork(2), and calls of the C ABI.
 #![expect(unsafe_code, reason = "fork(2), calls of the C ABI")]

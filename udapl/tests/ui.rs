@@ -1,7 +1,7 @@
 //! What types promise, by programs that break it and do not compile.
 //!
-//! Each program of `udapl/tests/ui` says in a line `//~` what the compiler says to it; `right.rs` breaks nothing. They are
-//! compiled against the library that these tests were built with, so nothing is built for them.
+//! Each program of `udapl/tests/ui` says in a line `//~` what the compiler says to it; `right.rs` breaks nothing. They
+//! are compiled against the library that these tests were built with, so nothing is built for them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -60,8 +60,8 @@ const BARS: [(&str, u64); 22] = [
 
 /// What a call may cost through C beyond the same call through Rust, in instructions.
 ///
-/// What it pays for: a call by pointer with its arguments and registers, the table of handles, the lane, and an IA that is found in
-/// memory at each call. The path is the one of Rust's calls.
+/// What it pays for: a call by pointer with its arguments and registers, the table of handles, the lane, and an IA that
+/// is found in memory at each call. The path is the one of Rust's calls.
 const C_MORE: u64 = 50;
 
 /// Operations through C, and what they are compared with: the same posts of one bare triplet.

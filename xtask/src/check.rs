@@ -60,8 +60,8 @@ struct Profile {
     memory_windows: bool,
 }
 
-/// The tests of the data path, or those with `filter` in their names, on every generation that the driver speaks to, and on
-/// its virtual functions.
+/// The tests of the data path, or those with `filter` in their names, on every generation that the driver speaks to,
+/// and on its virtual functions.
 pub fn profiles(filter: Option<&str>) -> Result<()> {
     let listed = [
         "run",
@@ -108,8 +108,8 @@ pub fn profiles(filter: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Runs `cargo test` with its output shown as it comes. The error repeats the names of the tests that failed: they are far
-/// above by then.
+/// Runs `cargo test` with its output shown as it comes. The error repeats the names of the tests that failed: they are
+/// far above by then.
 fn run_tests(mut command: Command, to: &mut impl Write) -> Result<()> {
     let shown = shell::announce(&command);
     let mut child = command
@@ -153,8 +153,8 @@ fn list(failed: &[String]) -> String {
     }
 }
 
-/// Format, lints, documentation, house rules, foreign crates, tests, the bars of the hot path, and the same tests through a
-/// kernel in a virtual machine.
+/// Format, lints, documentation, house rules, foreign crates, tests, the bars of the hot path, and the same tests
+/// through a kernel in a virtual machine.
 pub fn run() -> Result<()> {
     shell::run(shell::cargo(&["fmt", "--all", "--check"]))?;
     tidy::run()?;

@@ -1,5 +1,5 @@
-//! `cargo xtask deny`: what the crates stand on from outside, held to `deny.toml` by cargo-deny: licences, sources, one version of each
-//! crate, and which of ours may use which.
+//! `cargo xtask deny`: what the crates stand on from outside, held to `deny.toml` by cargo-deny: licences, sources, one
+//! version of each crate, and which of ours may use which.
 //!
 //! Advisories are not looked at: they are fetched from the network, and a tree that was right yesterday is wrong today.
 

@@ -6,10 +6,10 @@
 //!   dtest -P ia -h host  --> libdat2.so.2 --DAT_OVERRIDE=1.conf--> our libdat.so --> sim:1 --'
 //! ```
 //!
-//! A server and a client, two processes, each with its own `dat.conf`, in which one name leads each to a simulated function of
-//! its own; between the functions is one wire. Every mode of `dtest` that reliable connections have, and the tests of
-//! `dapltest`, are run, and a table says what came of each. Before that a C compiler holds our structures of DAT 2.0
-//! against the package's headers.
+//! A server and a client, two processes, each with its own `dat.conf`, in which one name leads each to a simulated
+//! function of its own; between the functions is one wire. Every mode of `dtest` that reliable connections have, and
+//! the tests of `dapltest`, are run, and a table says what came of each. Before that a C compiler holds our structures
+//! of DAT 2.0 against the package's headers.
 //!
 //! The packages are unpacked under the target directory, not installed. Where they cannot be had, that is said.
 

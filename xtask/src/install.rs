@@ -81,8 +81,8 @@ pub fn install(prefix: &Path, profile: &str) -> Result<()> {
 /// Builds the libraries; the files that made.
 fn build(profile: &str) -> Result<Vec<PathBuf>> {
     let soname = format!("-Clink-arg=-Wl,-soname,{SONAME}");
-    // In a program of DAT 2.0 other libraries have calls of the same names: ours are not to be taken for theirs. And threads
-    // of ours may outlive the last adapter, so the library stays when the registry has done with it.
+    // In a program of DAT 2.0 other libraries have calls of the same names: ours are not to be taken for theirs. And
+    // threads of ours may outlive the last adapter, so the library stays when the registry has done with it.
     let alone = "-Clink-arg=-Wl,-Bsymbolic,-z,nodelete";
     let messages = shell::capture(shell::cargo(&[
         "rustc",

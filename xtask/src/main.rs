@@ -48,8 +48,8 @@ enum Task {
     Test {
         /// Only tests whose name contains this.
         filter: Option<String>,
-        /// Instead, the tests of the data path, or those whose name contains the filter, on every generation, as physical
-        /// and as virtual function.
+        /// Instead, the tests of the data path, or those whose name contains the filter, on every generation, as
+        /// physical and as virtual function.
         #[arg(long)]
         profiles: bool,
     },

@@ -1,8 +1,8 @@
 //! `cargo xtask miri`: the ring and table code, interpreted by Miri.
 //!
-//! Miri sees what a test cannot: an access outside an allocation, a read of memory nobody wrote, a pointer used after what
-//! it pointed to. It has no files to map and no io_uring, so what runs here are the unit tests that need neither; and it is
-//! some hundred times slower, so the tests that try things at random stay out.
+//! Miri sees what a test cannot: an access outside an allocation, a read of memory nobody wrote, a pointer used after
+//! what it pointed to. It has no files to map and no io_uring, so what runs here are the unit tests that need neither;
+//! and it is some hundred times slower, so the tests that try things at random stay out.
 
 use anyhow::{Result, bail};
 
@@ -41,7 +41,8 @@ const TOOLCHAIN: &str = "+nightly";
 
 /// Runs the tests under Miri.
 pub fn run() -> Result<()> {
-    // Copies are made of atomic words and bytes of the same memory, which Miri's model of old values does not take (it ends itself).
+    // Copies are made of atomic words and bytes of the same memory, which Miri's model of old values does not take (it
+    // ends itself).
     interpret(&RUNS, "-Zmiri-disable-weak-memory-emulation")?;
     threads()
 }

@@ -1,7 +1,8 @@
-//! `cargo xtask mutations`: defects put into a copy of the tree, one at a time, and the seed in which the campaign finds each.
+//! `cargo xtask mutations`: defects put into a copy of the tree, one at a time, and the seed in which the campaign
+//! finds each.
 //!
-//! What they are stands in `campaign/mutations.toml`. A campaign that finds none of them would prove nothing by finding none
-//! in the tree as it is.
+//! What they are stands in `campaign/mutations.toml`. A campaign that finds none of them would prove nothing by finding
+//! none in the tree as it is.
 
 use std::collections::BTreeSet;
 use std::fs;

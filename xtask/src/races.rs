@@ -1,8 +1,8 @@
 //! `cargo xtask races`: what runs in several threads, checked by machines.
 //!
-//! - **loom** runs the hand-overs of the C ABI (the gate before an adapter, handles, wakeups, upcalls) and those between instances of
-//!   an adapter (answers, events, interrupts, calls) in every order that the memory model allows, with more preemptions than the
-//!   ordinary tests do (`udapl/src/capi/models`, `hw-mlx/src/instance/models.rs`).
+//! - **loom** runs the hand-overs of the C ABI (the gate before an adapter, handles, wakeups, upcalls) and those
+//!   between instances of an adapter (answers, events, interrupts, calls) in every order that the memory model allows,
+//!   with more preemptions than the ordinary tests do (`udapl/src/capi/models`, `hw-mlx/src/instance/models.rs`).
 //! - **ThreadSanitizer** watches the tests of the C ABI, whose threads post, wait, close and are called back. The
 //!   standard library is built with it, or its locks would be no locks to it.
 //! - **Miri** interprets the units that hand over memory between threads (`cargo xtask miri` has the rest).

@@ -37,7 +37,8 @@ const TOOLS: [Tool; 4] = [
     },
 ];
 
-/// Whether scapy is there. Debian's scapy belongs to Debian's interpreter, which need not be the first python3 on the path.
+/// Whether scapy is there. Debian's scapy belongs to Debian's interpreter, which need not be the first python3 on the
+/// path.
 pub fn scapy() -> bool {
     shell::capture({
         let mut command = shell::command("/usr/bin/python3", &["-c", "import scapy.contrib.roce"]);

@@ -60,20 +60,21 @@ pub fn run() -> Result<()> {
 }
 
 type Rule = fn(&Source, &mut Vec<String>);
-const RULES: [Rule; 9] = [
+const RULES: [Rule; 10] = [
     unsafe_stays_in_the_c_abi,
     unsafe_modules_say_so,
     crates_forbid_unsafe,
     no_test_is_ignored,
     files_hold_one_concept,
+    comments_fit_the_screen,
     crates_know_only_their_own,
     floors_know_those_below,
     backends_are_told_apart_in_one_place,
     one_doorbell,
 ];
 
-/// In `udapl`, which denies unsafe code but cannot forbid it, the C ABI alone takes that back. All other crates but `driver` forbid it, and
-/// so do examples and build scripts, which are crates of their own.
+/// In `udapl`, which denies unsafe code but cannot forbid it, the C ABI alone takes that back. All other crates but
+/// `driver` forbid it, and so do examples and build scripts, which are crates of their own.
 fn unsafe_stays_in_the_c_abi(source: &Source, breaches: &mut Vec<String>) {
     let at = |place| source.path.starts_with(place);
     let elsewhere = !(at("driver/") || at(C_ABI) || source.is_test());
@@ -140,8 +141,33 @@ fn files_hold_one_concept(source: &Source, breaches: &mut Vec<String>) {
     }
 }
 
-/// What the crates of ARCHITECTURE.md know nothing of by name. Other crates are Cargo's edges, ours and foreign ones (`deny.toml`); clocks
-/// and threads are clippy's (`clippy.toml` of the crate).
+/// Columns of a comment; what formats code does not break comments.
+const COMMENT_COLUMNS: usize = 120;
+
+/// Tables and what stands as it is between fences cannot be broken.
+fn comments_fit_the_screen(source: &Source, breaches: &mut Vec<String>) {
+    let mut fenced = false;
+    for (index, line) in source.text.lines().enumerate() {
+        let comment = line.trim_start();
+        if !comment.starts_with("//") {
+            fenced = false;
+            continue;
+        }
+        let text = comment.trim_start_matches(['/', '!']).trim_start();
+        fenced ^= text.starts_with("```");
+        let columns = line.chars().count();
+        if columns > COMMENT_COLUMNS && !fenced && !text.starts_with('|') {
+            breaches.push(format!(
+                "{}:{}: a comment of {columns} columns, the limit is {COMMENT_COLUMNS}",
+                source.path,
+                index + 1
+            ));
+        }
+    }
+}
+
+/// What the crates of ARCHITECTURE.md know nothing of by name. Other crates are Cargo's edges, ours and foreign ones
+/// (`deny.toml`); clocks and threads are clippy's (`clippy.toml` of the crate).
 fn crates_know_only_their_own(source: &Source, breaches: &mut Vec<String>) {
     let forbidden: &[&str] = match source.crate_name() {
         // Its tests name drivers a function may be bound to.
@@ -160,7 +186,8 @@ fn crates_know_only_their_own(source: &Source, breaches: &mut Vec<String>) {
     }
 }
 
-/// The floors of dat-core, from the ground up, by what their paths begin with; what begins with none of it is the ground.
+/// The floors of dat-core, from the ground up, by what their paths begin with; what begins with none of it is the
+/// ground.
 const FLOORS: [(&str, &str); 4] = [
     ("dat-core/src/object", "crate::object"),
     ("dat-core/src/adapter", "crate::adapter"),
@@ -168,8 +195,9 @@ const FLOORS: [(&str, &str); 4] = [
     ("dat-core/src/ia/call", "crate::ia::call"),
 ];
 
-/// An object of dat-core knows neither the tables it lies in nor a call, the tables know no call, and the ground knows none of them
-/// (docs/decisions/floors.md). Names are taken from where they are, not from the crate's root, which has all of them.
+/// An object of dat-core knows neither the tables it lies in nor a call, the tables know no call, and the ground knows
+/// none of them (docs/decisions/floors.md). Names are taken from where they are, not from the crate's root, which has
+/// all of them.
 fn floors_know_those_below(source: &Source, breaches: &mut Vec<String>) {
     let outside = [
         "dat-core/src/lib.rs",

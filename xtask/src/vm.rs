@@ -6,8 +6,8 @@
 //!
 //! What runs in the guest reaches the functions as it would on a customer's machine: through `/dev/vfio`, behind an
 //! (emulated Intel) IOMMU, woken by MSI-X. QEMU and the kernel are Debian's packages, unpacked into a folder under the
-//! target directory ([`machine`]); a guest is an initramfs ([`image`]) whose parts a suite names as data; its results come
-//! back as lines on a serial port of their own ([`guest`]), and are judged here, test by test ([`report`]).
+//! target directory ([`machine`]); a guest is an initramfs ([`image`]) whose parts a suite names as data; its results
+//! come back as lines on a serial port of their own ([`guest`]), and are judged here, test by test ([`report`]).
 //!
 //! Making the folder and running from it need root (`chroot`); without it, that is said and nothing is run.
 
@@ -79,7 +79,8 @@ pub struct Options {
     /// The guest's kernel, by the release of Debian that has it.
     #[arg(long, value_enum, default_value_t, global = true)]
     kernel: Kernel,
-    /// Steps to run, of all those that the suites have: names, separated by commas; a * at a name's end stands for any rest.
+    /// Steps to run, of all those that the suites have: names, separated by commas; a * at a name's end stands for any
+    /// rest.
     #[arg(long, value_delimiter = ',', global = true)]
     only: Vec<String>,
 }
@@ -112,8 +113,8 @@ struct Suite {
     programs: fn(&Machine) -> Result<Vec<image::Program>>,
     /// What the run leaves behind that the suite wants to know, as steps behind those of its script.
     shown: &'static [Shown],
-    /// Turns what a step said into figures, or says what is wrong with it. The last step is no program: `functions`, what the
-    /// server of the functions logged.
+    /// Turns what a step said into figures, or says what is wrong with it. The last step is no program: `functions`,
+    /// what the server of the functions logged.
     judge: fn(&Step) -> Result<String>,
 }
 
@@ -124,8 +125,8 @@ enum Slots {
     Networked,
     /// Two functions on one link.
     Linked,
-    /// A card: its physical function, then two virtual ones. What the card's administrator says of these is the script's to
-    /// change ([`serial::Line::Card`]).
+    /// A card: its physical function, then two virtual ones. What the card's administrator says of these is the
+    /// script's to change ([`serial::Line::Card`]).
     Card,
 }
 
@@ -150,8 +151,8 @@ impl Shown {
     }
 }
 
-/// Builds tests without running them. The same command as the one that runs them all, for the sake of the same features:
-/// what that has built is not built again.
+/// Builds tests without running them. The same command as the one that runs them all, for the sake of the same
+/// features: what that has built is not built again.
 fn cargo_test() -> Command {
     shell::cargo(&["test", "--workspace", "--no-run"])
 }
@@ -212,7 +213,8 @@ pub fn run(task: &Task, options: &Options) -> Result<()> {
     }
 }
 
-/// The suite on `vfio-pci` as one of the checks. Where the machine's parts cannot be had, that is said and nothing is run.
+/// The suite on `vfio-pci` as one of the checks. Where the machine's parts cannot be had, that is said and nothing is
+/// run.
 pub fn check() -> Result<()> {
     let options = Options {
         kernel: Kernel::default(),

@@ -10,8 +10,8 @@ use crate::{setup, shell};
 /// Computes the ICRC of every packet with scapy and compares it with the one on the wire.
 const ICRC_SCRIPT: &str = include_str!("../scripts/icrc.py");
 
-/// Operations of the base transport header that only calls beyond DAT 1.2 cause, as far as worlds make them (IBTA volume 1, "OpCode
-/// field").
+/// Operations of the base transport header that only calls beyond DAT 1.2 cause, as far as worlds make them (IBTA
+/// volume 1, "OpCode field").
 pub const EXTENSIONS: [(u8, &str); 4] = [
     (3, "SEND last with immediate"),
     (5, "SEND only with immediate"),

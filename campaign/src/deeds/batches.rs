@@ -1,7 +1,7 @@
 //! Many at once: requests that are posted behind one doorbell, and events that are taken together.
 //!
-//! They are what as many single calls are, and are accounted for in the same way. What is refused in a batch changes nothing, and
-//! what stands before it is posted, whatever the program then answers.
+//! They are what as many single calls are, and are accounted for in the same way. What is refused in a batch changes
+//! nothing, and what stands before it is posted, whatever the program then answers.
 
 use rand::Rng;
 use udapl::post::FetchAdd;

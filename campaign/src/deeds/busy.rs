@@ -1,7 +1,7 @@
 //! Programs that are busy, that wait, and that begin an endpoint anew without looking.
 //!
-//! Who finds a completion at every look never comes to the end of them. What else has come (datagrams, the device's words) must
-//! have its turn all the same. Who waits for a completion is woken by it, and not by a look at the clock.
+//! Who finds a completion at every look never comes to the end of them. What else has come (datagrams, the device's
+//! words) must have its turn all the same. Who waits for a completion is woken by it, and not by a look at the clock.
 
 use std::time::Duration;
 
@@ -27,7 +27,8 @@ const WAITS: usize = 3;
 const PATIENCE: Timeout = Timeout::from_micros(900_000);
 
 impl World {
-    /// The first endpoint of a side that carries requests at once: nothing has happened to its connection, nor to the wire.
+    /// The first endpoint of a side that carries requests at once: nothing has happened to its connection, nor to the
+    /// wire.
     fn brisk(&self, side: usize) -> Option<usize> {
         let one = &self.sides[side];
         let open = one.open.as_ref()?;
@@ -158,8 +159,8 @@ impl World {
         }
     }
 
-    /// A program does not look for its events for a while; its connections live. Strangers' requests fill the queue that is for
-    /// both, and then a connection comes to something.
+    /// A program does not look for its events for a while; its connections live. Strangers' requests fill the queue
+    /// that is for both, and then a connection comes to something.
     pub fn nap(&mut self, side: usize, at: usize) {
         let turns = self.random.random_range(1..24);
         let Some(to) = self.address(side).filter(|_| self.sides[side].manner.mixed) else {

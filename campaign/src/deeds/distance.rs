@@ -1,8 +1,8 @@
 //! What shows only where the other end is far away: requests that are under way while the program goes on.
 //!
-//! A wire has no delay unless somebody gives it one, so what is posted is done before the next call. Here it has one for the length of
-//! a deed: a graceful disconnect finds requests under way, and a bind that waits behind a fenced Read is overtaken by a bind of the
-//! same window on another endpoint, if that is let in.
+//! A wire has no delay unless somebody gives it one, so what is posted is done before the next call. Here it has one
+//! for the length of a deed: a graceful disconnect finds requests under way, and a bind that waits behind a fenced Read
+//! is overtaken by a bind of the same window on another endpoint, if that is let in.
 
 use hw_sim::{Faults, LinkFaults};
 use rand::Rng;

@@ -1,9 +1,9 @@
-//! Several instances of one adapter: they come and go while others go on, and have the port, memory and the connection manager in
-//! common.
+//! Several instances of one adapter: they come and go while others go on, and have the port, memory and the connection
+//! manager in common.
 //!
-//! Each is a side of the world with queues, objects and endpoints of its own, and all that must hold of an adapter holds of it.
-//! What befalls the function befalls them all. They listen at qualifiers of their own and at one together; who is asked there is
-//! known when it accepts.
+//! Each is a side of the world with queues, objects and endpoints of its own, and all that must hold of an adapter
+//! holds of it. What befalls the function befalls them all. They listen at qualifiers of their own and at one together;
+//! who is asked there is known when it accepts.
 
 use rand::Rng;
 use udapl::{Adapter, DmaMemory, PspFlags};

@@ -1,8 +1,9 @@
-//! Keys that peers take away: a window is bound so that they may, and a Send tells its receiver that the key it had given is void.
+//! Keys that peers take away: a window is bound so that they may, and a Send tells its receiver that the key it had
+//! given is void.
 //!
-//! From the moment either of both hears of it, nobody reaches what the key stood for: its memory is watched, and whoever is connected
-//! writes with the key. Keys that are nobody's to take (of regions, of windows bound without that right, void ones) are tried, too; the
-//! connection breaks, and they are what they were.
+//! From the moment either of both hears of it, nobody reaches what the key stood for: its memory is watched, and
+//! whoever is connected writes with the key. Keys that are nobody's to take (of regions, of windows bound without that
+//! right, void ones) are tried, too; the connection breaks, and they are what they were.
 
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ use crate::side::VEILS;
 use crate::world::World;
 
 impl World {
-    /// Binds a window so that peers may take its key away, or takes one away from the peer, who binds one for it if there is none.
+    /// Binds a window so that peers may take its key away, or takes one away from the peer, who binds one for it if
+    /// there is none.
     pub fn yield_or_take(&mut self, side: usize, at: usize) {
         let (which, takes) = (
             self.random.random_range(0..VEILS),
@@ -94,8 +96,8 @@ impl World {
         }
     }
 
-    /// A request that takes a key away is about to be posted: if it is not sure to succeed, it may end its connection, and those of
-    /// others who are taking the same one.
+    /// A request that takes a key away is about to be posted: if it is not sure to succeed, it may end its connection,
+    /// and those of others who are taking the same one.
     pub fn is_claimed(&mut self, link: usize, (peer, opening): (usize, u64), work: &Work) {
         let Kind::Invalidate(context) = work.kind else {
             return;

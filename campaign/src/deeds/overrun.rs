@@ -1,12 +1,13 @@
 //! Queues that are too short: programs that take nothing out of them for a while, and ports that have much to tell.
 //!
-//! Who has an event dispatcher as short as can be, posts more than it holds, and does not look for completions, may lose those
-//! that do not fit. He is told on the asynchronous EVD, and the connections it served are broken (uDAPL 1.2, dat_evd_create,
-//! DAT_ASYNC_ERROR_EVD_OVERFLOW). Nothing else is lost: an EVD that holds all that can be outstanding never overflows, what
-//! did fit comes in order, and other connections go on. The program then makes another EVD, and endpoints for it.
+//! Who has an event dispatcher as short as can be, posts more than it holds, and does not look for completions, may
+//! lose those that do not fit. He is told on the asynchronous EVD, and the connections it served are broken (uDAPL 1.2,
+//! dat_evd_create, DAT_ASYNC_ERROR_EVD_OVERFLOW). Nothing else is lost: an EVD that holds all that can be outstanding
+//! never overflows, what did fit comes in order, and other connections go on. The program then makes another EVD, and
+//! endpoints for it.
 //!
-//! The device's own queue of events holds what may be waiting at once. A port whose carrier comes and goes while nobody looks
-//! can fill it: up to its length nothing happens, and beyond it the firmware gives up (health syndrome 0x0c).
+//! The device's own queue of events holds what may be waiting at once. A port whose carrier comes and goes while nobody
+//! looks can fill it: up to its length nothing happens, and beyond it the firmware gives up (health syndrome 0x0c).
 
 use hw_sim::Fault;
 use rand::Rng;
@@ -221,8 +222,8 @@ impl World {
         }
     }
 
-    /// The carrier of a card's port comes and goes while nobody looks, about as often as devices have room for events, or more
-    /// often than that.
+    /// The carrier of a card's port comes and goes while nobody looks, about as often as devices have room for events,
+    /// or more often than that.
     pub fn storm(&mut self, side: usize, small: u32) {
         let (what, times) = match small {
             1 => ("event queues overrun", EVENTS_OF_THE_PORT + 200),

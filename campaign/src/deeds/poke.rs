@@ -11,7 +11,8 @@ use crate::keys::Region;
 use crate::world::World;
 
 impl World {
-    /// Makes every call on an endpoint that its state forbids. The judge finds what succeeds, and what a refusal changes.
+    /// Makes every call on an endpoint that its state forbids. The judge finds what succeeds, and what a refusal
+    /// changes.
     pub fn poke(&mut self, side: usize, ep: EpHandle) {
         use EpState as S;
         self.ask_about(side, ep);

@@ -70,7 +70,8 @@ impl World {
         }
     }
 
-    /// Accepts a request that nobody of this world has made. The endpoint is taken until the attempt has come to nothing.
+    /// Accepts a request that nobody of this world has made. The endpoint is taken until the attempt has come to
+    /// nothing.
     fn accept_stranger(&mut self, side: usize, cr: CrHandle) {
         let idle = |end: &End| end.phase == Phase::Idle && end.ep.is_some();
         let open = self.sides[side].open.as_ref();
@@ -212,8 +213,8 @@ impl World {
         }
     }
 
-    /// Accepts a request while the device refuses to bring the queue pair up, once. That call fails, and nothing else comes of it:
-    /// the request may be accepted again, and the endpoint has its receives.
+    /// Accepts a request while the device refuses to bring the queue pair up, once. That call fails, and nothing else
+    /// comes of it: the request may be accepted again, and the endpoint has its receives.
     fn accept_half_way(&mut self, side: usize, cr: CrHandle, ep: EpHandle, own: Option<EpHandle>) {
         let last = self.random.random_bool(0.5);
         let opcode = if last {

@@ -162,8 +162,8 @@ impl World {
         }
     }
 
-    /// Makes a request ready that is to be posted behind others, if there is a connection for it and a place: what kind it is of,
-    /// how long, which key an attack uses, and whether it is fenced.
+    /// Makes a request ready that is to be posted behind others, if there is a connection for it and a place: what kind
+    /// it is of, how long, which key an attack uses, and whether it is fenced.
     pub fn prepare(
         &mut self,
         side: usize,

@@ -1,8 +1,8 @@
 //! Access that ends while the device refuses to end it, and peers who look at once whether it has.
 //!
-//! A fault that waits for any of forty commands seldom meets the one that ends access, and a peer that writes where it likes
-//! seldom tries a key in the moment it is void. Here both are brought about: the command for just this deed is refused, the deed is
-//! done, and whoever is connected writes with the key.
+//! A fault that waits for any of forty commands seldom meets the one that ends access, and a peer that writes where it
+//! likes seldom tries a key in the moment it is void. Here both are brought about: the command for just this deed is
+//! refused, the deed is done, and whoever is connected writes with the key.
 
 use std::time::Duration;
 
@@ -66,8 +66,8 @@ impl World {
         self.attack(side);
     }
 
-    /// Has a window bound, and the connection over on which it was: the next bind there fails, and what the window opened is to be
-    /// taken from it by command. Whether it is so.
+    /// Has a window bound, and the connection over on which it was: the next bind there fails, and what the window
+    /// opened is to be taken from it by command. Whether it is so.
     fn bound_and_left(&mut self, side: usize, at: usize, which: usize) -> bool {
         let bound = |world: &Self| {
             let open = world.sides[side].open.as_ref();
@@ -90,7 +90,8 @@ impl World {
         bound(self)
     }
 
-    /// Every endpoint that is connected to a side writes with one of the keys it was ever told, often the one that was voided last.
+    /// Every endpoint that is connected to a side writes with one of the keys it was ever told, often the one that was
+    /// voided last.
     pub fn attack(&mut self, side: usize) {
         let youngest = self.sides[side].open.as_ref().and_then(Open::youngest_void);
         for (other, at) in self.connected_to(side) {

@@ -2,12 +2,12 @@
 //!
 //! A request costs memory before anybody has decided about it, and who sends it may be anybody. So what is under way
 //! is counted, by the address it comes from and by the listener it is for, and bounded by both
-//! ([`Config::max_pending_per_peer`], [`Config::max_pending_per_listener`]). A part of all connections is kept for those we start
-//! ourselves. Whatever is over a bound is refused, and nothing is remembered of it.
+//! ([`Config::max_pending_per_peer`], [`Config::max_pending_per_listener`]). A part of all connections is kept for
+//! those we start ourselves. Whatever is over a bound is refused, and nothing is remembered of it.
 //!
-//! What the consumer has refused is not under way any more. It is remembered for a while, since the refusal may be lost and is then asked
-//! for again, but it is in nobody's way: it counts under no bound but one of its own, and the oldest makes room
-//! ([`Refusals`]).
+//! What the consumer has refused is not under way any more. It is remembered for a while, since the refusal may be lost
+//! and is then asked for again, but it is in nobody's way: it counts under no bound but one of its own, and the oldest
+//! makes room ([`Refusals`]).
 //!
 //! Established connections are not counted here: the consumer has agreed to each of them.
 

@@ -16,12 +16,12 @@ use crate::provider::{MadAddress, Nanos};
 
 /// How often a refusal is prolonged because the peer still asks.
 const MAX_HOLDS: u8 = 16;
-/// How often a request that is refused as stale is made again: the first time finds the old connection gone, unless what ends it
-/// is lost.
+/// How often a request that is refused as stale is made again: the first time finds the old connection gone, unless
+/// what ends it is lost.
 pub(super) const MAX_STALE: u8 = 4;
 
-/// The longest response timeout that a requester can name: 8.6 s. Linux names 4.3 s (`CMA_CM_RESPONSE_TIMEOUT` 20); a longer
-/// one would only be how long a stranger takes up our room.
+/// The longest response timeout that a requester can name: 8.6 s. Linux names 4.3 s (`CMA_CM_RESPONSE_TIMEOUT` 20); a
+/// longer one would only be how long a stranger takes up our room.
 const MAX_NAMED: u8 = 21;
 
 /// Which end of the connection we are.

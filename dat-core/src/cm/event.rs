@@ -80,8 +80,8 @@ pub enum CmEvent {
         by_consumer: bool,
         /// The reason on the wire.
         reason: u16,
-        /// What the peer's consumer said with it; of an RDMA CM peer with the padding, 148 bytes. Empty if it said nothing, or if it
-        /// was not the consumer.
+        /// What the peer's consumer said with it; of an RDMA CM peer with the padding, 148 bytes. Empty if it said
+        /// nothing, or if it was not the consumer.
         private_data: Vec<u8>,
     },
     /// Active side: the peer did not answer, however often it was asked.
@@ -167,7 +167,8 @@ pub struct Counters {
     pub accept_failed: u64,
     /// Refusals that peers sent of `connects`.
     pub refused_by_peers: Refused,
-    /// Refusals that we sent: of requests, by consumers and without asking any (`refused`), and of answers that came too late.
+    /// Refusals that we sent: of requests, by consumers and without asking any (`refused`), and of answers that came
+    /// too late.
     pub refused_by_us: Refused,
 }
 

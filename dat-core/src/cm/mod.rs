@@ -25,11 +25,11 @@
 //! established connection.
 //!
 //! A received datagram is matched by the communication IDs, which are random, and by the GID of its
-//! sender; what does not match is counted ([`Counters`]) and dropped. Whatever else a datagram says of its sender (GUID, queue pair,
-//! source address) names things of that GID alone, so that a third party changes nothing between others. What requests may take up
-//! before anybody has decided about them is bounded (module `admission`). Two kinds are answered although
-//! they name no connection, because silence would leave the peer waiting: a DREQ (with DREP), and a
-//! REP (with REJ, invalid communication ID).
+//! sender; what does not match is counted ([`Counters`]) and dropped. Whatever else a datagram says of its sender
+//! (GUID, queue pair, source address) names things of that GID alone, so that a third party changes nothing between
+//! others. What requests may take up before anybody has decided about them is bounded (module `admission`). Two kinds
+//! are answered although they name no connection, because silence would leave the peer waiting: a DREQ (with DREP), and
+//! a REP (with REJ, invalid communication ID).
 //!
 //! A connection's name, [`ConnId`], is the consumer's until [`Cm::release`]. What is owed to the peer
 //! after that (a refusal repeated, a DREP) is still done; then the state is forgotten.
@@ -383,8 +383,8 @@ impl Cm {
         self.call(now, id, Input::Reject)
     }
 
-    /// There is no room for a request: it is refused, and nothing is remembered of it. Should its sender ask again, it is a new
-    /// request. The name is gone.
+    /// There is no room for a request: it is refused, and nothing is remembered of it. Should its sender ask again, it
+    /// is a new request. The name is gone.
     pub fn decline(&mut self, now: Nanos, id: ConnId, reason: RejectReason) {
         if let Some(conn) = self.conns.get_mut(id) {
             conn.refusal = reason;
@@ -476,8 +476,8 @@ impl Cm {
         }
     }
 
-    /// The port has come up: what waits for an answer may have been lost on it, and is sent again now. It counts as a repetition, so
-    /// that a port that comes and goes does not make an attempt last for ever.
+    /// The port has come up: what waits for an answer may have been lost on it, and is sent again now. It counts as a
+    /// repetition, so that a port that comes and goes does not make an attempt last for ever.
     pub fn port_came_up(&mut self, now: Nanos) {
         let waiting: Vec<ConnId> = self
             .conns

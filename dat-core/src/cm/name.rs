@@ -7,8 +7,8 @@ slotmap::new_key_type! {
     pub struct ListenId;
 }
 
-/// A communication ID or a queue pair as a peer names it. GUID and number are the sender's own words, so they name something only
-/// together with the address they came from: what one peer says is never taken for another's.
+/// A communication ID or a queue pair as a peer names it. GUID and number are the sender's own words, so they name
+/// something only together with the address they came from: what one peer says is never taken for another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PeerName {
     pub(super) gid: [u8; 16],

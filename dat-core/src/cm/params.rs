@@ -31,11 +31,12 @@ pub struct Config {
     /// Requests from one address that may be under way, undecided or accepted and not yet established; one over it is
     /// refused for lack of resources.
     pub max_pending_per_peer: usize,
-    /// Requests to one listener that may be under way, likewise. This is also how many requests that the consumer has refused are
-    /// remembered, of all listeners together.
+    /// Requests to one listener that may be under way, likewise. This is also how many requests that the consumer has
+    /// refused are remembered, of all listeners together.
     pub max_pending_per_listener: usize,
-    /// The longest local ACK timeout that a peer may ask of our queue pair, or have it take by naming a delay of its adapter (5 bits,
-    /// 4.096 us * 2^n). Longer ones, and 0, which is for ever, are taken as this: with them the peer's death would not be noticed.
+    /// The longest local ACK timeout that a peer may ask of our queue pair, or have it take by naming a delay of its
+    /// adapter (5 bits, 4.096 us * 2^n). Longer ones, and 0, which is for ever, are taken as this: with them the peer's
+    /// death would not be noticed.
     pub max_ack_timeout: u8,
 }
 
@@ -88,10 +89,10 @@ impl Config {
     }
 }
 
-/// How long to wait for an acknowledgement before a packet is sent again, as a code (4.096 us * 2^n, at most 31): not shorter than
-/// the way there and back and the acknowledging adapter's delay, both codes of the same unit (IBTA volume 1, "Local ACK
-/// Timeout"). A shorter time repeats packets that were not lost. Linux (`cm.c` `cm_ack_timeout`) rounds down instead where the
-/// smaller part is less than half of the larger.
+/// How long to wait for an acknowledgement before a packet is sent again, as a code (4.096 us * 2^n, at most 31): not
+/// shorter than the way there and back and the acknowledging adapter's delay, both codes of the same unit (IBTA volume
+/// 1, "Local ACK Timeout"). A shorter time repeats packets that were not lost. Linux (`cm.c` `cm_ack_timeout`) rounds
+/// down instead where the smaller part is less than half of the larger.
 #[must_use]
 pub fn ack_timeout(packet_lifetime: u8, ack_delay: u8) -> u8 {
     let time = (2_u64 << packet_lifetime.min(31)) + (1_u64 << ack_delay.min(31));
@@ -227,7 +228,8 @@ pub(super) const MAX_24_BITS: u32 = (1 << 24) - 1;
 mod tests {
     use super::ack_timeout;
 
-    /// Rows by hand: the sum of two powers of two, and the next power. Our way with a ConnectX-4 Lx, which says 16, is the second.
+    /// Rows by hand: the sum of two powers of two, and the next power. Our way with a ConnectX-4 Lx, which says 16, is
+    /// the second.
     #[test]
     fn an_acknowledgement_has_the_way_there_and_back_and_the_adapters_delay() {
         for (lifetime, delay, code) in [

@@ -83,8 +83,8 @@ impl Cm {
         if !(1..=self.config.max_mtu).contains(&req.mtu) {
             return Err(RejectReason::InvalidMtu);
         }
-        // Data goes where the request says it comes from, and that is what the consumer is told: it must be where it came
-        // from.
+        // Data goes where the request says it comes from, and that is what the consumer is told: it must be where it
+        // came from.
         if req.primary.local_gid != from.path.gid {
             return Err(RejectReason::InvalidGid);
         }

@@ -92,7 +92,8 @@ pub enum Input {
     Mra,
     /// A refusal.
     Rej,
-    /// A refusal of our request, because the peer has only just learned that what our queue pair was connected to is gone.
+    /// A refusal of our request, because the peer has only just learned that what our queue pair was connected to is
+    /// gone.
     RejStale,
     /// A reply.
     Rep,

@@ -7,7 +7,8 @@
 //! Nothing happens behind the consumer's back: there is no thread. What the device and the peer did is
 //! looked at in `evd_wait`, in an `evd_dequeue` that finds nothing, and in [`Ia::progress`].
 //!
-//! An [`Ia`] ends by [`Ia::close`], which gives everything back in order. Dropped, it ends at once: its device is stopped.
+//! An [`Ia`] ends by [`Ia::close`], which gives everything back in order. Dropped, it ends at once: its device is
+//! stopped.
 
 use crate::adapter::{Adapter, Seat};
 use crate::attributes::{IaAttr, ProviderAttr};
@@ -57,8 +58,9 @@ pub struct IaConfig {
     /// Let LMRs with LOCAL_WRITE only be the source of Sends and RDMA Writes, as some existing
     /// consumers expect.
     pub local_write_implies_read: bool,
-    /// Tell on the asynchronous EVD what happens to the port, addresses and neighbours ([`NetworkEvent`](crate::NetworkEvent)). Programs
-    /// that were written for DAT 1.2 take what they do not know for an error.
+    /// Tell on the asynchronous EVD what happens to the port, addresses and neighbours
+    /// ([`NetworkEvent`](crate::NetworkEvent)). Programs that were written for DAT 1.2 take what they do not know for
+    /// an error.
     pub network_events: bool,
     /// Record from the beginning ([`Ia::recorder_start`]).
     pub recorder: bool,
@@ -87,8 +89,8 @@ pub struct TransportConfig {
     /// Repetitions towards a peer without a receive buffer, 0..=7; 7 is for ever, and then that
     /// error never breaks a connection.
     pub rnr_retry: u8,
-    /// Time an acknowledgement may take, 4.096 us * 2^n, n at most 31; 0 is for ever. `None` takes it from the way and from what
-    /// the acknowledging adapter says of itself ([`cm::ack_timeout`]).
+    /// Time an acknowledgement may take, 4.096 us * 2^n, n at most 31; 0 is for ever. `None` takes it from the way and
+    /// from what the acknowledging adapter says of itself ([`cm::ack_timeout`]).
     pub ack_timeout: Option<u8>,
     /// What a peer is told to wait when we have no receive buffer (IBTA code, 5 bits).
     pub min_rnr_timer: u8,
@@ -300,7 +302,8 @@ impl<P: Provider> Ia<P> {
         self.health.last_word()
     }
 
-    /// Connections that the connection manager holds, in whatever state: what peers are still answered about is among them.
+    /// Connections that the connection manager holds, in whatever state: what peers are still answered about is among
+    /// them.
     #[must_use]
     pub fn cm_connections(&self) -> usize {
         self.adapter.lock().cm.connections()
@@ -345,9 +348,10 @@ impl Opened {
         Some((*state.cm.counters(), state.instances()))
     }
 
-    /// Asks every instance what is seen of it, and wakes those that sleep: their numbers, and where the answers come. An instance
-    /// answers when its thread is in a call that looks after it: a wait, a look at an empty EVD, [`Ia::progress`]; one that is busy with
-    /// something else answers later, and one that is closed never. `None`: the adapter is closed.
+    /// Asks every instance what is seen of it, and wakes those that sleep: their numbers, and where the answers come.
+    /// An instance answers when its thread is in a call that looks after it: a wait, a look at an empty EVD,
+    /// [`Ia::progress`]; one that is busy with something else answers later, and one that is closed never. `None`: the
+    /// adapter is closed.
     #[must_use]
     pub fn ask(&self, what: Wanted) -> Option<(Vec<u32>, Receiver<InstanceView>)> {
         let (to, answers) = channel();

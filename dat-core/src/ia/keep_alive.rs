@@ -1,8 +1,8 @@
-//! Keep-alive: connections on which nothing was posted for a while are tried with an RDMA Write of no bytes, so that a peer
-//! that has died without a word is noticed.
+//! Keep-alive: connections on which nothing was posted for a while are tried with an RDMA Write of no bytes, so that a
+//! peer that has died without a word is noticed.
 //!
-//! Nobody looks at all endpoints: each has the time of its next turn, and those whose time has come are looked at. A connection with
-//! requests outstanding needs no trial: they fail if nobody answers.
+//! Nobody looks at all endpoints: each has the time of its next turn, and those whose time has come are looked at. A
+//! connection with requests outstanding needs no trial: they fail if nobody answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,8 @@ const TURNS: usize = 64;
 /// When whose turn is.
 pub(in crate::ia) struct KeepAlives {
     turns: BTreeSet<(Nanos, EpKey)>,
-    /// How many such endpoints have their requests complete in an EVD: so many more entries can be in its completion queue.
+    /// How many such endpoints have their requests complete in an EVD: so many more entries can be in its completion
+    /// queue.
     evds: BTreeMap<EvdKey, u32>,
 }
 

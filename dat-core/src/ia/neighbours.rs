@@ -1,8 +1,9 @@
-//! EVDs whose completions concern others than who looks at them: an error in one of them breaks a connection whose events go elsewhere,
-//! and the last request of an endpoint that is being disconnected ends its connection.
+//! EVDs whose completions concern others than who looks at them: an error in one of them breaks a connection whose
+//! events go elsewhere, and the last request of an endpoint that is being disconnected ends its connection.
 //!
 //! Nobody looks at all of them. The completion queue of each is asked for an interrupt and *watched*
-//! ([`Provider::watch_cq`](crate::provider::Provider::watch_cq)), and only those are looked at that have something, or were never asked.
+//! ([`Provider::watch_cq`](crate::provider::Provider::watch_cq)), and only those are looked at that have something, or
+//! were never asked.
 
 use crate::handle::EvdKey;
 use crate::turns::{Counted, Turns};
@@ -64,7 +65,8 @@ impl Neighbours {
         self.unasked.next()
     }
 
-    /// Its completion queue says so when something comes, and whatever is in it has been taken out or will make it say so.
+    /// Its completion queue says so when something comes, and whatever is in it has been taken out or will make it say
+    /// so.
     pub(in crate::ia) fn asked(&mut self, evd: EvdKey) {
         self.unasked.remove(evd);
     }

@@ -1,6 +1,7 @@
 //! The LMRs of an IA: by key for calls, by context for posts and binds.
 //!
-//! A region that the consumer has freed is *retired* as long as windows of the device reach through it: no call and no post finds it.
+//! A region that the consumer has freed is *retired* as long as windows of the device reach through it: no call and no
+//! post finds it.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A trigger is a notification event that arrives at an attached EVD that is enabled and has nobody blocked on it
-//! ([`EvdMode`](crate::object::evd::mode::EvdMode)). It stays until one waiter takes it, with the EVD as a hint: events of other EVDs may
-//! have come meanwhile, and the event itself may be gone.
+//! ([`EvdMode`](crate::object::evd::mode::EvdMode)). It stays until one waiter takes it, with the EVD as a hint: events
+//! of other EVDs may have come meanwhile, and the event itself may be gone.
 
 use crate::handle::{EvdHandle, EvdKey};
 use crate::turns::Turns;

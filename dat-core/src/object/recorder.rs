@@ -1,8 +1,9 @@
-//! The flight recorder of an instance: its last posts, completions and state changes, in a ring that is allocated when it is switched on.
+//! The flight recorder of an instance: its last posts, completions and state changes, in a ring that is allocated when
+//! it is switched on.
 //!
 //! An endpoint that is recorded lets nothing through at once ([`AtOnce`](super::ep::AtOnce)), and an EVD always has an
-//! obstacle, so every post and every completion comes by the place where all of them are checked in order. Who does not record pays
-//! nothing for it.
+//! obstacle, so every post and every completion comes by the place where all of them are checked in order. Who does not
+//! record pays nothing for it.
 
 use core::fmt;
 
@@ -23,7 +24,8 @@ pub struct Record {
     pub cookie: u64,
     /// Bytes posted, or transferred; 4 GiB - 1 if there are more.
     pub bytes: u32,
-    /// Of a post: the peer's `rmr_context`. Of a failed completion: the device's syndrome, and in the upper half the vendor's.
+    /// Of a post: the peer's `rmr_context`. Of a failed completion: the device's syndrome, and in the upper half the
+    /// vendor's.
     pub context: u32,
     /// The endpoint's number in the instance.
     pub ep: u32,
@@ -231,8 +233,8 @@ impl Recorder {
     }
 }
 
-/// What a recorder held. As text it is a line of what it is and one for each event: how long before the dump, in milliseconds,
-/// and what.
+/// What a recorder held. As text it is a line of what it is and one for each event: how long before the dump, in
+/// milliseconds, and what.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RecorderDump {

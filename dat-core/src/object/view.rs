@@ -1,6 +1,6 @@
 //! What is seen of an instance from outside: an instance is one thread's, so who looks from another asks, and
-//! the instance answers when it next looks after itself ([`Opened::ask`](crate::Opened::ask)); and what watchers are told when it happens
-//! ([`Opened::watch`](crate::Opened::watch)).
+//! the instance answers when it next looks after itself ([`Opened::ask`](crate::Opened::ask)); and what watchers are
+//! told when it happens ([`Opened::watch`](crate::Opened::watch)).
 
 use std::net::IpAddr;
 use std::sync::mpsc::Sender;

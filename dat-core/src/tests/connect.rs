@@ -63,8 +63,8 @@ fn private_data_travels_both_ways_byte_for_byte() {
     assert_eq!(a.ia.ep_private_data(a.ep), Ok(&b""[..]));
 }
 
-/// IBTA volume 1, "Starting PSN": where the receiver of the message begins. Linux' software RoCE, whose REP said 0xfcf99f,
-/// answered a first packet with any other number by a NAK that named that one.
+/// IBTA volume 1, "Starting PSN": where the receiver of the message begins. Linux' software RoCE, whose REP said
+/// 0xfcf99f, answered a first packet with any other number by a NAK that named that one.
 #[test]
 fn a_side_begins_with_the_psn_that_the_other_sides_message_named() {
     let (net, a, b) = connected();
@@ -86,9 +86,9 @@ fn a_side_begins_with_the_psn_that_the_other_sides_message_named() {
     drop((a, b));
 }
 
-/// IBTA volume 1, "Local ACK Timeout" and "Target ACK Delay": a REQ names the timeout that its sender's adapter needs, a REP the
-/// delay of its sender's (Linux `cm.c` `cm_format_req`, `cm_rep_handler`). The way is 2^15 there and back, the adapters take 2^16
-/// and 2^19.
+/// IBTA volume 1, "Local ACK Timeout" and "Target ACK Delay": a REQ names the timeout that its sender's adapter needs,
+/// a REP the delay of its sender's (Linux `cm.c` `cm_format_req`, `cm_rep_handler`). The way is 2^15 there and back,
+/// the adapters take 2^16 and 2^19.
 #[test]
 fn a_side_waits_for_acknowledgements_as_long_as_the_other_adapter_needs() {
     for (configured, said, used) in [(None, 17, [20, 17]), (Some(9), 9, [9, 9])] {

@@ -3,8 +3,8 @@
 use super::*;
 use crate::event::ConnectionEventKind as Kind;
 
-/// Puts so many requests to connect on the wire to `b`, each as if from a queue pair of its own, by way of `a`, which knows nothing
-/// of them.
+/// Puts so many requests to connect on the wire to `b`, each as if from a queue pair of its own, by way of `a`, which
+/// knows nothing of them.
 fn flood(net: &Net, a: &mut Side, b: &Side, count: usize) {
     for _ in 0..count {
         let attr = EpAttr::defaults(a.ia.query().ia);
@@ -40,8 +40,8 @@ fn one_call_takes_in_a_bounded_number_of_datagrams_and_nobody_sleeps_on_the_rest
     }
 }
 
-/// An EVD that takes requests and the connection events of endpoints: whoever sends requests does not decide whether the
-/// consumer hears of a connection's end.
+/// An EVD that takes requests and the connection events of endpoints: whoever sends requests does not decide whether
+/// the consumer hears of a connection's end.
 #[test]
 fn requests_of_strangers_do_not_push_out_the_events_of_a_connection() {
     let (net, mut a, mut b) = connected_with(|_| {});

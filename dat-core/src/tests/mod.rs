@@ -226,8 +226,8 @@ pub(super) fn now(side: &Side) -> u64 {
     side.ia.provider().now()
 }
 
-/// The rows of a state table are those of the checked-in file. A failure names the first row that is not, and prints the table
-/// as it is now.
+/// The rows of a state table are those of the checked-in file. A failure names the first row that is not, and prints
+/// the table as it is now.
 #[track_caller]
 pub(crate) fn assert_table(rows: impl IntoIterator<Item = String>, checked_in: &str) {
     let rows: Vec<String> = rows.into_iter().collect();

@@ -1,5 +1,5 @@
-//! How much a turn looks at: no more where there are more objects. Counted in looks at completion queues and in requests for an
-//! interrupt, not in time.
+//! How much a turn looks at: no more where there are more objects. Counted in looks at completion queues and in
+//! requests for an interrupt, not in time.
 
 use super::*;
 use crate::event::ConnectionEventKind as Kind;

@@ -8,10 +8,11 @@
 //! | `trace.log` | the commands, in the form of `mlx5_core`'s own debug output, and what the driver had to say |
 //! | `wire.pcapng` | the frames of the connection manager, as the driver meant them (module `wire`) |
 //!
-//! All but the records holds MACs, GUIDs and addresses. The trace ends at [`TRACE_BYTES`], so that a soak of days fits a disk.
+//! All but the records holds MACs, GUIDs and addresses. The trace ends at [`TRACE_BYTES`], so that a soak of days fits
+//! a disk.
 //!
-//! A disk that is full ends the trace and the capture, and costs the report, but not the run: its table is shown, and what
-//! could not be kept is told behind it.
+//! A disk that is full ends the trace and the capture, and costs the report, but not the run: its table is shown, and
+//! what could not be kept is told behind it.
 
 use std::error::Error;
 use std::fs::{self, File};

@@ -1,9 +1,9 @@
 //! Every kind of DTO at every size that is near a limit, with the bytes compared where they arrive.
 //!
 //! Each message is followed to its end before the next one begins, so that what is wrong is known by kind, size and
-//! byte. Sizes lie around the limits of what carries them: nothing, a byte, an inline WQE, a page, a packet (the path MTU)
-//! and several, a message of megabytes. Buffers begin off alignment by turns and are in pieces, so that gathering and scattering
-//! are in it.
+//! byte. Sizes lie around the limits of what carries them: nothing, a byte, an inline WQE, a page, a packet (the path
+//! MTU) and several, a message of megabytes. Buffers begin off alignment by turns and are in pieces, so that gathering
+//! and scattering are in it.
 
 use std::error::Error;
 
@@ -210,7 +210,8 @@ fn compare(found: &[u8], sent: &[u8]) -> Result<(), String> {
 /// Bytes of the window.
 const WINDOW_BYTES: usize = 5000;
 
-/// Binds a window to a part of side 1's memory, writes through it from side 0, and takes it back. False: the device has none.
+/// Binds a window to a part of side 1's memory, writes through it from side 0, and takes it back. False: the device has
+/// none.
 fn window(pair: &mut Pair, connection: &Connection) -> Result<bool, Box<dyn Error>> {
     let (ep, zone) = (connection.eps[1], pair.adapter(1).zone);
     let region = &connection.regions[1];

@@ -1,8 +1,8 @@
 //! What this process can do from outside to a function, by its name.
 //!
-//! A function of this machine is reset and taken back through sysfs, and a virtual one's link through its physical one, all by
-//! root. A function that another process serves can be killed off its client and opened again. To a simulated function of this
-//! process the simulator does what the kernel would; but it ends with the process.
+//! A function of this machine is reset and taken back through sysfs, and a virtual one's link through its physical one,
+//! all by root. A function that another process serves can be killed off its client and opened again. To a simulated
+//! function of this process the simulator does what the kernel would; but it ends with the process.
 
 use std::fs;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! The lines about what is done to a function from outside while it works.
 //!
-//! All have one pattern: messages pass, then something happens, then the driver must notice within its patience, say what it
-//! was, and let go; and afterwards the functions must open again and pass messages. That a driver goes on as if nothing
-//! had happened is as wrong as one that hangs.
+//! All have one pattern: messages pass, then something happens, then the driver must notice within its patience, say
+//! what it was, and let go; and afterwards the functions must open again and pass messages. That a driver goes on as if
+//! nothing had happened is as wrong as one that hangs.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader};
@@ -66,8 +66,8 @@ fn while_down(
     Ok(fell)
 }
 
-/// How long it takes until the first function's port is as it should be, by the function's clock: a simulated link is trained in
-/// virtual time, however long the machine takes over that.
+/// How long it takes until the first function's port is as it should be, by the function's clock: a simulated link is
+/// trained in virtual time, however long the machine takes over that.
 fn until_port(pair: &mut Pair, up: bool, within: Duration) -> Result<Duration, Box<dyn Error>> {
     let start = pair.adapter(0).ia.provider().hca().now();
     loop {
@@ -291,8 +291,8 @@ fn until_noticed(
     .into())
 }
 
-/// What came of a message that went to somebody who is gone: nothing, if it passed all the same. That nothing is ever heard of it
-/// is what must not be.
+/// What came of a message that went to somebody who is gone: nothing, if it passed all the same. That nothing is ever
+/// heard of it is what must not be.
 fn heard(event: Result<Option<Event>, Box<dyn Error>>) -> Result<Option<String>, Box<dyn Error>> {
     Ok(match event {
         Err(said) => Some(said.to_string()),

@@ -1,8 +1,8 @@
 //! Both ends of a connection in this thread: two functions, or one that talks with itself.
 //!
-//! The lines of an acceptance run need both ends in their hands: bytes are compared where they arrive, faults are put in
-//! between. A [`Pair`] is one or two opened adapters and their events; a [`Connection`] is an endpoint and a registered region
-//! at either end. Side 0 is the active one.
+//! The lines of an acceptance run need both ends in their hands: bytes are compared where they arrive, faults are put
+//! in between. A [`Pair`] is one or two opened adapters and their events; a [`Connection`] is an endpoint and a
+//! registered region at either end. Side 0 is the active one.
 
 use std::error::Error;
 use std::time::{Duration, Instant};

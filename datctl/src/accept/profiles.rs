@@ -1,5 +1,5 @@
-//! The whole data path on every generation: each kind of DTO at every size near a limit, bytes compared, as the acceptance run
-//! does it.
+//! The whole data path on every generation: each kind of DTO at every size near a limit, bytes compared, as the
+//! acceptance run does it.
 //!
 //! What came of it is a table of `docs/generations.md`. A profile carries everything, or bring-up names what it lacks.
 

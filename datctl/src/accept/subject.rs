@@ -1,8 +1,9 @@
 //! A function that is accepted, and what can be done to it from outside.
 //!
-//! A line of the run opens the function by itself and closes it again, so that one that went wrong does not spoil the next. What
-//! nobody does to a function from inside its program (the link taken away, a reset, the driver's release asked for) is a
-//! lever: a function of the machine has those that this process may use, and where there is none the reason is known.
+//! A line of the run opens the function by itself and closes it again, so that one that went wrong does not spoil the
+//! next. What nobody does to a function from inside its program (the link taken away, a reset, the driver's release
+//! asked for) is a lever: a function of the machine has those that this process may use, and where there is none the
+//! reason is known.
 
 use std::error::Error;
 

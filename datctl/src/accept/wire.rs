@@ -1,9 +1,9 @@
 //! The frames of the connection manager, as pcapng, where no card shows any.
 //!
-//! The driver says of each datagram what it gave the card and what the card gave it (events `hw_mlx::mad`); the frame around it
-//! follows from that, with its checksums. What the card does not tell (the sender's MAC and UDP port of what arrived, packet sequence
-//! numbers, the time on the wire) is 0, or the time at which the driver had it. So a capture of ours says what was *meant*;
-//! one of a mirror port beside it says what was sent.
+//! The driver says of each datagram what it gave the card and what the card gave it (events `hw_mlx::mad`); the frame
+//! around it follows from that, with its checksums. What the card does not tell (the sender's MAC and UDP port of what
+//! arrived, packet sequence numbers, the time on the wire) is 0, or the time at which the driver had it. So a capture
+//! of ours says what was *meant*; one of a mirror port beside it says what was sent.
 
 use std::collections::BTreeMap;
 use std::error::Error;

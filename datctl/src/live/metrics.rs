@@ -1,6 +1,7 @@
 //! `datctl metrics`: the counters of a live process as OpenMetrics text, once or to whoever asks by HTTP.
 //!
-//! The server answers `GET /metrics` and nothing else, one client at a time, with bounds on what it reads and on how long.
+//! The server answers `GET /metrics` and nothing else, one client at a time, with bounds on what it reads and on how
+//! long.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -50,7 +51,8 @@ const OF_COMMANDS: [&str; 5] = [
 pub(crate) struct Options {
     #[command(flatten)]
     target: Target,
-    /// Where to answer, such as 127.0.0.1:9401. Without it the text is printed once, as for node_exporter's textfile collector.
+    /// Where to answer, such as 127.0.0.1:9401. Without it the text is printed once, as for node_exporter's textfile
+    /// collector.
     #[arg(long)]
     listen: Option<SocketAddr>,
 }

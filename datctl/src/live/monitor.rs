@@ -1,4 +1,5 @@
-//! `datctl monitor`: what happens in a live process, line by line: link, addresses, neighbours, connections and why they end.
+//! `datctl monitor`: what happens in a live process, line by line: link, addresses, neighbours, connections and why
+//! they end.
 
 use std::error::Error;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! `datctl accept`, as a person runs it: on functions of its own process, of another's, and where there are none.
 //!
-//! What each line finds on a function that misbehaves is tested beside the lines (`accept/tests.rs` of datctl); here are the
-//! lines that take processes or a machine.
+//! What each line finds on a function that misbehaves is tested beside the lines (`accept/tests.rs` of datctl); here
+//! are the lines that take processes or a machine.
 
 use std::fs;
 use std::path::Path;
@@ -96,7 +96,8 @@ fn two_served_functions_are_accepted_and_the_bundle_has_everything() {
     assert!(capture.len() > 100 * 5 * 256, "{} bytes", capture.len());
 }
 
-/// The simulator does to its functions what the kernel would to real ones; what takes a kernel, another process or hours is skipped.
+/// The simulator does to its functions what the kernel would to real ones; what takes a kernel, another process or
+/// hours is skipped.
 #[test]
 fn functions_of_the_own_process_lose_their_link_and_are_reset_and_wanted_back() {
     for [one, other] in [["sim:c/vf0", "sim:c/vf1"], ["sim:a", "sim:b"]] {

@@ -313,8 +313,8 @@ impl Tree {
         (output.status.code().expect("an exit status"), value)
     }
 
-    /// Runs it with `--json` as a user who owns nothing: the object it prints. Without root that user is whoever runs the
-    /// test.
+    /// Runs it with `--json` as a user who owns nothing: the object it prints. Without root that user is whoever runs
+    /// the test.
     pub fn json_of_nobody(&self, arguments: &[&str]) -> Value {
         /// The user and group `nobody`.
         const NOBODY: u32 = 65_534;

@@ -2,9 +2,9 @@
 //!
 //! The errors are those of the manual pages that a program can meet on a machine without a defect: lack of descriptors,
 //! memory, room and rights, and signals. Left alone is what no code of the project decides about:
-//! - the allocator's memory, and that of the stack on which Rust handles an overflow: Rust ends a process that has none. They
-//!   are told by what they ask for: private anonymous memory that can be used, without `MAP_NORESERVE`, and whatever is done to
-//!   memory that was got so. The child runs with one arena;
+//! - the allocator's memory, and that of the stack on which Rust handles an overflow: Rust ends a process that has
+//!   none. They are told by what they ask for: private anonymous memory that can be used, without `MAP_NORESERVE`, and
+//!   whatever is done to memory that was got so. The child runs with one arena;
 //! - the stack of a thread once it is made: the C library ends a process that cannot unmap one;
 //! - the mappings of an io_uring once they are made: its library does not look at what munmap(2) answers;
 //! - closing what the kernel tells of the process (`/proc`): it does not fail, and Rust panics if closedir(3) does;

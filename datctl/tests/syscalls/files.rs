@@ -1,6 +1,7 @@
 //! The files that datctl writes, on a disk that says no.
 //!
-//! A child becomes datctl (execve(2)), and of its calls those fail that are about the files it was told to write. What must hold:
+//! A child becomes datctl (execve(2)), and of its calls those fail that are about the files it was told to write. What
+//! must hold:
 //! - it ends by itself, without a panic;
 //! - its files are as they always are; or what the system has answered is told, and what is left is none that could be
 //!   taken for a whole one;

@@ -20,8 +20,8 @@ use super::tracer::{Ended, Forbidden, Outside, Run, Wanted, play};
 const SCOPE: &str = "DAT_TEST_SYSCALLS";
 /// The only call that fails, if one is named.
 const ONLY: &str = "DAT_TEST_SYSCALLS_ONLY";
-/// Whether more was asked for than every run of the tests takes: the parts with two processes need minutes on a busy machine, and
-/// what an undisturbed peer hears of the disturbed one there is a matter of time.
+/// Whether more was asked for than every run of the tests takes: the parts with two processes need minutes on a busy
+/// machine, and what an undisturbed peer hears of the disturbed one there is a matter of time.
 pub fn is_asked_for() -> bool {
     let asked = std::env::var_os(SCOPE).is_some();
     if !asked {
@@ -149,8 +149,8 @@ pub fn empty() -> TempDir {
     tempfile::tempdir().expect("a directory")
 }
 
-/// Lets the calls of a part fail, one in a run. Runs wait more than they work: several go on at once, each in a place of
-/// its own.
+/// Lets the calls of a part fail, one in a run. Runs wait more than they work: several go on at once, each in a place
+/// of its own.
 pub fn walk<P: Place>(part: &str, place: fn() -> P, outside: &Outside<'_>) {
     let healthy = match play(part, place().directory(), None, outside) {
         Ok(run) => run,
@@ -262,8 +262,8 @@ fn told_badly(part: &str, wanted: Wanted, what: &str, run: &Run) -> String {
     format!("{part}: {name} after {before} with {fault:?}: {what}\n{complained}")
 }
 
-/// Each call with each of its errors once, at a place that a seed draws, and a sample of the rest; or so many places of each
-/// call with each of its errors, or all of them.
+/// Each call with each of its errors once, at a place that a seed draws, and a sample of the rest; or so many places of
+/// each call with each of its errors, or all of them.
 fn plan(healthy: &Run) -> Vec<Wanted> {
     let asked = std::env::var(SCOPE).ok();
     let most = asked.map(|asked| match asked.as_str() {

@@ -1,9 +1,9 @@
 //! The system says no, at any call: each system call of a whole session fails once, with each error that fits it.
 //!
 //! The test binary starts itself as a child that plays a part ([`parts`]): a session with two adapters from opening to
-//! closing, then another that nobody disturbs. A tracer (ptrace(2), [`tracer`]) follows all threads of the child and makes
-//! one call fail: the call is not made and an error is put in its answer's place, or it is made for fewer bytes, or it is made
-//! and answers an error all the same (close(2)). Nothing in the product knows of it.
+//! closing, then another that nobody disturbs. A tracer (ptrace(2), [`tracer`]) follows all threads of the child and
+//! makes one call fail: the call is not made and an error is put in its answer's place, or it is made for fewer bytes,
+//! or it is made and answers an error all the same (close(2)). Nothing in the product knows of it.
 //!
 //! What must hold, whichever call it was ([`judge`]):
 //! - the process ends by itself: no signal, no panic;
@@ -13,11 +13,11 @@
 //!
 //! The files that datctl writes are looked at by themselves ([`files`]).
 //!
-//! What is left alone, and why, is said in [`calls`]; a call that is neither there nor left alone fails the test. The run of
-//! the tests takes each call with each error once, and a sample of the rest; `DAT_TEST_SYSCALLS=N` takes N places of each
-//! call with each of its errors, `=all` takes everything, of one call only with `DAT_TEST_SYSCALLS_ONLY=NAME`; what it prints is the
-//! table of docs/system-calls.md. Where tracing is forbidden the tests are skipped and say so; there are none but for x86-64 with
-//! the GNU C library.
+//! What is left alone, and why, is said in [`calls`]; a call that is neither there nor left alone fails the test. The
+//! run of the tests takes each call with each error once, and a sample of the rest; `DAT_TEST_SYSCALLS=N` takes N
+//! places of each call with each of its errors, `=all` takes everything, of one call only with
+//! `DAT_TEST_SYSCALLS_ONLY=NAME`; what it prints is the table of docs/system-calls.md. Where tracing is forbidden the
+//! tests are skipped and say so; there are none but for x86-64 with the GNU C library.
 #![cfg(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu"))]
 
 mod calls;
@@ -39,7 +39,8 @@ fn every_call_of_a_session_on_a_wire_may_fail() {
     judge::walk("wire", judge::empty, &tracer::alone);
 }
 
-/// Two adapters whose functions another process serves. That process is not disturbed, and serves one run after the other.
+/// Two adapters whose functions another process serves. That process is not disturbed, and serves one run after the
+/// other.
 #[test]
 fn every_call_of_a_client_of_served_functions_may_fail() {
     if judge::is_asked_for() {

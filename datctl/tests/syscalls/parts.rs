@@ -1,7 +1,7 @@
 //! What a child plays, and what it says of it.
 //!
-//! A session opens two adapters, registers memory, connects, moves bytes by each kind of DTO, disconnects and closes. It
-//! never panics: whatever goes wrong is its answer. Lines that begin with `@` are for the judge.
+//! A session opens two adapters, registers memory, connects, moves bytes by each kind of DTO, disconnects and closes.
+//! It never panics: whatever goes wrong is its answer. Lines that begin with `@` are for the judge.
 //!
 //! On functions that another process serves one of the two lends memory of its own, which that process has to ask for.
 

@@ -1,8 +1,8 @@
 //! Follows a child call by call, and makes one of them fail.
 //!
-//! The child says that it is ready, is seized with all its threads, and is let go. Between two calls of getppid(2), which
-//! nothing else in it makes, its calls are counted. ptrace(2) is a matter between a thread and its tracees: who traces
-//! also starts and reaps the child, and other tests' children are other threads'.
+//! The child says that it is ready, is seized with all its threads, and is let go. Between two calls of getppid(2),
+//! which nothing else in it makes, its calls are counted. ptrace(2) is a matter between a thread and its tracees: who
+//! traces also starts and reaps the child, and other tests' children are other threads'.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, OsStr};

@@ -1,4 +1,5 @@
-//! Either process killed at any moment: the other hears of it in bounded time, and its function is there for the next client.
+//! Either process killed at any moment: the other hears of it in bounded time, and its function is there for the next
+//! client.
 //!
 //! `DAT_TEST_KILLS=N` takes N rounds of each test instead of a few; a round of the first has many moments.
 //!
@@ -28,8 +29,8 @@ const ECHO: &str = "VFIO_USER_ECHO";
 const KILLS: &str = "DAT_TEST_KILLS";
 /// Clients that are killed in a round before anybody has connected to them.
 const UNBORN: u32 = 20;
-/// How long a connection to nobody lives at most: seven times its time for an acknowledgement, in the time of a world that
-/// moves on by 2 ms whenever its process has the processor.
+/// How long a connection to nobody lives at most: seven times its time for an acknowledgement, in the time of a world
+/// that moves on by 2 ms whenever its process has the processor.
 const GIVES_UP: Timeout = Timeout::from_micros(600_000_000);
 /// Cookies.
 const SEND: u64 = 1;
@@ -185,8 +186,8 @@ impl Caller {
         }
     }
 
-    /// Sends until a message fails: the function may still take one for a process that is gone, but a connection on which
-    /// nothing is sent stays as it is. Then the receive is flushed and the connection broken, each once.
+    /// Sends until a message fails: the function may still take one for a process that is gone, but a connection on
+    /// which nothing is sent stays as it is. Then the receive is flushed and the connection broken, each once.
     fn until_broken(&mut self) {
         self.post_receive();
         self.post_send();

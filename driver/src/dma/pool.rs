@@ -1,8 +1,9 @@
 //! Pools: DMA memory whose size, pages and place the program chooses.
 //!
-//! The arena is for what comes and goes, and takes what pages there are. A pool is for what a program knows it will need, such as the cache
-//! of a storage appliance: made once, on pages of a size, of a NUMA node, all of it there before the first request; one mapping,
-//! and pieces cut from it. What was asked for and cannot be had is refused, unless the program allowed less.
+//! The arena is for what comes and goes, and takes what pages there are. A pool is for what a program knows it will
+//! need, such as the cache of a storage appliance: made once, on pages of a size, of a NUMA node, all of it there
+//! before the first request; one mapping, and pieces cut from it. What was asked for and cannot be had is refused,
+//! unless the program allowed less.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, PoisonError};
@@ -16,8 +17,8 @@ use crate::page::GIB;
 use crate::page::PageSize;
 use crate::placement::{Machine, Pages, Placement};
 
-/// How a pool is made. By itself on base pages, wherever the system has them, and populated when it is used (the kernel's VFIO populates
-/// everything when it maps it).
+/// How a pool is made. By itself on base pages, wherever the system has them, and populated when it is used (the
+/// kernel's VFIO populates everything when it maps it).
 #[derive(Clone, Debug)]
 #[must_use = "a builder makes nothing until it builds"]
 pub struct PoolBuilder {
@@ -42,15 +43,15 @@ impl PoolBuilder {
         self
     }
 
-    /// In memory of this NUMA node and no other (mbind(2), `MPOL_BIND`). Huge pages of a node are populated at once, as for
-    /// [`prefault`](Self::prefault) with one thread: whether the node has them is known only then.
+    /// In memory of this NUMA node and no other (mbind(2), `MPOL_BIND`). Huge pages of a node are populated at once, as
+    /// for [`prefault`](Self::prefault) with one thread: whether the node has them is known only then.
     pub const fn node(mut self, node: u32) -> Self {
         self.placement.node = Some(node);
         self
     }
 
-    /// Populated when it is made, by as many threads, each of which takes 64 MiB or a page at a time. Of 0 threads it is left to the first
-    /// use.
+    /// Populated when it is made, by as many threads, each of which takes 64 MiB or a page at a time. Of 0 threads it
+    /// is left to the first use.
     pub const fn prefault(mut self, threads: usize) -> Self {
         self.placement.threads = NonZeroUsize::new(threads);
         self
@@ -59,10 +60,10 @@ impl PoolBuilder {
     /// Makes a pool of `bytes` bytes, rounded up to whole pages.
     ///
     /// # Errors
-    /// [`DmaError::Request`]: no bytes. [`DmaError::HugePages`], [`DmaError::NoHugePages`]: there are no such pages, or the
-    /// function takes none. [`DmaError::Node`]: there is no such node, or this process may not use it. [`DmaError::Populate`]:
-    /// the memory is not there, or not on that node. [`DmaError::Memory`], [`DmaError::Iova`], [`DmaError::Function`]: the host,
-    /// the I/O address space or the function had no room.
+    /// [`DmaError::Request`]: no bytes. [`DmaError::HugePages`], [`DmaError::NoHugePages`]: there are no such pages, or
+    /// the function takes none. [`DmaError::Node`]: there is no such node, or this process may not use it.
+    /// [`DmaError::Populate`]: the memory is not there, or not on that node. [`DmaError::Memory`], [`DmaError::Iova`],
+    /// [`DmaError::Function`]: the host, the I/O address space or the function had no room.
     pub fn build(&self, bytes: usize) -> Result<DmaPool, DmaError> {
         self.build_on(&Machine, bytes)
     }
@@ -191,8 +192,8 @@ impl DmaPool {
     /// `bytes` zeroed bytes whose virtual and I/O addresses are multiples of `align`, a power of two up to 1 GiB.
     ///
     /// # Errors
-    /// [`DmaError::Request`]: no bytes, or an alignment that is no power of two up to 1 GiB. [`DmaError::PoolFull`]: not so many
-    /// lie together.
+    /// [`DmaError::Request`]: no bytes, or an alignment that is no power of two up to 1 GiB. [`DmaError::PoolFull`]:
+    /// not so many lie together.
     pub fn alloc(&self, bytes: usize, align: usize) -> Result<DmaBuffer, DmaError> {
         let request = DmaError::Request { bytes, align };
         if bytes == 0 || !align.is_power_of_two() || align > GIB {

@@ -329,7 +329,8 @@ fn random_leases_share_what_has_been_lent_all_the_time_and_nothing_else() {
         let function = device.function();
         let heap = Heap::of_pages(PAGES);
         let mut held: Vec<(Arc<LentMemory>, Range<usize>)> = Vec::new();
-        // By the I/O address of a mapping: where its pages begin, and how long each was lent without a break, since when.
+        // By the I/O address of a mapping: where its pages begin, and how long each was lent without a break, since
+        // when.
         let mut trusted: BTreeMap<u64, (usize, Vec<bool>)> = BTreeMap::new();
         for _ in 0..400 {
             if random.random_bool(0.6) {

@@ -1,9 +1,10 @@
 //! Isolation below the bridges: Access Control Services.
 //!
-//! Functions behind a bridge can reach each other without passing the IOMMU, unless the bridge's ports send such traffic
-//! up (PCI Express Base Specification, "Access Control Services": source validation, request and completion redirect,
-//! upstream forwarding). The kernel puts into one IOMMU group what it cannot tell apart. So when a group holds
-//! strangers, the ports above it that lack these bits are the reason, and this finds them in their configuration space.
+//! Functions behind a bridge can reach each other without passing the IOMMU, unless the bridge's ports send such
+//! traffic up (PCI Express Base Specification, "Access Control Services": source validation, request and completion
+//! redirect, upstream forwarding). The kernel puts into one IOMMU group what it cannot tell apart. So when a group
+//! holds strangers, the ports above it that lack these bits are the reason, and this finds them in their configuration
+//! space.
 
 use std::fs;
 use std::path::Path;

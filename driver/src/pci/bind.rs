@@ -8,8 +8,9 @@
 //! connection, a physical function whose virtual ones would vanish with its driver, a function that some process
 //! drives. Everything written is remembered, and what undoes it is told.
 //!
-//! Looking and writing are two steps, and sysfs has no lock for both: a virtual function that somebody makes, or a route that is
-//! set, after the look and before the write is not seen. Only root writes here, and is not kept from itself.
+//! Looking and writing are two steps, and sysfs has no lock for both: a virtual function that somebody makes, or a
+//! route that is set, after the look and before the write is not seen. Only root writes here, and is not kept from
+//! itself.
 
 use std::fs;
 use std::io;

@@ -70,8 +70,8 @@ impl Machine {
         }
     }
 
-    /// Interrupt remapping. The kernel says so in the names of interrupt controllers: `IR-` in front of them with Intel's
-    /// and AMD's (`arch/x86/kernel/apic/msi.c` and the IOMMU drivers), Arm's ITS does it by design.
+    /// Interrupt remapping. The kernel says so in the names of interrupt controllers: `IR-` in front of them with
+    /// Intel's and AMD's (`arch/x86/kernel/apic/msi.c` and the IOMMU drivers), Arm's ITS does it by design.
     #[must_use]
     pub fn interrupt_remapping(&self) -> Remapping {
         let interrupts = self.text("/proc/interrupts").unwrap_or_default();

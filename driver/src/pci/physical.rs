@@ -1,12 +1,12 @@
 //! What a physical function gives its virtual ones, as far as files tell.
 //!
-//! A virtual function has no link of its own: it is up while the interface that the kernel's driver made of its physical
-//! function is up (Linux mlx5 `en_main.c`: `mlx5e_close` takes the port down, `esw_legacy_enable` lets the virtual ones
-//! follow). In switchdev mode the same PCI function has an interface for each virtual function too, its representor; they are
-//! told apart by `phys_port_name` (`p0` and `pf0vf3`, Linux `devlink_port` attributes).
+//! A virtual function has no link of its own: it is up while the interface that the kernel's driver made of its
+//! physical function is up (Linux mlx5 `en_main.c`: `mlx5e_close` takes the port down, `esw_legacy_enable` lets the
+//! virtual ones follow). In switchdev mode the same PCI function has an interface for each virtual function too, its
+//! representor; they are told apart by `phys_port_name` (`p0` and `pf0vf3`, Linux `devlink_port` attributes).
 //!
-//! What only netlink knows (a virtual function's MAC, trust, spoof check, link state) is asked of the machine's own `ip` and
-//! `devlink` ([`Machine::ask`]); the caller understands their JSON.
+//! What only netlink knows (a virtual function's MAC, trust, spoof check, link state) is asked of the machine's own
+//! `ip` and `devlink` ([`Machine::ask`]); the caller understands their JSON.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -33,7 +33,8 @@ pub struct Netdev {
 }
 
 impl Netdev {
-    /// The number of the virtual function whose representor this is: `pf0vf3`, or `c1pf0vf3` from a card's own processor.
+    /// The number of the virtual function whose representor this is: `pf0vf3`, or `c1pf0vf3` from a card's own
+    /// processor.
     #[must_use]
     pub fn represents(&self) -> Option<u32> {
         let (physical, number) = self.port_name.as_deref()?.split_once("vf")?;

@@ -1,7 +1,7 @@
 //! Requests in the name of a device: every refusal gets the device's name, the request's, and what to do.
 //!
-//! What the kernel answers is checked for what it may not say: a version we do not speak, an answer longer than any, fewer
-//! interrupt vectors than asked for.
+//! What the kernel answers is checked for what it may not say: a version we do not speak, an answer longer than any,
+//! fewer interrupt vectors than asked for.
 
 use core::mem::offset_of;
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -1,12 +1,14 @@
 //! A container: the I/O address space that the kernel gives to one group, or to several.
 //!
-//! The first group that joins a container gives it its IOMMU, and every further one is attached to that by the kernel, which maps for
-//! it what is mapped (Linux `drivers/vfio/container.c` `vfio_container_attach_group`, `vfio_iommu_type1.c`
-//! `vfio_iommu_type1_attach_group`). What both IOMMUs translate may be less than what the first one did, so the ranges are asked for
-//! again. A group leaves when its file is closed; with the last one go the IOMMU and all mappings.
+//! The first group that joins a container gives it its IOMMU, and every further one is attached to that by the kernel,
+//! which maps for it what is mapped (Linux `drivers/vfio/container.c` `vfio_container_attach_group`,
+//! `vfio_iommu_type1.c` `vfio_iommu_type1_attach_group`). What both IOMMUs translate may be less than what the first
+//! one did, so the ranges are asked for again. A group leaves when its file is closed; with the last one go the IOMMU
+//! and all mappings.
 //!
-//! A group's file can be open once (`vfio_group_fops_open`), so functions of one group share it. It gives out a device as often as it is
-//! asked (`group.c` `vfio_df_open`), so the container keeps which ones are open: a function has one driver.
+//! A group's file can be open once (`vfio_group_fops_open`), so functions of one group share it. It gives out a device
+//! as often as it is asked (`group.c` `vfio_df_open`), so the container keeps which ones are open: a function has one
+//! driver.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -203,8 +205,8 @@ impl Container {
         }
     }
 
-    /// Takes back one mapping, which was made so: the kernel would unmap several in the range at once. An error unless the kernel
-    /// says that all of it is unmapped.
+    /// Takes back one mapping, which was made so: the kernel would unmap several in the range at once. An error unless
+    /// the kernel says that all of it is unmapped.
     pub(crate) fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), VfioError> {
         let request = Request::IommuUnmapDma;
         let mut message = unmap_message(iova, bytes as u64);

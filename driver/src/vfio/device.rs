@@ -3,9 +3,9 @@
 //! Order matters, and is the kernel's (`Documentation/driver-api/vfio.rst`): the group joins the container, the
 //! container gets its IOMMU, and only then is the group asked for the device. BARs are mapped with memory decoding on,
 //! because touching them while it is off is a SIGBUS. Down again: no bus mastering, so that nothing is in flight; no
-//! interrupts; what is mapped is taken back by hand, for a BAR that somebody still holds keeps the group in the container;
-//! then the device, the group and the container are closed, in that order. A BAR that is still
-//! mapped keeps the device open until it goes. The kernel resets the function when the last descriptor is closed.
+//! interrupts; what is mapped is taken back by hand, for a BAR that somebody still holds keeps the group in the
+//! container; then the device, the group and the container are closed, in that order. A BAR that is still mapped keeps
+//! the device open until it goes. The kernel resets the function when the last descriptor is closed.
 //!
 //! A function can join the container of another one instead of getting one of its own ([`super::container`]).
 
@@ -319,7 +319,8 @@ impl Vfio {
 }
 
 impl Vfio {
-    /// No bus mastering, or else a reset, so that nothing is in flight, and no interrupts. What is mapped is taken back next.
+    /// No bus mastering, or else a reset, so that nothing is in flight, and no interrupts. What is mapped is taken back
+    /// next.
     pub(crate) fn quieten(&self) {
         let mut command = [0];
         let quiet = self

@@ -2,8 +2,8 @@
 //!
 //! Register writes are posted: sent without waiting, in the order of the calls, and a failure shows at the next
 //! message. Everything else sends and waits for its reply, at most [`PATIENCE`](super::socket::PATIENCE). A connection
-//! that failed once is not used again: nobody knows where in the stream the next message begins. Memory without a descriptor is
-//! another socket's business ([`twin_client`](super::twin_client)).
+//! that failed once is not used again: nobody knows where in the stream the next message begins. Memory without a
+//! descriptor is another socket's business ([`twin_client`](super::twin_client)).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -45,8 +45,8 @@ pub(crate) struct Client {
     path: PathBuf,
     /// What the function is called.
     name: String,
-    /// Answers for memory without a descriptor, if the server can ask. It goes first: a server that hangs up behind us has done nothing
-    /// wrong.
+    /// Answers for memory without a descriptor, if the server can ask. It goes first: a server that hangs up behind us
+    /// has done nothing wrong.
     twin: Option<TwinClient>,
     connection: Mutex<Connection>,
     /// Descriptors the server takes with one message.
@@ -117,8 +117,8 @@ impl Client {
         Ok(())
     }
 
-    /// Takes the twin socket out of the descriptors that came with VERSION. One that is promised and not there is an error
-    /// ("The client must abort").
+    /// Takes the twin socket out of the descriptors that came with VERSION. One that is promised and not there is an
+    /// error ("The client must abort").
     fn take_twin(&self, twin: Twin, fds: Vec<OwnedFd>) -> Result<TwinClient, VfioUserError> {
         let place = twin.fd_index.unwrap_or(usize::MAX);
         let count = fds.len();
@@ -439,8 +439,8 @@ impl Client {
         }
     }
 
-    /// The connection is not used again, and the server asks for nothing more. What failed may have done so because of what the
-    /// server did on the twin socket.
+    /// The connection is not used again, and the server asks for nothing more. What failed may have done so because of
+    /// what the server did on the twin socket.
     fn lose(
         &self,
         connection: &mut Connection,

@@ -1,14 +1,15 @@
 //! What a client lets the device reach: mappings by I/O address, and the files behind them.
 //!
 //! A virtual machine maps its memory through its own IOMMU page by page, thousands of pieces of one file. Each
-//! file is therefore mapped here once, whole, when the first piece of it arrives, and goes with the last; a mapping is a
-//! place in it. Everything is found by descent of a tree.
+//! file is therefore mapped here once, whole, when the first piece of it arrives, and goes with the last; a mapping is
+//! a place in it. Everything is found by descent of a tree.
 //!
-//! Rules are the kernel's for its TYPE1v2 IOMMU: mappings do not overlap, an unmapping takes every mapping inside its range
-//! and cuts none in two, and a range in which nothing is mapped is taken back without a word.
+//! Rules are the kernel's for its TYPE1v2 IOMMU: mappings do not overlap, an unmapping takes every mapping inside its
+//! range and cuts none in two, and a range in which nothing is mapped is taken back without a word.
 //!
-//! A client may map what has no descriptor. One with a twin socket is asked for it by messages. Of another one (QEMU: ROMs, device
-//! memory) it is kept here and not told to the device: a DMA there is one to an address that is not mapped.
+//! A client may map what has no descriptor. One with a twin socket is asked for it by messages. Of another one (QEMU:
+//! ROMs, device memory) it is kept here and not told to the device: a DMA there is one to an address that is not
+//! mapped.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,9 +25,9 @@ use crate::error::MemoryError;
 use crate::memory::SharedMemory;
 use crate::page::DMA_PAGE;
 
-/// Mappings a client may have at a time. QEMU does not count: behind a virtual IOMMU one completion queue of 2^22 entries is
-/// 65,536 mappings of a page. As many pages as 4 GiB have; each costs some 60 bytes here and as many in the device, so a
-/// client that wants to be a burden is one of 128 MiB.
+/// Mappings a client may have at a time. QEMU does not count: behind a virtual IOMMU one completion queue of 2^22
+/// entries is 65,536 mappings of a page. As many pages as 4 GiB have; each costs some 60 bytes here and as many in the
+/// device, so a client that wants to be a burden is one of 128 MiB.
 pub(super) const MAX_MAPPINGS: usize = 1 << 20;
 /// Address space that the files of a client may take up, bytes.
 const MAX_FILE_BYTES: u64 = 1 << 42;
@@ -279,8 +280,8 @@ mod tests {
         assert_eq!(memory.unmap(&device, bytes, 2 * bytes), Ok(2 * bytes));
     }
 
-    /// Linux' IOMMU driver in a guest maps page by page what is scattered: 256 MiB of a completion queue of 2^22 entries
-    /// (`log_max_cq_sz` 22) were one mapping too many for the limit that VERSION announces.
+    /// Linux' IOMMU driver in a guest maps page by page what is scattered: 256 MiB of a completion queue of 2^22
+    /// entries (`log_max_cq_sz` 22) were one mapping too many for the limit that VERSION announces.
     #[test]
     fn a_client_maps_several_of_the_largest_queues_page_by_page_and_has_a_limit_all_the_same() {
         let (device, mut memory) = (Double::new(), ClientMemory::default());

@@ -54,8 +54,8 @@ impl fmt::Debug for Command {
     }
 }
 
-/// Mappings that a client is told it may have; the kernel's own limit for a container, and QEMU refuses a server that says
-/// more ("can only lower it", `check_max_dma` of its `hw/vfio-user/proxy.c`).
+/// Mappings that a client is told it may have; the kernel's own limit for a container, and QEMU refuses a server that
+/// says more ("can only lower it", `check_max_dma` of its `hw/vfio-user/proxy.c`).
 pub(super) const ANNOUNCED_MAPPINGS: usize = 65_535;
 /// Header flags, bits 3:0: 0 is a command, 1 a reply.
 pub(crate) const TYPE_MASK: u32 = 0xf;

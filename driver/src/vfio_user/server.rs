@@ -2,9 +2,9 @@
 //!
 //! One client at a time; the next one waits in the listener's queue. A session is a loop of one message, one
 //! answer. What a client may hold is bounded: one message of at most 64 KiB in memory, one eventfd per vector,
-//! [`MAX_MAPPINGS`](super::client_memory::MAX_MAPPINGS) mappings whose pages are the client's own. When the session ends, for
-//! whatever reason, the device is reset, forgets the client's eventfds and loses the client's memory, in that order. A client that
-//! asks for a twin socket gets one, on which it is asked for memory without a descriptor.
+//! [`MAX_MAPPINGS`](super::client_memory::MAX_MAPPINGS) mappings whose pages are the client's own. When the session
+//! ends, for whatever reason, the device is reset, forgets the client's eventfds and loses the client's memory, in that
+//! order. A client that asks for a twin socket gets one, on which it is asked for memory without a descriptor.
 //!
 //! Region accesses become what the device would see on the bus: a BAR write is a store of its width into the
 //! BAR's memory and then [`Device::bar_written`], a BAR read is a load; configuration accesses are cut into
@@ -79,8 +79,8 @@ impl Server {
     /// Accepts the next client and serves it until it goes.
     ///
     /// # Errors
-    /// The listener failed for good. What a client does wrong ends its session and is logged; what the system cannot do now,
-    /// it is asked again.
+    /// The listener failed for good. What a client does wrong ends its session and is logged; what the system cannot do
+    /// now, it is asked again.
     pub fn serve_next(&self) -> Result<(), VfioUserError> {
         let accepted = accepting::next(self.device.name(), || self.listener.accept());
         let (stream, _) = accepted.map_err(|source| VfioUserError::Socket {
@@ -393,8 +393,8 @@ impl Session {
         if !message.fds.is_empty() && message.fds.len() != end - start {
             return Err(Errno::EINVAL);
         }
-        // A vector without a descriptor signals an eventfd that nobody looks at; those behind the last one that was ever set
-        // do not exist yet. All or nothing changes.
+        // A vector without a descriptor signals an eventfd that nobody looks at; those behind the last one that was
+        // ever set do not exist yet. All or nothing changes.
         let mut vectors = self.vectors.clone();
         while vectors.len() < end {
             vectors.push(Interrupt::new().map_err(errno)?);

@@ -5,8 +5,8 @@
 //! from the moment they are here, also those of a message that is refused: whoever does not use them closes them by
 //! dropping the message.
 //!
-//! Both directions have a bound: the other side may be idle between messages for as long as it likes, but a message that
-//! has begun is finished within twice [`PATIENCE`], however slowly its bytes drip, and so is a send.
+//! Both directions have a bound: the other side may be idle between messages for as long as it likes, but a message
+//! that has begun is finished within twice [`PATIENCE`], however slowly its bytes drip, and so is a send.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

@@ -1,9 +1,10 @@
 //! The client's end of the twin socket: memory without a descriptor, read and written for the server.
 //!
-//! Memory that has a descriptor a server maps. What a program has got from its allocator has none, so the server asks for each access:
-//! DMA_READ and DMA_WRITE (libvfio-user, `docs/vfio-user.rst`), on a socket of their own that the server has made for VERSION
-//! ("twin_socket"). A thread answers, from the first such memory on: a device moves data when it likes, also while the program sleeps,
-//! computes, or waits for the device to answer a message. The program's own messages go over the other socket and know nothing of this.
+//! Memory that has a descriptor a server maps. What a program has got from its allocator has none, so the server asks
+//! for each access: DMA_READ and DMA_WRITE (libvfio-user, `docs/vfio-user.rst`), on a socket of their own that the
+//! server has made for VERSION ("twin_socket"). A thread answers, from the first such memory on: a device moves data
+//! when it likes, also while the program sleeps, computes, or waits for the device to answer a message. The program's
+//! own messages go over the other socket and know nothing of this.
 //!
 //! ```text
 //!   LentMemory --- DMA_MAP, no descriptor --->        Device::dma_map_by_message
@@ -11,11 +12,12 @@
 //!              ---- data, or an errno ------>
 //! ```
 //!
-//! The server is believed nothing. An access reaches one region that is mapped, and of memory that is lent the very bytes that are so
-//! at that moment, or nothing. It copies under the locks that a region is taken out and bytes are given back under: who does
-//! that waits for one copy of 64 KiB at most, and then nobody reaches them. Regions are
+//! The server is believed nothing. An access reaches one region that is mapped, and of memory that is lent the very
+//! bytes that are so at that moment, or nothing. It copies under the locks that a region is taken out and bytes are
+//! given back under: who does that waits for one copy of 64 KiB at most, and then nobody reaches them. Regions are
 //! mapped for both directions, as all memory is; what a peer may do its key says. A server that sends what is no
-//! request, or hangs up here, is lost on both sockets; who loses the server on the other one ends this, too, regions and all.
+//! request, or hangs up here, is lost on both sockets; who loses the server on the other one ends this, too, regions
+//! and all.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};

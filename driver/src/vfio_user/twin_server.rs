@@ -1,8 +1,9 @@
 //! The server's end of the twin socket: memory of a client's that has no descriptor, one message for each access.
 //!
-//! The device waits for each answer, and what else is in its world waits with it, as on a bus whose host does not complete
-//! a read. So an answer has its time ([`PATIENCE`]), and a client that was late once, or answered what makes no sense, is lost: it is
-//! asked nothing more, and its session ends. A refusal by the client is one access that failed.
+//! The device waits for each answer, and what else is in its world waits with it, as on a bus whose host does not
+//! complete a read. So an answer has its time ([`PATIENCE`]), and a client that was late once, or answered what makes
+//! no sense, is lost: it is asked nothing more, and its session ends. A refusal by the client is one access that
+//! failed.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
@@ -15,8 +16,8 @@ use super::message::{self as wire, Command, DmaAccess, DmaWritten};
 use super::socket::{self, Socket};
 use crate::device::MessageMemory;
 
-/// How long a client may take to begin an answer, to send the rest of it, or to read a request; each at most twice. It is well below
-/// what other clients of the same world wait for answers to theirs ([`socket::PATIENCE`]).
+/// How long a client may take to begin an answer, to send the rest of it, or to read a request; each at most twice. It
+/// is well below what other clients of the same world wait for answers to theirs ([`socket::PATIENCE`]).
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 /// The least that a client takes with a message if it wants to be asked by messages: a page.
 const LEAST_DATA: usize = 4096;

@@ -1,9 +1,9 @@
 //! Random calls on two adapters, legal and illegal, against a small model of DAT.
 //!
 //! A sequence is drawn from a seed and runs in a world of its own; after each call the return code, and every event
-//! that is dequeued, is what the model says. At its end both adapters are closed, and nothing may be left in the devices. A
-//! sequence that fails is shortened, by leaving out steps as long as it still fails, and printed as Rust: as a test
-//! that replays it.
+//! that is dequeued, is what the model says. At its end both adapters are closed, and nothing may be left in the
+//! devices. A sequence that fails is shortened, by leaving out steps as long as it still fails, and printed as Rust: as
+//! a test that replays it.
 //!
 //! The budget is 10^6 calls, or four minutes: `CALLS` and `CALLS_SECONDS` change it, `CALLS_SEED` where it begins.
 

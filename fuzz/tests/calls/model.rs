@@ -1,8 +1,9 @@
 //! What the adapters should hold: a small model of DAT, kept beside the real handles.
 //!
 //! It knows no time and no wire: after each call both sides run until nothing is left to do, so every call has
-//! its whole effect before the next. Events are expected per stream (an endpoint's receives, its requests, its connection,
-//! binds, the requests of service points, the consumer's own): streams keep their order, and have none among each other.
+//! its whole effect before the next. Events are expected per stream (an endpoint's receives, its requests, its
+//! connection, binds, the requests of service points, the consumer's own): streams keep their order, and have none
+//! among each other.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -90,8 +91,8 @@ impl Evd {
         self.is_full_but_for(0)
     }
 
-    /// A request to connect would be refused: of the queue there is a place left for each of so many endpoints whose connection
-    /// events come here, up to half of it.
+    /// A request to connect would be refused: of the queue there is a place left for each of so many endpoints whose
+    /// connection events come here, up to half of it.
     pub fn refuses_requests(&self, endpoints: usize) -> bool {
         self.is_full_but_for(endpoints.min(self.qlen as usize / 2))
     }
@@ -556,8 +557,8 @@ impl Side {
         }
     }
 
-    /// An endpoint has more receives, or another mark, or a connection: whether the soft mark speaks. The answer: whether
-    /// the hard one breaks the connection.
+    /// An endpoint has more receives, or another mark, or a connection: whether the soft mark speaks. The answer:
+    /// whether the hard one breaks the connection.
     pub fn look_at_high_watermarks(&mut self, ep: usize) -> bool {
         let Some(target) = self.eps[ep].live_mut() else {
             return false;

@@ -33,8 +33,8 @@ pub type Parts = [Option<Part>; 3];
 /// Segments a request or a receive may have.
 pub const SEGMENTS: u32 = 2;
 
-/// A part of the other side's memory, as an RDMA names it: by the context of its region, or by that of an RMR, or by the
-/// one the RMR had before.
+/// A part of the other side's memory, as an RDMA names it: by the context of its region, or by that of an RMR, or by
+/// the one the RMR had before.
 #[derive(Clone, Copy, Debug)]
 pub struct Remote {
     pub part: Part,
@@ -345,8 +345,8 @@ impl Step {
             15 => Op::RmrQuery(at),
             16 => Op::RmrFree(at),
             17..23 => {
-                // SOFTWARE alone and short; or DTO and CONNECTION with RMR_BIND, with CR, with SOFTWARE; or those that complete alone; or
-                // CONNECTION and CR so short that they overflow; or unknown ones.
+                // SOFTWARE alone and short; or DTO and CONNECTION with RMR_BIND, with CR, with SOFTWARE; or those that
+                // complete alone; or CONNECTION and CR so short that they overflow; or unknown ones.
                 let (flags, qlen) = [
                     (0x001, rng.random_range(0..4)),
                     (0x0e0, EVD_LENGTH),
@@ -567,8 +567,8 @@ impl Step {
         Self { side, op }
     }
 
-    /// What most sequences begin with, so that something comes of the rest: on each side memory, EVDs, three endpoints, one of
-    /// them with an SRQ and one with UNSIGNALLED completions, and a listener.
+    /// What most sequences begin with, so that something comes of the rest: on each side memory, EVDs, three endpoints,
+    /// one of them with an SRQ and one with UNSIGNALLED completions, and a listener.
     pub fn prelude() -> Vec<Self> {
         let ops = [
             Op::PzCreate(0),

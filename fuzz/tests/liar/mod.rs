@@ -1,12 +1,12 @@
 //! A device that lies.
 //!
-//! Behind it is a whole simulated function, so that a driver gets far before anything is odd. In front of it, on certain
-//! occasions (each register write is one, and each time the driver sleeps), one [`Lie`] is told: an answer that is changed after the
-//! fact, an entry of a queue that nobody wrote, a register that reads otherwise, an interrupt for nothing. The liar knows of the
-//! driver what a device knows: the commands it was given, and the memory they name.
+//! Behind it is a whole simulated function, so that a driver gets far before anything is odd. In front of it, on
+//! certain occasions (each register write is one, and each time the driver sleeps), one [`Lie`] is told: an answer that
+//! is changed after the fact, an entry of a queue that nobody wrote, a register that reads otherwise, an interrupt for
+//! nothing. The liar knows of the driver what a device knows: the commands it was given, and the memory they name.
 //!
-//! Time passes a little whenever the driver looks at the clock, as it does in the world; and a driver that neither ends nor sleeps is
-//! taken for one that hangs.
+//! Time passes a little whenever the driver looks at the clock, as it does in the world; and a driver that neither ends
+//! nor sleeps is taken for one that hangs.
 
 use bolero::TypeGenerator;
 use driver::{Clock, Device, Instant, Interrupt, SharedMemory};

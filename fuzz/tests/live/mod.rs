@@ -1,9 +1,9 @@
 //! Two simulated functions with connected queue pairs, built command by command.
 //!
-//! No driver is between a test and the device: rings, doorbell records, keys and every other byte lie at places the test
-//! knows, so that it can spoil them one by one. Each function has several reliable queue pairs, joined to those of the other
-//! with the same number, and each queue pair has everything of its own: completion queue, doorbell records, a page of data with a key
-//! for just that page, and a page of canaries on either side of it that no key covers.
+//! No driver is between a test and the device: rings, doorbell records, keys and every other byte lie at places the
+//! test knows, so that it can spoil them one by one. Each function has several reliable queue pairs, joined to those of
+//! the other with the same number, and each queue pair has everything of its own: completion queue, doorbell records, a
+//! page of data with a key for just that page, and a page of canaries on either side of it that no key covers.
 
 #![allow(dead_code, reason = "each harness uses its part")]
 
@@ -60,8 +60,8 @@ pub struct End {
     pub qps: Vec<Live>,
 }
 
-/// Bits to flip here and there: half the time none, then one, then up to three bytes. What is spoilt everywhere is refused at
-/// the first look.
+/// Bits to flip here and there: half the time none, then one, then up to three bytes. What is spoilt everywhere is
+/// refused at the first look.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 pub struct Spoil {
     how_much: u8,

@@ -1,8 +1,8 @@
 //! A vfio-user client and servers that answer anything.
 //!
-//! Between a client and an honest server stands somebody who changes replies: fields, lengths, numbers, or all of it, and hangs
-//! up when he likes. Whatever the client asks then is answered or an error, and once there is nobody in between any more, the
-//! server is as it was.
+//! Between a client and an honest server stands somebody who changes replies: fields, lengths, numbers, or all of it,
+//! and hangs up when he likes. Whatever the client asks then is answered or an error, and once there is nobody in
+//! between any more, the server is as it was.
 
 use std::io::{IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;

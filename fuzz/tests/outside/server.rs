@@ -1,8 +1,8 @@
 //! A vfio-user server and clients that say anything.
 //!
 //! Messages are well-formed for the most part, so that they get beyond the header: each command with fields of any
-//! value, with descriptors that nobody asked for, sizes that lie, and bytes. The session ends when the client has said it all.
-//! Every so often an honest client is served, and in the end all descriptors are back.
+//! value, with descriptors that nobody asked for, sizes that lie, and bytes. The session ends when the client has said
+//! it all. Every so often an honest client is served, and in the end all descriptors are back.
 
 use std::io::{IoSlice, Read};
 use std::net::Shutdown;

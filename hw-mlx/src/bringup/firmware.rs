@@ -1,4 +1,5 @@
-//! From a reset function to one whose firmware takes commands and has pages: what each way of bringing it up begins with.
+//! From a reset function to one whose firmware takes commands and has pages: what each way of bringing it up begins
+//! with.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! A recording of a function: brought up by queries, and taken down again.
 //!
 //! What a device says of itself decides what a driver does with it, and little of it is published. A [`Record`] takes
-//! it down: identity, capability pages of every type as maximum and current, registers, the state of vport and port, and which
-//! commands were sent and how they were answered. Nothing is set but what the order of commands needs (the interface step,
-//! firmware pages): no capability, no register, no address.
+//! it down: identity, capability pages of every type as maximum and current, registers, the state of vport and port,
+//! and which commands were sent and how they were answered. Nothing is set but what the order of commands needs (the
+//! interface step, firmware pages): no capability, no register, no address.
 //!
 //! A record is to be given away, so what names a card or its owner is replaced before it is written: the MAC, GUIDs,
 //! wherever their bytes stand in a page or register. Serial numbers, node descriptions and addresses of memory are not

@@ -8,8 +8,9 @@
 //! | our MAC | ICMP over IPv4, ICMPv6 over IPv6 | 2 |
 //! | 33:33:..., the multicast addresses of IPv6 (RFC 2464, 7) | ICMPv6 over IPv6 | 1 |
 //!
-//! Which multicast addresses reach the function at all, its vport's list says. A tagged frame is compared by the type behind its
-//! tag, so entries are the same in every VLAN. What no entry takes is dropped; RDMA traffic is taken out before this table.
+//! Which multicast addresses reach the function at all, its vport's list says. A tagged frame is compared by the type
+//! behind its tag, so entries are the same in every VLAN. What no entry takes is dropped; RDMA traffic is taken out
+//! before this table.
 
 use mlx_prm::{
     CreateFlowGroupIn, CreateFlowTableIn, DestFormat, FlowDestinationType, FteMatchParam,

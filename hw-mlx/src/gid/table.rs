@@ -7,8 +7,8 @@
 //!                                      it any more            or RETIRING is over
 //! ```
 //!
-//! A queue pair that leaves from an entry holds it ([`Use`]) until it is stopped, so that its peer can still be told, and so that
-//! the device does not find an entry changed under a queue pair that runs.
+//! A queue pair that leaves from an entry holds it ([`Use`]) until it is stopped, so that its peer can still be told,
+//! and so that the device does not find an entry changed under a queue pair that runs.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,8 +21,8 @@ use driver::Instant;
 use super::entry::{GidEntry, entry_of};
 use crate::error::MlxError;
 
-/// How long an address that was removed waits for those who use it. Connections end within a turn of their instances; one
-/// that nobody calls does not keep it.
+/// How long an address that was removed waits for those who use it. Connections end within a turn of their instances;
+/// one that nobody calls does not keep it.
 const RETIRING: Duration = Duration::from_secs(5);
 
 /// Somebody uses an entry.
@@ -45,7 +45,8 @@ struct Entries {
     retiring: Vec<Retiring>,
     /// Held once here, and once by each [`Use`].
     uses: BTreeMap<u8, Arc<()>>,
-    /// Where the next index is looked for: one that was just given back names another address to datagrams that are late.
+    /// Where the next index is looked for: one that was just given back names another address to datagrams that are
+    /// late.
     next: usize,
 }
 

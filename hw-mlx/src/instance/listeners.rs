@@ -8,11 +8,12 @@
 //! ```
 //!
 //! All of it is behind the lock of what instances share. An instance that is `Up` takes in events itself, and looks at
-//! what it was told before it lies down, in one go under that lock; so nobody wakes it. One that may sleep is woken by whoever
-//! took in something that may be its own. A signal that comes between lying down and falling asleep ends the sleep at once.
+//! what it was told before it lies down, in one go under that lock; so nobody wakes it. One that may sleep is woken by
+//! whoever took in something that may be its own. A signal that comes between lying down and falling asleep ends the
+//! sleep at once.
 //!
-//! The vector of completion event queues may be several instances': who takes its interrupt cannot know whose event it was, and
-//! wakes the others. They are woken by their wakeups, and pass nothing on.
+//! The vector of completion event queues may be several instances': who takes its interrupt cannot know whose event it
+//! was, and wakes the others. They are woken by their wakeups, and pass nothing on.
 //!
 //! `models` runs this file in every order of events.
 
@@ -27,8 +28,8 @@ pub(crate) struct Listener {
     /// The vector of its completion event queue.
     vector: usize,
     rest: Rest,
-    /// Signalled besides, for somebody who looks after an instance that nobody calls ([`Listeners::attended_by`]), and whether it has been
-    /// since the instance last rose.
+    /// Signalled besides, for somebody who looks after an instance that nobody calls ([`Listeners::attended_by`]), and
+    /// whether it has been since the instance last rose.
     attendant: Option<Interrupt>,
     told: bool,
     /// Slots of the commands it waits for: bit n is slot n.
@@ -75,7 +76,8 @@ impl Listener {
         self.wake();
     }
 
-    /// Wakes it, if it may be asleep, because its completion event queue may have something. Nobody but a sleeper wants to know.
+    /// Wakes it, if it may be asleep, because its completion event queue may have something. Nobody but a sleeper wants
+    /// to know.
     fn wake(&mut self) {
         if self.rest == Rest::MaySleep {
             self.rest = Rest::Stirred;
@@ -224,8 +226,8 @@ impl Listeners {
         }
     }
 
-    /// An instance may sleep after a command. What it was told meanwhile, or its own event queue has said (`news`), is still there to
-    /// look at, and the signal went with the wait for the answer.
+    /// An instance may sleep after a command. What it was told meanwhile, or its own event queue has said (`news`), is
+    /// still there to look at, and the signal went with the wait for the answer.
     pub(crate) fn lie_down_after(&mut self, number: usize, news: bool) {
         self.lie_down(number);
         if let Some(listener) = self.get_mut(number)
@@ -235,8 +237,8 @@ impl Listeners {
         }
     }
 
-    /// An instance's sleep was ended by some of these: vectors, that of its completion event queue behind the others, and its
-    /// wakeup last. Takes them. False: it was none of them.
+    /// An instance's sleep was ended by some of these: vectors, that of its completion event queue behind the others,
+    /// and its wakeup last. Takes them. False: it was none of them.
     pub(crate) fn woken(&mut self, number: usize, interrupts: &[Interrupt]) -> bool {
         // PANIC: it has a wakeup itself.
         let (wakeup, vectors) = interrupts.split_last().expect("a wakeup");

@@ -1,8 +1,8 @@
-//! Models of the hand-overs between instances: who takes in another's answer, event or interrupt wakes it, and none sleeps over
-//! what it was told.
+//! Models of the hand-overs between instances: who takes in another's answer, event or interrupt wakes it, and none
+//! sleeps over what it was told.
 //!
-//! `listeners` is the file itself, on a machine that tries every order of events (loom). Around it is what the threads of two instances
-//! do, in the words of the code that does it:
+//! `listeners` is the file itself, on a machine that tries every order of events (loom). Around it is what the threads
+//! of two instances do, in the words of the code that does it:
 //!
 //! | here | there |
 //! |---|---|
@@ -14,9 +14,10 @@
 //! | `Machine::hand_over` | `dat_core`'s `State::sort`: into the tray, then the waker |
 //! | `Machine::on_descriptors` | a program that sleeps on `Hca::interrupts`, with `Hca::woken` |
 //!
-//! Nobody wakes up by itself here: a wakeup that is lost is a thread that sleeps for ever, which loom says. Four mistakes can be made on
-//! purpose ([`Broken`]), and each is found. Each model runs with few preemptions in the ordinary tests, and says how many
-//! executions that were. LOOM_MAX_PREEMPTIONS widens the search (`cargo xtask races`).
+//! Nobody wakes up by itself here: a wakeup that is lost is a thread that sleeps for ever, which loom says. Four
+//! mistakes can be made on purpose ([`Broken`]), and each is found. Each model runs with few preemptions in the
+//! ordinary tests, and says how many executions that were. LOOM_MAX_PREEMPTIONS widens the search (`cargo xtask
+//! races`).
 
 use core::cell::Cell;
 use std::sync::Arc as Counted;
@@ -198,7 +199,8 @@ impl Machine {
         self.says(Said::Datagram);
     }
 
-    /// An instance takes in what there is, its own and what is for all. Who looks at datagrams next keeps them to itself.
+    /// An instance takes in what there is, its own and what is for all. Who looks at datagrams next keeps them to
+    /// itself.
     fn serve(&self, own: &mut Own, control: &mut Control, looks_next: bool) -> bool {
         control.listeners.rise(own.number);
         let mut device = self.device.lock().expect("the device");
@@ -440,8 +442,8 @@ fn datagrams() {
     });
 }
 
-/// A datagram comes while one instance waits for what comes of it, and the other one has a command done and ends. That one may
-/// have been told of the datagram.
+/// A datagram comes while one instance waits for what comes of it, and the other one has a command done and ends. That
+/// one may have been told of the datagram.
 fn a_datagram_and_one_that_leaves() {
     let (machine, own) = Machine::new();
     let waits = |machine: &Machine, mut own: Own| loop {
@@ -478,8 +480,8 @@ fn descriptors() {
     });
 }
 
-/// What comes while a command is waited for is there for a program that then sleeps on its descriptors: a completion, and an
-/// event, which another instance may take in.
+/// What comes while a command is waited for is there for a program that then sleeps on its descriptors: a completion,
+/// and an event, which another instance may take in.
 fn news_behind_a_command() {
     let (machine, own) = Machine::new();
     let waits = |machine: &Machine, mut own: Own| {
@@ -560,7 +562,8 @@ fn what_comes_while_a_command_is_waited_for_is_not_slept_over() {
     explore("behind a command", Broken::Nothing, news_behind_a_command);
 }
 
-/// A model that ends in a thread that sleeps for ever. loom then panics twice, which ends the process: it is another one.
+/// A model that ends in a thread that sleeps for ever. loom then panics twice, which ends the process: it is another
+/// one.
 fn sleeps_for_ever(test: &str, broken: Broken, model: fn()) {
     const THE_OTHER: &str = "DAT_MODEL_TO_BREAK";
     if std::env::var_os(THE_OTHER).is_some() {

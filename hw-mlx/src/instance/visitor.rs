@@ -1,7 +1,9 @@
-//! Commands of a thread that has no instance: it wants to know something of the function, and keeps nobody from closing it.
+//! Commands of a thread that has no instance: it wants to know something of the function, and keeps nobody from closing
+//! it.
 //!
-//! It has nothing to be woken by, so it looks again and again while its command is on its way, and holds neither the lock nor the
-//! function between two looks. Events that it takes in meanwhile wake whose they are, as those of anybody who waits for a command.
+//! It has nothing to be woken by, so it looks again and again while its command is on its way, and holds neither the
+//! lock nor the function between two looks. Events that it takes in meanwhile wake whose they are, as those of anybody
+//! who waits for a command.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The connection manager's datagrams as `tracing` events, with what it takes to write down the frames they travel in.
 //!
-//! A card shows nobody the frames it sends. What we gave it, and what it gave us, is known here: one event at TRACE level for each
-//! datagram, target `hw_mlx::mad`. Nothing is formatted unless somebody listens.
+//! A card shows nobody the frames it sends. What we gave it, and what it gave us, is known here: one event at TRACE
+//! level for each datagram, target `hw_mlx::mad`. Nothing is formatted unless somebody listens.
 
 use std::fmt;
 use std::net::Ipv6Addr;

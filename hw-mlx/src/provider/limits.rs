@@ -57,8 +57,9 @@ pub(super) fn limits(hca: &Hca) -> Limits {
     }
 }
 
-/// Regions of a program's own memory that can be had at once wherever each lies: one mapping each, of those that are left, less what
-/// the arena may need. (Those of the arena take none, and those in memory that is lent already share its mapping.)
+/// Regions of a program's own memory that can be had at once wherever each lies: one mapping each, of those that are
+/// left, less what the arena may need. (Those of the arena take none, and those in memory that is lent already share
+/// its mapping.)
 fn mappings(left: Option<u32>) -> u32 {
     /// One in so many is the arena's: of 65,535 that is 64 GiB of chunks.
     const ARENA: u32 = 64;

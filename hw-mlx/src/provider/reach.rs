@@ -1,5 +1,5 @@
-//! Who is reached, and how: the port, the station of the link that a datagram or a queue pair's packets go to, and what is done for
-//! the network meanwhile.
+//! Who is reached, and how: the port, the station of the link that a datagram or a queue pair's packets go to, and what
+//! is done for the network meanwhile.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use crate::gid::{GidEntry, address_of};
 use crate::network::Way;
 use crate::vport;
 
-/// How long a link may train, when the function has just been brought up, before a port that is down is taken for one that stays
-/// down. Real ones take a tenth of a second to ten; until then a connection request is worth repeating.
+/// How long a link may train, when the function has just been brought up, before a port that is down is taken for one
+/// that stays down. Real ones take a tenth of a second to ten; until then a connection request is worth repeating.
 const LINK_TRAINING: Duration = Duration::from_secs(10);
 /// How long a peer's MAC is asked for while a queue pair waits for it.
 const SEARCH: Duration = Duration::from_secs(5);

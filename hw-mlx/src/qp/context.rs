@@ -16,12 +16,12 @@
 //!
 //! Outstanding RDMA Reads. The depths of both sides were negotiated as numbers, the device takes powers of two.
 //! As originator the depth is rounded down, so that we never have more reads outstanding than the
-//! peer agreed to (it cannot be less than one: with none agreed, whoever reads all the same is refused by the peer); as target it
-//! is rounded up, so that the peer never has more outstanding than we keep resources for. With no reads agreed the device refuses
-//! them altogether (`rre` 0).
+//! peer agreed to (it cannot be less than one: with none agreed, whoever reads all the same is refused by the peer); as
+//! target it is rounded up, so that the peer never has more outstanding than we keep resources for. With no reads
+//! agreed the device refuses them altogether (`rre` 0).
 //!
-//! Atomic operations of the peer are let in where reads are, if the device has them: each takes one of the same resources. What the
-//! peer may reach by them is said by the keys.
+//! Atomic operations of the peer are let in where reads are, if the device has them: each takes one of the same
+//! resources. What the peer may reach by them is said by the keys.
 //!
 //! Absent on purpose: automatic path migration (`pm_state` is always "migrated"), XRC.
 
@@ -230,8 +230,8 @@ impl QpFacts {
     }
 }
 
-/// Fills an address path for RoCE, over the station with a MAC. Source address, VLAN and RoCE version come from the GID table
-/// entry it names.
+/// Fills an address path for RoCE, over the station with a MAC. Source address, VLAN and RoCE version come from the GID
+/// table entry it names.
 fn set_path(ads: &mut Ads, (path, mac): (&Path, [u8; 6]), local_qpn: u32, remote_qpn: u32) {
     let [m0, m1, m2, m3, m4, m5] = mac;
     ads.set_src_addr_index(u32::from(path.source_gid_index))

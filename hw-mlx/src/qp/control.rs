@@ -334,9 +334,9 @@ impl Qp {
         Ok(())
     }
 
-    /// Back to INIT of a queue pair on its way to RTS, whose receives stay posted: the device consumed none, so they are where it
-    /// begins again. Should it have consumed one, for a packet that nobody could have sent yet, the answer is `false`: the queue
-    /// pair stays in RESET and the device has forgotten the others.
+    /// Back to INIT of a queue pair on its way to RTS, whose receives stay posted: the device consumed none, so they
+    /// are where it begins again. Should it have consumed one, for a packet that nobody could have sent yet, the answer
+    /// is `false`: the queue pair stays in RESET and the device has forgotten the others.
     ///
     /// # Errors
     /// Device refusal; the queue pair is in the state it was in, or in RESET, and this may be tried again.
@@ -386,8 +386,8 @@ impl Qp {
     /// Destroys the queue pair; outstanding work is forgotten. There is nothing to destroy the second time.
     ///
     /// # Errors
-    /// Device refusal. The queue pair is as it was, or, if only its last step was refused, in RESET; it may be destroyed again.
-    /// Dropped, its memory stays out of use.
+    /// Device refusal. The queue pair is as it was, or, if only its last step was refused, in RESET; it may be
+    /// destroyed again. Dropped, its memory stays out of use.
     pub fn destroy(
         &mut self,
         hca: &mut Hca,

@@ -73,13 +73,14 @@ struct Shadow {
     unsignalled: bool,
 }
 
-/// A receive queue, at the start of its queue pair's buffer. All but the last field is in one cache line of its queue pair.
+/// A receive queue, at the start of its queue pair's buffer. All but the last field is in one cache line of its queue
+/// pair.
 #[repr(C)]
 pub struct RecvQueue {
     /// The entry of a Send that arrived here.
     arrival: Tail,
-    /// The ring, by units; its word of the doorbell record; and the entries posted since creation, of which the device knows the low
-    /// 16 bits.
+    /// The ring, by units; its word of the doorbell record; and the entries posted since creation, of which the device
+    /// knows the low 16 bits.
     ring: DmaQueue<UNIT_BYTES>,
     /// What is remembered of each entry of the ring; and the entries completed since creation.
     shadow: Cyclic<Shadow>,
@@ -139,8 +140,8 @@ impl RecvQueue {
         self.shadow.oldest == 0
     }
 
-    /// Tells the device of no entry, until [`RecvQueue::announce`]: a queue pair leaves RESET with a doorbell record of 0, as
-    /// `__mlx5_ib_modify_qp` of Linux leaves it.
+    /// Tells the device of no entry, until [`RecvQueue::announce`]: a queue pair leaves RESET with a doorbell record of
+    /// 0, as `__mlx5_ib_modify_qp` of Linux leaves it.
     pub fn withhold(&self) {
         self.ring.store(0);
     }

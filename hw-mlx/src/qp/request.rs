@@ -1,4 +1,5 @@
-//! What a request is in a WQE: its opcode, the last word of its control segment, and the units between that and the data.
+//! What a request is in a WQE: its opcode, the last word of its control segment, and the units between that and the
+//! data.
 
 use dat_core::provider::RequestOp;
 

@@ -120,8 +120,8 @@ impl SendSizes {
 #[derive(Clone, Copy, Debug)]
 struct Shadow {
     cookie: u64,
-    /// The entry that says that it is done. One that no device writes, but for the block, if that is not to be reported, or not as
-    /// an ordinary request's success is.
+    /// The entry that says that it is done. One that no device writes, but for the block, if that is not to be
+    /// reported, or not as an ordinary request's success is.
     reported: Tail,
     /// Bytes in 31:0, and how it completes above.
     what: u64,
@@ -187,7 +187,8 @@ const READ_NOT_WRITE: u64 =
 #[repr(C)]
 pub struct SendQueue {
     // What a completion looks at, and a post.
-    /// One for each request that may be outstanding, found by its running number; and the requests known complete since creation.
+    /// One for each request that may be outstanding, found by its running number; and the requests known complete since
+    /// creation.
     shadow: Cyclic<Shadow>,
     /// Requests posted since creation. The lower half is their running number.
     posted: u64,
@@ -511,7 +512,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Posts an Ethernet frame: the queue is one of an Ethernet port. `inline` are its first bytes, `rest` the others, if there are.
+    /// Posts an Ethernet frame: the queue is one of an Ethernet port. `inline` are its first bytes, `rest` the others,
+    /// if there are.
     ///
     /// # Errors
     /// [`QueueFull`] when `max_requests` are outstanding; nothing was written.
@@ -624,8 +626,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Whether a queue that looks full does so only because its last request was a bind. From now on it does not, and its next
-    /// request must carry a fence.
+    /// Whether a queue that looks full does so only because its last request was a bind. From now on it does not, and
+    /// its next request must carry a fence.
     #[cold]
     fn let_go(&mut self) -> bool {
         let held = self.max_requests != self.limit && self.outstanding() < self.limit;
@@ -824,8 +826,8 @@ impl SendQueue {
             .find(|&number| is_it(self.shadow(number)))
     }
 
-    /// The common case of [`SendQueue::complete`]: the entry says that the oldest request has succeeded and that is to be
-    /// reported. Its cookie and bytes; `None`, and nothing has changed, if it is any other case.
+    /// The common case of [`SendQueue::complete`]: the entry says that the oldest request has succeeded and that is to
+    /// be reported. Its cookie and bytes; `None`, and nothing has changed, if it is any other case.
     #[inline(always)]
     pub fn complete_plain(&mut self, entry: Tail) -> Option<(u64, u32)> {
         let oldest = self.shadow.oldest;

@@ -1,4 +1,5 @@
-//! What port and vport are now, for people who look: the link, who switched it off, both MTUs, what the e-switch was told.
+//! What port and vport are now, for people who look: the link, who switched it off, both MTUs, what the e-switch was
+//! told.
 
 use super::{
     LOCAL_PORT, READ, VPORT_UP, access, ip_mtu, mac_of, query, read_list, read_unicast_list,
@@ -32,7 +33,8 @@ pub struct VportState {
     pub is_up: bool,
     /// What the vport's owner wants.
     pub admin: VportAdmin,
-    /// The vport's MTU in bytes, as the hardware counts ([`FRAME_BYTES`](super::FRAME_BYTES) more than IP); `None` if it does not say.
+    /// The vport's MTU in bytes, as the hardware counts ([`FRAME_BYTES`](super::FRAME_BYTES) more than IP); `None` if
+    /// it does not say.
     pub vport_mtu: Option<u32>,
     /// The port's, and the largest it could have; `None` if the function may not see the port.
     pub port_mtu: Option<(u32, u32)>,

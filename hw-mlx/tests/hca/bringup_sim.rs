@@ -402,7 +402,8 @@ fn every_fault_that_kills_the_device_is_noticed_and_unwound() {
     }
 }
 
-/// As `echo 1 > /sys/bus/pci/devices/…/reset` does: configuration space is as before, the counter goes on, commands stay unanswered.
+/// As `echo 1 > /sys/bus/pci/devices/…/reset` does: configuration space is as before, the counter goes on, commands
+/// stay unanswered.
 #[test]
 fn a_reset_that_somebody_else_asked_for_is_noticed_within_a_second() {
     let world = world(Profile::default());
@@ -621,8 +622,8 @@ fn paos(hca: &mut Hca, switch: Option<u32>) -> u32 {
     Paos::read_from_bytes(&image).expect("PAOS").admin_status()
 }
 
-/// Linux `en_main.c` `mlx5e_close`: whoever takes a function over from the kernel's driver finds its port switched off. The
-/// state is the card's and outlives resets.
+/// Linux `en_main.c` `mlx5e_close`: whoever takes a function over from the kernel's driver finds its port switched off.
+/// The state is the card's and outlives resets.
 #[test]
 fn a_port_that_the_driver_before_left_switched_off_is_on_while_ours_is_there() {
     const UP: u32 = 1;

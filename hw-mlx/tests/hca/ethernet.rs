@@ -167,7 +167,8 @@ fn a_stranger_that_sends_more_than_there_are_buffers_costs_frames_and_nothing_el
     station.close();
 }
 
-/// Every command that makes the port is refused once: what was made before it is destroyed again, and the function works.
+/// Every command that makes the port is refused once: what was made before it is destroyed again, and the function
+/// works.
 #[test]
 fn a_port_that_the_device_refuses_half_way_leaves_nothing_behind() {
     for spared in 0.. {

@@ -120,7 +120,8 @@ fn who_serves_wakes_who_sleeps() {
     assert!(first.next_async().is_some() && second.next_async().is_some());
 }
 
-/// With a vector for each, an instance that sleeps is not woken by what another one's queues say; with fewer, they are shared evenly.
+/// With a vector for each, an instance that sleeps is not woken by what another one's queues say; with fewer, they are
+/// shared evenly.
 #[test]
 fn instances_have_vectors_of_their_own_where_there_are_enough() {
     for (there, vectors) in [

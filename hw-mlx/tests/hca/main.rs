@@ -1,6 +1,7 @@
 //! The driver against devices that show what it does: a double that a test scripts, and the register-level simulator.
 //!
-//! `commands_trace`, beside this folder, is a program of its own: which of `tracing`'s events are wanted is remembered for a whole process.
+//! `commands_trace`, beside this folder, is a program of its own: which of `tracing`'s events are wanted is remembered
+//! for a whole process.
 
 mod bringup;
 mod bringup_sim;

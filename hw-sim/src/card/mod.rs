@@ -22,8 +22,8 @@
 //! VLAN, link state) is the [`Vport`]'s, and outlives its resets.
 //!
 //! Who manages the virtual functions is decided by what is there. While the physical function's driver has an FDB of
-//! its own, its flow tables decide ([`Card::fdb`]), as Linux writes them. Otherwise the card makes the same rules itself from
-//! the lists, and [`SimCard::set_vf`](crate::SimCard::set_vf) says what `ip link set … vf` would.
+//! its own, its flow tables decide ([`Card::fdb`]), as Linux writes them. Otherwise the card makes the same rules
+//! itself from the lists, and [`SimCard::set_vf`](crate::SimCard::set_vf) says what `ip link set … vf` would.
 //!
 //! The state of a port is never set: it follows from what everybody asked for, and `Env::settle` tells the functions
 //! whose port has changed since they were last told.
@@ -46,8 +46,8 @@ pub use vport::{Interest, Life, LinkState, VfSettings, Vport};
 /// What no public source settles about a card, or what is its user's choice. The defaults are the strict side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CardRules {
-    /// From light and an administrative state of up to a link. Real ones take a tenth of a second to ten; a card that was
-    /// cabled when it was switched on has trained before its first driver comes.
+    /// From light and an administrative state of up to a link. Real ones take a tenth of a second to ten; a card that
+    /// was cabled when it was switched on has trained before its first driver comes.
     pub link_training: Duration,
     /// A change of a vport's lists that its manager had not armed for is told when it arms again. Linux reads the
     /// lists before it arms (`eswitch.c` `esw_vport_change_handle_locked`), so one in between would be lost.
@@ -65,8 +65,9 @@ pub struct CardRules {
     /// Virtual functions stay in pre-initialization until the physical function's driver enables them.
     pub virtual_functions_wait: bool,
     /// Pages that the firmware asks the physical function's driver for when it enables a virtual one. When real
-    /// firmware asks is not known; here the function boots once it has them. A reset of the function gives them back (the commit
-    /// that brought Linux' `release_all_pages` measures it by resetting four), and its next INIT_HCA waits for new ones.
+    /// firmware asks is not known; here the function boots once it has them. A reset of the function gives them back
+    /// (the commit that brought Linux' `release_all_pages` measures it by resetting four), and its next INIT_HCA waits
+    /// for new ones.
     pub virtual_function_pages: u16,
 }
 
@@ -122,8 +123,8 @@ pub struct Card {
     pub uplink: Uplink,
     /// What the manager let in from the wire (SET_L2_TABLE_ENTRY), by index.
     pub forwarding: BTreeMap<u32, [u8; 6]>,
-    /// The physical function may write the forwarding table; where it may not, as that of a BlueField seen from its host,
-    /// the card puts in what it lists.
+    /// The physical function may write the forwarding table; where it may not, as that of a BlueField seen from its
+    /// host, the card puts in what it lists.
     managed: bool,
     /// The manager's rules; without a table in it the card makes them.
     pub fdb: FlowTables,

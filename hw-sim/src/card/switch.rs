@@ -17,12 +17,13 @@
 //! | else, from a vport | the wire | the device's miss |
 //! | else, from the wire | the physical function | the device's miss |
 //!
-//! Promiscuity without trust changes nothing (`esw_update_vport_rx_mode`). Nothing goes back to the wire it came from, and
-//! to its sender only what that lets come back. RoCE frames are frames: an address in the RoCE address table alone makes no rule.
+//! Promiscuity without trust changes nothing (`esw_update_vport_rx_mode`). Nothing goes back to the wire it came from,
+//! and to its sender only what that lets come back. RoCE frames are frames: an address in the RoCE address table alone
+//! makes no rule.
 //!
-//! The forwarding table (MPFS) stands between the wire and the rules, for unicast. The physical function's driver writes
-//! its own addresses into it (`lib/mpfs.c`, called by `en_fs.c`); those of the virtual functions whoever makes their
-//! rules. A promiscuous vport opens it.
+//! The forwarding table (MPFS) stands between the wire and the rules, for unicast. The physical function's driver
+//! writes its own addresses into it (`lib/mpfs.c`, called by `en_fs.c`); those of the virtual functions whoever makes
+//! their rules. A promiscuous vport opens it.
 
 use super::Card;
 use super::seat::{PHYSICAL, Place, WIRE};
@@ -248,8 +249,8 @@ fn pattern(from: Place, frame: &[u8]) -> Option<Pattern> {
     Some(Pattern::of_headers(&headers).from(u64::from(source)))
 }
 
-/// The entry of an access list that lets a frame pass; none where there is no list, or it does not know the frame, which
-/// then passes as well.
+/// The entry of an access list that lets a frame pass; none where there is no list, or it does not know the frame,
+/// which then passes as well.
 fn access<'t>(list: &'t FlowTables, from: Place, frame: &[u8]) -> Result<Option<&'t Entry>, Lost> {
     let entry = pattern(from, frame).and_then(|pattern| list.list(pattern));
     if entry.is_some_and(Entry::drops) {

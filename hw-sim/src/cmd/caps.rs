@@ -1,10 +1,10 @@
 //! Capability pages: queried as maximum or as current, set before INIT_HCA.
 //!
-//! A page that is set replaces the current one. Firmware takes a change of few fields only: those that some stock driver
-//! writes are in `WRITABLE`; a change of any other is refused, also one below its maximum, and so is a value above it.
-//! What no field names must come back as it was given. Two pages are special: of the atomic page only the endianness
-//! mode is taken, because drivers send the rest as zeros and firmware accepts that; and of the general page `roce` may only
-//! change if `roce_rw_supported` says so.
+//! A page that is set replaces the current one. Firmware takes a change of few fields only: those that some stock
+//! driver writes are in `WRITABLE`; a change of any other is refused, also one below its maximum, and so is a value
+//! above it. What no field names must come back as it was given. Two pages are special: of the atomic page only the
+//! endianness mode is taken, because drivers send the rest as zeros and firmware accepts that; and of the general page
+//! `roce` may only change if `roce_rw_supported` says so.
 
 use super::function::{own_turn, virtual_function};
 use super::{Cmd, Outcome, Refusal, output, refuse};
@@ -19,7 +19,8 @@ use mlx_prm::{
 use zerocopy::IntoBytes;
 
 /// Fields that SET_HCA_CAP takes: those that drivers are known to write. Linux `main.c` `handle_hca_cap`,
-/// `handle_hca_cap_roce`, `handle_hca_cap_2`, `handle_hca_cap_odp` (every scheme); rdma-core `mlx5_vfio.c` `handle_hca_cap`.
+/// `handle_hca_cap_roce`, `handle_hca_cap_2`, `handle_hca_cap_odp` (every scheme); rdma-core `mlx5_vfio.c`
+/// `handle_hca_cap`.
 const WRITABLE: [(CapType, &[&str]); 3] = [
     (
         CapType::GENERAL,
@@ -202,8 +203,8 @@ pub(super) fn set_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
 }
 
 /// The manager gives a virtual function so many interrupt vectors: the whole maximum page comes back, with another
-/// `dynamic_msix_table_size` (Linux `pci_irq.c` `mlx5_set_msix_vec_count`). That an exhausted pool, and a function that has a driver, are
-/// refused is inferred.
+/// `dynamic_msix_table_size` (Linux `pci_irq.c` `mlx5_set_msix_vec_count`). That an exhausted pool, and a function that
+/// has a driver, are refused is inferred.
 fn set_other_function(cmd: &mut Cmd<'_>, seat: Seat, bytes: &[u8; 0x1000]) -> Outcome {
     let own = &cmd.nic.profile.general.max;
     let pool = own.num_total_dynamic_vf_msix();

@@ -292,8 +292,8 @@ impl Nic {
         self.pages.starving()
     }
 
-    /// A virtual function that was reset gets its memory anew when it is initialised, from its manager's driver. Without an answer
-    /// the command stays unanswered.
+    /// A virtual function that was reset gets its memory anew when it is initialised, from its manager's driver.
+    /// Without an answer the command stays unanswered.
     fn must_wait_for_manager(&mut self, env: &mut Env, running: &Running) -> bool {
         let hungry = self.seat.is_virtual() && env.vport(self.seat).hungry;
         let starts = running.input.starts_with(&Opcode::INIT_HCA.0.to_be_bytes());

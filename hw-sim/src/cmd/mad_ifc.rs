@@ -1,7 +1,7 @@
 //! MAD_IFC: subnet management packets that the function answers itself, about its own port.
 //!
-//! What can be read is what the port's vport commands say, in the words of IBTA volume 1, section 14.2.5. Nothing can be
-//! set: the simulated subnet has no manager, and the function is none.
+//! What can be read is what the port's vport commands say, in the words of IBTA volume 1, section 14.2.5. Nothing can
+//! be set: the simulated subnet has no manager, and the function is none.
 
 use super::hca_vport::port_states;
 use super::{Cmd, Outcome, Refusal, output, refuse};

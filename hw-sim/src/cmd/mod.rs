@@ -3,8 +3,8 @@
 //! A command is looked up by opcode and passes, in this order: known opcode (status 0x02), allowed
 //! at this stage of bring-up (0x04), known op_mod (0x02), input long enough (0x50), output long
 //! enough for a status (0x51), no bit set that the layout does not name (0x03), on behalf of the driver
-//! itself or of an existing user context (0x05). Then its handler runs; it reads the input once, checks everything, and only then
-//! changes anything.
+//! itself or of an existing user context (0x05). Then its handler runs; it reads the input once, checks everything, and
+//! only then changes anything.
 //!
 //! A refusal carries a reason in words. The syndrome in the output is a hash of the reason, so that
 //! the same refusal has the same syndrome in every run and a log of syndromes can be read with the

@@ -232,9 +232,9 @@ fn sizes(cmd: &Cmd<'_>, context: &Qpc) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// log2 of the blocks of the smallest send queue that a known driver makes. Inferred: a request of a datagram queue pair
-/// is taken to need 128 bytes, however short it is (rdma-core `mlx5_calc_sq_size`, Linux `calc_sq_size`). Of a connected
-/// one a single block has been seen: perftest's `ib_send_bw -R` over rdma-core 56.
+/// log2 of the blocks of the smallest send queue that a known driver makes. Inferred: a request of a datagram queue
+/// pair is taken to need 128 bytes, however short it is (rdma-core `mlx5_calc_sq_size`, Linux `calc_sq_size`). Of a
+/// connected one a single block has been seen: perftest's `ib_send_bw -R` over rdma-core 56.
 fn least_log_sq_size(context: &Qpc) -> u32 {
     match ServiceType::from_bits(context.st()) {
         ServiceType::UD | ServiceType::QP0 | ServiceType::QP1 => 1,

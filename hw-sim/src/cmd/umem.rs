@@ -151,9 +151,9 @@ impl Cmd<'_> {
 /// `wq_type` of a ring.
 const CYCLIC: u32 = 1;
 
-/// What the contexts of both kinds of queues have in common: a ring in the pages behind the command or in user memory. It
-/// begins where it likes in its first page, in 64ths of it: a raw packet queue pair has both its queues in one buffer
-/// (Linux `create_raw_packet_qp_sq`, drivers/infiniband/hw/mlx5/qp.c).
+/// What the contexts of both kinds of queues have in common: a ring in the pages behind the command or in user memory.
+/// It begins where it likes in its first page, in 64ths of it: a raw packet queue pair has both its queues in one
+/// buffer (Linux `create_raw_packet_qp_sq`, drivers/infiniband/hw/mlx5/qp.c).
 pub(super) fn queue_memory(
     cmd: &Cmd<'_>,
     wq: &Wq,

@@ -259,8 +259,8 @@ fn interest(context: &NicVportContext) -> Interest {
 }
 
 /// A vport's permanent address and its GUIDs are its manager's to write: Linux sends all three with `other_vport` only
-/// (`vport.c` `mlx5_modify_nic_vport_mac_address`, `mlx5_modify_nic_vport_node_guid`). What a function says to its own is refused;
-/// for the address there is [`CardRules::own_permanent_address`](crate::card::CardRules).
+/// (`vport.c` `mlx5_modify_nic_vport_mac_address`, `mlx5_modify_nic_vport_node_guid`). What a function says to its own
+/// is refused; for the address there is [`CardRules::own_permanent_address`](crate::card::CardRules).
 fn identity_is_writable(
     cmd: &Cmd<'_>,
     select: &NicVportFieldSelect,
@@ -311,7 +311,8 @@ pub(super) fn ethernet(cmd: &Cmd<'_>) -> Result<(), Refusal> {
 
 fn index_of(cmd: &Cmd<'_>, index: u32, vhca_port: u32) -> Result<usize, Refusal> {
     ethernet(cmd)?;
-    // Linux `lib/gid.c` `mlx5_core_roce_gid_set`: the port is named where there are several to choose from, and only there.
+    // Linux `lib/gid.c` `mlx5_core_roce_gid_set`: the port is named where there are several to choose from, and only
+    // there.
     let ports = cmd.nic.caps.general.num_vhca_ports();
     if vhca_port > ports || (vhca_port == 0) != (ports == 0) {
         return Err(refuse!(

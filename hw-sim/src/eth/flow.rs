@@ -65,7 +65,8 @@ pub struct FlowTable {
     pub(crate) next_group: u32,
 }
 
-/// The flow tables of one type: a function's for what it receives, the e-switch's, or an access list of one of its vports.
+/// The flow tables of one type: a function's for what it receives, the e-switch's, or an access list of one of its
+/// vports.
 pub struct FlowTables {
     /// By number.
     pub tables: Table<FlowTable>,

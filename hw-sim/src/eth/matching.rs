@@ -2,8 +2,8 @@
 //!
 //! A group has ones where its entries compare, an entry its values in the same places; so a frame is put
 //! into that struct once, and matches an entry if the two agree under the group's ones. Only the outer
-//! headers are compared, and in the e-switch the vport a frame comes from; a group that wants more is refused. What a frame does
-//! not have is zero: an entry for UDP ports says so by its protocol.
+//! headers are compared, and in the e-switch the vport a frame comes from; a group that wants more is refused. What a
+//! frame does not have is zero: an entry for UDP ports says so by its protocol.
 
 use super::frame::{CUSTOMER_TAG, Headers, IpVersion, Protocol, SERVICE_TAG};
 use mlx_prm::{FteMatchParam, FteMatchSetLyr24, FteMatchSetMisc, match_criteria};

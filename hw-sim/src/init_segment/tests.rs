@@ -19,8 +19,9 @@ fn boots(until: u64) -> Boot {
     }
 }
 
-/// A driver that is served by messages looks from another thread, and reads on as soon as `initializing` is clear (Linux
-/// `mlx5_function_enable`). A segment that was cleared first, `initializing` with it, was found ready without a revision.
+/// A driver that is served by messages looks from another thread, and reads on as soon as `initializing` is clear
+/// (Linux `mlx5_function_enable`). A segment that was cleared first, `initializing` with it, was found ready without a
+/// revision.
 #[test]
 #[expect(
     clippy::disallowed_methods,

@@ -1,7 +1,7 @@
 //! From what a file says to a [`Profile`].
 //!
-//! Every statement must mean something here: a section or field that is not known is an error, so that a misspelt one is
-//! not taken for a default. A page that the file has whole is answered as it stands; statements about its fields, of
+//! Every statement must mean something here: a section or field that is not known is an error, so that a misspelt one
+//! is not taken for a default. A page that the file has whole is answered as it stands; statements about its fields, of
 //! a recording, must agree with it.
 
 use super::document::{

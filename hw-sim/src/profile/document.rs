@@ -1,8 +1,8 @@
 //! A profile file, as text and as what it says.
 //!
-//! The form is TOML (`profiles/README.md` describes it to whoever writes one). Reading knows nothing of devices: a document is
-//! a list of statements by section and field, each with its evidence, and of pages and registers as bytes. What a
-//! statement means is [`build`](super::build)'s.
+//! The form is TOML (`profiles/README.md` describes it to whoever writes one). Reading knows nothing of devices: a
+//! document is a list of statements by section and field, each with its evidence, and of pages and registers as bytes.
+//! What a statement means is [`build`](super::build)'s.
 
 use std::collections::BTreeMap;
 

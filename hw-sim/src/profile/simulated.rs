@@ -1,7 +1,7 @@
 //! Of what a device says it can do, what the simulator does.
 //!
-//! A bit is announced only if the command, the event or the data path behind it exists here; a number, as far as it does.
-//! Capabilities that have nothing behind them but a description (sizes, clocks) are announced as they are.
+//! A bit is announced only if the command, the event or the data path behind it exists here; a number, as far as it
+//! does. Capabilities that have nothing behind them but a description (sizes, clocks) are announced as they are.
 
 /// Fields of the general page that are announced.
 const GENERAL: &[&str] = &[

@@ -29,8 +29,8 @@ fn every_generation_is_a_device_of_its_own() {
     assert_eq!((ids.len(), count), (9, 9));
 }
 
-/// Linux `main.c` `mlx5_core_pci_table`, the rows marked MLX5_PCI_DEV_IS_VF; what a virtual function is not allowed, and that
-/// it has no more than its physical one.
+/// Linux `main.c` `mlx5_core_pci_table`, the rows marked MLX5_PCI_DEV_IS_VF; what a virtual function is not allowed,
+/// and that it has no more than its physical one.
 #[test]
 fn the_virtual_functions_of_a_device_are_what_its_file_says() {
     for (name, id) in [

@@ -120,8 +120,8 @@ pub(super) fn merge(
     Ok(())
 }
 
-/// QP1 and QP0 are a port's: Linux names it at every step upwards (`__mlx5_ib_modify_qp`, `is_sqp`). Other queue pairs have
-/// it from their first.
+/// QP1 and QP0 are a port's: Linux names it at every step upwards (`__mlx5_ib_modify_qp`, `is_sqp`). Other queue pairs
+/// have it from their first.
 const fn names_its_port(service: Service, transition: Transition) -> bool {
     matches!(service, Service::Gsi | Service::Smi)
         && matches!(

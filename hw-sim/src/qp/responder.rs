@@ -3,10 +3,11 @@
 //! A request packet is expected, early or late, by its PSN. The expected one is executed; an early
 //! one means a loss and draws one sequence NAK, after which everything is dropped until the
 //! expected packet comes; a late one is a duplicate and is answered again without being executed
-//! again, except that reads are, from memory as it is by then (IBTA volume 1, section 9.7.5). A duplicate read is a repetition of
-//! one that was accepted, or of its end; as many are remembered as the responder has resources. Any other is dropped (Linux
-//! `rxe_resp.c` `duplicate_request`, class D error): who does not know the PSNs of a connection cannot end it so. Linux also drops
-//! one with another key or range than the accepted read's; here it is judged as a read of its own.
+//! again, except that reads are, from memory as it is by then (IBTA volume 1, section 9.7.5). A duplicate read is a
+//! repetition of one that was accepted, or of its end; as many are remembered as the responder has resources. Any other
+//! is dropped (Linux `rxe_resp.c` `duplicate_request`, class D error): who does not know the PSNs of a connection
+//! cannot end it so. Linux also drops one with another key or range than the accepted read's; here it is judged as a
+//! read of its own.
 //!
 //! Answers leave in PSN order, one packet per call of `Responder::step` (see `answers`).
 //!
@@ -448,8 +449,8 @@ impl Responder {
         operation: Operation,
         atomic: AtomicEthRepr,
     ) -> Result<Outcome, Refusal> {
-        // Inferred: drivers set a mode wherever they let atomics in (Linux `set_qpc_atomic_flags`, UCX `uct_rc_mlx5_devx`), and 0 is
-        // none.
+        // Inferred: drivers set a mode wherever they let atomics in (Linux `set_qpc_atomic_flags`, UCX
+        // `uct_rc_mlx5_devx`), and 0 is none.
         let enabled = core.context.rae() && core.context.atomic_mode() != 0;
         if !enabled || !atomic.va.is_multiple_of(8) || !self.has_resource(core) {
             return Err(Refusal::INVALID);

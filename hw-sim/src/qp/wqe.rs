@@ -403,8 +403,8 @@ fn parse_action(
     })
 }
 
-/// A datagram's way. Without its extension it is short, which is enough inside an InfiniBand subnet (`compact_address_vector`;
-/// UCX's `uct_ib_mlx5_wqe_av_size`).
+/// A datagram's way. Without its extension it is short, which is enough inside an InfiniBand subnet
+/// (`compact_address_vector`; UCX's `uct_ib_mlx5_wqe_av_size`).
 fn address_vector(rest: &mut Segments<'_>) -> Result<Av, Malformed> {
     const SHORT: usize = 16;
     let mut bytes = [0; Av::SIZE];
@@ -487,9 +487,9 @@ fn check_data(action: &Action, data: &[Data]) -> Result<(), Malformed> {
     }
 }
 
-/// Whether a UMR brings the translation entries that it announces and no more. Inline ones fill up their block, and there
-/// is none without entries (rdma-core `set_bind_wr` and `set_umr_data_seg`, Linux `set_reg_wr` and `handle_local_inv`);
-/// those behind a pointer are as many as its bytes (`mlx5r_umr_update_mr_pas`).
+/// Whether a UMR brings the translation entries that it announces and no more. Inline ones fill up their block, and
+/// there is none without entries (rdma-core `set_bind_wr` and `set_umr_data_seg`, Linux `set_reg_wr` and
+/// `handle_local_inv`); those behind a pointer are as many as its bytes (`mlx5r_umr_update_mr_pas`).
 fn carries_its_table(control: &[u8; 48], data: &[Data]) -> bool {
     let control = UmrCtrlSeg::from_array(*control);
     let announced = u64::from(control.klm_octwords()) * SEGMENT_BYTES as u64;

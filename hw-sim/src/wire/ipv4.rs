@@ -109,8 +109,8 @@ impl Ipv4Repr {
     /// Reads the header; refuses options, fragments and everything that is not UDP.
     ///
     /// # Errors
-    /// [`WireError::NotRoce`]: another protocol. [`WireError::Malformed`]: another version, options, a fragment, a length
-    /// shorter than the header. [`WireError::Checksum`].
+    /// [`WireError::NotRoce`]: another protocol. [`WireError::Malformed`]: another version, options, a fragment, a
+    /// length shorter than the header. [`WireError::Checksum`].
     pub fn parse<T: AsRef<[u8]>>(packet: &Ipv4Packet<T>) -> Result<Self, WireError> {
         if packet.version() != 4 {
             return Err(WireError::Malformed("IPv4 version"));

@@ -209,7 +209,8 @@ impl<'a> Packet<'a> {
     /// Takes an Ethernet frame apart, checking every length and the ICRC.
     ///
     /// # Errors
-    /// [`WireError`]: the first header, length or CRC that is wrong; [`WireError::NotRoce`] for a frame of another protocol.
+    /// [`WireError`]: the first header, length or CRC that is wrong; [`WireError::NotRoce`] for a frame of another
+    /// protocol.
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
         Self::parse_frame(frame, true)
     }

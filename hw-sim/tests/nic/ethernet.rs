@@ -1,5 +1,5 @@
-//! An Ethernet port as an operating system's drivers ask of it: what it announces, what exists only because of that, and
-//! what it counts. What the stock Linux drivers taught is in docs/findings.md.
+//! An Ethernet port as an operating system's drivers ask of it: what it announces, what exists only because of that,
+//! and what it counts. What the stock Linux drivers taught is in docs/findings.md.
 
 use mlx_prm::*;
 use zerocopy::{FromBytes, IntoBytes};

@@ -350,8 +350,8 @@ fn few_pages(name: &str) -> Profile {
     profile
 }
 
-/// What Linux `main.c` `handle_hca_cap` and rdma-core `mlx5_vfio.c` `handle_hca_cap` write is taken, each of it; nobody else
-/// writes anything, so that a change of any other field is refused although it is below the maximum.
+/// What Linux `main.c` `handle_hca_cap` and rdma-core `mlx5_vfio.c` `handle_hca_cap` write is taken, each of it; nobody
+/// else writes anything, so that a change of any other field is refused although it is below the maximum.
 #[test]
 fn only_fields_that_stock_drivers_write_can_be_set() {
     let mut bench = Bench::booted(few_pages("connectx-5"));
@@ -418,8 +418,8 @@ fn bits_without_a_name_come_back_as_they_were() {
     }
 }
 
-/// The second general page and the page of on-demand paging can be read where the general page announces them, and Linux
-/// writes `sw_vhca_id_valid` of the one only where it is offered.
+/// The second general page and the page of on-demand paging can be read where the general page announces them, and
+/// Linux writes `sw_vhca_id_valid` of the one only where it is offered.
 #[test]
 fn the_newer_pages_exist_where_the_general_page_announces_them() {
     let mut bench = Bench::booted(few_pages("connectx-5"));

@@ -165,7 +165,8 @@ fn a_message_longer_than_its_buffer_is_counted_as_a_local_length_error_there() {
     assert_eq!(counted(&pair.b), there);
 }
 
-/// Linux gives queue pairs their counter set as they leave reset (`__mlx5_ib_modify_qp`), without an optional parameter.
+/// Linux gives queue pairs their counter set as they leave reset (`__mlx5_ib_modify_qp`), without an optional
+/// parameter.
 #[test]
 fn a_counter_set_exists_to_be_named_and_stays_while_it_is() {
     let (mut bench, resources) = usable();

@@ -356,8 +356,8 @@ fn what_follows_a_local_invalidation_needs_no_fence() {
     assert_eq!(pair.a.host.bugs, [""; 0]);
 }
 
-/// The kernel's queue pair for UMRs has `log_msg_max` 12 (Linux `__mlx5_ib_modify_qp`) and is given translation tables of
-/// up to a megabyte (`mlx5r_umr_update_mr_pas`): a table is no message.
+/// The kernel's queue pair for UMRs has `log_msg_max` 12 (Linux `__mlx5_ib_modify_qp`) and is given translation tables
+/// of up to a megabyte (`mlx5r_umr_update_mr_pas`): a table is no message.
 #[test]
 fn a_key_changes_by_a_table_longer_than_the_largest_message() {
     for service in [0, REG_UMR] {

@@ -645,8 +645,8 @@ fn packets_with_another_partition_key_are_dropped() {
     assert_eq!(pair.b.host.read(DATA, 4), [0; 4]);
 }
 
-/// A PSN in the past is half of all PSNs: who does not know a connection's cannot have a read of his refused, and so cannot end it.
-/// Linux: drivers/infiniband/sw/rxe/rxe_resp.c, duplicate_request (class D error).
+/// A PSN in the past is half of all PSNs: who does not know a connection's cannot have a read of his refused, and so
+/// cannot end it. Linux: drivers/infiniband/sw/rxe/rxe_resp.c, duplicate_request (class D error).
 #[test]
 fn read_that_repeats_no_accepted_one_is_dropped_whatever_its_key() {
     let mut pair = Pair::new();

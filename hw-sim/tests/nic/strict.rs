@@ -430,8 +430,8 @@ pub fn qp_input(resources: &Resources, cqn: u32, record: u64) -> CreateQpIn {
     create
 }
 
-/// rdma-core `mlx5_calc_sq_size` and Linux `calc_sq_size` count 128 bytes for a datagram, however small it is. A connected
-/// queue pair may have one block: perftest's `ib_send_bw -R` makes such a one.
+/// rdma-core `mlx5_calc_sq_size` and Linux `calc_sq_size` count 128 bytes for a datagram, however small it is. A
+/// connected queue pair may have one block: perftest's `ib_send_bw -R` makes such a one.
 #[test]
 fn a_send_queue_is_as_long_as_the_smallest_of_any_known_driver() {
     let (mut bench, resources) = usable();

@@ -1,22 +1,22 @@
 //! The start-up of a real ConnectX-4 Lx, said again to the simulator.
 //!
 //! The recording (`mlx-prm/testdata/README.md`) is what Linux's mlx5_core and the card said to each other. Here every
-//! command of it goes to the simulator in recorded order: the recorded entries and mailboxes, byte for byte, except for what
-//! only made sense in that machine. Adapted are: mailbox pointers, page addresses (given pages and event queue rings lie in the
-//! test's memory), and the UAR numbers, which are those the simulator gave where the card had given others. Mailboxes
-//! the recorder left out are made up: a page list out of our own pages, register images out of zeros.
+//! command of it goes to the simulator in recorded order: the recorded entries and mailboxes, byte for byte, except for
+//! what only made sense in that machine. Adapted are: mailbox pointers, page addresses (given pages and event queue
+//! rings lie in the test's memory), and the UAR numbers, which are those the simulator gave where the card had given
+//! others. Mailboxes the recorder left out are made up: a page list out of our own pages, register images out of zeros.
 //!
-//! The function has the card's identity, which is the profile `connectx-4-lx-14.12`: its capability pages, its page counts, its
-//! firmware version. That way nothing has to be split or trimmed. What is then held against the recording is behaviour: that each
-//! command is accepted at this moment, with these lengths, tokens and reserved bits; what SET_HCA_CAP leaves behind; what is
-//! handed back and what is left alone.
+//! The function has the card's identity, which is the profile `connectx-4-lx-14.12`: its capability pages, its page
+//! counts, its firmware version. That way nothing has to be split or trimmed. What is then held against the recording
+//! is behaviour: that each command is accepted at this moment, with these lengths, tokens and reserved bits; what
+//! SET_HCA_CAP leaves behind; what is handed back and what is left alone.
 //!
 //! One thing the card does is not asked of the simulator: before INIT_HCA it signed the entries of its answers although
 //! checksums were off (QUERY_PAGES, twice; over the entry as it was while the card still owned it). No driver looks.
 //!
-//! `trace_replay.expected` says how each command fared: *same answer*; *same shape* (zero where the card said zero, and only there)
-//! for numbers that are each device's own; *refused as unsupported*; or *differs*. With `TRACE_BLESS=1` in the environment it is
-//! written anew.
+//! `trace_replay.expected` says how each command fared: *same answer*; *same shape* (zero where the card said zero, and
+//! only there) for numbers that are each device's own; *refused as unsupported*; or *differs*. With `TRACE_BLESS=1` in
+//! the environment it is written anew.
 
 #[path = "../../../mlx-prm/tests/support/trace.rs"]
 #[allow(dead_code, reason = "shared with hw-mlx, which uses all of it")]

@@ -1,6 +1,6 @@
-//! XRC queue pairs (IBTA volume 1, annex A14): one that sends and one that receives, connected, and shared receive queues
-//! that the sender names message by message. How the contexts look is `create_user_qp` and `create_xrc_tgt_qp` of Linux
-//! drivers/infiniband/hw/mlx5/qp.c.
+//! XRC queue pairs (IBTA volume 1, annex A14): one that sends and one that receives, connected, and shared receive
+//! queues that the sender names message by message. How the contexts look is `create_user_qp` and `create_xrc_tgt_qp`
+//! of Linux drivers/infiniband/hw/mlx5/qp.c.
 
 use mlx_prm::*;
 

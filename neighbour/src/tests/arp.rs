@@ -135,7 +135,8 @@ fn an_address_serves_at_once_and_is_announced_twice() {
     assert_eq!(us.us.due(), None);
 }
 
-/// RFC 5227, 2.1.1: PROBE_NUM probes from nobody, PROBE_MIN to PROBE_MAX apart; 2.3: ANNOUNCE_WAIT later it is announced.
+/// RFC 5227, 2.1.1: PROBE_NUM probes from nobody, PROBE_MIN to PROBE_MAX apart; 2.3: ANNOUNCE_WAIT later it is
+/// announced.
 #[test]
 fn an_address_that_is_looked_for_first_serves_after_three_probes() {
     let mut us = Us::bare(Detection::First);

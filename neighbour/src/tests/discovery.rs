@@ -36,8 +36,8 @@ fn optimistic() -> Us {
     us
 }
 
-/// RFC 4429, 3.3: configured as soon as the question is sent. RFC 4862, 5.4: one question, and RetransTimer later it is ours. RFC 4861, 7.2.6: then
-/// MAX_NEIGHBOR_ADVERTISEMENT announcements, not less than RetransTimer apart.
+/// RFC 4429, 3.3: configured as soon as the question is sent. RFC 4862, 5.4: one question, and RetransTimer later it is
+/// ours. RFC 4861, 7.2.6: then MAX_NEIGHBOR_ADVERTISEMENT announcements, not less than RetransTimer apart.
 #[test]
 fn an_optimistic_address_serves_at_once_and_is_announced_when_nobody_has_it() {
     let mut us = optimistic();
@@ -144,7 +144,8 @@ fn an_address_that_is_looked_for_is_lost_to_who_has_it_or_looks_for_it() {
     }
 }
 
-/// RFC 4862, 5.4.2: within MAX_RTR_SOLICITATION_DELAY; 5.4.3: a question from a unicast address is ignored silently meanwhile.
+/// RFC 4862, 5.4.2: within MAX_RTR_SOLICITATION_DELAY; 5.4.3: a question from a unicast address is ignored silently
+/// meanwhile.
 #[test]
 fn a_tentative_address_serves_nobody() {
     let mut us = Us::bare(Detection::First);

@@ -74,7 +74,8 @@ fn an_echo_as_long_as_a_frame_is_answered_and_a_longer_one_is_not() {
     }
 }
 
-/// RFC 4443, 4.2, would have groups answered; one frame would then be answered by all. RFC 1122, 3.2.2.6, leaves it open.
+/// RFC 4443, 4.2, would have groups answered; one frame would then be answered by all. RFC 1122, 3.2.2.6, leaves it
+/// open.
 #[test]
 fn an_echo_request_to_all_or_from_ourselves_is_not_answered() {
     let mut us = Us::settled();

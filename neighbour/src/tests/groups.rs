@@ -55,7 +55,8 @@ fn the_groups_are_those_of_our_addresses() {
     assert_eq!(groups, expected);
 }
 
-/// RFC 3810, 6.1: twice (Robustness Variable), the second within a second; RFC 4862, 5.4.2: before the question for duplicates.
+/// RFC 3810, 6.1: twice (Robustness Variable), the second within a second; RFC 4862, 5.4.2: before the question for
+/// duplicates.
 #[test]
 fn a_group_is_reported_twice_when_it_is_joined() {
     let mut us = Us::bare(Detection::Optimistic);

@@ -1,5 +1,5 @@
-//! Tests of the whole, by concept. What peers send is written by hand, byte by byte from the RFCs (`peer`), and what we send is read by hand and
-//! by etherparse (`sent`): neither side is the code under test.
+//! Tests of the whole, by concept. What peers send is written by hand, byte by byte from the RFCs (`peer`), and what we
+//! send is read by hand and by etherparse (`sent`): neither side is the code under test.
 
 mod addresses;
 mod arp;

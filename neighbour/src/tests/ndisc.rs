@@ -268,8 +268,8 @@ fn a_message_in_fragments_is_refused() {
     assert_eq!(us.said(), []);
 }
 
-/// RFC 4861, 7.2.5: while it is asked for, solicited makes it REACHABLE, and not solicited STALE, from where who waits sends (DELAY). Override does
-/// not matter.
+/// RFC 4861, 7.2.5: while it is asked for, solicited makes it REACHABLE, and not solicited STALE, from where who waits
+/// sends (DELAY). Override does not matter.
 #[test]
 fn an_answer_to_a_question_to_all_is_taken_with_any_flags() {
     for (flags, state) in [
@@ -285,7 +285,8 @@ fn an_answer_to_a_question_to_all_is_taken_with_any_flags() {
     }
 }
 
-/// RFC 4861, 7.2.5, has a table for what the flags do to a MAC that is known. Here they do nothing: the neighbour is asked.
+/// RFC 4861, 7.2.5, has a table for what the flags do to a MAC that is known. Here they do nothing: the neighbour is
+/// asked.
 #[test]
 fn no_flag_replaces_a_mac_that_is_known() {
     for flags in [0, S, O, S | O] {

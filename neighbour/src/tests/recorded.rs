@@ -1,7 +1,7 @@
 //! Frames that we did not make.
 //!
-//! - `MININET`: two Linux hosts of a Mininet network coming up, in the packet-in messages that M. Kranch's fake OpenFlow switch plays back
-//!   (`fakeSwitch.py`, OpenFlow 1.0, from byte 18 of each message).
+//! - `MININET`: two Linux hosts of a Mininet network coming up, in the packet-in messages that M. Kranch's fake
+//!   OpenFlow switch plays back (`fakeSwitch.py`, OpenFlow 1.0, from byte 18 of each message).
 //! - `HP`: an advertisement that answers a unicast question, without an option, and a router's advertisement
 //!   (google/gopacket, `layers/icmp6_test.go`).
 //! - `DOCKER`: a container asks for another (an agent's `main_test.go`, by Wireshark).
@@ -45,7 +45,8 @@ const DOCKER_REQUEST: &str =
 
 const ARP_REQUEST: &str = "0001080006040001 111213141516 21222324 313233343536 41424344";
 
-/// A Linux host that gets a link-local address reports its group and asks whether the address is taken, and we send the same bytes.
+/// A Linux host that gets a link-local address reports its group and asks whether the address is taken, and we send the
+/// same bytes.
 #[test]
 fn what_we_send_when_an_address_is_added_is_what_linux_sends() {
     let mut us = Us::of(Config::new(MININET_MAC, 7));
@@ -92,7 +93,8 @@ fn a_linux_host_that_looks_for_our_address_takes_it_while_we_look_and_not_later(
     );
 }
 
-/// RFC 4861, 7.2.5: an answer to a unicast question may leave the MAC out. The recorded one has the solicited flag alone.
+/// RFC 4861, 7.2.5: an answer to a unicast question may leave the MAC out. The recorded one has the solicited flag
+/// alone.
 #[test]
 fn an_advertisement_without_a_mac_proves_the_one_that_was_asked() {
     let mut us = Us::of(Config {

@@ -3,7 +3,8 @@
 use super::*;
 use crate::Reason;
 
-/// 10.0.0.1/8, 10.1.0.1/16 with a gateway, 192.0.2.1/24; link-local and global addresses of IPv6, of which one has a gateway.
+/// 10.0.0.1/8, 10.1.0.1/16 with a gateway, 192.0.2.1/24; link-local and global addresses of IPv6, of which one has a
+/// gateway.
 fn world() -> Us {
     let mut us = Us::bare(Detection::Never);
     let with = [

@@ -1,4 +1,5 @@
-//! What we send, read by hand: offsets are those of the RFCs. Each frame is also read by etherparse, which has to find the same checksums.
+//! What we send, read by hand: offsets are those of the RFCs. Each frame is also read by etherparse, which has to find
+//! the same checksums.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -101,7 +101,8 @@ fn a_neighbour_is_asked_for_three_times_a_second_apart_and_then_is_unreachable()
     }
 }
 
-/// RFC 4861, 7.3.2: REACHABLE for ReachableTime, then STALE; DELAY for DELAY_FIRST_PROBE_TIME once it is used; then PROBE, by unicast.
+/// RFC 4861, 7.3.2: REACHABLE for ReachableTime, then STALE; DELAY for DELAY_FIRST_PROBE_TIME once it is used; then
+/// PROBE, by unicast.
 #[test]
 fn a_neighbour_goes_from_reachable_to_stale_and_is_asked_by_unicast_once_it_is_used() {
     for (ours, peer) in FAMILIES {
@@ -221,7 +222,8 @@ fn a_neighbour_whose_mac_has_changed_in_silence_is_found_again_within_four_secon
     }
 }
 
-/// Where RFC 4861, 7.2.5, would take the new MAC, the old one is asked; if it is silent, all are (docs/decisions/neighbours.md).
+/// Where RFC 4861, 7.2.5, would take the new MAC, the old one is asked; if it is silent, all are
+/// (docs/decisions/neighbours.md).
 #[test]
 fn a_neighbour_that_announces_another_mac_is_asked_at_the_old_one_first() {
     for (ours, peer) in FAMILIES {
@@ -278,7 +280,8 @@ fn a_contradiction_just_after_an_answer_is_looked_into_a_second_later() {
     }
 }
 
-/// The address of a question that was not ours does not count as an answer of it (RFC 4861, 7.2.5: only what has an entry is taken).
+/// The address of a question that was not ours does not count as an answer of it (RFC 4861, 7.2.5: only what has an
+/// entry is taken).
 #[test]
 fn what_was_not_asked_for_makes_no_entry() {
     for (ours, peer) in FAMILIES {

@@ -15,8 +15,8 @@ fn nobody(n: u32) -> (Mac, String, String) {
     (mac, v4, v6)
 }
 
-/// 100,000 frames of forgery of every kind: neither a static neighbour nor one that was asked for changes, no entry is made, and what waits
-/// is bounded.
+/// 100,000 frames of forgery of every kind: neither a static neighbour nor one that was asked for changes, no entry is
+/// made, and what waits is bounded.
 #[test]
 fn a_hundred_thousand_forged_frames_change_nothing_that_is_known() {
     let mut us = Us::settled();
@@ -97,7 +97,8 @@ fn a_neighbour_that_has_another_mac_is_found_there_within_four_seconds() {
     assert!(us.events().iter().any(moved));
 }
 
-/// The same over ten minutes, the neighbours answering what they are asked: they are used, asked by unicast once in a second at most, and stay.
+/// The same over ten minutes, the neighbours answering what they are asked: they are used, asked by unicast once in a
+/// second at most, and stay.
 #[test]
 fn ten_minutes_of_forgery_cost_a_question_in_a_second_and_move_nobody() {
     let mut us = Us::settled();

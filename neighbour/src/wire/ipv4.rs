@@ -9,7 +9,8 @@ use crate::counters::Refusal;
 /// The header without options.
 const HEADER_BYTES: u8 = 20;
 
-/// An echo request in an IPv4 packet. Fragments are not put together, and options are not looked at: such packets are refused.
+/// An echo request in an IPv4 packet. Fragments are not put together, and options are not looked at: such packets are
+/// refused.
 pub(crate) fn parse(payload: &[u8]) -> Result<Echo<'_>, Refusal> {
     let packet = Ipv4Packet::new_checked(payload).map_err(|_| Refusal::Malformed)?;
     if packet.version() != 4 {

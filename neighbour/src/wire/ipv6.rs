@@ -1,7 +1,8 @@
 //! IPv6 and ICMPv6: which messages are taken, and the frame of ours (RFC 8200, RFC 4443).
 //!
-//! No extension header is walked but the hop-by-hop options before a query of MLDv2, where the router alert is a must (RFC 3810, 5). A
-//! message of neighbour discovery behind any is refused; behind a fragment header RFC 6980, 5, demands it.
+//! No extension header is walked but the hop-by-hop options before a query of MLDv2, where the router alert is a must
+//! (RFC 3810, 5). A message of neighbour discovery behind any is refused; behind a fragment header RFC 6980, 5, demands
+//! it.
 
 use std::net::Ipv6Addr;
 
@@ -119,8 +120,8 @@ pub(crate) struct Out {
 }
 
 impl Out {
-    /// The frame, whose message of `bytes` bytes `write` writes and the checksum follows. It goes to `to`, or to the group that the
-    /// destination is.
+    /// The frame, whose message of `bytes` bytes `write` writes and the checksum follows. It goes to `to`, or to the
+    /// group that the destination is.
     pub(crate) fn emit(
         &self,
         mac: Mac,

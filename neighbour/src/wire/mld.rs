@@ -1,4 +1,5 @@
-//! Multicast listener discovery, version 2 (RFC 3810): switches that snoop forward a group only to where it was reported.
+//! Multicast listener discovery, version 2 (RFC 3810): switches that snoop forward a group only to where it was
+//! reported.
 
 use std::net::Ipv6Addr;
 use std::time::Duration;

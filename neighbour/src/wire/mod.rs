@@ -1,9 +1,10 @@
 //! Frames: what they say, and how ours are written.
 //!
-//! [`ethernet`] finds whom a frame is for, [`parse`] what it says, with every check that needs no state; the other files write. smoltcp's
-//! wire layer knows the fields and the checksums; what a field has to hold is said here.
+//! [`ethernet`] finds whom a frame is for, [`parse`] what it says, with every check that needs no state; the other
+//! files write. smoltcp's wire layer knows the fields and the checksums; what a field has to hold is said here.
 //!
-//! What is read comes from strangers. Lengths are checked before anything is read, nothing is kept, and nothing is allocated.
+//! What is read comes from strangers. Lengths are checked before anything is read, nothing is kept, and nothing is
+//! allocated.
 
 pub(crate) mod arp;
 pub(crate) mod echo;

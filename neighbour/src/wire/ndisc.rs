@@ -68,9 +68,11 @@ fn target(around: &Around, icmp: &Icmpv6Packet<&[u8]>) -> Result<Ipv6Addr, Refus
     Ok(target)
 }
 
-/// The option that says a MAC. Others are passed over; a length of nought refuses the message, whatever the option (RFC 4861, 4.6).
+/// The option that says a MAC. Others are passed over; a length of nought refuses the message, whatever the option (RFC
+/// 4861, 4.6).
 ///
-/// smoltcp's own parser of options refuses a message for an option of another kind that is too short for what smoltcp knows of it.
+/// smoltcp's own parser of options refuses a message for an option of another kind that is too short for what smoltcp
+/// knows of it.
 fn link_layer_address(mut options: &[u8], wanted: u8) -> Result<Option<Mac>, Refusal> {
     let mut found = None;
     while let [kind, units, ..] = *options {
@@ -97,8 +99,8 @@ fn link_layer_address(mut options: &[u8], wanted: u8) -> Result<Option<Mac>, Ref
     }
 }
 
-/// A solicitation of ours from `source`: to `to` alone, or to the group of the target; with our MAC, unless the source is unspecified
-/// (RFC 4861, 4.3).
+/// A solicitation of ours from `source`: to `to` alone, or to the group of the target; with our MAC, unless the source
+/// is unspecified (RFC 4861, 4.3).
 pub(crate) fn ask(
     source: Ipv6Addr,
     target: Ipv6Addr,

@@ -1,7 +1,7 @@
 //! Posts and dequeues of several instances of one function at once, each in a thread of its own.
 //!
-//! What they share they must not write: with a processor for each, a post takes as long beside three others as alone. Where there are
-//! more instances than processors they take turns, and the sum stays what the processors give.
+//! What they share they must not write: with a processor for each, a post takes as long beside three others as alone.
+//! Where there are more instances than processors they take turns, and the sum stays what the processors give.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -14,7 +14,8 @@ use super::{BATCH, FLAGS, Side, endpoint, region_dequeue_one, region_post_rdma_w
 
 /// Instances, at most.
 const MOST: usize = 4;
-/// Endpoints of each, and batches in a row of each: together long beside what it takes to have threads begin at the same time.
+/// Endpoints of each, and batches in a row of each: together long beside what it takes to have threads begin at the
+/// same time.
 const ENDPOINTS: u32 = 32;
 const BATCHES: u32 = 3;
 const DEPTH: u32 = 4 * 1024;
@@ -71,7 +72,8 @@ fn at_once(instances: &mut [Instance], work: impl Fn(&mut Instance) + Sync) -> T
     }
 }
 
-/// Four instances of each of two functions, their endpoints connected in pairs. Of the second function only what it is made of.
+/// Four instances of each of two functions, their endpoints connected in pairs. Of the second function only what it is
+/// made of.
 fn connected() -> (Vec<Instance>, Vec<Side>) {
     let sim = Sim::new(SimConfig {
         seed: 1,

@@ -7,8 +7,8 @@
 //! left over anywhere.
 //!
 //! Side A is active: it holds the file and sends. Side B listens. The first connection is made by link-local IPv6
-//! address to an IB service ID, the second by IPv4 address to an RDMA-CM port, so that the capture shows both; between named
-//! functions by link-local address too, for that contains the MAC, which is known by nothing else.
+//! address to an IB service ID, the second by IPv4 address to an RDMA-CM port, so that the capture shows both; between
+//! named functions by link-local address too, for that contains the MAC, which is known by nothing else.
 #![forbid(unsafe_code)]
 
 mod kind;

@@ -81,8 +81,8 @@ impl Job {
     }
 
     /// Even messages over one connection, odd ones over the other. The shared queue hands its buffers to
-    /// whoever comes first; per connection the order of the sends holds, and that says which message is in which buffer.
-    /// A buffer is a place in the sink, so pieces that landed elsewhere are put where they belong.
+    /// whoever comes first; per connection the order of the sends holds, and that says which message is in which
+    /// buffer. A buffer is a place in the sink, so pieces that landed elsewhere are put where they belong.
     fn send_shared(&mut self, pieces: &[(usize, usize)], progress: &ProgressBar) -> Result<u64> {
         let connections: [(EpHandle, EpHandle); 2] = [
             (self.a.endpoints[1], self.b.endpoints[1]),

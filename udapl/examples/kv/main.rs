@@ -13,10 +13,11 @@
 //!   +------------------------------ values ------------------------------------+   memory of the function, registered by all
 //! ```
 //!
-//! All instances listen at one qualifier, and each new connection goes to the one that has the fewest. The buffers for requests are those
-//! of a shared receive queue, so that they are as many as requests come at once, and not as many as clients are connected. Whoever
-//! connects is told where the values are and reads them himself, and the server has nothing to do for it. Since it may write a value
-//! at that very moment, each has a checksum: a client that reads half of each reads again.
+//! All instances listen at one qualifier, and each new connection goes to the one that has the fewest. The buffers for
+//! requests are those of a shared receive queue, so that they are as many as requests come at once, and not as many as
+//! clients are connected. Whoever connects is told where the values are and reads them himself, and the server has
+//! nothing to do for it. Since it may write a value at that very moment, each has a checksum: a client that reads half
+//! of each reads again.
 #![forbid(unsafe_code)]
 
 mod client;

@@ -1,7 +1,7 @@
 //! The values, and the messages about them.
 //!
-//! A value lies in a slot: a checksum, then its bytes. Peers read a slot whenever they like. What they read while it is being written has
-//! another checksum than its bytes.
+//! A value lies in a slot: a checksum, then its bytes. Peers read a slot whenever they like. What they read while it is
+//! being written has another checksum than its bytes.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

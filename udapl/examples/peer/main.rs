@@ -1,4 +1,5 @@
-//! Our end of connections with a peer that does what `rping` never does (`xtask/src/vm/guest/peer.c`, on librdmacm and libibverbs).
+//! Our end of connections with a peer that does what `rping` never does (`xtask/src/vm/guest/peer.c`, on librdmacm and
+//! libibverbs).
 //!
 //! | Case | Passive end | Active end |
 //! |---|---|---|
@@ -8,8 +9,8 @@
 //! | `reject` | rejects | is rejected |
 //! | `decline` | accepts, and is told that nothing came of it | rejects the accept; DAT has no such call |
 //!
-//! Request, accept and rejection carry as much private data as either stack gives them, a [`pattern`] whose bytes the other
-//! end compares. DAT 1.2 gives a rejection none, and does not show the one that came. Either end says on its
+//! Request, accept and rejection carry as much private data as either stack gives them, a [`pattern`] whose bytes the
+//! other end compares. DAT 1.2 gives a rejection none, and does not show the one that came. Either end says on its
 //! output what it has seen; the first thing that is otherwise ends it.
 #![forbid(unsafe_code)]
 

@@ -96,7 +96,8 @@ impl Client {
         part.context("inside the memory")
     }
 
-    /// Sends the command of a slot, with a slot's buffer posted for a response: for the next one that comes, whosever it is.
+    /// Sends the command of a slot, with a slot's buffer posted for a response: for the next one that comes, whosever
+    /// it is.
     fn ask(&mut self, kind: Kind, slot: usize, buffer: usize, block: u64) -> Result<()> {
         let start = slot * SLOT;
         let data = match kind {

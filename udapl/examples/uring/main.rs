@@ -14,9 +14,9 @@
 //!     <------------ Send: done
 //! ```
 //!
-//! A block lies in registered memory of the target on its way, and nothing copies it: the disk reads and writes that memory, past
-//! the page cache where the file allows it (O_DIRECT), and so does the network card. The target sleeps in its reactor, on
-//! transfers of the disk and on the adapter's descriptor at once.
+//! A block lies in registered memory of the target on its way, and nothing copies it: the disk reads and writes that
+//! memory, past the page cache where the file allows it (O_DIRECT), and so does the network card. The target sleeps in
+//! its reactor, on transfers of the disk and on the adapter's descriptor at once.
 #![forbid(unsafe_code)]
 
 mod client;

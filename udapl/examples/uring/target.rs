@@ -126,7 +126,8 @@ impl Target {
         self.ia.query().ia.ia_address
     }
 
-    /// Serves one client until it goes. Transfers of the disk, how often it slept, and whether they went past the page cache.
+    /// Serves one client until it goes. Transfers of the disk, how often it slept, and whether they went past the page
+    /// cache.
     pub fn serve(mut self) -> Result<(u64, u64, bool)> {
         let mut events = [Event::NONE; 16];
         let clock = RealClock::new();

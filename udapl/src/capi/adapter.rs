@@ -1,11 +1,12 @@
-//! An adapter as a C program has it open once: an IA, what C needs beside it, and what makes it one [instance](super::instance) of
-//! possibly several.
+//! An adapter as a C program has it open once: an IA, what C needs beside it, and what makes it one
+//! [instance](super::instance) of possibly several.
 //!
-//! An [`Adapter`] is a [room](super::room) for one; it is made when it is first needed, never goes, and serves another opening later.
+//! An [`Adapter`] is a [room](super::room) for one; it is made when it is first needed, never goes, and serves another
+//! opening later.
 //!
 //! Rust's handles are numbers of an IA, C's are numbers of the process ([`table`](super::table)). From C to Rust the
-//! table leads ([`find`]); the way back, for events and queries, are the names kept here: for each kind a list by the index in the
-//! Rust handle.
+//! table leads ([`find`]); the way back, for events and queries, are the names kept here: for each kind a list by the
+//! index in the Rust handle.
 
 // UNSAFETY: the tests call the C ABI.
 #![cfg_attr(test, expect(unsafe_code, reason = "calls of the C ABI"))]
@@ -202,8 +203,8 @@ impl Room<Open> {
         adapter
     }
 
-    /// Opens or closes the fast lane, which is for an instance that is not thread safe and has no agents: those are called by a
-    /// thread of ours, on which they may post and dequeue. In a turn.
+    /// Opens or closes the fast lane, which is for an instance that is not thread safe and has no agents: those are
+    /// called by a thread of ours, on which they may post and dequeue. In a turn.
     pub(super) fn settle_lane_of(&self, open: &Open) {
         self.settle_lane(open.instance.thread_safe || open.instance.has_watch());
     }
@@ -291,7 +292,8 @@ impl Open {
         handle_of(self.instance.handle)
     }
 
-    /// C's handle of an object. An object that got none yet, because the IA made it, gets one; null if there are too many.
+    /// C's handle of an object. An object that got none yet, because the IA made it, gets one; null if there are too
+    /// many.
     pub(super) fn name<H: Named>(&mut self, adapter: &'static Adapter, object: H) -> DatHandle {
         if let Some(handle) = self.known(object) {
             return handle;

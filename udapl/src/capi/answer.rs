@@ -22,7 +22,8 @@ pub(super) fn panicked() -> DatReturn {
     answer(internal("a call has failed inside the library"))
 }
 
-/// Runs a call that may block, or changes what there is, as all but posts and dequeues do: its thread is not cancelled meanwhile.
+/// Runs a call that may block, or changes what there is, as all but posts and dequeues do: its thread is not cancelled
+/// meanwhile.
 pub(super) fn whole(work: impl FnOnce() -> DatReturn) -> DatReturn {
     let _held = Uncancelled::hold();
     caught(work)

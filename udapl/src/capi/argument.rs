@@ -1,4 +1,5 @@
-//! Arguments: numbers and pointers of a C program, checked before they are used, and what is written where its pointers say.
+//! Arguments: numbers and pointers of a C program, checked before they are used, and what is written where its pointers
+//! say.
 
 // UNSAFETY: pointers of a C program are read and written.
 #![expect(unsafe_code, reason = "the caller's pointers")]

@@ -28,8 +28,8 @@ fn unknown(kind: HandleType) -> DatError {
     error
 }
 
-/// What a second handle of a call on an instance names. One that names nothing, or nothing of that instance, becomes one
-/// the IA will refuse, in the order of its own checks and with the subtype of the place.
+/// What a second handle of a call on an instance names. One that names nothing, or nothing of that instance, becomes
+/// one the IA will refuse, in the order of its own checks and with the subtype of the place.
 pub(super) fn other<H: Named>(ia: IaName, handle: DatHandle) -> H {
     match find_owned(handle) {
         Some((_, owner, object)) if owner == ia => object,

@@ -1,9 +1,9 @@
 //! Threads that are cancelled.
 //!
-//! pthread_cancel(3) ends a thread where it sleeps or does something the system may let it wait for: in the middle of a call,
-//! with the adapter in its hands. It does so by unwinding, which Rust's frames do not take from anybody else. So a call holds
-//! cancellation off, as glibc's own calls do that must not end half-way, and the thread ends at its next cancellation point
-//! after the call. Posts and dequeues take no such precaution.
+//! pthread_cancel(3) ends a thread where it sleeps or does something the system may let it wait for: in the middle of a
+//! call, with the adapter in its hands. It does so by unwinding, which Rust's frames do not take from anybody else. So
+//! a call holds cancellation off, as glibc's own calls do that must not end half-way, and the thread ends at its next
+//! cancellation point after the call. Posts and dequeues take no such precaution.
 
 // UNSAFETY: a function of the C library's.
 #![expect(unsafe_code, reason = "pthread_setcancelstate(3)")]

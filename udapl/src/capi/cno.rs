@@ -33,7 +33,8 @@ fn given_agent(agent: CAgent, told: Told) -> Option<GivenAgent> {
     })
 }
 
-/// The agent that the IA is given for it: called in the middle of things, it passes the word on to the thread that calls C.
+/// The agent that the IA is given for it: called in the middle of things, it passes the word on to the thread that
+/// calls C.
 fn agent_for(adapter: &'static Adapter, open: &mut Open, agent: GivenAgent) -> DatResult<Agent> {
     let watch = open.watch(adapter)?;
     Ok(Agent::new(move |evd| watch.tell((agent, evd))))

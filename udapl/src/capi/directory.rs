@@ -1,9 +1,10 @@
 //! The directory of adapters that the process has, read from the machine's `dat.conf` when it is first needed.
 //!
-//! An entry of it is a device, which this library opens, or the provider of another library ([`foreign`](super::foreign)).
+//! An entry of it is a device, which this library opens, or the provider of another library
+//! ([`foreign`](super::foreign)).
 //!
-//! A child of fork(2) that has none of its parent's adapters has no directory either: another thread of the parent's may have held
-//! the lock, and is not there to let it go ([`fork`]).
+//! A child of fork(2) that has none of its parent's adapters has no directory either: another thread of the parent's
+//! may have held the lock, and is not there to let it go ([`fork`]).
 
 // UNSAFETY: pointers of a C program are read.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -57,8 +58,8 @@ pub(super) fn change(work: impl FnOnce(&mut Directory<Entry>) -> DatResult<()>) 
     work(&mut directory.unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The provider of another library that has its table at this address, which is asked for if there is any. There is none
-/// before somebody has asked for the registry, and none in a child that has no registry.
+/// The provider of another library that has its table at this address, which is asked for if there is any. There is
+/// none before somebody has asked for the registry, and none in a child that has no registry.
 pub(super) fn provider_of(address: impl FnOnce() -> Option<usize>) -> Option<Arc<Foreign>> {
     if fork::is_child() {
         return None;

@@ -130,8 +130,8 @@ pub(super) fn made(
     }
 }
 
-/// Bytes in the buffer of a DTO. A receive that a peer's RDMA Write with immediate data used up has none, and who takes its event for
-/// a message's would read what was there before.
+/// Bytes in the buffer of a DTO. A receive that a peer's RDMA Write with immediate data used up has none, and who takes
+/// its event for a message's would read what was there before.
 const fn placed(done: &DtoCompletion) -> u64 {
     if done.detail.is_write_immediate() {
         0

@@ -1,5 +1,6 @@
-//! What DAT 1.2 has no call for: immediate data, invalidation of a peer's context, atomic operations, and completions that tell what came
-//! along. What a call means is said in [`dat_core::post`] and at the methods of the [`Ia`](crate::Ia).
+//! What DAT 1.2 has no call for: immediate data, invalidation of a peer's context, atomic operations, and completions
+//! that tell what came along. What a call means is said in [`dat_core::post`] and at the methods of the
+//! [`Ia`](crate::Ia).
 //!
 //! Handles of other providers are not taken: their tables of functions have no such calls.
 

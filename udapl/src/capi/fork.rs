@@ -1,15 +1,15 @@
 //! Processes that fork.
 //!
-//! A child of fork(2) has a copy of this library's memory, but not the adapter: the device goes on with the parent's pages,
-//! mappings of the device are not inherited (`driver::mapping`), none of the library's threads runs there, and a lock may be
-//! held for ever by a thread that is not there. So a handle of the parent's is none in a child. The kernel sees to
-//! that: the table of handles is memory that a child finds empty (MADV_WIPEONFORK, Linux 4.14), whoever made the child and
-//! however, and no call gets further than the table. Nothing is asked for on the way of a post. Calls without a handle, and those
-//! that look elsewhere for what the table does not have, ask [`not_a_child`] or [`is_child`] before they take a lock: openings, the
-//! registry and what it knows of other libraries' handles.
+//! A child of fork(2) has a copy of this library's memory, but not the adapter: the device goes on with the parent's
+//! pages, mappings of the device are not inherited (`driver::mapping`), none of the library's threads runs there, and a
+//! lock may be held for ever by a thread that is not there. So a handle of the parent's is none in a child. The kernel
+//! sees to that: the table of handles is memory that a child finds empty (MADV_WIPEONFORK, Linux 4.14), whoever made
+//! the child and however, and no call gets further than the table. Nothing is asked for on the way of a post. Calls
+//! without a handle, and those that look elsewhere for what the table does not have, ask [`not_a_child`] or
+//! [`is_child`] before they take a lock: openings, the registry and what it knows of other libraries' handles.
 //!
-//! A child that has the parent's memory itself until it executes another program (vfork(2), posix_spawn(3)) has no copy, and
-//! nothing is wiped.
+//! A child that has the parent's memory itself until it executes another program (vfork(2), posix_spawn(3)) has no
+//! copy, and nothing is wiped.
 
 // UNSAFETY: madvise(2) about the table's own pages.
 #![expect(unsafe_code, reason = "madvise(2)")]

@@ -6,8 +6,8 @@
 //!
 //! - *Turns*, for everything but the hot path: a lock. Whoever takes it also keeps the hot path out.
 //! - *The fast lane*, for posts and dequeues: two plain stores and a load, no locked instruction, no fence. It is for
-//!   one thread at a time, which the consumer sees to; with an instance that was opened as thread safe, or that has agents, which
-//!   a thread of ours calls, it is closed, and posts take turns too.
+//!   one thread at a time, which the consumer sees to; with an instance that was opened as thread safe, or that has
+//!   agents, which a thread of ours calls, it is closed, and posts take turns too.
 //!
 //! ```text
 //!     fast lane                          turn
@@ -18,13 +18,14 @@
 //!     busy = false                       wanted -= 1; unlock
 //! ```
 //!
-//! Either the fast lane's load sees `wanted`, or its store of `busy` came before the fence that membarrier(2) puts into its
-//! thread, and the turn sees it: the store-load fence the fast lane would need is paid by whoever takes a turn.
-//! The lane is closed and opened in a turn, so nobody is in it then: a reason to keep it closed is added to `wanted` before
-//! the turn takes its own away, and there is no moment in between. Where the kernel has no membarrier(2) it stays closed.
+//! Either the fast lane's load sees `wanted`, or its store of `busy` came before the fence that membarrier(2) puts into
+//! its thread, and the turn sees it: the store-load fence the fast lane would need is paid by whoever takes a turn. The
+//! lane is closed and opened in a turn, so nobody is in it then: a reason to keep it closed is added to `wanted` before
+//! the turn takes its own away, and there is no moment in between. Where the kernel has no membarrier(2) it stays
+//! closed.
 //!
-//! Where it had one and refuses it later (a seccomp filter that the program has installed since, or no memory), nobody knows
-//! whether somebody is in the lane: there is no turn, then or ever again, and nobody goes on.
+//! Where it had one and refuses it later (a seccomp filter that the program has installed since, or no memory), nobody
+//! knows whether somebody is in the lane: there is no turn, then or ever again, and nobody goes on.
 //!
 //! `models` puts this file over primitives that try every order of events.
 

@@ -1,7 +1,8 @@
 //! Posts and dequeues: the calls a program makes millions of times.
 //!
-//! They are the calls of the Rust interface, made in the fast lane of the adapter if it is open, and else in a turn. What is no handle of
-//! ours, or has arguments that cannot be followed, goes elsewhere first: to another provider, or back with what is wrong.
+//! They are the calls of the Rust interface, made in the fast lane of the adapter if it is open, and else in a turn.
+//! What is no handle of ours, or has arguments that cannot be followed, goes elsewhere first: to another provider, or
+//! back with what is wrong.
 
 // UNSAFETY: pointers of a C program are read and written.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -102,8 +103,8 @@ impl<W: Post> Request<W> {
         unsafe { longer(ep, count, iov, what, cookie, flags, elsewhere) }
     }
 
-    /// Makes the post in the fast lane if it has one segment and no flags, as most have; `None`: nothing has happened, and
-    /// [`Self::any`] is next.
+    /// Makes the post in the fast lane if it has one segment and no flags, as most have; `None`: nothing has happened,
+    /// and [`Self::any`] is next.
     ///
     /// # Safety
     /// As [`segments`].
@@ -139,8 +140,8 @@ impl<W: Post> Request<W> {
     }
 }
 
-/// What is wrong with a post that could not be made: the handle, then the number of segments, then where they are, then where the
-/// peer's memory is.
+/// What is wrong with a post that could not be made: the handle, then the number of segments, then where they are, then
+/// where the peer's memory is.
 pub(super) fn refused<H: Named>(
     handle: DatHandle,
     count: DatCount,

@@ -98,8 +98,8 @@ fn places(async_evd_handle: *mut DatHandle, ia_handle: *mut DatHandle) -> DatRes
     Ok(())
 }
 
-/// Opens a device as thread safe, whatever the registry may know of it. Its address is the first that the device's name says,
-/// if it says one.
+/// Opens a device as thread safe, whatever the registry may know of it. Its address is the first that the device's name
+/// says, if it says one.
 ///
 /// # Safety
 /// The pointers are null or point to handles.
@@ -172,8 +172,8 @@ unsafe fn opened(
     Ok((adapter, ia))
 }
 
-/// Gives C an IA that Rust has opened, as thread safe or not. It is closed with `dat_ia_close`; to C the device is not one
-/// that can be opened once more.
+/// Gives C an IA that Rust has opened, as thread safe or not. It is closed with `dat_ia_close`; to C the device is not
+/// one that can be opened once more.
 ///
 /// # Errors
 /// DAT_INSUFFICIENT_RESOURCES: the process has no handle left; the IA has been closed.

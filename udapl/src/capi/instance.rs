@@ -1,8 +1,8 @@
 //! An instance: an adapter as one `dat_ia_openv` of a C program has it.
 //!
-//! Each has an IA, objects, a [gate](super::gate) and a lane of its own, and may be used by a thread of its own; what instances share
-//! is the [adapter's](crate::Adapter). A handle of another instance is as good as none to a call. Its siblings, and the thread that
-//! looks after those whom nobody calls, are in [`siblings`](super::siblings).
+//! Each has an IA, objects, a [gate](super::gate) and a lane of its own, and may be used by a thread of its own; what
+//! instances share is the [adapter's](crate::Adapter). A handle of another instance is as good as none to a call. Its
+//! siblings, and the thread that looks after those whom nobody calls, are in [`siblings`](super::siblings).
 //!
 //! | asynchronous EVD | asked for by | its events |
 //! |---|---|---|
@@ -10,7 +10,8 @@
 //! | of another instance | its handle | go there, as long as that instance has it |
 //! | none, or none in its reach | DAT_EVD_ASYNC_EXISTS | go to the own ones of all other instances |
 //!
-//! Events that go to another instance are taken along when a turn ends ([`Strays`]). The IA they name is that of the EVD.
+//! Events that go to another instance are taken along when a turn ends ([`Strays`]). The IA they name is that of the
+//! EVD.
 
 // UNSAFETY: the tests call the C ABI.
 #![cfg_attr(test, expect(unsafe_code, reason = "calls of the C ABI"))]
@@ -146,8 +147,8 @@ impl Open {
         self.call_for_strays();
     }
 
-    /// The IA may have looked after all else. In the lane nobody else's turn can be waited for, so the steward comes for what is
-    /// another instance's.
+    /// The IA may have looked after all else. In the lane nobody else's turn can be waited for, so the steward comes
+    /// for what is another instance's.
     #[inline]
     pub(super) fn call_for_strays(&self) {
         if self.instance.async_evd != AsyncEvd::Own && self.ia.has_async_events() {
@@ -200,8 +201,8 @@ impl Content for Open {
     }
 }
 
-/// Has the IA look; the agents that are to be called, with C's handles of the EVDs. There are none if the IA is being closed:
-/// who is to be told of the end may not have been named yet.
+/// Has the IA look; the agents that are to be called, with C's handles of the EVDs. There are none if the IA is being
+/// closed: who is to be told of the end may not have been named yet.
 ///
 /// # Errors
 /// DAT_INTERNAL_ERROR: the adapter is broken.
@@ -399,7 +400,8 @@ mod tests {
         (handle, adapter)
     }
 
-    /// Two openings, one after the other, that had the same place: the first, with an EVD of it, and the second's handle.
+    /// Two openings, one after the other, that had the same place: the first, with an EVD of it, and the second's
+    /// handle.
     fn one_after_the_other() -> (&'static Adapter, (IaName, EvdHandle), DatHandle) {
         // Tests beside this one take places, too.
         for round in 0..20 {

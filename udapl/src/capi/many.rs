@@ -1,8 +1,8 @@
-//! Many posts behind one doorbell, many events by one call. DAT 1.2 has no such calls; operations have the numbers of DAT 2.0's DAT_DTOS
-//! where they have one there.
+//! Many posts behind one doorbell, many events by one call. DAT 1.2 has no such calls; operations have the numbers of
+//! DAT 2.0's DAT_DTOS where they have one there.
 //!
-//! Each does what the single calls do, in their order, until one is refused. Handles of other providers are not taken: their tables of
-//! functions have no such calls.
+//! Each does what the single calls do, in their order, until one is refused. Handles of other providers are not taken:
+//! their tables of functions have no such calls.
 
 // UNSAFETY: pointers of a C program are read and written.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -149,12 +149,12 @@ unsafe fn post_many<H: Named>(
     })
 }
 
-/// Posts to an endpoint, in this order: requests behind one doorbell, receives by one doorbell record. `num_posted` says how many were;
-/// the answer is that of the first that was refused, as its own call would have given it.
+/// Posts to an endpoint, in this order: requests behind one doorbell, receives by one doorbell record. `num_posted`
+/// says how many were; the answer is that of the first that was refused, as its own call would have given it.
 ///
 /// # Safety
-/// `posts` is null or points to `num_posts` posts whose pointers are what [`dat_ep_post_rdma_write`](super::dat_ep_post_rdma_write)
-/// takes; `num_posted` is null or points to a place.
+/// `posts` is null or points to `num_posts` posts whose pointers are what
+/// [`dat_ep_post_rdma_write`](super::dat_ep_post_rdma_write) takes; `num_posted` is null or points to a place.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ep_post_many(
     ep_handle: DatHandle,
@@ -204,7 +204,8 @@ pub unsafe extern "C" fn dat_srq_post_many(
     unsafe { post_many(srq_handle, (num_posts, posts), num_posted, post) }
 }
 
-/// Takes as many events as there are and as there is room for, oldest first. How many says `num_events`: finding none is no error.
+/// Takes as many events as there are and as there is room for, oldest first. How many says `num_events`: finding none
+/// is no error.
 ///
 /// # Safety
 /// `events` is null or points to room for `max_events` events; `num_events` is null or points to a place.

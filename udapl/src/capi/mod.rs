@@ -14,9 +14,9 @@
 //!
 //! # Contracts
 //!
-//! What a C program promises with its arguments, by the names that SAFETY comments use. The library checks what it can, which
-//! is null and ranges of numbers; where a pointer leads only the program knows. A `# Safety` section says which arguments a contract is
-//! about, in the words of `dat/udat.h`.
+//! What a C program promises with its arguments, by the names that SAFETY comments use. The library checks what it can,
+//! which is null and ranges of numbers; where a pointer leads only the program knows. A `# Safety` section says which
+//! arguments a contract is about, in the words of `dat/udat.h`.
 //!
 //! | Contract | The program promises | Who checks |
 //! |---|---|---|
@@ -28,10 +28,10 @@
 //! | TABLE | a provider's table of functions has the size of its version and stays where it is while it is registered | the address, by process_vm_readv(2); the rest: whoever wrote the library |
 //! | PASSED ON | the arguments of this call, as they came, go to a function of ours with the same `# Safety` | that function |
 //!
-//! An adapter is registered both as thread safe and as not. Opened as not thread safe, which is what the header asks for
-//! unless `DAT_THREADSAFE` says otherwise, calls for one instance are made one at a time, except that others may be made
-//! while a thread is blocked in `dat_evd_wait` or `dat_cno_wait`; posts and dequeues then lock nothing. Opened as thread safe,
-//! all calls may be made at all times.
+//! An adapter is registered both as thread safe and as not. Opened as not thread safe, which is what the header asks
+//! for unless `DAT_THREADSAFE` says otherwise, calls for one instance are made one at a time, except that others may be
+//! made while a thread is blocked in `dat_evd_wait` or `dat_cno_wait`; posts and dequeues then lock nothing. Opened as
+//! thread safe, all calls may be made at all times.
 
 #![expect(
     clippy::not_unsafe_ptr_arg_deref,

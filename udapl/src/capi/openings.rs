@@ -1,13 +1,13 @@
-//! Which devices C programs have open. Opening one of them once more makes another [instance](super::instance) of the same adapter;
-//! any other is opened.
+//! Which devices C programs have open. Opening one of them once more makes another [instance](super::instance) of the
+//! same adapter; any other is opened.
 //!
-//! A device is known by what its name says once the registry has been asked, however it is spelled. What else the name says
-//! ([`name`](crate::name)) must be what the first opening has asked for, or less: an adapter does not change its addresses
-//! for another opening. If it is more, or the device is open elsewhere, in Rust or in another process, the answer is that of
-//! the device: it is in use.
+//! A device is known by what its name says once the registry has been asked, however it is spelled. What else the name
+//! says ([`name`](crate::name)) must be what the first opening has asked for, or less: an adapter does not change its
+//! addresses for another opening. If it is more, or the device is open elsewhere, in Rust or in another process, the
+//! answer is that of the device: it is in use.
 //!
-//! Openings are made one at a time, so that two at once of one device are two instances; who opens a device that is just
-//! being closed waits until it is.
+//! Openings are made one at a time, so that two at once of one device are two instances; who opens a device that is
+//! just being closed waits until it is.
 
 use core::time::Duration;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

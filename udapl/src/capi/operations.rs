@@ -1,5 +1,5 @@
-//! Which operation a completion of a program of DAT 2.0 is of: DAT 2.0 says it in the event, DAT 1.2 does not, and the device's
-//! entries are gone when the event is made.
+//! Which operation a completion of a program of DAT 2.0 is of: DAT 2.0 says it in the event, DAT 1.2 does not, and the
+//! device's entries are gone when the event is made.
 //!
 //! Requests of an endpoint complete in the order they were posted. So what was posted is remembered in a queue, and a
 //! completion takes out what it is of and all before it. Those were suppressed and say nothing when they succeed.

@@ -1,12 +1,12 @@
 //! Places of the table of handles, and how they pass from one thread to the next.
 //!
-//! Who makes an object takes a free place, writes there what its handle stands for, and the handle last; who looks a handle up
-//! reads the handle first. So who finds it finds all of what was written. One of those who free a handle empties
-//! the place, which is free from then on: nobody has it twice. A look-up of a handle that is being freed is the business of
-//! whoever calls for that adapter ([`table`](super::table)).
+//! Who makes an object takes a free place, writes there what its handle stands for, and the handle last; who looks a
+//! handle up reads the handle first. So who finds it finds all of what was written. One of those who free a handle
+//! empties the place, which is free from then on: nobody has it twice. A look-up of a handle that is being freed is the
+//! business of whoever calls for that adapter ([`table`](super::table)).
 //!
-//! All that passes between threads here uses the names of [`primitives`](super::primitives) and no others, and is tried in every
-//! order by `models`.
+//! All that passes between threads here uses the names of [`primitives`](super::primitives) and no others, and is tried
+//! in every order by `models`.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -20,7 +20,8 @@ pub(super) struct Place<A> {
     pub(super) occupant: AtomicU64,
     /// Null where no handle ever lived, and so in the first place of each kind, which the null handle leads to.
     pub(super) adapter: AtomicPtr<A>,
-    /// Of the object's handle in Rust: the IA in 63:32, and below it the generation of its place there, as they are compared there.
+    /// Of the object's handle in Rust: the IA in 63:32, and below it the generation of its place there, as they are
+    /// compared there.
     pub(super) tag: AtomicU64,
     /// That place.
     pub(super) index: AtomicU32,
@@ -94,7 +95,8 @@ impl Free {
         }
     }
 
-    /// Takes a place. Those that were left are taken again as late as possible, so that a stale handle meets an empty one for long.
+    /// Takes a place. Those that were left are taken again as late as possible, so that a stale handle meets an empty
+    /// one for long.
     pub(super) fn take(free: &Mutex<Self>) -> Option<u32> {
         let mut free = Self::lock(free);
         if free.fresh < free.end {

@@ -1,5 +1,5 @@
-//! What hand-overs between threads are made of: the machine's atomics, locks and fences. Modules that use these names and no
-//! others are also compiled over the primitives of `models`, where every order of events is tried.
+//! What hand-overs between threads are made of: the machine's atomics, locks and fences. Modules that use these names
+//! and no others are also compiled over the primitives of `models`, where every order of events is tried.
 
 // UNSAFETY: the system call membarrier(2) has no safe wrapper.
 #![expect(unsafe_code, reason = "membarrier(2)")]
@@ -36,8 +36,8 @@ pub(super) fn light_fence() {
 ///
 /// # Errors
 /// What membarrier(2) answers (errno). It was registered, or nobody would ask; what is left is no memory
-/// (`membarrier_private_expedited` in Linux kernel/sched/membarrier.c), for which the slower command needs none, and a filter
-/// that somebody has installed since.
+/// (`membarrier_private_expedited` in Linux kernel/sched/membarrier.c), for which the slower command needs none, and a
+/// filter that somebody has installed since.
 pub(super) fn heavy_fence() -> Result<(), i32> {
     #[cfg(test)]
     if let Some(errno) = refusal::REFUSED.get() {
@@ -68,9 +68,9 @@ const DOUBLED: u32 = 5;
 
 /// What a thread does that has found another one busy for the `count`th time, from 0.
 ///
-/// Giving way is not enough: under a real-time policy sched_yield(2) does so only to threads of the same priority, and who
-/// is waited for may have a lower one and no other processor. A sleeping thread leaves its processor to anybody.
-/// It sleeps in ppoll(2), not parked: what unparks a thread of the program's is not ours to take.
+/// Giving way is not enough: under a real-time policy sched_yield(2) does so only to threads of the same priority, and
+/// who is waited for may have a lower one and no other processor. A sleeping thread leaves its processor to anybody. It
+/// sleeps in ppoll(2), not parked: what unparks a thread of the program's is not ours to take.
 pub(super) fn pause(count: u32) {
     match count.checked_sub(YIELDS) {
         None => std::thread::yield_now(),

@@ -1,5 +1,5 @@
-//! `dat_provider_init`, `dat_provider_fini`: this library as a provider, which a registry loads. To DAT 1.2's it is one more name of a
-//! device; DAT 2.0's is given a table of functions ([`dat2`]).
+//! `dat_provider_init`, `dat_provider_fini`: this library as a provider, which a registry loads. To DAT 1.2's it is one
+//! more name of a device; DAT 2.0's is given a table of functions ([`dat2`]).
 
 // UNSAFETY: pointers of a C program are read.
 #![expect(unsafe_code, reason = "the caller's pointers")]

@@ -1,5 +1,5 @@
-//! The registry as C sees it: `dat_registry_list_providers`, `_add_provider`, `_remove_provider`; and what a name leads to that a
-//! program opens. One that the [directory](super::directory) does not know is taken for a device's.
+//! The registry as C sees it: `dat_registry_list_providers`, `_add_provider`, `_remove_provider`; and what a name leads
+//! to that a program opens. One that the [directory](super::directory) does not know is taken for a device's.
 
 // UNSAFETY: pointers of a C program are read and written.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -26,8 +26,8 @@ pub(super) enum Resolved {
 /// What a name stands for. The library of a record is loaded if it has to be, and has registered its provider then.
 ///
 /// # Errors
-/// DAT_INVALID_PARAMETER|ARG1: no name, or too long a one. DAT_PROVIDER_NOT_FOUND, with the subtype of what does not fit. Those of
-/// [`not_a_child`](super::fork::not_a_child).
+/// DAT_INVALID_PARAMETER|ARG1: no name, or too long a one. DAT_PROVIDER_NOT_FOUND, with the subtype of what does not
+/// fit. Those of [`not_a_child`](super::fork::not_a_child).
 pub(super) fn resolve(wanted: &ProviderInfo) -> DatResult<Resolved> {
     let unknown = DatError::new(ReturnType::ProviderNotFound, Subtype::NameNotRegistered);
     let find = || look(|directory| directory.find(wanted, |_| true)).flatten();
@@ -124,8 +124,8 @@ pub unsafe extern "C" fn dat_registry_list_providers(
 /// `dat_registry_add_provider`: adapters of this name are opened by `provider` from now on.
 ///
 /// # Safety
-/// The pointers are null or point to what the header says. The provider's functions are what the header says of them, for as
-/// long as it is registered.
+/// The pointers are null or point to what the header says. The provider's functions are what the header says of them,
+/// for as long as it is registered.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_registry_add_provider(
     provider: *const CProvider,

@@ -1,11 +1,11 @@
 //! A room: what one thread at a time may use, behind a [`Gate`], and a place for it that never goes.
 //!
-//! Because the place stays, a pointer to it is always good, whoever holds it for how long; another content may move in later. What
-//! is in it is reached in a turn or in the fast lane, and nobody is given a reference that outlasts one.
+//! Because the place stays, a pointer to it is always good, whoever holds it for how long; another content may move in
+//! later. What is in it is reached in a turn or in the fast lane, and nobody is given a reference that outlasts one.
 //!
-//! If a call panics, which would be an error of ours, nobody knows what state the content is in. Its function is stopped, so that
-//! nobody reaches memory by it any more: it is all the program's again. The content is put away, with all it
-//! holds, and every later call for that room answers DAT_INTERNAL_ERROR.
+//! If a call panics, which would be an error of ours, nobody knows what state the content is in. Its function is
+//! stopped, so that nobody reaches memory by it any more: it is all the program's again. The content is put away, with
+//! all it holds, and every later call for that room answers DAT_INTERNAL_ERROR.
 
 // UNSAFETY: what is in a room is in a cell that the gate guards.
 #![expect(unsafe_code, reason = "a cell behind a lock of our own")]
@@ -44,7 +44,8 @@ pub(super) struct Room<T> {
     broken: AtomicBool,
     /// The fast lane is open. Changed in turns.
     lane: AtomicBool,
-    /// Several threads could be in the lane, once. A post of theirs may still be on its way here, so it stays closed for good.
+    /// Several threads could be in the lane, once. A post of theirs may still be on its way here, so it stays closed
+    /// for good.
     many: AtomicBool,
     /// What is stopped if nothing can be asked of the content any more.
     function: Mutex<Option<Function>>,
@@ -55,8 +56,8 @@ pub(super) struct Room<T> {
 /// What is done if a room breaks; in a turn or in the lane.
 pub(super) type WhenBroken = Box<dyn FnOnce() + Send>;
 
-// SAFETY: `content` is reached in a turn or in the fast lane of `gate` only, one thread at a time, and what is in it may move
-// between threads.
+// SAFETY: `content` is reached in a turn or in the fast lane of `gate` only, one thread at a time, and what is in it
+// may move between threads.
 unsafe impl<T: Send> Sync for Room<T> {}
 
 impl<T> Room<T> {
@@ -78,8 +79,8 @@ impl<T> Room<T> {
         self.many.load(Ordering::Relaxed)
     }
 
-    /// Opens or closes the fast lane, which is for one thread at a time. In a turn: nobody is in the lane, and whoever comes by it
-    /// meets the turn first.
+    /// Opens or closes the fast lane, which is for one thread at a time. In a turn: nobody is in the lane, and whoever
+    /// comes by it meets the turn first.
     pub(super) fn settle_lane(&self, many: bool) {
         if many {
             self.many.store(true, Ordering::Relaxed);
@@ -98,7 +99,8 @@ impl<T> Room<T> {
         *unpoisoned(&self.when_broken) = work;
     }
 
-    /// Ends the function's use of memory: nothing can be asked of the content any more. Once; whether this was the first time.
+    /// Ends the function's use of memory: nothing can be asked of the content any more. Once; whether this was the
+    /// first time.
     fn stop(&self) -> bool {
         let Some(function) = unpoisoned(&self.function).take() else {
             return false;
@@ -245,8 +247,8 @@ impl<T: Content> Room<T> {
             return None;
         }
         let answered = catch_unwind(AssertUnwindSafe(|| {
-            // SAFETY: the lane is one thread's at a time, as the consumer of an adapter that is not thread safe sees to, and
-            // keeps turns out; `work` is done with the reference before the lane is left.
+            // SAFETY: the lane is one thread's at a time, as the consumer of an adapter that is not thread safe sees
+            // to, and keeps turns out; `work` is done with the reference before the lane is left.
             let cell = unsafe { &mut *self.content.get() };
             // SAFETY: the gate lets nobody into the lane unless something is in the room.
             work(unsafe { cell.as_mut().unwrap_unchecked() })

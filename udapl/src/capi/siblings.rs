@@ -1,14 +1,15 @@
 //! The instances of an adapter that a C program has open, and the steward that looks after those whom nobody calls.
 //!
-//! An instance takes in what is for it when it is called, waited in, or polled. A program may use one of two, and the other has a
-//! connection that its peer wants to set up, or an asynchronous event for an EVD that they share. So each has an *attendant*, an
-//! interrupt that is signalled when another one has taken in something for it. Whoever is about to sleep in one instance first has
-//! those look whose attendants are signalled ([`Siblings::attend`]); a program of one thread, and of virtual time, needs no more. And
-//! with the second instance a thread of the library's begins, the steward, which sleeps on all attendants and on what the device says
-//! to all, and has instances look. It ends with the last one.
+//! An instance takes in what is for it when it is called, waited in, or polled. A program may use one of two, and the
+//! other has a connection that its peer wants to set up, or an asynchronous event for an EVD that they share. So each
+//! has an *attendant*, an interrupt that is signalled when another one has taken in something for it. Whoever is about
+//! to sleep in one instance first has those look whose attendants are signalled ([`Siblings::attend`]); a program of
+//! one thread, and of virtual time, needs no more. And with the second instance a thread of the library's begins, the
+//! steward, which sleeps on all attendants and on what the device says to all, and has instances look. It ends with the
+//! last one.
 //!
-//! Both leave an instance alone that somebody is in: nobody waits for another's turn, and a signal that a thread in there may be
-//! asleep for is taken in a turn only. The steward comes back to it ([`SOON`]).
+//! Both leave an instance alone that somebody is in: nobody waits for another's turn, and a signal that a thread in
+//! there may be asleep for is taken in a turn only. The steward comes back to it ([`SOON`]).
 
 use core::time::Duration;
 use std::sync::atomic::{AtomicBool, Ordering};

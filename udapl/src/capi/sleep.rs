@@ -2,11 +2,12 @@
 //!
 //! Who waits lets go of the adapter while it sleeps. It is woken by the function's interrupts, or by somebody of this
 //! process who has done something with the adapter meanwhile ([`Sleep::kick`]): posted a software event, closed it,
-//! taken in the very interrupt ([`Sleepers`]). Who has taken an interrupt says so in its next look ([`Taken`]). Waking up early is
-//! harmless, the waiter looks and sleeps on.
+//! taken in the very interrupt ([`Sleepers`]). Who has taken an interrupt says so in its next look ([`Taken`]). Waking
+//! up early is harmless, the waiter looks and sleeps on.
 //!
-//! A signal that the program has a handler for ends the wait, however the handler was set up (SA_RESTART or not), as it does
-//! with poll(2). From the first sleep on the waiter holds signals back but where it sleeps, so that none is missed.
+//! A signal that the program has a handler for ends the wait, however the handler was set up (SA_RESTART or not), as it
+//! does with poll(2). From the first sleep on the waiter holds signals back but where it sleeps, so that none is
+//! missed.
 
 use core::cell::OnceCell;
 use std::sync::Arc;
@@ -87,7 +88,8 @@ impl Taken {
         last: None,
     };
 
-    /// Takes what is signalled of vectors and, behind them, the wakeup. A look takes in all there is, however often it was.
+    /// Takes what is signalled of vectors and, behind them, the wakeup. A look takes in all there is, however often it
+    /// was.
     pub(super) fn by(interrupts: &[Interrupt]) -> Self {
         // The wakeup is the instance's alone.
         let Some((wakeup, vectors)) = interrupts.split_last() else {
@@ -116,7 +118,8 @@ impl Taken {
 pub(super) struct Signalled;
 
 impl Sleeper<'_> {
-    /// Sleeps until there is something to look at, and until then at the latest, on the function's clock. Then it has to look.
+    /// Sleeps until there is something to look at, and until then at the latest, on the function's clock. Then it has
+    /// to look.
     ///
     /// # Errors
     /// A signal has come. What else has come is left for who looks next.

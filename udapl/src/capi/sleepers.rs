@@ -1,11 +1,11 @@
 //! Who sleeps on an adapter, and how others wake them.
 //!
-//! Several sleep on the same interrupts of the device. All are woken, but the first to look takes the signal, and in its look
-//! what came with it, which may be another's: so it wakes the others, each by a signal of its own. Whoever does something in
-//! a turn that a sleeper may wait for wakes all, too.
+//! Several sleep on the same interrupts of the device. All are woken, but the first to look takes the signal, and in
+//! its look what came with it, which may be another's: so it wakes the others, each by a signal of its own. Whoever
+//! does something in a turn that a sleeper may wait for wakes all, too.
 //!
-//! No wakeup is lost, because a sleeper is on the list before it looks, in a turn, and looks again before it sleeps: who comes
-//! by later finds it there.
+//! No wakeup is lost, because a sleeper is on the list before it looks, in a turn, and looks again before it sleeps:
+//! who comes by later finds it there.
 
 use std::sync::PoisonError;
 

@@ -7,14 +7,14 @@
 //!
 //! A place holds the handle that lives there, whole, and what it stands for. So a look-up is a masked load and one
 //! comparison, which a freed handle, one of another kind and a random number all fail: serial numbers are not used
-//! twice, and a place is left empty or has another number in it. Nothing a handle says is followed before that. Bit 63 makes
-//! sure that no pointer of a program is ever taken for a handle.
+//! twice, and a place is left empty or has another number in it. Nothing a handle says is followed before that. Bit 63
+//! makes sure that no pointer of a program is ever taken for a handle.
 //!
 //! The places of a kind lie together, so that the kind is part of the place and needs no comparison of its own.
 //!
-//! Places ([`place`]) are atomics: a thread may look up a handle of its own adapter, or a stale one, while another thread changes the
-//! place. What a *live* handle stands for does not change until the handle is freed, which is the business of whoever
-//! calls for that adapter.
+//! Places ([`place`]) are atomics: a thread may look up a handle of its own adapter, or a stale one, while another
+//! thread changes the place. What a *live* handle stands for does not change until the handle is freed, which is the
+//! business of whoever calls for that adapter.
 
 // UNSAFETY: a place leads to the holder it was filled with.
 #![expect(unsafe_code, reason = "pointers in atomics")]

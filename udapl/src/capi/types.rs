@@ -323,8 +323,8 @@ const _: () = assert!(size_of::<CEventData>() == 32);
 /// INTEGER twice; AAPCS64, composite of 16 bytes).
 pub type CRegionDescription = CSharedMemory;
 
-/// `DAT_DTOS` of DAT 2.0, which the calls for many posts speak, too. Numbers from 0x100 on are ours (`DAT_POST_OPERATION`): what they
-/// name is a Send to DAT 2.0.
+/// `DAT_DTOS` of DAT 2.0, which the calls for many posts speak, too. Numbers from 0x100 on are ours
+/// (`DAT_POST_OPERATION`): what they name is a Send to DAT 2.0.
 pub mod operation {
     /// A Send.
     pub const SEND: u32 = 0;

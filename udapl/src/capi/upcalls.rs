@@ -7,8 +7,8 @@
 //!                                           take the list, do the work
 //! ```
 //!
-//! The signal is taken before the list is looked at, so that work that comes after the look is signalled again. What is told
-//! before the end is done, by the thread, once.
+//! The signal is taken before the list is looked at, so that work that comes after the look is signalled again. What is
+//! told before the end is done, by the thread, once.
 
 use std::sync::PoisonError;
 
@@ -51,8 +51,8 @@ impl<T> Upcalls<T> {
         self.wake.signal();
     }
 
-    /// What the thread does: has `look` take the list and do what it can, until it is over or `look` says that nobody will say
-    /// so; `sleep` sleeps until it is signalled, and takes the signal. What is left in the end.
+    /// What the thread does: has `look` take the list and do what it can, until it is over or `look` says that nobody
+    /// will say so; `sleep` sleeps until it is signalled, and takes the signal. What is left in the end.
     pub(super) fn serve(&self, mut look: impl FnMut() -> bool, mut sleep: impl FnMut()) -> Vec<T> {
         while !self.over.load(Ordering::SeqCst) {
             if !look() {

@@ -1,10 +1,10 @@
 //! Upcalls: the thread that calls the agents of CNOs.
 //!
-//! An agent is C's function to be called when its CNO is triggered. The IA notices a trigger in the middle of some call, when
-//! nobody may call it; a program's agent will want to. So the trigger is passed on to a thread, which calls the agent when
-//! the adapter is free. The same thread sleeps on the function's interrupts and has the IA look, so that an agent is
-//! called when something comes and not when the program happens to call. It starts with the first agent of an
-//! instance and ends with the instance.
+//! An agent is C's function to be called when its CNO is triggered. The IA notices a trigger in the middle of some
+//! call, when nobody may call it; a program's agent will want to. So the trigger is passed on to a thread, which calls
+//! the agent when the adapter is free. The same thread sleeps on the function's interrupts and has the IA look, so that
+//! an agent is called when something comes and not when the program happens to call. It starts with the first agent of
+//! an instance and ends with the instance.
 
 // UNSAFETY: a C program's function is called.
 #![expect(unsafe_code, reason = "the agent's function")]
@@ -30,8 +30,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// An agent that is to be called, with the EVD that it is told of.
 pub(super) type Call = (GivenAgent, Option<EvdHandle>);
 
-/// Has the IA look, after these interrupts have been taken: the agents that are to be called, with C's handles of the EVDs. An
-/// error ends the thread.
+/// Has the IA look, after these interrupts have been taken: the agents that are to be called, with C's handles of the
+/// EVDs. An error ends the thread.
 pub(super) trait Look:
     Fn(Taken, &Upcalls<Call>) -> DatResult<Vec<(GivenAgent, DatHandle)>> + Send + 'static
 {

@@ -1,8 +1,8 @@
 //! How a world's time follows the machine's, where functions have a wire to another process.
 //!
-//! Who moves such a world is now and then not given the processor for long. If the world's time then made up for it, timers
-//! would run out, one after the other, before an answer that waits at the wire is looked at; so what was missed is missed,
-//! and the world is behind from then on.
+//! Who moves such a world is now and then not given the processor for long. If the world's time then made up for it,
+//! timers would run out, one after the other, before an answer that waits at the wire is looked at; so what was missed
+//! is missed, and the world is behind from then on.
 
 use std::time::{Duration, Instant};
 

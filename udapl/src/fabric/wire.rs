@@ -1,12 +1,12 @@
 //! The wire of a simulated function that leaves its process.
 //!
 //! A thread keeps the wire. To another process of ours (`unix:`) it waits at the path for it, hands what arrives to the
-//! function, and when the other side goes, waits for the next one; the function's port has a carrier while somebody is there.
-//! With datagrams (`dgram:`), which QEMU's network devices speak, nobody comes or goes, and there is always a carrier. Frames
-//! that leave are sent by whoever moves the world.
+//! function, and when the other side goes, waits for the next one; the function's port has a carrier while somebody is
+//! there. With datagrams (`dgram:`), which QEMU's network devices speak, nobody comes or goes, and there is always a
+//! carrier. Frames that leave are sent by whoever moves the world.
 //!
-//! A wire that is cut ([`Wire::cut`]) wakes its thread wherever it waits, and is over when the thread is: what it made in the
-//! file system is gone then.
+//! A wire that is cut ([`Wire::cut`]) wakes its thread wherever it waits, and is over when the thread is: what it made
+//! in the file system is gone then.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -220,8 +220,8 @@ impl Wire {
         }
     }
 
-    /// The end of the wire for the next that comes; `None` if it is cut. What cannot be had now is tried again: the path may be
-    /// free, and descriptors be there, later.
+    /// The end of the wire for the next that comes; `None` if it is cut. What cannot be had now is tried again: the
+    /// path may be free, and descriptors be there, later.
     fn next(&self, mut next: io::Result<FrameEnd>, path: &Path) -> Option<FrameEnd> {
         let clock = RealClock::new();
         let mut told = String::new();
@@ -293,8 +293,8 @@ impl Wire {
         self.sim.inject(&self.function, &Fault::LinkDown);
     }
 
-    /// Sends what has left the function; whether there was anything. Without anybody there it is lost, as on a wire; and so
-    /// is what finds no room for long, because the other process has stopped.
+    /// Sends what has left the function; whether there was anything. Without anybody there it is lost, as on a wire;
+    /// and so is what finds no room for long, because the other process has stopped.
     pub fn send(&self) -> bool {
         let _order = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         let frames = self.sim.take_frames(&self.function);

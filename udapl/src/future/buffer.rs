@@ -1,8 +1,8 @@
 //! Memory for transfers: pools of buffers, each of which has one owner at a time.
 //!
-//! A pool is one memory region, cut into pieces. A [`Buffer`] is the right to use a piece: whoever has it is the program, or, while a
-//! transfer is in flight, the driver. It goes back to the pool when it is dropped, wherever that is, and the region ends when
-//! the pool and all its buffers have gone.
+//! A pool is one memory region, cut into pieces. A [`Buffer`] is the right to use a piece: whoever has it is the
+//! program, or, while a transfer is in flight, the driver. It goes back to the pool when it is dropped, wherever that
+//! is, and the region ends when the pool and all its buffers have gone.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -201,8 +201,8 @@ impl Buffer {
         bytes
     }
 
-    /// What a peer needs to reach what is meant, as far as the rights of the pool let him. He can do so for as long as the pool
-    /// has its region, whoever has the buffer by then.
+    /// What a peer needs to reach what is meant, as far as the rights of the pool let him. He can do so for as long as
+    /// the pool has its region, whoever has the buffer by then.
     #[must_use]
     pub fn remote(&self) -> RmrTriplet {
         RmrTriplet {

@@ -22,7 +22,8 @@ use crate::{Ia, NotClosed, ia_close};
 /// Events of connections, and requests to connect, that may lie there between two turns.
 const CONNECTION_EVENTS: u32 = 4096;
 
-/// The owner of an instance whose operations are futures. Closed or dropped, it ends the instance, and all its futures with it.
+/// The owner of an instance whose operations are futures. Closed or dropped, it ends the instance, and all its futures
+/// with it.
 pub struct Driver {
     shared: Rc<Shared>,
 }
@@ -33,8 +34,8 @@ pub struct Driver {
 pub enum Turn {
     /// Something was taken in. Tasks have their turn, and then the driver its next.
     Taken,
-    /// Nothing was there, and what comes makes the descriptor readable: sleep on it, this long at the most. Whoever uses a handle of the
-    /// driver before the sleep turns it again first.
+    /// Nothing was there, and what comes makes the descriptor readable: sleep on it, this long at the most. Whoever
+    /// uses a handle of the driver before the sleep turns it again first.
     Armed(Duration),
 }
 
@@ -79,7 +80,8 @@ impl Driver {
             .with(|core| core.ia()?.descriptor().map_err(Error::Dat))
     }
 
-    /// Takes in what is there, up to some number of events, and wakes the tasks it is for; if nothing is, the instance is armed.
+    /// Takes in what is there, up to some number of events, and wakes the tasks it is for; if nothing is, the instance
+    /// is armed.
     ///
     /// # Errors
     /// [`Error::Dead`], once nothing more can come. DAT's refusal to arm the instance.
@@ -112,9 +114,9 @@ impl Driver {
         })
     }
 
-    /// Turns for as long as it is polled, beside the tasks. Where nothing is to be taken in it awaits what `sleep` returns, which is told
-    /// the longest time and ends then, or when the descriptor is readable; it is dropped when somebody has posted something.
-    /// Returns why it cannot go on.
+    /// Turns for as long as it is polled, beside the tasks. Where nothing is to be taken in it awaits what `sleep`
+    /// returns, which is told the longest time and ends then, or when the descriptor is readable; it is dropped when
+    /// somebody has posted something. Returns why it cannot go on.
     pub async fn run<S: Future<Output = ()>>(
         &mut self,
         mut sleep: impl FnMut(Duration) -> S,
@@ -144,8 +146,8 @@ impl Driver {
         }
     }
 
-    /// Turns until a future is ready, and sleeps by the clock of the function: for programs without a runtime, and where time is
-    /// virtual. Whatever else wakes the future is seen when the sleep ends, after a second at most.
+    /// Turns until a future is ready, and sleeps by the clock of the function: for programs without a runtime, and
+    /// where time is virtual. Whatever else wakes the future is seen when the sleep ends, after a second at most.
     ///
     /// # Errors
     /// As [`Driver::turn`].
@@ -172,8 +174,8 @@ impl Driver {
     /// uses them no more.
     ///
     /// # Errors
-    /// As [`ia_close`]. The futures have ended all the same. If the device could not be stopped (`CloseReport`, the log), it may go on with
-    /// buffers that were in flight.
+    /// As [`ia_close`]. The futures have ended all the same. If the device could not be stopped (`CloseReport`, the
+    /// log), it may go on with buffers that were in flight.
     pub fn close(self) -> Result<CloseReport, NotClosed> {
         while self
             .shared

@@ -80,7 +80,8 @@ impl Handle {
         Ok(Listener::new(Rc::clone(&self.shared), psp))
     }
 
-    /// Listens at a connection qualifier beside other instances of the adapter, each of which gets some of the requests.
+    /// Listens at a connection qualifier beside other instances of the adapter, each of which gets some of the
+    /// requests.
     ///
     /// # Errors
     /// As [`Ia::psp_create_shared`](dat_core::Ia::psp_create_shared); [`Error::Closed`].
@@ -96,8 +97,8 @@ impl Handle {
         Ok(Listener::new(Rc::clone(&self.shared), psp))
     }
 
-    /// `count` buffers of `bytes` bytes in a region with these rights: of transfers that read it LOCAL_READ, of those that fill it
-    /// LOCAL_WRITE, of peers the others.
+    /// `count` buffers of `bytes` bytes in a region with these rights: of transfers that read it LOCAL_READ, of those
+    /// that fill it LOCAL_WRITE, of peers the others.
     ///
     /// # Errors
     /// [`Error::Memory`]; as [`Ia::lmr_create`](dat_core::Ia::lmr_create); [`Error::Closed`].
@@ -130,7 +131,8 @@ pub struct Endpoint {
 impl Endpoint {
     /// Asks who listens at a qualifier of a host for a connection, and waits for the answer.
     ///
-    /// Errors of the future: as [`Ia::ep_connect`](dat_core::Ia::ep_connect); [`Error::Connection`] says what came instead.
+    /// Errors of the future: as [`Ia::ep_connect`](dat_core::Ia::ep_connect); [`Error::Connection`] says what came
+    /// instead.
     pub fn connect(
         &self,
         address: IpAddr,
@@ -169,15 +171,17 @@ impl Endpoint {
 
     /// Sends what the buffer means.
     ///
-    /// Errors of the transfer: as [`Ia::ep_post_send`](dat_core::Ia::ep_post_send), [`Error::Full`], [`Error::Transfer`].
+    /// Errors of the transfer: as [`Ia::ep_post_send`](dat_core::Ia::ep_post_send), [`Error::Full`],
+    /// [`Error::Transfer`].
     pub fn send(&self, buffer: Buffer) -> Transfer {
         self.post(buffer, &What::Send)
     }
 
-    /// Takes the next message that nobody is posted for yet, as long as the buffer can hold it. An endpoint takes receives before it is
-    /// connected.
+    /// Takes the next message that nobody is posted for yet, as long as the buffer can hold it. An endpoint takes
+    /// receives before it is connected.
     ///
-    /// Errors of the transfer: as [`Ia::ep_post_recv`](dat_core::Ia::ep_post_recv), [`Error::Full`], [`Error::Transfer`].
+    /// Errors of the transfer: as [`Ia::ep_post_recv`](dat_core::Ia::ep_post_recv), [`Error::Full`],
+    /// [`Error::Transfer`].
     pub fn recv(&self, buffer: Buffer) -> Transfer {
         self.post(buffer, &What::Recv)
     }
@@ -192,8 +196,8 @@ impl Endpoint {
 
     /// Reads all of a piece of the peer's memory into the buffer.
     ///
-    /// Errors of the transfer: as [`Ia::ep_post_rdma_read`](dat_core::Ia::ep_post_rdma_read), [`Error::Bounds`], [`Error::Full`],
-    /// [`Error::Transfer`].
+    /// Errors of the transfer: as [`Ia::ep_post_rdma_read`](dat_core::Ia::ep_post_rdma_read), [`Error::Bounds`],
+    /// [`Error::Full`], [`Error::Transfer`].
     pub fn read(&self, buffer: Buffer, from: RmrTriplet) -> Transfer {
         self.post(buffer, &What::Read(from))
     }

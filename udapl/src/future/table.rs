@@ -1,10 +1,11 @@
 //! What a driver and its handles share: the instance, endpoints, transfers in flight, and who waits for what.
 //!
-//! All of it is behind one `RefCell`, entered through [`Shared::with`]. Waking a task, or dropping the last waker of one, runs code of
-//! the program's, which may come back in here. So wakers leave as values, and are woken or dropped when nobody is inside.
+//! All of it is behind one `RefCell`, entered through [`Shared::with`]. Waking a task, or dropping the last waker of
+//! one, runs code of the program's, which may come back in here. So wakers leave as values, and are woken or dropped
+//! when nobody is inside.
 //!
-//! An operation is *in flight* from its post until its completion; *abandoned*, if its future goes first; *done*, if its
-//! completion comes first. Its entry, and the buffer in it, is there until both have happened.
+//! An operation is *in flight* from its post until its completion; *abandoned*, if its future goes first; *done*, if
+//! its completion comes first. Its entry, and the buffer in it, is there until both have happened.
 //!
 //! ```text
 //!   post ---> in flight ---completion---> done ---future polled, or dropped---> gone
@@ -365,7 +366,8 @@ impl Core {
         self.settle(key, result);
     }
 
-    /// What an operation came to, with its buffer; it is gone then. Until it has come to something the task is woken by it.
+    /// What an operation came to, with its buffer; it is gone then. Until it has come to something the task is woken by
+    /// it.
     pub(super) fn ended(
         &mut self,
         key: OpKey,
@@ -471,8 +473,8 @@ impl Core {
         link.waiting.wake(&mut self.leaving);
     }
 
-    /// Nobody has an endpoint any more: it ends in the device, and then its transfers have ended. If the device refuses, it is tried
-    /// again later, and the buffers stay where they are.
+    /// Nobody has an endpoint any more: it ends in the device, and then its transfers have ended. If the device
+    /// refuses, it is tried again later, and the buffers stay where they are.
     pub(super) fn drop_link(&mut self, key: LinkKey) {
         let Some(link) = self.links.get_mut(key) else {
             return;

@@ -73,9 +73,9 @@ impl<P: ?Sized> Directory<P> {
         Self::of_files(named, &usual, driver::has_gained_rights())
     }
 
-    /// The file that the environment names, or the first of the usual ones. A program that has rights its caller lacks asks
-    /// the environment nothing, and believes a file that only root can have written: it names libraries, whose code runs in
-    /// the program.
+    /// The file that the environment names, or the first of the usual ones. A program that has rights its caller lacks
+    /// asks the environment nothing, and believes a file that only root can have written: it names libraries, whose
+    /// code runs in the program.
     fn of_files(named: Option<PathBuf>, usual: &[PathBuf], gained: bool) -> Self {
         let usual = || usual.iter().find(|path| path.exists()).cloned();
         let path = match named {
@@ -177,8 +177,8 @@ impl<P: ?Sized> Directory<P> {
     /// registered from the record.
     ///
     /// # Errors
-    /// DAT_INVALID_PARAMETER|ARG1: no name, or too long a one. DAT_PROVIDER_NOT_FOUND, with the subtype of what does not
-    /// fit: name, major version, thread safety, minor version.
+    /// DAT_INVALID_PARAMETER|ARG1: no name, or too long a one. DAT_PROVIDER_NOT_FOUND, with the subtype of what does
+    /// not fit: name, major version, thread safety, minor version.
     pub(crate) fn find(
         &self,
         wanted: &ProviderInfo,

@@ -12,8 +12,8 @@
 //! version and thread safety must be the same, and if the minor version is not there the next larger one serves. What
 //! is open keeps its dynamic entry: it holds an [`Opened`], and the entry cannot be removed before that is dropped.
 //!
-//! Static entries of other libraries are listed and not opened by a [`Registry`]: loading foreign code is the business of
-//! [`capi`](crate::capi), where providers have an ABI; the rules of names and records are the same there
+//! Static entries of other libraries are listed and not opened by a [`Registry`]: loading foreign code is the business
+//! of [`capi`](crate::capi), where providers have an ABI; the rules of names and records are the same there
 //! (`Directory`). [`ia_open`] takes names of devices and needs no registry.
 
 pub mod conf;
@@ -205,8 +205,8 @@ impl Registry {
     /// Page: dat_ia_open.
     ///
     /// # Errors
-    /// DAT_INVALID_PARAMETER|ARG1: no name, or too long a one. DAT_PROVIDER_NOT_FOUND, with the subtype of what does not
-    /// fit: name, major version, thread safety, minor version. Whatever the provider says.
+    /// DAT_INVALID_PARAMETER|ARG1: no name, or too long a one. DAT_PROVIDER_NOT_FOUND, with the subtype of what does
+    /// not fit: name, major version, thread safety, minor version. Whatever the provider says.
     pub fn open(
         &mut self,
         wanted: &ProviderInfo,

@@ -1,5 +1,5 @@
-//! Memory that a C program has from malloc(3), on functions that a vfio-user server plays: it has no descriptor, and the server asks
-//! for it by messages.
+//! Memory that a C program has from malloc(3), on functions that a vfio-user server plays: it has no descriptor, and
+//! the server asks for it by messages.
 
 // UNSAFETY: calls of the C ABI; `main.rs` expects it.
 

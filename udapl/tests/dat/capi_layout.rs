@@ -90,8 +90,8 @@ fn each_header_can_be_included_alone_in_c_and_in_c_plus_plus() {
     assert_eq!(count, 7);
 }
 
-/// DAT 2.0 has kept the members of 1.2 where they were and put its own behind them; its table is held against the headers of
-/// the DAT 2.0 package by `cargo xtask dtest`.
+/// DAT 2.0 has kept the members of 1.2 where they were and put its own behind them; its table is held against the
+/// headers of the DAT 2.0 package by `cargo xtask dtest`.
 #[test]
 fn the_table_of_a_provider_is_the_beginning_of_that_of_dat_2_0() {
     let (name, size, members) = foreign::LAYOUT;

@@ -495,7 +495,8 @@ fn an_attempt_to_connect_ends_when_the_device_dies() {
         let Ok(Event::Connection(event)) = wait(&mut pair, connect) else {
             panic!("{fault:?}")
         };
-        // A counter that stands still is a suspicion for twenty seconds; a peer that says nothing is given up before that.
+        // A counter that stands still is a suspicion for twenty seconds; a peer that says nothing is given up before
+        // that.
         let kind = if matches!(fault, Fault::HealthCounterStops) {
             Kind::Unreachable
         } else {

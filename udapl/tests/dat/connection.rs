@@ -75,8 +75,8 @@ fn an_accepted_request_connects_both_sides_and_each_is_told_once() {
 }
 
 /// Clauses: RECV-R6, CONN-3.
-/// The device says that acknowledgements take 2^16 units (`local_ca_ack_delay` 16, as a ConnectX-4 Lx does), which is 268 ms: who
-/// waits less repeats what was never lost.
+/// The device says that acknowledgements take 2^16 units (`local_ca_ack_delay` 16, as a ConnectX-4 Lx does), which is
+/// 268 ms: who waits less repeats what was never lost.
 #[test]
 fn a_connection_waits_for_acknowledgements_as_long_as_the_device_says() {
     let mut pair = Pair::connected();
@@ -709,8 +709,8 @@ fn an_accept_the_device_refuses_leaves_the_request_and_the_endpoint_as_they_were
     }
 }
 
-/// Clauses: RECV-7. What an endpoint has posted before it is connected is not lost by an accept that fails, even if the device
-/// refuses on the way back as well.
+/// Clauses: RECV-7. What an endpoint has posted before it is connected is not lost by an accept that fails, even if the
+/// device refuses on the way back as well.
 #[test]
 fn an_accept_the_device_refuses_keeps_the_receives_posted_before() {
     for also in [None, Some(Opcode::TO_RST_QP), Some(Opcode::RST2INIT_QP)] {

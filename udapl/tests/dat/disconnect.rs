@@ -191,8 +191,8 @@ fn a_wire_that_is_pulled_breaks_the_connection_and_heals_for_the_next() {
     pair.expect_alive();
 }
 
-/// An adapter is opened while the link still trains. Who connects meanwhile need not know: the request that was lost is sent again
-/// when the port is up, and not a second later.
+/// An adapter is opened while the link still trains. Who connects meanwhile need not know: the request that was lost is
+/// sent again when the port is up, and not a second later.
 #[test]
 fn a_connect_while_the_link_trains_is_made_when_it_is_up() {
     let fabric = Fabric::pair(1);

@@ -437,8 +437,8 @@ fn events_of_one_stream_come_out_in_the_order_they_went_in() {
     }
 }
 
-/// A consumer who finds a completion every time he looks still has his connections looked after: A hears a reply to its connect, and
-/// B what A answers.
+/// A consumer who finds a completion every time he looks still has his connections looked after: A hears a reply to its
+/// connect, and B what A answers.
 #[test]
 fn who_never_finds_a_queue_empty_still_connects() {
     for by_name in [false, true] {

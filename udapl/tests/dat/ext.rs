@@ -1,5 +1,5 @@
-//! What DAT 1.2 has no call for and the card can do: a rejection that says why, immediate data, atomic operations, invalidation by the
-//! peer.
+//! What DAT 1.2 has no call for and the card can do: a rejection that says why, immediate data, atomic operations,
+//! invalidation by the peer.
 
 use udapl::post::{CompareSwap, FetchAdd};
 use udapl::{
@@ -315,8 +315,8 @@ fn an_atomic_operation_needs_the_depth_of_a_read() {
     pair.expect_idle(A);
 }
 
-/// They use the responder's resources of RDMA Reads as well: one that lends none refuses them (IBTA volume 1, "RDMA READ and ATOMIC
-/// resources").
+/// They use the responder's resources of RDMA Reads as well: one that lends none refuses them (IBTA volume 1, "RDMA
+/// READ and ATOMIC resources").
 #[test]
 fn a_peer_that_lets_no_reads_in_lets_no_atomic_operations_in() {
     let mut pair = Pair::shaped(|side, attr| {

@@ -1,4 +1,5 @@
-//! Several instances of one adapter: queues, objects and events of their own; the port, memory and the connection manager in common.
+//! Several instances of one adapter: queues, objects and events of their own; the port, memory and the connection
+//! manager in common.
 
 use std::thread;
 use std::time::Duration;

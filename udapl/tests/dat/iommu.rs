@@ -1,8 +1,8 @@
 //! What the IOMMU keeps from the device.
 //!
 //! Keys are the device's own protection; mappings are the machine's. A key that outlives the mapping behind it, as a
-//! driver's bug or a confused device would have it, reaches nothing: the access is refused, the connection that wanted it
-//! ends with an error, and the memory keeps its bytes.
+//! driver's bug or a confused device would have it, reaches nothing: the access is refused, the connection that wanted
+//! it ends with an error, and the memory keeps its bytes.
 
 use driver::{Iova, SharedMemory};
 use hw_mlx::mkey::{self, KeyRequest};

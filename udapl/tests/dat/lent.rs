@@ -68,7 +68,8 @@ impl Pair {
     }
 }
 
-/// `dma_entry_limit` of Linux `vfio_iommu_type1` allows 65,535 mappings; a key has its own bounds (PRM, "Memory Key Context").
+/// `dma_entry_limit` of Linux `vfio_iommu_type1` allows 65,535 mappings; a key has its own bounds (PRM, "Memory Key
+/// Context").
 #[test]
 fn pieces_of_a_heap_take_no_mapping_of_their_own_and_their_keys_reach_no_further() {
     let mut pair = Pair::connected();
@@ -107,8 +108,8 @@ fn pieces_of_a_heap_take_no_mapping_of_their_own_and_their_keys_reach_no_further
     assert_eq!(pair.mappings_left(), before);
 }
 
-/// The bind of an RMR that is gone changes nothing, but while the device may still come to it the region's key has to live; and a
-/// key that lives opens the memory to every peer that has it.
+/// The bind of an RMR that is gone changes nothing, but while the device may still come to it the region's key has to
+/// live; and a key that lives opens the memory to every peer that has it.
 #[test]
 fn memory_that_a_bind_on_its_way_still_names_is_not_given_back() {
     let mut pair = Pair::binding();

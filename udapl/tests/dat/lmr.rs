@@ -241,8 +241,8 @@ fn memory_of_a_pool_is_registered_and_carries_data_as_any_other() {
     assert_eq!(to.read(0, 5000), pattern(3, 5000));
 }
 
-/// Two adapters that were opened with memory in common: what was allocated through one is registered on both, and each has keys of
-/// its own for it.
+/// Two adapters that were opened with memory in common: what was allocated through one is registered on both, and each
+/// has keys of its own for it.
 #[test]
 fn memory_in_common_is_registered_on_both_adapters_and_moves_between_them() {
     let mut config = PairConfig::default();

@@ -1,8 +1,9 @@
 //! Two endpoints over a wire that loses, repeats, delays, reorders and corrupts, from many seeds.
 //!
-//! Both sides send, write and read at random, some of it with immediate data, and count at the other side. A model checks safety
-//! at every step: each DTO completes exactly once, in the order posted, with the bytes that were posted. The wire heals half-way
-//! through, and then everything must finish. The same seed gives the same event log, byte for byte.
+//! Both sides send, write and read at random, some of it with immediate data, and count at the other side. A model
+//! checks safety at every step: each DTO completes exactly once, in the order posted, with the bytes that were posted.
+//! The wire heals half-way through, and then everything must finish. The same seed gives the same event log, byte for
+//! byte.
 //!
 //! `SIM_SEED=N` runs one seed only; `cargo xtask sim --seed N` is that, and shows the event log.
 

@@ -1,8 +1,9 @@
-//! DAT's calls over the simulated device, by object and by clause; some of the tests also on functions in this machine's slots.
+//! DAT's calls over the simulated device, by object and by clause; some of the tests also on functions in this
+//! machine's slots.
 //!
-//! One program: a program for each file would be linked with the whole simulator each. What needs a process of its own has a
-//! program of its own beside this folder: `capi` (one table of handles, watched by ThreadSanitizer), `capi_fork` (it forks) and
-//! `hotpath` (it counts allocations, and gives system calls up).
+//! One program: a program for each file would be linked with the whole simulator each. What needs a process of its own
+//! has a program of its own beside this folder: `capi` (one table of handles, watched by ThreadSanitizer), `capi_fork`
+//! (it forks) and `hotpath` (it counts allocations, and gives system calls up).
 
 mod adapter;
 mod attended;

@@ -1,5 +1,5 @@
-//! Several posts behind one doorbell (`batch`, `srq_batch`), several events by one call (`evd_poll`). DAT 1.2 has neither: each
-//! does what the single calls do, in their order.
+//! Several posts behind one doorbell (`batch`, `srq_batch`), several events by one call (`evd_poll`). DAT 1.2 has
+//! neither: each does what the single calls do, in their order.
 
 use udapl::{
     CompletionFlags, DatError, DatResult, DtoCookie, DtoStatus, EpState, EvdFlags, Event,

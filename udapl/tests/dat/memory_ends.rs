@@ -1,5 +1,5 @@
-//! Memory access ends, or the function does: for every command that ends an object, and every way a device has not to do
-//! it, either the call fails and the object is what it was, or it succeeds and nobody reaches the memory any more.
+//! Memory access ends, or the function does: for every command that ends an object, and every way a device has not to
+//! do it, either the call fails and the object is what it was, or it succeeds and nobody reaches the memory any more.
 //!
 //! Each cell frees an object of side B whose command meets a fault, then uses the memory for something else (a canary)
 //! and has side A, which was told the keys before, attack it.
@@ -407,7 +407,8 @@ fn a_freed_zone_is_gone_or_its_free_fails() {
     row(What::Pz);
 }
 
-/// Who hears of the end of a connection has no call that could fail: the device is asked again, and if it will not, it ends.
+/// Who hears of the end of a connection has no call that could fail: the device is asked again, and if it will not, it
+/// ends.
 #[test]
 fn a_peers_disconnect_ends_access_or_the_function() {
     for (how, dies) in [

@@ -59,8 +59,8 @@ fn sides_that_know_nothing_of_each_other_connect_over_either_family() {
     }
 }
 
-/// DAT_CONNECTION_EVENT_UNREACHABLE: the address is asked for, and nobody answers. It does not take until the connection manager has
-/// repeated its request often enough.
+/// DAT_CONNECTION_EVENT_UNREACHABLE: the address is asked for, and nobody answers. It does not take until the
+/// connection manager has repeated its request often enough.
 #[test]
 fn an_address_that_nobody_answers_for_is_unreachable_within_seconds() {
     let mut pair = Pair::unconnected(&strangers());

@@ -333,8 +333,8 @@ fn a_bind_that_fails_later_breaks_the_connection() {
     assert_eq!(pair.fabric.report(B).driver_bugs, Vec::<String>::new());
 }
 
-/// The device orders the requests of one queue pair only. Of two binds on two it may do the older one last, or do it and flush it
-/// with what stands before it; then the window has a context that was said to have failed.
+/// The device orders the requests of one queue pair only. Of two binds on two it may do the older one last, or do it
+/// and flush it with what stands before it; then the window has a context that was said to have failed.
 ///
 /// Clauses: BIND-13, BIND-17.
 #[test]

@@ -1,4 +1,5 @@
-//! Many of everything: event queues that are not overrun, and an IA whose turns are no longer for ten thousand endpoints.
+//! Many of everything: event queues that are not overrun, and an IA whose turns are no longer for ten thousand
+//! endpoints.
 
 use udapl::{
     Agent, ConnectionEventKind, DtoCookie, EpEvds, EpHandle, EpState, EvdFlags, EvdHandle,

@@ -1,5 +1,5 @@
-//! What only functions in this machine's slots can be asked (`support/functions.rs` names them); elsewhere these tests say
-//! that they are skipped.
+//! What only functions in this machine's slots can be asked (`support/functions.rs` names them); elsewhere these tests
+//! say that they are skipped.
 
 use std::fs;
 use std::thread;

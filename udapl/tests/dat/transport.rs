@@ -1,5 +1,5 @@
-//! What the connections of an endpoint ask of the network, on the simulator: what the device is told, what the frames say, and
-//! how a silent death is noticed.
+//! What the connections of an endpoint ask of the network, on the simulator: what the device is told, what the frames
+//! say, and how a silent death is noticed.
 
 use core::time::Duration;
 use std::net::IpAddr;

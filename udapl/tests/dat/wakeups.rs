@@ -1,9 +1,9 @@
 //! Waiting on the machine's own clock, eventfds and io_uring, against a device that runs at the same time.
 //!
-//! Everywhere else the simulator runs inside the driver's own register write. Here a thread of its own plays the device:
-//! a register write is handed to it and is heard some time later, as on a bus, while the driver goes on to poll, arm and
-//! sleep. Each round leaves a random while between the doorbell and the wait, so that completions arrive in every gap
-//! of that order. A wakeup that is lost is a wait that ends with its timeout.
+//! Everywhere else the simulator runs inside the driver's own register write. Here a thread of its own plays the
+//! device: a register write is handed to it and is heard some time later, as on a bus, while the driver goes on to
+//! poll, arm and sleep. Each round leaves a random while between the doorbell and the wait, so that completions arrive
+//! in every gap of that order. A wakeup that is lost is a wait that ends with its timeout.
 //!
 //! On functions in slots (`support/functions.rs`) the device is the bus's, and its MSI-X vectors signal the eventfds.
 //!
@@ -311,8 +311,8 @@ fn an_ia_is_armed_where_nothing_is_to_be_taken_and_nobody_else_waits() {
 const FLIGHT_MICROS: u64 = 5_000;
 const IN_TIME: Duration = Duration::from_millis(100);
 
-/// A pair in which a message is on its way to B, and the EVDs of B in an order: the one that gets the message first, or last, of two of
-/// which the connect EVD has it for a neighbour.
+/// A pair in which a message is on its way to B, and the EVDs of B in an order: the one that gets the message first, or
+/// last, of two of which the connect EVD has it for a neighbour.
 fn under_way(recv_first: bool) -> (Pair, [EvdHandle; 2]) {
     let mut pair = Pair::connected();
     let [from, to] = [A, B].map(|side| pair.buffer(side, 64));

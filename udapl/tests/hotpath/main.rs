@@ -1,9 +1,9 @@
 //! The hot path allocates nothing and makes no system call.
 //!
-//! Allocations are counted by the allocator of this test program, on the thread that posts. System calls are ruled out by
-//! the kernel: a child process enters strict seccomp, in which any system call but read, write and exit kills it,
-//! then posts and dequeues, and then writes a line. The simulator is deaf meanwhile, so what is counted is the
-//! driver's alone.
+//! Allocations are counted by the allocator of this test program, on the thread that posts. System calls are ruled out
+//! by the kernel: a child process enters strict seccomp, in which any system call but read, write and exit kills it,
+//! then posts and dequeues, and then writes a line. The simulator is deaf meanwhile, so what is counted is the driver's
+//! alone.
 
 // UNSAFETY: a global allocator, and two calls of libc that have no safe form here.
 #![expect(unsafe_code, reason = "a counting allocator, and seccomp")]

@@ -1,8 +1,8 @@
 //! The table of the calls, `docs/calls.md`, held against the sources.
 //!
 //! A row is `dat_…`, the Rust functions, how far the call is done, and tests. All 74 calls are there, each once; a
-//! function named is public in `udapl` or `dat-core`, and its documentation names the call's page; a test named exists; a
-//! call that is done has a test.
+//! function named is public in `udapl` or `dat-core`, and its documentation names the call's page; a test named exists;
+//! a call that is done has a test.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! Programs of ours in C, for what a guest's packages offer to C alone.
 //!
-//! They are compiled by the machine's own `cc` against the headers and libraries of the guest's release, unpacked for that
-//! purpose: what is linked here is found there.
+//! They are compiled by the machine's own `cc` against the headers and libraries of the guest's release, unpacked for
+//! that purpose: what is linked here is found there.
 
 use anyhow::{Context, Result};
 

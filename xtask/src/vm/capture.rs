@@ -1,7 +1,7 @@
 //! What a capture of the link holds that no end of a connection says: refusals for want of a receive.
 //!
-//! An RNR NAK is an Acknowledge packet of RC (opcode 0x11) whose AETH syndrome begins with 001; the five bits behind are the
-//! code of the time after which the sender may try again (IBTA volume 1, "ACK Extended Transport Header").
+//! An RNR NAK is an Acknowledge packet of RC (opcode 0x11) whose AETH syndrome begins with 001; the five bits behind
+//! are the code of the time after which the sender may try again (IBTA volume 1, "ACK Extended Transport Header").
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,8 +1,10 @@
-//! The suite of one card: its physical function under the kernel's `mlx5_core` and `mlx5_ib`, two virtual ones under our driver.
+//! The suite of one card: its physical function under the kernel's `mlx5_core` and `mlx5_ib`, two virtual ones under
+//! our driver.
 //!
-//! QEMU hides the SR-IOV capability, so the virtual functions are in slots of their own and the kernel does not know whose they
-//! are. What a physical function's interface does to its virtual ones (up, down) is the kernel's to do here, and is done by `ip
-//! link`. What `ip link set PF vf` would say the script says to the server of the card ([`Line::Card`](super::serial::Line::Card)).
+//! QEMU hides the SR-IOV capability, so the virtual functions are in slots of their own and the kernel does not know
+//! whose they are. What a physical function's interface does to its virtual ones (up, down) is the kernel's to do here,
+//! and is done by `ip link`. What `ip link set PF vf` would say the script says to the server of the card
+//! ([`Line::Card`](super::serial::Line::Card)).
 
 mod judge;
 

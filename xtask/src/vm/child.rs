@@ -1,8 +1,8 @@
 //! Processes that end when their owner does, whatever its end is.
 //!
-//! An owner that returns or panics ends them itself. One that is killed cannot: the kernel does it then, asked by setpriv(1)
-//! of util-linux, which every Debian has (`PR_SET_PDEATHSIG`). What it asks for outlives the program that asked: chroot(1)
-//! and env(1) stand between it and QEMU.
+//! An owner that returns or panics ends them itself. One that is killed cannot: the kernel does it then, asked by
+//! setpriv(1) of util-linux, which every Debian has (`PR_SET_PDEATHSIG`). What it asks for outlives the program that
+//! asked: chroot(1) and env(1) stand between it and QEMU.
 
 use std::process::{Child, Command};
 
@@ -15,7 +15,8 @@ pub struct Running {
     pub child: Child,
 }
 
-/// The command tied to this process: what it starts is killed when this process ends. Its input and output are still to be said.
+/// The command tied to this process: what it starts is killed when this process ends. Its input and output are still to
+/// be said.
 pub fn tied(command: &Command) -> Command {
     let mut tied = Command::new("setpriv");
     tied.args(["--pdeathsig", "KILL"])
@@ -74,8 +75,8 @@ mod tests {
     /// The longest a process may live after its owner.
     const SURELY: Duration = Duration::from_secs(20);
 
-    /// Runs in a process of its own, which is killed: what it starts says something and then waits for the end of an input that
-    /// does not end.
+    /// Runs in a process of its own, which is killed: what it starts says something and then waits for the end of an
+    /// input that does not end.
     #[test]
     fn owner() {
         if std::env::var_os(OWNER).is_none() {

@@ -1,8 +1,9 @@
 //! Suites that others wrote to test RDMA with, and what in the kernel uses it: rdma-core's own tests, perftest over all
-//! sizes, UCX, libfabric; NFS, SMC sockets, iSER; DPDK. All as Debian ships them, on the simulated functions' Ethernet ports.
+//! sizes, UCX, libfabric; NFS, SMC sockets, iSER; DPDK. All as Debian ships them, on the simulated functions' Ethernet
+//! ports.
 //!
-//! Nothing here is ours but the scripts and who judges. What does not pass is named with its reason ([`pyverbs`]), so that a
-//! failure that is new is one, and one that is gone is noticed.
+//! Nothing here is ours but the scripts and who judges. What does not pass is named with its reason ([`pyverbs`]), so
+//! that a failure that is new is one, and one that is gone is noticed.
 
 mod pyverbs;
 
@@ -301,9 +302,9 @@ fn fabric(step: &Step) -> Result<String> {
     Ok(format!("{} sizes, last {}", rows.len(), last.trim()))
 }
 
-/// Where DPDK's driver stops: both ports are probed, by verbs since DEVX is not there, and configured; the completion queue of
-/// the first receive queue is not made, though no command is refused. A testpmd that comes further is one to judge by its
-/// packets.
+/// Where DPDK's driver stops: both ports are probed, by verbs since DEVX is not there, and configured; the completion
+/// queue of the first receive queue is not made, though no command is refused. A testpmd that comes further is one to
+/// judge by its packets.
 const STOPS: &str = "Rx queue 0 CQ creation failure";
 
 fn testpmd(step: &Step) -> Result<String> {

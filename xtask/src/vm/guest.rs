@@ -25,8 +25,9 @@ use crate::shell;
 const LOGGED_WITHIN: Duration = Duration::from_millis(300);
 /// Lines of the console shown when something is wrong.
 const TAIL: usize = 40;
-/// Where the first function's root port is in the guest: bus 0, this device; the others' follow. The functions themselves are
-/// device 0 of the buses behind, 1 and on. On the root bus QEMU would show them as integrated endpoints, which have no link.
+/// Where the first function's root port is in the guest: bus 0, this device; the others' follow. The functions
+/// themselves are device 0 of the buses behind, 1 and on. On the root bus QEMU would show them as integrated endpoints,
+/// which have no link.
 const FIRST_SLOT: u8 = 3;
 /// Where a guest with a single function has its network device.
 const NETWORK_SLOT: u8 = 8;

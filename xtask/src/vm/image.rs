@@ -1,7 +1,7 @@
 //! A guest's initramfs, from what a suite says it needs.
 //!
-//! Everything a guest has is data here: modules by name, Debian packages by name, programs by path. Programs of ours are
-//! the ones cargo built, without their debug information, together with the libraries they are linked to. The
+//! Everything a guest has is data here: modules by name, Debian packages by name, programs by path. Programs of ours
+//! are the ones cargo built, without their debug information, together with the libraries they are linked to. The
 //! guest's first process is `guest/init`, the same for all; what a suite does is its script.
 
 use std::collections::BTreeSet;

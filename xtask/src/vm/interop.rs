@@ -1,8 +1,9 @@
 //! The suites of our driver against another RDMA stack: one link, ours on one side of it, the kernel's on the other.
 //!
 //! What both sides do is `rping` of librdmacm, which `datctl rping` speaks: Send/Recv, RDMA Read and RDMA Write over
-//! connections that the kernel's `rdma_cm` makes, in either role. What `rping` never does, a program on librdmacm does with
-//! one of ours (`udapl/examples/peer`): receives that come late or never, a passive end that hangs up, private data, rejections.
+//! connections that the kernel's `rdma_cm` makes, in either role. What `rping` never does, a program on librdmacm does
+//! with one of ours (`udapl/examples/peer`): receives that come late or never, a passive end that hangs up, private
+//! data, rejections.
 
 mod peers;
 

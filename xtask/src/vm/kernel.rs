@@ -1,8 +1,8 @@
 //! The kernels a guest can have: Debian's, as its packages are.
 //!
-//! A kernel is one package up to 6.18, image and modules in it, and several from 6.19 on: `linux-base-`, `linux-binary-`,
-//! `linux-modules-`. Which ones is asked of apt, by letting it say what it would install. The image is in /boot, or with the
-//! modules; here it is beside them.
+//! A kernel is one package up to 6.18, image and modules in it, and several from 6.19 on: `linux-base-`,
+//! `linux-binary-`, `linux-modules-`. Which ones is asked of apt, by letting it say what it would install. The image is
+//! in /boot, or with the modules; here it is beside them.
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;

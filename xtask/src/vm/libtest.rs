@@ -1,8 +1,9 @@
 //! What a test program of ours says, read as results per test.
 //!
-//! It was run as `test-PROGRAM --test-threads=1 --show-output --exact TEST...` with `DAT_TEST_FUNCTIONS` in the environment.
-//! Every test that was asked for has to have passed, and to have said that it opened the functions
-//! (`udapl/tests/dat/support/world.rs`): one that passed elsewhere, or that no longer exists, has shown nothing about them.
+//! It was run as `test-PROGRAM --test-threads=1 --show-output --exact TEST...` with `DAT_TEST_FUNCTIONS` in the
+//! environment. Every test that was asked for has to have passed, and to have said that it opened the functions
+//! (`udapl/tests/dat/support/world.rs`): one that passed elsewhere, or that no longer exists, has shown nothing about
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

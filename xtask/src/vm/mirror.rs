@@ -1,8 +1,8 @@
 //! Debian's mirror: what is fetched from it, and what is said when it cannot be.
 //!
 //! A machine that was unpacked long ago has old lists of packages, and a mirror keeps only what the newest lists name:
-//! after a point release a download fails although nothing is wrong. So whatever fetches is run once more with fresh lists.
-//! Only then is the mirror to blame, and that is one sentence.
+//! after a point release a download fails although nothing is wrong. So whatever fetches is run once more with fresh
+//! lists. Only then is the mirror to blame, and that is one sentence.
 
 use std::path::Path;
 use std::process::Command;

@@ -29,7 +29,8 @@ pub enum Line {
         /// By the guest's clock.
         took: Duration,
     },
-    /// What `ip link set PF vf` would do is to be done to the simulated card; the guest waits for a line that says how it went.
+    /// What `ip link set PF vf` would do is to be done to the simulated card; the guest waits for a line that says how
+    /// it went.
     Card(String),
     /// The suite has ended.
     Over,

@@ -1,7 +1,7 @@
 //! The suite on `vfio-pci`: our driver through the kernel's own VFIO.
 //!
-//! The programs are the ones `cargo build` and `cargo test` make. The tests of the data path are in the very program that
-//! runs on `sim:`; the environment tells them which functions to open. Which tests run, and which do not for what
+//! The programs are the ones `cargo build` and `cargo test` make. The tests of the data path are in the very program
+//! that runs on `sim:`; the environment tells them which functions to open. Which tests run, and which do not for what
 //! reason, is in the script (`guest/vfio`).
 
 mod judge;

@@ -268,7 +268,8 @@ fn restarted_peer_is_connected_at_once_by_whom_the_old_connection_is_being_ended
     assert_eq!(pair.count(B, is_rej), 0);
 }
 
-/// The other way round the one who is called has restarted: its queue pair number tells that the old connection is gone.
+/// The other way round the one who is called has restarted: its queue pair number tells that the old connection is
+/// gone.
 #[test]
 fn reply_from_a_queue_pair_still_connected_ends_the_old_connection_and_makes_the_new_one() {
     let (mut pair, old, _) = Pair::established();

@@ -1,8 +1,8 @@
 //! A third party on the network: what it sends changes nothing between the others.
 //!
-//! The stranger knows everything that stands in clear in the others' datagrams or can be counted out: GUIDs, queue pair numbers,
-//! service IDs, even communication IDs. It does not forge the address its datagrams come from; who can do that is on the
-//! path, and RoCE has no answer to him.
+//! The stranger knows everything that stands in clear in the others' datagrams or can be counted out: GUIDs, queue pair
+//! numbers, service IDs, even communication IDs. It does not forge the address its datagrams come from; who can do that
+//! is on the path, and RoCE has no answer to him.
 
 use super::wire::{DreqRepr, RejRepr, Rejected, RepRepr};
 use super::*;
@@ -72,8 +72,8 @@ fn both_stay_connected(pair: &mut Pair, a: ConnId, b: ConnId) {
     assert_eq!(pair.b.state(b), Some(State::Established));
 }
 
-/// IBTA volume 1, 12.9.8.3.1 ("Stale Connection"): the rule is about one peer that has lost its state. GUID and QPN in a REQ are the
-/// sender's words.
+/// IBTA volume 1, 12.9.8.3.1 ("Stale Connection"): the rule is about one peer that has lost its state. GUID and QPN in
+/// a REQ are the sender's words.
 #[test]
 fn a_stranger_that_names_anothers_queue_pair_ends_no_connection() {
     for service_id in [SERVICE, SERVICE + 1] {
@@ -359,7 +359,8 @@ fn what_a_request_leaves_behind_is_gone_within_minutes_whatever_it_names() {
     }
 }
 
-/// The local ACK timeout of a REQ, and what the delay in a REP makes, go into our queue pair: 0 is for ever, 31 is 2.4 hours a try.
+/// The local ACK timeout of a REQ, and what the delay in a REP makes, go into our queue pair: 0 is for ever, 31 is 2.4
+/// hours a try.
 #[test]
 fn a_peer_cannot_make_its_death_unnoticeable() {
     for (asked, used) in [(0, 22), (14, 14), (22, 22), (23, 22), (31, 22)] {
@@ -386,7 +387,8 @@ fn a_peer_cannot_make_its_death_unnoticeable() {
     }
 }
 
-/// A consumer that refuses all requests but the peer's: what it has refused is in nobody's way, and not remembered without bound.
+/// A consumer that refuses all requests but the peer's: what it has refused is in nobody's way, and not remembered
+/// without bound.
 #[test]
 fn requests_that_were_refused_leave_room_for_others_however_many_they_were() {
     let mut pair = Pair::listening();

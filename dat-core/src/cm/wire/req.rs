@@ -197,7 +197,8 @@ pub struct ReqRepr {
     pub transport: u8,
     /// The requester implements end-to-end credits.
     pub flow_control: bool,
-    /// First packet sequence number that the receiver of this message is to send (24 bits; IBTA vol. 1, "Starting PSN").
+    /// First packet sequence number that the receiver of this message is to send (24 bits; IBTA vol. 1, "Starting
+    /// PSN").
     pub starting_psn: u32,
     /// How soon the requester answers our messages (5 bits, 4.096 us * 2^n).
     pub local_response_timeout: u8,

@@ -17,14 +17,15 @@ impl<P: Provider> Ia<P> {
         self.provider.addresses()
     }
 
-    /// The adapter has one more address: connections leave from it and arrive at it from now on, in all its instances. Each hears of it
-    /// ([`NetworkEvent::AddressAdded`]).
+    /// The adapter has one more address: connections leave from it and arrive at it from now on, in all its instances.
+    /// Each hears of it ([`NetworkEvent::AddressAdded`]).
     ///
     /// Page: none of DAT 1.2.
     ///
     /// # Errors
     /// DAT_INVALID_ADDRESS|MALFORMED: what is none, or breaks a rule of [`Address`]; |UNSUPPORTED: it is there already.
-    /// DAT_INSUFFICIENT_RESOURCES: the table of addresses is full. DAT_INTERNAL_ERROR: the device refused. Nothing has changed.
+    /// DAT_INSUFFICIENT_RESOURCES: the table of addresses is full. DAT_INTERNAL_ERROR: the device refused. Nothing has
+    /// changed.
     pub fn address_add(&mut self, address: Address) -> DatResult<()> {
         self.alive()?;
         let address = address.to_canonical();
@@ -41,13 +42,14 @@ impl<P: Provider> Ia<P> {
     }
 
     /// The adapter has one address less. No connection leaves from it or arrives at it any more; those that did end as
-    /// [`EndCause::AddressRemoved`], and their peers are told. Each instance hears of it ([`NetworkEvent::AddressRemoved`]).
+    /// [`EndCause::AddressRemoved`], and their peers are told. Each instance hears of it
+    /// ([`NetworkEvent::AddressRemoved`]).
     ///
     /// Page: none of DAT 1.2.
     ///
     /// # Errors
-    /// DAT_INVALID_ADDRESS|UNSUPPORTED: it is none of the adapter's, or the link-local one made of its MAC, which stays. Nothing has
-    /// changed.
+    /// DAT_INVALID_ADDRESS|UNSUPPORTED: it is none of the adapter's, or the link-local one made of its MAC, which
+    /// stays. Nothing has changed.
     pub fn address_remove(&mut self, address: IpAddr) -> DatResult<()> {
         self.alive()?;
         let removed = self.provider.remove_address(address.to_canonical());

@@ -9,9 +9,9 @@
 //! }
 //! ```
 //!
-//! An event that comes between a look at an EVD and the sleep has to end the sleep, so the device is asked for interrupts first and
-//! the EVDs are looked at again. Whoever looks at them a third time undoes that. So an [`Armed`] borrows the IA: as long as
-//! somebody may sleep nobody takes anything in.
+//! An event that comes between a look at an EVD and the sleep has to end the sleep, so the device is asked for
+//! interrupts first and the EVDs are looked at again. Whoever looks at them a third time undoes that. So an [`Armed`]
+//! borrows the IA: as long as somebody may sleep nobody takes anything in.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -67,13 +67,14 @@ impl<P: Descriptor> Ia<P> {
         })
     }
 
-    /// Looks at EVDs as a wait does, all of them at once: there are events, or all is armed that can bring some. Then what comes makes
-    /// the descriptor readable, the housekeeping of the IA included; it stays so until the IA is armed again. Where a stream of
-    /// an EVD does not notify of each completion (UNSIGNALLED, SOLICITED_WAIT), those that do not are no reason to wake up.
+    /// Looks at EVDs as a wait does, all of them at once: there are events, or all is armed that can bring some. Then
+    /// what comes makes the descriptor readable, the housekeeping of the IA included; it stays so until the IA is armed
+    /// again. Where a stream of an EVD does not notify of each completion (UNSIGNALLED, SOLICITED_WAIT), those that do
+    /// not are no reason to wake up.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE. DAT_INVALID_STATE: |EVD_WAITER somebody waits on one of them, |EVD_UNWAITABLE one is unwaitable. As
-    /// [`Ia::descriptor`]. Nothing is armed.
+    /// DAT_INVALID_HANDLE. DAT_INVALID_STATE: |EVD_WAITER somebody waits on one of them, |EVD_UNWAITABLE one is
+    /// unwaitable. As [`Ia::descriptor`]. Nothing is armed.
     pub fn arm(&mut self, evds: &[EvdHandle]) -> DatResult<Arm<'_, P>> {
         for evd in evds {
             let queue = self.evd(*evd)?;
@@ -125,8 +126,8 @@ impl<P: Descriptor> Armed<'_, P> {
         Duration::from_nanos(self.until.saturating_sub(self.ia.provider.now()))
     }
 
-    /// Sleeps here, for who has nothing else to wait for: by the function's clock, which is the only one that brings anything
-    /// where time is virtual.
+    /// Sleeps here, for who has nothing else to wait for: by the function's clock, which is the only one that brings
+    /// anything where time is virtual.
     pub fn sleep(self) {
         if let Err(error) = self.ia.provider.wait(self.until) {
             self.ia.device_died(&error);

@@ -1,8 +1,8 @@
 //! Asynchronous events, and the EVDs they go to.
 //!
-//! An IA is opened with an asynchronous EVD of its own, which its events go to. A program may want those of several instances in
-//! one EVD: that is bound ([`Ia::async_evd_bind`]) in the instance that has it, and who speaks for the others takes their events out
-//! ([`Ia::next_async_event`]) and puts them in there ([`Ia::async_evd_post`]).
+//! An IA is opened with an asynchronous EVD of its own, which its events go to. A program may want those of several
+//! instances in one EVD: that is bound ([`Ia::async_evd_bind`]) in the instance that has it, and who speaks for the
+//! others takes their events out ([`Ia::next_async_event`]) and puts them in there ([`Ia::async_evd_post`]).
 //!
 //! What an asynchronous EVD has no room for is lost, and no event says so.
 
@@ -15,13 +15,14 @@ use crate::provider::Provider;
 use crate::types::EvdFlags;
 
 impl<P: Provider> Ia<P> {
-    /// Has another EVD take asynchronous events of other instances; it cannot be freed from now on. Does nothing if it does.
+    /// Has another EVD take asynchronous events of other instances; it cannot be freed from now on. Does nothing if it
+    /// does.
     ///
     /// Page: dat_ia_open.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|EVD_ASYNC: no such EVD, one that was made without the ASYNC flag, or one whose streams share it
-    /// with no other.
+    /// DAT_INVALID_HANDLE|EVD_ASYNC: no such EVD, one that was made without the ASYNC flag, or one whose streams share
+    /// it with no other.
     pub fn async_evd_bind(&mut self, evd: EvdHandle) -> DatResult<()> {
         let subtype = Subtype::HandleEvdAsync;
         self.evd_for(Some(evd), EvdFlags::ASYNC, subtype)?;

@@ -2,8 +2,9 @@
 //!
 //! What is to end goes in phases, each object before those it refers to: first the CNOs, so that agents hear of the end
 //! and of nothing else, requests and those who listen, endpoints, then memory, and last the EVDs, with the events in
-//! them. Nobody waits for an event, and what the device refuses changes nothing: everything is gone afterwards. It is asked again,
-//! and if it goes on refusing, or takes longer for all of it than it may take for one command, it is stopped.
+//! them. Nobody waits for an event, and what the device refuses changes nothing: everything is gone afterwards. It is
+//! asked again, and if it goes on refusing, or takes longer for all of it than it may take for one command, it is
+//! stopped.
 
 use super::progress::LAST_WORDS;
 use crate::cm::RejectReason;
@@ -76,8 +77,8 @@ impl<P: Provider> Ia<P> {
         !self.objects().any(|object| self.is_in_use(object))
     }
 
-    /// Whether an object keeps a graceful close from succeeding. Connection requests do not, nor the endpoints lent with
-    /// undecided ones, nor reserved service points that are spent, nor EVDs that the IA feeds.
+    /// Whether an object keeps a graceful close from succeeding. Connection requests do not, nor the endpoints lent
+    /// with undecided ones, nor reserved service points that are spent, nor EVDs that the IA feeds.
     fn is_in_use(&self, object: impl Into<AnyHandle>) -> bool {
         let object = object.into();
         if self.check_any(object).is_err() {
@@ -221,10 +222,10 @@ impl<P: Provider> Ia<P> {
 impl<P: Provider> Drop for Ia<P> {
     /// An IA that is dropped and was not closed.
     ///
-    /// One of several instances is closed abruptly, for the device is the others' too. Of the only one, peers are told that
-    /// their connections are over, as far as that takes no time worth mentioning; then the provider goes, and with it the
-    /// device's use of all memory; only after that what the device used. A panic that is under way may have left anything in
-    /// any state: then nothing is told, and the device is stopped.
+    /// One of several instances is closed abruptly, for the device is the others' too. Of the only one, peers are told
+    /// that their connections are over, as far as that takes no time worth mentioning; then the provider goes, and with
+    /// it the device's use of all memory; only after that what the device used. A panic that is under way may have left
+    /// anything in any state: then nothing is told, and the device is stopped.
     fn drop(&mut self) {
         if self.provider.is_there() {
             let panics = std::thread::panicking();

@@ -65,8 +65,8 @@ impl<P: Provider> Ia<P> {
         Ok(CnoHandle { key, ia: self.id })
     }
 
-    /// Gives a CNO another agent, or none. It is called at the next trigger; of a trigger nobody has taken yet it is not
-    /// told.
+    /// Gives a CNO another agent, or none. It is called at the next trigger; of a trigger nobody has taken yet it is
+    /// not told.
     ///
     /// Page: dat_cno_modify_agent.
     ///
@@ -253,7 +253,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Looks whether something has come to the EVDs of a CNO, and keeps them armed for its agent; without one at some of them at a time.
+    /// Looks whether something has come to the EVDs of a CNO, and keeps them armed for its agent; without one at some
+    /// of them at a time.
     fn look_after_cno(&mut self, key: CnoKey) {
         if self.cnos[key].is_triggered() {
             return;
@@ -289,8 +290,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Asks the completion queues of EVDs that have to be asked for interrupts, and have just been looked at. What has come meanwhile
-    /// interrupts too. An EVD that is disabled has nothing to say, and who enables it has it asked.
+    /// Asks the completion queues of EVDs that have to be asked for interrupts, and have just been looked at. What has
+    /// come meanwhile interrupts too. An EVD that is disabled has nothing to say, and who enables it has it asked.
     fn ask_evds_of(&mut self, key: CnoKey) {
         let unasked: Vec<EvdKey> = self.cnos[key].unasked.iter().collect();
         for evd in unasked {

@@ -179,8 +179,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Refuses a request with private data, which the peer finds at its endpoint when PEER_REJECTED comes
-    /// ([`Ia::ep_private_data`]): from an RDMA-CM port up to 148 bytes, of which the peer gets all 148, zeros at the end; else up
-    /// to 144, of which it gets as many as were given. DAT 1.2 has no such call.
+    /// ([`Ia::ep_private_data`]): from an RDMA-CM port up to 148 bytes, of which the peer gets all 148, zeros at the
+    /// end; else up to 144, of which it gets as many as were given. DAT 1.2 has no such call.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|CR. DAT_INVALID_PARAMETER|ARG2: private data too long; nothing has changed.
@@ -196,15 +196,15 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Has a request arrive once more, at another service point of this IA (or at the same), or else of another instance of its
-    /// adapter, which decides about it from then on. The request is gone, and
-    /// an endpoint that came with it is as after a rejection.
+    /// Has a request arrive once more, at another service point of this IA (or at the same), or else of another
+    /// instance of its adapter, which decides about it from then on. The request is gone, and an endpoint that came
+    /// with it is as after a rejection.
     ///
     /// Page: dat_cr_handoff.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|CR. DAT_INVALID_PARAMETER|ARG2: nobody of the adapter listens at `conn_qual`. Nothing has changed
-    /// then.
+    /// DAT_INVALID_HANDLE|CR. DAT_INVALID_PARAMETER|ARG2: nobody of the adapter listens at `conn_qual`. Nothing has
+    /// changed then.
     pub fn cr_handoff(&mut self, cr: CrHandle, conn_qual: ConnQual) -> DatResult<()> {
         self.cr(cr)?;
         let here = self.service_point(conn_qual);

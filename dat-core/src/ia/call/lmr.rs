@@ -220,9 +220,9 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_lmr_free.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|LMR. DAT_INVALID_STATE|LMR_IN_USE: an RMR is bound to it, or was until a bind that is not done yet; or such
-    /// a bind of an RMR that was freed since names it.
-    /// DAT_INTERNAL_ERROR: the device refused; nothing has changed, and peers that could reach it still can.
+    /// DAT_INVALID_HANDLE|LMR. DAT_INVALID_STATE|LMR_IN_USE: an RMR is bound to it, or was until a bind that is not
+    /// done yet; or such a bind of an RMR that was freed since names it. DAT_INTERNAL_ERROR: the device refused;
+    /// nothing has changed, and peers that could reach it still can.
     pub fn lmr_free(&mut self, lmr: LmrHandle) -> DatResult<()> {
         if self.lmr(lmr)?.is_bound() {
             return Err(DatError::state(Subtype::StateLmrInUse).because("an RMR is bound to it"));
@@ -238,8 +238,8 @@ impl<P: Provider> Ia<P> {
         self.remove_lmr(lmr.key)
     }
 
-    /// Ends an LMR, or leaves it as it is. What no window reaches through any more, but binds on their way still name, stays until
-    /// those are done; the consumer does not see it any more.
+    /// Ends an LMR, or leaves it as it is. What no window reaches through any more, but binds on their way still name,
+    /// stays until those are done; the consumer does not see it any more.
     pub(in crate::ia) fn remove_lmr(&mut self, key: LmrKey) -> DatResult<()> {
         let Some(lmr) = self.regions.get_mut(key) else {
             return Ok(());

@@ -1,10 +1,10 @@
 //! The IA's housekeeping: what the device reported, datagrams of the connection manager both ways, its
 //! timers, and what it has to say.
 //!
-//! [`Ia::progress`] runs on every wait and, once in many times, when a dequeue finds nothing. So it looks at nothing for each endpoint:
-//! what happened to one is said by an event, a timer or a datagram. The order matters in one
-//! place: what the device says about a queue pair comes before what the peer says about the
-//! connection, so that a connection that broke is not taken for one that was disconnected.
+//! [`Ia::progress`] runs on every wait and, once in many times, when a dequeue finds nothing. So it looks at nothing
+//! for each endpoint: what happened to one is said by an event, a timer or a datagram. The order matters in one place:
+//! what the device says about a queue pair comes before what the peer says about the connection, so that a connection
+//! that broke is not taken for one that was disconnected.
 
 use crate::adapter::Arrival;
 use crate::cm::{CmEvent, ConnId};
@@ -65,8 +65,8 @@ impl<P: Provider> Ia<P> {
         self.more_datagrams
     }
 
-    /// Gives the connection manager the datagrams that have arrived, a bounded number at a time: a peer that sends them as fast as
-    /// they are handled must not hold up who called.
+    /// Gives the connection manager the datagrams that have arrived, a bounded number at a time: a peer that sends them
+    /// as fast as they are handled must not hold up who called.
     fn take_datagrams(&mut self) {
         // In the order in which they came, whichever instances look.
         let mut adapter = self.adapter.lock();
@@ -104,7 +104,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Sends the last datagrams of an IA that is closed: waits a little while for room. What arrives meanwhile for it is not answered.
+    /// Sends the last datagrams of an IA that is closed: waits a little while for room. What arrives meanwhile for it
+    /// is not answered.
     pub(in crate::ia) fn transmit_last(&mut self) {
         let patience = self.provider.now().saturating_add(LAST_WORDS);
         for _ in 0..LAST_ROUNDS {
@@ -490,8 +491,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Ends something for which no call could fail: who would have to hear of it has been told that it is over. A device that
-    /// refuses is asked again, and if it goes on refusing it is stopped; then the ending is ours alone.
+    /// Ends something for which no call could fail: who would have to hear of it has been told that it is over. A
+    /// device that refuses is asked again, and if it goes on refusing it is stopped; then the ending is ours alone.
     pub(in crate::ia) fn insist(
         &mut self,
         what: &'static str,
@@ -524,8 +525,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// The queue pair of an endpoint goes to ERR after the device refused to reset or to destroy it. Where that was half-way, in
-    /// RESET, the device has forgotten what was posted, and will flush only what comes.
+    /// The queue pair of an endpoint goes to ERR after the device refused to reset or to destroy it. Where that was
+    /// half-way, in RESET, the device has forgotten what was posted, and will flush only what comes.
     pub(in crate::ia) fn stop_half_way(&mut self, key: EpKey) {
         self.flush_endpoint(key, QueuePair::take_lost);
         self.insist("stopping a queue pair", |ia| ia.halt(key));

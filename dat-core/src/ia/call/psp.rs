@@ -45,8 +45,9 @@ impl<P: Provider> Ia<P> {
         self.psp_at(conn_qual, evd, flags, false)
     }
 
-    /// Makes a service point ([`Ia::psp_create`]) at a qualifier at which other instances of the adapter may listen too, if all
-    /// of them say so. A request goes to the instance with the fewest connections. DAT 1.2 has no such call.
+    /// Makes a service point ([`Ia::psp_create`]) at a qualifier at which other instances of the adapter may listen
+    /// too, if all of them say so. A request goes to the instance with the fewest connections. DAT 1.2 has no such
+    /// call.
     ///
     /// # Errors
     /// As [`Ia::psp_create`]; DAT_CONN_QUAL_IN_USE: somebody listens there who does not share.

@@ -44,8 +44,8 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_pz_free.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_STATE|PZ_IN_USE: an endpoint, SRQ, LMR or RMR is in it. DAT_INTERNAL_ERROR: the
-    /// device refused, and nothing has changed.
+    /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_STATE|PZ_IN_USE: an endpoint, SRQ, LMR or RMR is in it. DAT_INTERNAL_ERROR:
+    /// the device refused, and nothing has changed.
     pub fn pz_free(&mut self, pz: PzHandle) -> DatResult<()> {
         let key = self.pz_key(pz)?;
         if self.pzs[key].users != 0 {

@@ -7,8 +7,9 @@ use crate::object::recorder::{Posted, Record, Recorder, RecorderDump};
 use crate::provider::Provider;
 
 impl<P: Provider> Ia<P> {
-    /// Records posts, completions and the states of endpoints from now on: the last [`RECORDS`](crate::recorder::RECORDS) of them, in
-    /// 2 MiB that are allocated here. Posts and dequeues then go the longer way. It is nothing if it records already.
+    /// Records posts, completions and the states of endpoints from now on: the last
+    /// [`RECORDS`](crate::recorder::RECORDS) of them, in 2 MiB that are allocated here. Posts and dequeues then go the
+    /// longer way. It is nothing if it records already.
     ///
     /// Buffers of SRQs are not recorded when they are posted, only when they are done.
     pub fn recorder_start(&mut self) {

@@ -268,8 +268,8 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_srq_free.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_STATE|SRQ_IN_USE: an endpoint uses it. DAT_INTERNAL_ERROR: the device refused, and
-    /// nothing has changed.
+    /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_STATE|SRQ_IN_USE: an endpoint uses it. DAT_INTERNAL_ERROR: the device
+    /// refused, and nothing has changed.
     pub fn srq_free(&mut self, srq: SrqHandle) -> DatResult<()> {
         let key = self.srq_key(srq)?;
         if self.srqs[key].users != 0 {
@@ -301,8 +301,9 @@ impl<P: Provider> Ia<P> {
     /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_PARAMETER|ARG2: more than `max_recv_iov` segments. |ARG3:
     /// a segment reaches outside its LMR. DAT_PROTECTION_VIOLATION: an LMR is in another PZ than the
     /// SRQ. DAT_PRIVILEGES_VIOLATION: no such LMR, or no right of local write.
-    /// DAT_INSUFFICIENT_RESOURCES|SRQ: `max_recv_dtos` are outstanding. Buffers that were used up by endpoints without an EVD for receives
-    /// are taken back here, some endpoints at a time: with very many of those a later post may find room without anything having happened.
+    /// DAT_INSUFFICIENT_RESOURCES|SRQ: `max_recv_dtos` are outstanding. Buffers that were used up by endpoints without
+    /// an EVD for receives are taken back here, some endpoints at a time: with very many of those a later post may find
+    /// room without anything having happened.
     #[inline]
     pub fn srq_post_recv<S: Segment>(
         &mut self,
@@ -354,9 +355,9 @@ impl<P: Provider> Ia<P> {
             })
     }
 
-    /// Takes back the buffers of an SRQ whose completions go to the null EVD of one endpoint, by turns: nobody will ever dequeue
-    /// those. True: there were some. What a failed one means for its connection is left to the next call that polls, because
-    /// it takes commands to the device, and a post does not block.
+    /// Takes back the buffers of an SRQ whose completions go to the null EVD of one endpoint, by turns: nobody will
+    /// ever dequeue those. True: there were some. What a failed one means for its connection is left to the next call
+    /// that polls, because it takes commands to the device, and a post does not block.
     fn reclaim_unwanted(&mut self, key: SrqKey) -> bool {
         let next = self.srqs.get_mut(key).and_then(|srq| srq.unwanted.next());
         next.is_some_and(|ep| self.drain_discard(ep))

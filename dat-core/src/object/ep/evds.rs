@@ -2,7 +2,8 @@
 
 use crate::handle::EvdHandle;
 
-/// The EVDs of an endpoint's three streams of events. A stream without one: the consumer is not interested in those events.
+/// The EVDs of an endpoint's three streams of events. A stream without one: the consumer is not interested in those
+/// events.
 ///
 /// ```
 /// # use dat_core::{EpEvds, EvdHandle};

@@ -1,12 +1,12 @@
-//! Requests that DAT 1.2 does not have and InfiniBand does (IBTA volume 1, chapter 9 "Transport layer"): immediate data, invalidation of
-//! a peer's key, atomic operations of 8 bytes.
+//! Requests that DAT 1.2 does not have and InfiniBand does (IBTA volume 1, chapter 9 "Transport layer"): immediate
+//! data, invalidation of a peer's key, atomic operations of 8 bytes.
 //!
-//! They are requests like the others: checked in the same order, completed on the request EVD, and those that are Sends or RDMA Writes
-//! but for four bytes more are posted at once like these. What arrives with a message is told by the receive's completion
-//! ([`DtoDetail`](crate::DtoDetail)).
+//! They are requests like the others: checked in the same order, completed on the request EVD, and those that are Sends
+//! or RDMA Writes but for four bytes more are posted at once like these. What arrives with a message is told by the
+//! receive's completion ([`DtoDetail`](crate::DtoDetail)).
 //!
-//! Atomic operations are limited by the depth of RDMA Reads in both directions, since the responder keeps what it answered for
-//! either (`max_rdma_read_in`, `max_rdma_read_out`).
+//! Atomic operations are limited by the depth of RDMA Reads in both directions, since the responder keeps what it
+//! answered for either (`max_rdma_read_in`, `max_rdma_read_out`).
 
 use super::request::{sends, writes};
 use super::{AtOnce, Bounds};

@@ -1,7 +1,8 @@
 //! Perhaps a queue pair, and which is said in front of it.
 //!
-//! An `Option` may say it anywhere within (rustc looks for a value that its content never has), for instance in a cache line that a
-//! receive needs and a request does not. Here it is said right before, which is in the line that all posts read.
+//! An `Option` may say it anywhere within (rustc looks for a value that its content never has), for instance in a cache
+//! line that a receive needs and a request does not. Here it is said right before, which is in the line that all posts
+//! read.
 
 /// Perhaps a queue pair.
 #[repr(u32)]

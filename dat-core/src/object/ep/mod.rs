@@ -1,7 +1,7 @@
 //! The endpoint: what it is made of, and what it knows of itself.
 //!
-//! The queue pair is made with the endpoint, in INIT, as soon as there is a PZ, so that receives can be posted in every state; from then
-//! on the endpoint's state decides what the queue pair is for:
+//! The queue pair is made with the endpoint, in INIT, as soon as there is a PZ, so that receives can be posted in every
+//! state; from then on the endpoint's state decides what the queue pair is for:
 //!
 //! | endpoint | queue pair |
 //! |---|---|
@@ -57,9 +57,10 @@ pub(crate) struct Hot {
     pub(crate) takes_inline: bool,
 }
 
-/// Bytes of a DTO of one segment that is posted at once, for each operation: at most what a segment can have. Those of requests are 0
-/// unless the endpoint is connected and not recorded, and each is where such a request may have no segment; receives' where buffers come from an
-/// SRQ or have no segments. So one comparison of a length tells all of it.
+/// Bytes of a DTO of one segment that is posted at once, for each operation: at most what a segment can have. Those of
+/// requests are 0 unless the endpoint is connected and not recorded, and each is where such a request may have no
+/// segment; receives' where buffers come from an SRQ or have no segments. So one comparison of a length tells all of
+/// it.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct AtOnce {
@@ -84,9 +85,9 @@ pub(crate) struct Bounds {
     pub(crate) max_read_bytes: u64,
 }
 
-/// An endpoint. The order of the fields is that of use: up to what tells whether there is a queue pair it is one cache line, which
-/// every post and every completion reads and none writes; the queue pair begins with the next one, and puts what it needs first. What
-/// comes behind it nothing frequent looks at.
+/// An endpoint. The order of the fields is that of use: up to what tells whether there is a queue pair it is one cache
+/// line, which every post and every completion reads and none writes; the queue pair begins with the next one, and puts
+/// what it needs first. What comes behind it nothing frequent looks at.
 #[repr(C, align(64))]
 pub(crate) struct Ep<P: Provider> {
     place: Name<EpKey>,

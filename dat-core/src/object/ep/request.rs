@@ -1,7 +1,7 @@
 //! Requests and receives, and what an endpoint and its queue pair have to say to one.
 //!
-//! Most posts are one segment on a connected endpoint, and nothing is wrong with them: [`Ep::request_at_once`] and [`Ep::recv_at_once`]
-//! make the checks of a post in the order that is quickest, with one answer, yes or no.
+//! Most posts are one segment on a connected endpoint, and nothing is wrong with them: [`Ep::request_at_once`] and
+//! [`Ep::recv_at_once`] make the checks of a post in the order that is quickest, with one answer, yes or no.
 
 use super::{AtOnce, Bounds, Ep};
 use crate::object::lmr::segment::{RmrTriplet, Scope, Segment};
@@ -26,8 +26,8 @@ pub struct RdmaRead<'a>(pub &'a RmrTriplet);
 pub struct Recv;
 
 impl<P: Provider> Ep<P> {
-    /// Posts a request if it is of one segment and in order, on a connected endpoint with room; without `RING` the doorbell is
-    /// left to [`QueuePair::ring_last`].
+    /// Posts a request if it is of one segment and in order, on a connected endpoint with room; without `RING` the
+    /// doorbell is left to [`QueuePair::ring_last`].
     #[inline(always)]
     pub(crate) fn request_at_once<const RING: bool, S: Segment, O: Operation>(
         &mut self,
@@ -48,7 +48,8 @@ impl<P: Provider> Ep<P> {
             })
         {
             let (op, data) = (operation.op(), operation.data(one));
-            // Who does not know them when the program is compiled has none, mostly: then nothing of what they say is worked out.
+            // Who does not know them when the program is compiled has none, mostly: then nothing of what they say is
+            // worked out.
             let posted = if flags.is_empty() {
                 qp.post_one::<RING>(op, data, cookie.0, RequestFlags::NONE)
             } else {

@@ -20,15 +20,16 @@
 //!     '--- Established ---------------------------------'
 //! ```
 //!
-//! Two edges are not drawn. *Lent*, from UNCONNECTED to TENTATIVE_CONNECTION_PENDING: the provider has made the endpoint for a
-//! request, and nobody has seen it before. *Freed*, from every state to DISCONNECTED: freeing it has begun, so its queue pair
-//! has stopped; the state is seen if the device then refuses to end the queue pair, and the endpoint can be freed again.
+//! Two edges are not drawn. *Lent*, from UNCONNECTED to TENTATIVE_CONNECTION_PENDING: the provider has made the
+//! endpoint for a request, and nobody has seen it before. *Freed*, from every state to DISCONNECTED: freeing it has
+//! begun, so its queue pair has stopped; the state is seen if the device then refuses to end the queue pair, and the
+//! endpoint can be freed again.
 //!
 //! Forbidden for a reason:
 //! - DISCONNECTED to anything but UNCONNECTED: the queue pair is in error and must be reset, and a
 //!   connection has exactly one terminal event.
-//! - RESERVED, PASSIVE and TENTATIVE to DISCONNECTED, unless the whole IA is closed (Freed): there is no connection to end;
-//!   the service point is freed or the request is rejected.
+//! - RESERVED, PASSIVE and TENTATIVE to DISCONNECTED, unless the whole IA is closed (Freed): there is no connection to
+//!   end; the service point is freed or the request is rejected.
 //! - UNCONNECTED by Reset is a no-op and keeps the receives posted: it is listed, so that it is legal.
 //!
 //! (uDAPL 1.2: dat_ep_create, dat_ep_connect, dat_ep_disconnect, dat_ep_reset, dat_cr_accept.)

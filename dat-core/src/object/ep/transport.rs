@@ -1,7 +1,7 @@
 //! What the connections of an endpoint ask of the network, and how patient they are: what DAT leaves to the transport.
 //!
-//! In C these are the transport-specific attributes of an endpoint (`ep_transport_specific`): a name and a text each, as
-//! [`EpTransport::set`] takes them.
+//! In C these are the transport-specific attributes of an endpoint (`ep_transport_specific`): a name and a text each,
+//! as [`EpTransport::set`] takes them.
 
 use core::fmt::{self, Display};
 use core::str::FromStr;
@@ -18,14 +18,14 @@ const SHORTEST_KEEP_ALIVE: Duration = Duration::from_millis(10);
 /// The longest: a day.
 const LONGEST_KEEP_ALIVE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Transport settings of an endpoint, for the connections it makes from then on. `None` leaves a setting to others: to the
-/// quality of service (`dscp`, `priority`), to what the peer asks for (an accepted connection), to the adapter.
+/// Transport settings of an endpoint, for the connections it makes from then on. `None` leaves a setting to others: to
+/// the quality of service (`dscp`, `priority`), to what the peer asks for (an accepted connection), to the adapter.
 ///
 /// What is set here is also what the request tells the peer, which as a rule does the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct EpTransport {
-    /// Which of the adapter's addresses connections leave from; an address has its VLAN and its gateway. Accepted connections have
-    /// the address that was asked for.
+    /// Which of the adapter's addresses connections leave from; an address has its VLAN and its gateway. Accepted
+    /// connections have the address that was asked for.
     pub source_address: Option<IpAddr>,
     /// Differentiated services code point, 0..=63 (RFC 2474).
     pub dscp: Option<u8>,
@@ -44,9 +44,9 @@ pub struct EpTransport {
     pub rnr_retry: Option<u8>,
     /// What a peer is told to wait when there is no receive buffer here (IBTA volume 1, "RNR NAK Timer Field", 0..=31).
     pub min_rnr_timer: Option<u8>,
-    /// A connection on which nothing was posted for so long is tried: an RDMA Write of no bytes, which the consumer does
-    /// not see, and whose failure breaks the connection. So the silent death of a peer is noticed after at most twice this time and the
-    /// retries. 10 ms to a day. `None`: never.
+    /// A connection on which nothing was posted for so long is tried: an RDMA Write of no bytes, which the consumer
+    /// does not see, and whose failure breaks the connection. So the silent death of a peer is noticed after at most
+    /// twice this time and the retries. 10 ms to a day. `None`: never.
     pub keep_alive: Option<Duration>,
 }
 
@@ -224,10 +224,11 @@ struct Class {
 }
 
 impl Class {
-    /// Of several qualities the first of these counts: premium, low latency, high throughput, economy. Best effort asks for nothing.
+    /// Of several qualities the first of these counts: premium, low latency, high throughput, economy. Best effort asks
+    /// for nothing.
     fn of(qos: Qos) -> Option<Self> {
-        // Expedited forwarding and voice; AF21 (low-latency data) and critical applications; AF11 (high-throughput data) and excellent
-        // effort; lower effort and background.
+        // Expedited forwarding and voice; AF21 (low-latency data) and critical applications; AF11 (high-throughput
+        // data) and excellent effort; lower effort and background.
         [
             (Qos::PREMIUM, 46, 5),
             (Qos::LOW_LATENCY, 18, 3),

@@ -90,7 +90,8 @@ pub(crate) struct CurrentMode(EvdMode);
 impl CurrentMode {
     pub(crate) const NEW: Self = Self(EvdMode::NEW);
 
-    /// The one way from a mode to the next; who is woken. For [`Evd::step`](super::queue::Evd::step), which counts waiters.
+    /// The one way from a mode to the next; who is woken. For [`Evd::step`](super::queue::Evd::step), which counts
+    /// waiters.
     pub(crate) fn step(&mut self, input: EvdInput) -> Result<Wakes, Subtype> {
         let (next, wakes) = self.0.next(input)?;
         self.0 = next;

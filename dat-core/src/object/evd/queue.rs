@@ -23,7 +23,8 @@ use std::collections::VecDeque;
 
 pub(crate) struct Evd<P: Provider> {
     place: Name<EvdKey>,
-    /// Why a dequeue must not go straight to `cq`: events in `queue`, one for a waiter, one if it is recorded, and what `cq` says.
+    /// Why a dequeue must not go straight to `cq`: events in `queue`, one for a waiter, one if it is recorded, and what
+    /// `cq` says.
     pub(crate) obstacles: Obstacles,
     /// How many more looks at an empty `cq` are nothing but that ([`Evd::take_idle_look`]).
     idle: u8,
@@ -119,8 +120,8 @@ impl<P: Provider> Evd<P> {
         self.obstacles.is_none()
     }
 
-    /// Takes one of the looks that are nothing but a look. There is none left once in many: then all else is looked after first, so
-    /// that who does nothing but poll still connects ([`Evd::others_had_their_turn`]).
+    /// Takes one of the looks that are nothing but a look. There is none left once in many: then all else is looked
+    /// after first, so that who does nothing but poll still connects ([`Evd::others_had_their_turn`]).
     #[inline]
     pub(crate) const fn take_idle_look(&mut self) -> bool {
         match self.idle.checked_sub(1) {
@@ -194,9 +195,9 @@ impl<P: Provider> Evd<P> {
         self.len() - self.dtos < self.qlen
     }
 
-    /// Whether a request to connect would fit. Who sends requests may be anybody, so they never push out the connection events of
-    /// endpoints that use this EVD too: there is a place left for each, up to half of the queue. A queue that only service points
-    /// use is theirs whole.
+    /// Whether a request to connect would fit. Who sends requests may be anybody, so they never push out the connection
+    /// events of endpoints that use this EVD too: there is a place left for each, up to half of the queue. A queue that
+    /// only service points use is theirs whole.
     pub(crate) fn has_room_for_request(&self) -> bool {
         let kept = self.streams.connections().min(self.qlen / 2);
         self.len() - self.dtos < self.qlen - kept

@@ -10,8 +10,8 @@
 //!       '------ Set, enough there -----------'     Set, too few there: Fired at once, from anywhere
 //! ```
 //!
-//! *Short* says that fewer buffers than the mark are on the queue. It may be said any number of times, by the device and
-//! by our own count; the mark speaks once for each time it is set. A queue in error has nothing left to say.
+//! *Short* says that fewer buffers than the mark are on the queue. It may be said any number of times, by the device
+//! and by our own count; the mark speaks once for each time it is set. A queue in error has nothing left to say.
 //!
 //! (uDAPL 1.2: dat_srq_set_lw, dat_srq_post_recv, DAT_SRQ_STATE.)
 

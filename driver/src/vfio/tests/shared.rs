@@ -36,7 +36,8 @@ fn beside(address: &str, roots: &Roots, first: &Function) -> Result<Function, Fu
     Function::joining(address.parse().unwrap(), roots, &first.dma_space())
 }
 
-/// How often each was asked since the last time. `VFIO_IOMMU_GET_INFO` is asked twice for one answer, the first time for its length.
+/// How often each was asked since the last time. `VFIO_IOMMU_GET_INFO` is asked twice for one answer, the first time
+/// for its length.
 fn asked<const N: usize>(fake: &Fake, requests: [Request; N]) -> [usize; N] {
     let log = std::mem::take(&mut *fake.log.lock().unwrap());
     requests.map(|request| {
@@ -53,8 +54,8 @@ const JOINING: [Request; 4] = [
 ];
 const MAPPING: [Request; 2] = [Request::IommuMapDma, Request::IommuUnmapDma];
 
-/// Linux `drivers/vfio/container.c`: `VFIO_SET_IOMMU` is EINVAL on a container that has its IOMMU, and the kernel attaches a further
-/// group by itself.
+/// Linux `drivers/vfio/container.c`: `VFIO_SET_IOMMU` is EINVAL on a container that has its IOMMU, and the kernel
+/// attaches a further group by itself.
 #[test]
 fn a_further_group_joins_the_container_and_one_of_a_known_group_is_in_it() {
     let (_dir, roots) = tree();

@@ -27,8 +27,8 @@ use crate::real_clock::RealClock;
 /// Short, so that a test of it is.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The kernel installs as many descriptors as there is room for and says that it cut the rest (unix(7), "SCM_RIGHTS"; recv(2),
-/// MSG_CTRUNC). Those are ours to close.
+/// The kernel installs as many descriptors as there is room for and says that it cut the rest (unix(7), "SCM_RIGHTS";
+/// recv(2), MSG_CTRUNC). Those are ours to close.
 #[test]
 fn descriptors_that_are_too_many_are_closed() {
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -84,8 +84,8 @@ fn who_connects_and_says_nothing_makes_room_for_the_next() {
     served.join().unwrap();
 }
 
-/// A page of the pool that is missing at its first use is a SIGBUS, whatever the file's seals are (hugetlbfs has no swap and
-/// makes no page of anything else).
+/// A page of the pool that is missing at its first use is a SIGBUS, whatever the file's seals are (hugetlbfs has no
+/// swap and makes no page of anything else).
 #[test]
 fn memory_of_the_huge_page_pool_is_refused() {
     let flags = MFdFlags::MFD_ALLOW_SEALING | MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_2MB;
@@ -123,8 +123,8 @@ fn a_server_outlives_what_accept_lacks_for_a_while() {
     }
 }
 
-/// Adding to a full counter blocks, unless the descriptor is nonblocking (eventfd(2)): a flag of the open file, which who gave
-/// us the descriptor has as well.
+/// Adding to a full counter blocks, unless the descriptor is nonblocking (eventfd(2)): a flag of the open file, which
+/// who gave us the descriptor has as well.
 #[test]
 fn a_client_whose_counter_is_full_stops_nobody_but_itself() {
     let rig = Rig::new(2);

@@ -341,7 +341,8 @@ fn a_server_that_does_not_keep_the_rules_is_lost_on_both_sockets_and_reaches_not
     }
 }
 
-/// Each write that was answered has happened; of those that come when the memory is taken back, none happens behind that.
+/// Each write that was answered has happened; of those that come when the memory is taken back, none happens behind
+/// that.
 #[test]
 fn no_request_reaches_memory_behind_its_removal() {
     for _ in 0..50 {
@@ -527,8 +528,8 @@ fn a_client_that_takes_less_than_a_page_with_a_message_gets_no_twin_socket() {
     rig.finished();
 }
 
-/// A server with no more to it than a client needs to connect, and these words and descriptors for VERSION. It answers every
-/// other request with nothing.
+/// A server with no more to it than a client needs to connect, and these words and descriptors for VERSION. It answers
+/// every other request with nothing.
 fn bare(json: &'static [u8], gifts: Vec<OwnedFd>) -> (tempfile::TempDir, PathBuf, JoinHandle<()>) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("nic.sock");

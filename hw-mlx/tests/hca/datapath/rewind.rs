@@ -1,5 +1,5 @@
-//! A queue pair that goes back on its way to RTS (`Provider::rewind_qp`): what is posted to it stays posted, unless a packet has
-//! come for some of it.
+//! A queue pair that goes back on its way to RTS (`Provider::rewind_qp`): what is posted to it stays posted, unless a
+//! packet has come for some of it.
 
 use dat_core::provider::{Completion, QueuePair, RequestOp};
 use dat_core::types::DtoStatus;

@@ -37,8 +37,8 @@ fn pages(profile: Profile) -> Vec<(u32, Option<Vec<u8>>)> {
         .collect()
 }
 
-/// A user's card becomes a test: the file loads, the loaded device answers byte for byte like the recorded one, a record
-/// of it is the same file, and the driver comes up on it.
+/// A user's card becomes a test: the file loads, the loaded device answers byte for byte like the recorded one, a
+/// record of it is the same file, and the driver comes up on it.
 #[test]
 fn a_recorded_function_answers_like_the_original() {
     for name in Profile::generations() {

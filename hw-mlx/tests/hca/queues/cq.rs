@@ -251,8 +251,8 @@ fn garbage_in_the_ring_cannot_hold_polling_up() {
     }
 }
 
-/// Opcodes 1 to 4 in the last byte, immediate data or the invalidated key at 0x24, the length at 0x2c (PRM "CQE"; `handle_responder` in
-/// providers/mlx5/cq.c of rdma-core).
+/// Opcodes 1 to 4 in the last byte, immediate data or the invalidated key at 0x24, the length at 0x2c (PRM "CQE";
+/// `handle_responder` in providers/mlx5/cq.c of rdma-core).
 #[test]
 fn the_entry_of_a_receive_tells_what_came_along() {
     let received = |detail| Outcome::Received {

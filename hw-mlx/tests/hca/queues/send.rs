@@ -154,9 +154,9 @@ fn an_rdma_read_has_the_bytes_of_the_manual_and_its_own_index() {
     assert_eq!(ring[64..112], expected);
 }
 
-/// Opcodes of PRM "WQE format"; the last word of the control segment is immediate data or a key, and an atomic operation has its
-/// operands between the remote address and the one local segment, a whole block together (`_set_atomic_seg` in providers/mlx5/qp.c of
-/// rdma-core).
+/// Opcodes of PRM "WQE format"; the last word of the control segment is immediate data or a key, and an atomic
+/// operation has its operands between the remote address and the one local segment, a whole block together
+/// (`_set_atomic_seg` in providers/mlx5/qp.c of rdma-core).
 #[test]
 fn requests_beyond_dat_have_the_bytes_of_the_manual() {
     let (address, rmr_context) = (0x1112_1314_1516_1718, 0x2122_2324);

@@ -9,7 +9,8 @@ use mlx_prm::*;
 const NOBODY: [usize; 4] = [0; 4];
 
 /// Linux `eswitch.c` `esw_add_uc_addr`: the only maker of rules is the vport's own unicast list. Neither the address
-/// the administrator gave (`mlx5_esw_set_vport_mac_locked` writes address and GUID alone), nor one in the RoCE address table.
+/// the administrator gave (`mlx5_esw_set_vport_mac_locked` writes address and GUID alone), nor one in the RoCE address
+/// table.
 #[test]
 fn unicast_reaches_a_virtual_function_that_lists_its_address_and_no_other() {
     let mut rig = Rig::new();
@@ -184,7 +185,8 @@ fn an_address_in_two_lists_is_delivered_twice() {
     assert_eq!(rig.received(), [0, 1, 1, 0]);
 }
 
-/// Linux `main.c` `mlx5_core_set_hca_defaults` sets `disable_uc_local_lb`: a function's own frames do not come back then.
+/// Linux `main.c` `mlx5_core_set_hca_defaults` sets `disable_uc_local_lb`: a function's own frames do not come back
+/// then.
 #[test]
 fn a_function_hears_itself_only_where_it_may() {
     let mut rig = Rig::announced();
@@ -200,8 +202,8 @@ fn a_function_hears_itself_only_where_it_may() {
     assert_eq!(rig.vfs[0].dropped("own frame"), 1);
 }
 
-/// Linux `esw/acl/ingress_lgcy.c`: with the spoof check, what does not come from the administrator's address is dropped;
-/// without an address that is everything.
+/// Linux `esw/acl/ingress_lgcy.c`: with the spoof check, what does not come from the administrator's address is
+/// dropped; without an address that is everything.
 #[test]
 fn a_spoofed_source_address_is_dropped() {
     let mut rig = Rig::announced();
@@ -227,8 +229,8 @@ fn a_spoofed_source_address_is_dropped() {
     assert_eq!(rig.received(), NOBODY, "without an address it is mute");
 }
 
-/// Linux `esw/acl/egress_lgcy.c` and `eswitch.c` `modify_esw_vport_cvlan`: the tag is put on and taken off on the way, and
-/// what is not of the VLAN does not arrive.
+/// Linux `esw/acl/egress_lgcy.c` and `eswitch.c` `modify_esw_vport_cvlan`: the tag is put on and taken off on the way,
+/// and what is not of the VLAN does not arrive.
 #[test]
 fn a_virtual_function_in_a_vlan_does_not_see_its_tag() {
     let mut rig = Rig::announced();

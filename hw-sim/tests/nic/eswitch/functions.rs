@@ -27,8 +27,8 @@ fn mac_of(context: &NicVportContext) -> [u8; 6] {
     [a, b, c, d, e, f]
 }
 
-/// Linux `main.c` `mlx5_core_pci_table` for the number; `en_main.c` `mlx5e_set_netdev_dev_addr` invents an address where
-/// there is none; `eswitch.c` `node_guid_gen_from_mac` for the GUID.
+/// Linux `main.c` `mlx5_core_pci_table` for the number; `en_main.c` `mlx5e_set_netdev_dev_addr` invents an address
+/// where there is none; `eswitch.c` `node_guid_gen_from_mac` for the GUID.
 #[test]
 fn a_virtual_function_has_no_address_until_its_administrator_gives_one() {
     let mut rig = Rig::new();

@@ -1,5 +1,5 @@
-//! What a physical function's driver does for its virtual ones: the commands of `echo 2 > sriov_numvfs`, `ip link set … vf`
-//! and of the change handler, as Linux 6.12 sends them (`sriov.c` `mlx5_device_enable_sriov`, `eswitch.c`
+//! What a physical function's driver does for its virtual ones: the commands of `echo 2 > sriov_numvfs`, `ip link set …
+//! vf` and of the change handler, as Linux 6.12 sends them (`sriov.c` `mlx5_device_enable_sriov`, `eswitch.c`
 //! `mlx5_esw_vport_enable`, `esw_vport_change_handle_locked`, `esw/legacy.c` `esw_create_legacy_fdb_table`,
 //! `fs_cmd.c`). A script, because monitors of virtual machines hide the SR-IOV capability.
 
@@ -404,8 +404,8 @@ fn the_manager_gives_address_guid_and_state() {
     );
 }
 
-/// Linux `esw/acl/ingress_lgcy.c` and `egress_lgcy.c`: the access lists of a vport whose spoof check is on, and of one in
-/// a VLAN (here without tags put on or off).
+/// Linux `esw/acl/ingress_lgcy.c` and `egress_lgcy.c`: the access lists of a vport whose spoof check is on, and of one
+/// in a VLAN (here without tags put on or off).
 #[test]
 fn access_lists_stand_before_and_behind_the_switch() {
     let mut rig = Rig::announced();
@@ -482,7 +482,8 @@ fn what_is_no_rule_of_the_switch_is_refused() {
 }
 
 /// Linux `sriov.c` `mlx5_device_enable_sriov`, and the comment in `ecpf.c`: a function waits in pre-initialization
-/// until its manager enables it. The firmware asks the manager for its memory first (`pagealloc.c` `req_pages_handler`).
+/// until its manager enables it. The firmware asks the manager for its memory first (`pagealloc.c`
+/// `req_pages_handler`).
 #[test]
 fn a_virtual_function_boots_when_its_manager_has_enabled_and_fed_it() {
     let sim = hw_sim::Sim::new(hw_sim::SimConfig::seeded(1));
@@ -526,8 +527,9 @@ fn a_virtual_function_boots_when_its_manager_has_enabled_and_fed_it() {
     assert_eq!(pf.bench.status(&disable), CmdStatus::BAD_RES_STATE, "twice");
 }
 
-/// What Linux' `release_all_pages` was measured with: a reset of a virtual function gives its memory back to the physical one's driver, and
-/// its next driver's INIT_HCA waits until that has given it anew (`pagealloc.c` `req_pages_handler`), or fails if it cannot.
+/// What Linux' `release_all_pages` was measured with: a reset of a virtual function gives its memory back to the
+/// physical one's driver, and its next driver's INIT_HCA waits until that has given it anew (`pagealloc.c`
+/// `req_pages_handler`), or fails if it cannot.
 #[test]
 fn a_reset_gives_a_virtual_functions_pages_back_and_its_next_start_takes_new_ones() {
     let sim = hw_sim::Sim::new(hw_sim::SimConfig::seeded(1));
@@ -602,8 +604,9 @@ fn take_pages(pf: &mut Side, pages: i32) -> i32 {
     i32::from_be_bytes(out[8..12].try_into().unwrap())
 }
 
-/// Linux `pci_irq.c` `mlx5_set_msix_vec_count`: the maximum page of a virtual function is read, its `dynamic_msix_table_size` changed, and
-/// all of it written; the function's configuration space says so before its driver is bound.
+/// Linux `pci_irq.c` `mlx5_set_msix_vec_count`: the maximum page of a virtual function is read, its
+/// `dynamic_msix_table_size` changed, and all of it written; the function's configuration space says so before its
+/// driver is bound.
 #[test]
 fn the_manager_sizes_the_interrupt_table_of_a_virtual_function_out_of_a_pool() {
     let sim = hw_sim::Sim::new(hw_sim::SimConfig::seeded(1));
@@ -687,7 +690,8 @@ fn the_manager_reads_counters_and_capabilities_of_its_virtual_functions() {
     assert!(!general.eswitch_manager() && general.roce());
 }
 
-/// Linux `eswitch.c` `modify_esw_vport_cvlan`: `ip link set … vf 0 vlan 100 qos 3` where access lists cannot push and pop.
+/// Linux `eswitch.c` `modify_esw_vport_cvlan`: `ip link set … vf 0 vlan 100 qos 3` where access lists cannot push and
+/// pop.
 #[test]
 fn the_manager_puts_a_virtual_function_into_a_vlan() {
     let mut rig = Rig::announced();

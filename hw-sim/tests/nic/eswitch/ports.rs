@@ -33,8 +33,8 @@ fn up(rig: &mut Rig) -> [bool; 3] {
     [&mut rig.pf, vf0, vf1].map(link_is_up)
 }
 
-/// `ip link set PF down` is PAOS down (Linux `en_main.c` `mlx5e_modify_admin_state`). Functions that follow the wire go down
-/// with it, and are told once each; one whose state is 'enable' stays up.
+/// `ip link set PF down` is PAOS down (Linux `en_main.c` `mlx5e_modify_admin_state`). Functions that follow the wire go
+/// down with it, and are told once each; one whose state is 'enable' stays up.
 #[test]
 fn virtual_functions_follow_the_physical_port_unless_told_otherwise() {
     let mut rig = Rig::announced();

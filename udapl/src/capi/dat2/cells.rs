@@ -9,10 +9,10 @@
 //! table's: it knows which numbers are in use and what they stand for. Each place of the table has its cell,
 //! so that nothing is allocated and the way back is arithmetic.
 //!
-//! Cells never go. A freed handle still leads the registry to a function, which finds a number that is none any more. The
-//! registry of DAT 2.0 follows any number as if it were the address of a cell, before we see it. A number that gets as far as
-//! here and is no such address names nothing. A cell serves another object after all other places of its kind have
-//! been used, and then an old handle is taken for the new one's.
+//! Cells never go. A freed handle still leads the registry to a function, which finds a number that is none any more.
+//! The registry of DAT 2.0 follows any number as if it were the address of a cell, before we see it. A number that gets
+//! as far as here and is no such address names nothing. A cell serves another object after all other places of its kind
+//! have been used, and then an old handle is taken for the new one's.
 
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};

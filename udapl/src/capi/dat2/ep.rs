@@ -52,8 +52,8 @@ fn defaults(ia: DatHandle) -> Option<types::CEpAttr> {
     attr.ok()
 }
 
-/// The attributes that DAT 1.2 is given: what the program wants, with the longest messages and RDMA transfers of the adapter;
-/// or the defaults.
+/// The attributes that DAT 1.2 is given: what the program wants, with the longest messages and RDMA transfers of the
+/// adapter; or the defaults.
 fn wanted(ia: DatHandle, given: Option<&CEpAttr>) -> Option<types::CEpAttr> {
     let defaults = defaults(ia)?;
     let longest = (defaults.max_message_size, defaults.max_rdma_size);

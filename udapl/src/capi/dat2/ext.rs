@@ -1,9 +1,9 @@
-//! `dat_extension_op`: of dapl's extensions for InfiniBand (`dat_ib_extensions.h`) those of its version 2.0.1, which are RDMA Write with
-//! immediate data, fetch-and-add and compare-and-swap.
+//! `dat_extension_op`: of dapl's extensions for InfiniBand (`dat_ib_extensions.h`) those of its version 2.0.1, which
+//! are RDMA Write with immediate data, fetch-and-add and compare-and-swap.
 //!
-//! Such a request completes as DAT_IB_DTO_EVENT, with a type of its own in the event's extension data; a receive with immediate data
-//! does, too. Programs ask by named attributes of the provider what there is. The other operations of the header (unreliable datagrams,
-//! counters, collectives) are DAT_NOT_IMPLEMENTED.
+//! Such a request completes as DAT_IB_DTO_EVENT, with a type of its own in the event's extension data; a receive with
+//! immediate data does, too. Programs ask by named attributes of the provider what there is. The other operations of
+//! the header (unreliable datagrams, counters, collectives) are DAT_NOT_IMPLEMENTED.
 
 // UNSAFETY: pointers of a C program are read.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -130,8 +130,8 @@ unsafe fn posted(
 /// `handle_extendedop_func`: the registry has found the provider by the handle.
 ///
 /// # Safety
-/// `arguments` is null, or the list of what the operation takes (the macros of `dat_ib_extensions.h`), whose pointers are null or
-/// lead to what they are.
+/// `arguments` is null, or the list of what the operation takes (the macros of `dat_ib_extensions.h`), whose pointers
+/// are null or lead to what they are.
 pub(super) unsafe extern "C" fn extended_op(
     handle: DatHandle,
     operation: c_int,

@@ -1,4 +1,5 @@
-//! What calls that make an object have in common: a handle of DAT 1.2 comes back, and the program is given its own for it.
+//! What calls that make an object have in common: a handle of DAT 1.2 comes back, and the program is given its own for
+//! it.
 
 // UNSAFETY: a handle is written where a C program says.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -8,8 +9,8 @@ use core::ptr::null_mut;
 use super::cells::{provider, shown};
 use crate::capi::types::{DatHandle, DatReturn};
 
-/// Makes an object of `parent`, whose provider is the new one's too, and puts the program's handle for it at `out`. The answer
-/// is that of `make`, in the numbers of DAT 1.2.
+/// Makes an object of `parent`, whose provider is the new one's too, and puts the program's handle for it at `out`. The
+/// answer is that of `make`, in the numbers of DAT 1.2.
 ///
 /// # Safety
 /// `out` is null or points to a handle. `make` is given a place for a handle of DAT 1.2, or null, which it refuses.

@@ -19,7 +19,8 @@ use crate::capi::types::{
 
 /// `DAT_MEM_TYPE_LMR`: the region is described by another's handle.
 const MEM_TYPE_LMR: u32 = 1;
-/// `DAT_MEM_PRIV_LOCAL_READ_FLAG`: what InfiniBand's regions always have, so that programs of DAT 2.0 do not ask for it.
+/// `DAT_MEM_PRIV_LOCAL_READ_FLAG`: what InfiniBand's regions always have, so that programs of DAT 2.0 do not ask for
+/// it.
 const LOCAL_READ: u32 = 0x01;
 /// `DAT_LMR_FIELD_ALL`, and in DAT 1.2.
 const LMR_ALL: [u32; 2] = [0x7ff, 0x3ff];
@@ -268,8 +269,8 @@ pub(super) unsafe extern "C" fn rmr_query(
     code::shown(answer)
 }
 
-/// Binds a window to a part of an LMR. The LMR's handle says what the triplet's context says already, and must agree with
-/// it where something is bound.
+/// Binds a window to a part of an LMR. The LMR's handle says what the triplet's context says already, and must agree
+/// with it where something is bound.
 ///
 /// # Safety
 /// `lmr_triplet` and `rmr_context` are null or point to what the header says.

@@ -1,9 +1,9 @@
 //! The provider: a name and a table of functions for the registry of DAT 2.0, `libdat2.so.2`.
 //!
 //! The registry loads this library when a program opens an adapter that `dat.conf` says is ours, and calls
-//! `dat_provider_init` with the record's name, version and instance data. We answer with a [`Provider`] for that name; the
-//! registry is asked for by name, since nothing here is linked to it. Then it calls the provider's `ia_open` with the
-//! adapter's name alone, which leads back to the device.
+//! `dat_provider_init` with the record's name, version and instance data. We answer with a [`Provider`] for that name;
+//! the registry is asked for by name, since nothing here is linked to it. Then it calls the provider's `ia_open` with
+//! the adapter's name alone, which leads back to the device.
 
 // UNSAFETY: the registry is found by name, and is given and gives pointers.
 #![expect(unsafe_code, reason = "the registry of DAT 2.0")]
@@ -90,7 +90,8 @@ fn answered(answer: DatReturn) -> DatResult<()> {
     Err(refused.because("the registry of DAT 2.0 refused"))
 }
 
-/// Registers an adapter with these functions, for the device that `instance_data` names; if it is empty, the adapter's name does.
+/// Registers an adapter with these functions, for the device that `instance_data` names; if it is empty, the adapter's
+/// name does.
 pub(super) fn register(
     info: ProviderInfo,
     instance_data: &str,

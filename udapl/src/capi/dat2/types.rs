@@ -1,7 +1,7 @@
 //! The types of DAT 2.0 where they differ from those of DAT 1.2 (headers `dat2/*.h`; LP64).
 //!
-//! Sizes of segments and messages have 32 bits, triplets begin with the address, an event has room for extensions, and some
-//! structures have fields more. What is not here is as in [`types`](crate::capi::types).
+//! Sizes of segments and messages have 32 bits, triplets begin with the address, an event has room for extensions, and
+//! some structures have fields more. What is not here is as in [`types`](crate::capi::types).
 
 use core::ffi::{c_char, c_int};
 use core::mem::{offset_of, size_of};

@@ -1,8 +1,8 @@
 //! Arguments of a variadic function that somebody else was called with: `va_list` of the C ABIs for 64-bit Linux.
 //!
-//! Only numbers and pointers are read, which travel in general registers and then on the stack (System V ABI for AMD64, section 3.5.7
-//! "Variable Argument Lists"; Procedure Call Standard for the Arm 64-bit Architecture, "Variable parameter lists"). Either way the list is
-//! handed on by its address.
+//! Only numbers and pointers are read, which travel in general registers and then on the stack (System V ABI for AMD64,
+//! section 3.5.7 "Variable Argument Lists"; Procedure Call Standard for the Arm 64-bit Architecture, "Variable
+//! parameter lists"). Either way the list is handed on by its address.
 
 // UNSAFETY: the list's pointers are followed.
 #![expect(unsafe_code, reason = "a va_list of a C caller")]

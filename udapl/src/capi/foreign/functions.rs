@@ -14,7 +14,8 @@ use crate::capi::types::{
 
 macro_rules! functions {
     ($($member:ident @ $at:literal: fn($($argument:ty),* $(,)?),)*) => {
-        /// Functions of the types that the header declares for these members. One that the provider does not have is none.
+        /// Functions of the types that the header declares for these members. One that the provider does not have is
+        /// none.
         #[derive(Clone, Copy, Default)]
         #[repr(C)]
         pub(in crate::capi) struct Functions {

@@ -1,5 +1,5 @@
-//! Libraries of `dat.conf`: told to register a provider (`dat_provider_init`) when an adapter of theirs is opened, and of the end
-//! (`dat_provider_fini`) when the last one is closed.
+//! Libraries of `dat.conf`: told to register a provider (`dat_provider_init`) when an adapter of theirs is opened, and
+//! of the end (`dat_provider_fini`) when the last one is closed.
 //!
 //! ```text
 //!              init                       last loan given back
@@ -7,9 +7,9 @@
 //!                                                 fini
 //! ```
 //!
-//! A library is called by one thread at a time for one adapter, and without a lock, since it comes back to the registry: others
-//! who want the adapter wait meanwhile, but not for ever. Libraries stay mapped. A thread may still be in one, blocked in a
-//! wait that the closing of its adapter ends.
+//! A library is called by one thread at a time for one adapter, and without a lock, since it comes back to the
+//! registry: others who want the adapter wait meanwhile, but not for ever. Libraries stay mapped. A thread may still be
+//! in one, blocked in a wait that the closing of its adapter ends.
 
 // UNSAFETY: code of other libraries is loaded and called.
 #![expect(unsafe_code, reason = "libraries that dat.conf names")]

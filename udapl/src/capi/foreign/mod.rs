@@ -10,14 +10,14 @@
 //!                                  DAT_INVALID_HANDLE
 //! ```
 //!
-//! A provider of DAT 1.2 is a table of functions ([`CProvider`]), and its handles are addresses of objects that begin with the
-//! address of that table. Which makes a handle something to be followed, that may be anything. So the word there is read by
-//! the kernel (`process_vm_readv(2)` on the process itself, which fails where a load would fault), and only if it is the
-//! address of a table in the registry, the provider is called. That costs a system call a call; calls on handles of ours
-//! never come here. What kind of object it is and whether it is still one is the provider's to say.
+//! A provider of DAT 1.2 is a table of functions ([`CProvider`]), and its handles are addresses of objects that begin
+//! with the address of that table. Which makes a handle something to be followed, that may be anything. So the word
+//! there is read by the kernel (`process_vm_readv(2)` on the process itself, which fails where a load would fault), and
+//! only if it is the address of a table in the registry, the provider is called. That costs a system call a call; calls
+//! on handles of ours never come here. What kind of object it is and whether it is still one is the provider's to say.
 //!
-//! Every handle among the arguments must be of the same provider. One of ours, or a number that is none, is refused before
-//! the provider follows it. What is within a structure (`dat_ep_modify`) is for the provider to look at.
+//! Every handle among the arguments must be of the same provider. One of ours, or a number that is none, is refused
+//! before the provider follows it. What is within a structure (`dat_ep_modify`) is for the provider to look at.
 
 // UNSAFETY: functions of other libraries are called, and pointers of a C program are followed.
 #![expect(unsafe_code, reason = "the caller's pointers and providers")]
@@ -56,8 +56,8 @@ fn of_address(handle: DatHandle) -> Option<Arc<Foreign>> {
     directory::provider_of(|| first_word(handle))
 }
 
-/// Hands the call on, if the first handle is that of another provider. Handles among the other arguments are marked by the
-/// subtype of their place; what follows the call in brackets is handles within an argument.
+/// Hands the call on, if the first handle is that of another provider. Handles among the other arguments are marked by
+/// the subtype of their place; what follows the call in brackets is handles within an argument.
 macro_rules! foreign {
     ($member:ident($handle:ident $(, $argument:ident $(: $place:ident)?)* $(,)?) $([$inside:ident: $at:ident])?) => {
         if let Some(provider) = $crate::capi::foreign::of($handle) {

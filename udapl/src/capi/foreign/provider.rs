@@ -61,7 +61,8 @@ impl Foreign {
         let mut functions = Functions::default();
         // SAFETY: contract TABLE.
         let table = unsafe { &raw const (*provider).functions };
-        // SAFETY: as above, and so much of the table is there in this version. Any address, and null, is a value of its types.
+        // SAFETY: as above, and so much of the table is there in this version. Any address, and null, is a value of its
+        // types.
         unsafe {
             core::ptr::copy_nonoverlapping(
                 table.cast::<u8>(),

@@ -1,5 +1,5 @@
-//! The hand-overs between threads on the machine's own primitives, for those who watch a run: Miri, ThreadSanitizer. In every
-//! order they are tried in `models`.
+//! The hand-overs between threads on the machine's own primitives, for those who watch a run: Miri, ThreadSanitizer. In
+//! every order they are tried in `models`.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;

@@ -11,8 +11,8 @@ use super::explore;
 use super::gate::{Gate, NoTurn};
 use super::primitives::{Broken, Fences, Running, between_instructions};
 
-/// An adapter: the gate, and what it guards. loom ends a model in which two are inside and one of them writes, or in which one
-/// does not see what the other has done.
+/// An adapter: the gate, and what it guards. loom ends a model in which two are inside and one of them writes, or in
+/// which one does not see what the other has done.
 struct Guarded {
     gate: Gate,
     inside: UnsafeCell<u32>,

@@ -1,8 +1,8 @@
-//! Models of the hand-overs between threads: the files of this module themselves, on a machine that tries every order of
-//! events ([`primitives`]).
+//! Models of the hand-overs between threads: the files of this module themselves, on a machine that tries every order
+//! of events ([`primitives`]).
 //!
-//! Each model runs with few preemptions in the ordinary tests, and says how many executions that were. LOOM_MAX_PREEMPTIONS
-//! widens the search (`cargo xtask races`).
+//! Each model runs with few preemptions in the ordinary tests, and says how many executions that were.
+//! LOOM_MAX_PREEMPTIONS widens the search (`cargo xtask races`).
 
 #![allow(
     clippy::duplicate_mod,

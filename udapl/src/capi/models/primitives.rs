@@ -1,12 +1,13 @@
-//! A machine to try hand-overs on: the primitives of the same names, over those of loom, which runs every order of events that
-//! the language's memory model allows (up to a number of preemptions).
+//! A machine to try hand-overs on: the primitives of the same names, over those of loom, which runs every order of
+//! events that the language's memory model allows (up to a number of preemptions).
 //!
-//! membarrier(2) is what Linux makes of it (kernel/sched/membarrier.c): the kernel interrupts every thread of the process that is
-//! running and has it do a full fence *between two of its instructions*, and waits until all have; a thread that does not run has
-//! done one when it was taken off its processor, and does one before it runs again (`switch_mm`). So the light half of the
-//! fence is nothing at all here: the instructions are in the program's order anyway, and loom lets loads miss the stores of others
-//! as processors do. [`Fences::Paired`] is the other reading, that of the proposals for asymmetric fences: both halves are
-//! sequentially consistent fences to each other. It is stronger between two light halves, which are one thread's at a time.
+//! membarrier(2) is what Linux makes of it (kernel/sched/membarrier.c): the kernel interrupts every thread of the
+//! process that is running and has it do a full fence *between two of its instructions*, and waits until all have; a
+//! thread that does not run has done one when it was taken off its processor, and does one before it runs again
+//! (`switch_mm`). So the light half of the fence is nothing at all here: the instructions are in the program's order
+//! anyway, and loom lets loads miss the stores of others as processors do. [`Fences::Paired`] is the other reading,
+//! that of the proposals for asymmetric fences: both halves are sequentially consistent fences to each other. It is
+//! stronger between two light halves, which are one thread's at a time.
 //!
 //! What is broken on purpose ([`Broken`]) shows that the models would find it.
 
@@ -184,8 +185,8 @@ impl AtomicBool {
 
     pub(super) fn store(&self, value: bool, order: Ordering) {
         between_instructions();
-        // An exchange: loom orders plain stores of two threads in part only, and who waits for the last one might read an
-        // older one for ever. What others may read of it, and when, is the same.
+        // An exchange: loom orders plain stores of two threads in part only, and who waits for the last one might read
+        // an older one for ever. What others may read of it, and when, is the same.
         self.0.swap(value, order);
     }
 }
@@ -320,8 +321,8 @@ impl Interrupt {
         loom::sync::Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Sleeps until one of them is signalled, which it stays; without a limit, so that a wakeup that is lost is seen as a
-    /// thread that sleeps for ever.
+    /// Sleeps until one of them is signalled, which it stays; without a limit, so that a wakeup that is lost is seen as
+    /// a thread that sleeps for ever.
     pub(super) fn wait(interrupts: &[&Self]) {
         let mut all = SIGNALLED.0.lock().expect("as above");
         while interrupts.iter().all(|one| *one.count() == 0) {

@@ -1,5 +1,5 @@
-//! Wakeups: what somebody waits for ends its sleep. Nobody wakes up by itself here, so a wakeup that is lost is a thread that sleeps
-//! for ever, which loom says.
+//! Wakeups: what somebody waits for ends its sleep. Nobody wakes up by itself here, so a wakeup that is lost is a
+//! thread that sleeps for ever, which loom says.
 
 use loom::sync::{Arc, Mutex};
 use loom::thread;
@@ -177,7 +177,8 @@ fn every_upcall_is_made_once_and_none_after_the_end() {
     explore("upcalls", SOUND, work_is_done_once_and_the_end_is_heard_of);
 }
 
-/// A model that ends in a thread that sleeps for ever. loom then panics twice, which ends the process: it is another one.
+/// A model that ends in a thread that sleeps for ever. loom then panics twice, which ends the process: it is another
+/// one.
 fn sleeps_for_ever(test: &str, machine: (Fences, Broken), model: fn()) {
     const THE_OTHER: &str = "DAT_MODEL_TO_BREAK";
     if std::env::var_os(THE_OTHER).is_some() {

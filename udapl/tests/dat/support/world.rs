@@ -3,8 +3,8 @@
 //! `DAT_TEST_PROFILE=connectx-6-dx` makes a simulated world of another generation than the default, and
 //! `connectx-6-dx/vf` one of its virtual functions: what tests say of a profile they then say of that one.
 //!
-//! If the environment names functions ([`functions::named`]), the same tests open those. Time is then the machine's, and
-//! nobody can be asked to lose a frame or to play another profile: a test that needs that ends there.
+//! If the environment names functions ([`functions::named`]), the same tests open those. Time is then the machine's,
+//! and nobody can be asked to lose a frame or to play another profile: a test that needs that ends there.
 
 use std::ops::Deref;
 use std::time::{Duration, Instant};

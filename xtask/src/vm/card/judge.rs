@@ -11,8 +11,8 @@ const OUR_MAC: &str = "02:00:00:00:00:01";
 const NEW_MAC: &str = "02:00:00:00:00:07";
 /// What the e-switch says of frames that pretend.
 const SPOOFED: &str = "source address is not the vport's";
-/// The lines of an acceptance run that nothing here keeps from being judged. The link of a virtual function is pulled by `ip link
-/// set PF vf`, which the kernel cannot do here: that one is skipped.
+/// The lines of an acceptance run that nothing here keeps from being judged. The link of a virtual function is pulled
+/// by `ip link set PF vf`, which the kernel cannot do here: that one is skipped.
 const ACCEPTED: [&str; 13] = [
     "doctor",
     "bring-up",
@@ -181,8 +181,8 @@ fn accept(step: &Step) -> Result<String> {
     Ok(said.join("\n"))
 }
 
-/// No rule broken by either driver. One that works while somebody resets the function rings doorbells that no longer exist, until
-/// it notices.
+/// No rule broken by either driver. One that works while somebody resets the function rings doorbells that no longer
+/// exist, until it notices.
 fn functions(step: &Step) -> Result<String> {
     let mistakes = step.lines_with("driver mistake");
     let (after_reset, mistakes): (Vec<&str>, Vec<&str>) = mistakes

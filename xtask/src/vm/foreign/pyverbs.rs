@@ -1,7 +1,8 @@
-//! rdma-core's own tests, in Python (its `tests/`, with pyverbs of the same version): how many passed, were skipped, failed.
+//! rdma-core's own tests, in Python (its `tests/`, with pyverbs of the same version): how many passed, were skipped,
+//! failed.
 //!
-//! They are written for every device that rdma-core knows, so most ask for what a ConnectX with these capabilities has not,
-//! and skip themselves. Those that fail are named here with the reason: one more fails the step, one less too.
+//! They are written for every device that rdma-core knows, so most ask for what a ConnectX with these capabilities has
+//! not, and skip themselves. Those that fail are named here with the reason: one more fails the step, one less too.
 
 use std::collections::BTreeSet;
 

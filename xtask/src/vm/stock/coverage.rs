@@ -1,7 +1,7 @@
 //! docs/simulator-coverage.md: what stock software asked of the simulated functions, and how they answered.
 //!
-//! It is made of the list that `datctl sim serve --report` keeps, which has the commands that nobody asked for, too. How often
-//! something was asked differs from run to run and is left out.
+//! It is made of the list that `datctl sim serve --report` keeps, which has the commands that nobody asked for, too.
+//! How often something was asked differs from run to run and is left out.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,5 +1,5 @@
-//! The suite on Ethernet ports: `mlx5_core`'s network devices, RoCE, librdmacm's programs, and the kernel's NVMe target and
-//! initiator.
+//! The suite on Ethernet ports: `mlx5_core`'s network devices, RoCE, librdmacm's programs, and the kernel's NVMe target
+//! and initiator.
 
 use anyhow::{Context, Result, ensure};
 

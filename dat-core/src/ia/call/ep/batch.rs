@@ -1,9 +1,10 @@
 //! Several posts behind one doorbell.
 //!
-//! On an uncached BAR each doorbell is a write on the bus, and waits for those before it to leave the processor. A batch puts any
-//! number of requests into the queue and tells the device of all of them at its end, as rdma-core does for a list of work requests (one
-//! doorbell record and one register write for all: `providers/mlx5/qp.c`, `post_send_db`). Receives have a doorbell record and no
-//! register, and the record is written once (`mlx5_post_recv` there). DAT 1.2 has no such calls.
+//! On an uncached BAR each doorbell is a write on the bus, and waits for those before it to leave the processor. A
+//! batch puts any number of requests into the queue and tells the device of all of them at its end, as rdma-core does
+//! for a list of work requests (one doorbell record and one register write for all: `providers/mlx5/qp.c`,
+//! `post_send_db`). Receives have a doorbell record and no register, and the record is written once (`mlx5_post_recv`
+//! there). DAT 1.2 has no such calls.
 
 use crate::error::DatResult;
 use crate::handle::{EpHandle, SrqHandle, index_of};
@@ -20,7 +21,8 @@ use crate::types::{CompletionFlags, DtoCookie};
 /// What is being posted to an endpoint. The device is told of them when it is dropped, or earlier.
 pub struct Batch<'a, P: Provider> {
     ia: &'a mut Ia<P>,
-    /// The endpoint, and its place while the batch has the IA to itself; a place that nothing has if the handle is none.
+    /// The endpoint, and its place while the batch has the IA to itself; a place that nothing has if the handle is
+    /// none.
     ep: EpHandle,
     place: u32,
     /// Requests are in the queue that the device has not been told of.
@@ -39,8 +41,8 @@ pub struct SrqBatch<'a, P: Provider> {
 }
 
 impl<P: Provider> Ia<P> {
-    /// Posts what `post` posts, in its order, requests behind one doorbell and receives by one doorbell record. One that is
-    /// refused changes nothing; those before it are posted, whatever `post` makes of the refusal.
+    /// Posts what `post` posts, in its order, requests behind one doorbell and receives by one doorbell record. One
+    /// that is refused changes nothing; those before it are posted, whatever `post` makes of the refusal.
     ///
     /// ```text
     /// ia.batch(ep, |batch| {
@@ -72,8 +74,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Posts the buffers that `post` posts to an SRQ, in its order, by one doorbell record. One that is refused changes nothing; those
-    /// before it are posted, whatever `post` makes of the refusal.
+    /// Posts the buffers that `post` posts to an SRQ, in its order, by one doorbell record. One that is refused changes
+    /// nothing; those before it are posted, whatever `post` makes of the refusal.
     ///
     /// # Errors
     /// Those that `post` returns.

@@ -211,8 +211,8 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_ep_disconnect.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: UNCONNECTED, RESERVED, PASSIVE, TENTATIVE. DAT_INTERNAL_ERROR: the device
-    /// refused, and nothing has changed.
+    /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: UNCONNECTED, RESERVED, PASSIVE, TENTATIVE. DAT_INTERNAL_ERROR: the
+    /// device refused, and nothing has changed.
     pub fn ep_disconnect(&mut self, ep: EpHandle, flags: CloseFlags) -> DatResult<()> {
         let state = self.ep(ep)?.hot.state;
         match (state, flags) {
@@ -321,8 +321,9 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Undoes a `bring_up` that failed half-way: the endpoint is what it was, its receives among it, unless a packet has come for
-    /// one of them, which ends the others. Until then it may be able to receive, so a device that goes on refusing is stopped.
+    /// Undoes a `bring_up` that failed half-way: the endpoint is what it was, its receives among it, unless a packet
+    /// has come for one of them, which ends the others. Until then it may be able to receive, so a device that goes on
+    /// refusing is stopped.
     pub(in crate::ia) fn rewind(&mut self, key: EpKey) {
         self.insist("rewinding a queue pair", |ia| {
             if ia.health.is_dead() {
@@ -387,8 +388,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// The one way into DISCONNECTED. Does nothing where the table has no such edge. The queue pair takes no packets afterwards,
-    /// or the device is stopped: nobody could be told that it refuses.
+    /// The one way into DISCONNECTED. Does nothing where the table has no such edge. The queue pair takes no packets
+    /// afterwards, or the device is stopped: nobody could be told that it refuses.
     pub(in crate::ia) fn enter_disconnected(
         &mut self,
         key: EpKey,
@@ -421,8 +422,8 @@ impl<P: Provider> Ia<P> {
         };
         let (connect, request, recv) = (ep.connect_evd, ep.request_evd, ep.recv_evd);
         let shared = connect.filter(|_| connect == request || connect == recv);
-        // Why an attempt failed is told before the receives that end with it; they have ended already if the program gave it up. The end
-        // of a connection comes behind all that was done on it.
+        // Why an attempt failed is told before the receives that end with it; they have ended already if the program
+        // gave it up. The end of a connection comes behind all that was done on it.
         let attempt = event == EpEvent::AttemptEnded;
         if attempt {
             self.report_behind(shared, key, kind);
@@ -531,8 +532,8 @@ impl<P: Provider> Ia<P> {
         )
     }
 
-    /// An endpoint has become DISCONNECT_PENDING: its requests are to be looked at, wherever they complete. (A null EVD's queue says so
-    /// anyway.)
+    /// An endpoint has become DISCONNECT_PENDING: its requests are to be looked at, wherever they complete. (A null
+    /// EVD's queue says so anyway.)
     fn drain_begins(&mut self, key: EpKey) {
         if let Some(evd) = self.eps.get(key).and_then(|ep| ep.request_evd) {
             self.draining.add(evd);
@@ -540,7 +541,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// An endpoint is about to leave its state; if that is DISCONNECT_PENDING, its requests are not to be looked at any more.
+    /// An endpoint is about to leave its state; if that is DISCONNECT_PENDING, its requests are not to be looked at any
+    /// more.
     pub(in crate::ia) fn drain_over(&mut self, key: EpKey) {
         if let Some(ep) = self.eps.get(key)
             && ep.hot.state == EpState::DisconnectPending

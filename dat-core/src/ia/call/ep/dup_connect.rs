@@ -1,8 +1,8 @@
 //! `dat_ep_dup_connect`: once more to where another endpoint is connected.
 //!
 //! The other endpoint knows where its connection went: address and qualifier if it connected actively. One that
-//! was connected passively knows its peer's address, but nobody listens where its peer came from, as a rule; the attempt
-//! is made all the same and ends as it must, with NON_PEER_REJECTED. (The page says "connected" and no more.)
+//! was connected passively knows its peer's address, but nobody listens where its peer came from, as a rule; the
+//! attempt is made all the same and ends as it must, with NON_PEER_REJECTED. (The page says "connected" and no more.)
 
 use super::connect::check_private_data;
 use crate::attributes::{address_of, gid_of};

@@ -30,7 +30,8 @@ fn of_result(error: DatError) -> DatError {
 }
 
 impl<P: Provider> Ia<P> {
-    /// Whether the device has atomic operations of 8 bytes, and regions may be registered with [`MemPrivFlags::REMOTE_ATOMIC`](crate::MemPrivFlags::REMOTE_ATOMIC).
+    /// Whether the device has atomic operations of 8 bytes, and regions may be registered with
+    /// [`MemPrivFlags::REMOTE_ATOMIC`](crate::MemPrivFlags::REMOTE_ATOMIC).
     #[must_use]
     pub fn has_atomics(&self) -> bool {
         self.provider.limits().atomics
@@ -52,10 +53,10 @@ impl<P: Provider> Ia<P> {
         SendImmediate(immediate).post(self, ep, iov, cookie, flags)
     }
 
-    /// Sends the bytes of `iov` as one message that takes a context of the peer's from the memory it stands for, before the peer's
-    /// receive completes, which tells the context. It must be one that the peer lets be invalidated: a window bound with
-    /// [`MemPrivFlags::REMOTE_INVALIDATE`](crate::MemPrivFlags::REMOTE_INVALIDATE), or what a kernel has registered fast. Any other breaks the connection
-    /// (DAT_DTO_ERR_REMOTE_ACCESS).
+    /// Sends the bytes of `iov` as one message that takes a context of the peer's from the memory it stands for, before
+    /// the peer's receive completes, which tells the context. It must be one that the peer lets be invalidated: a
+    /// window bound with [`MemPrivFlags::REMOTE_INVALIDATE`](crate::MemPrivFlags::REMOTE_INVALIDATE), or what a kernel
+    /// has registered fast. Any other breaks the connection (DAT_DTO_ERR_REMOTE_ACCESS).
     ///
     /// # Errors
     /// As [`Ia::ep_post_send`].
@@ -71,8 +72,8 @@ impl<P: Provider> Ia<P> {
         SendInvalidate(rmr_context).post(self, ep, iov, cookie, flags)
     }
 
-    /// Writes the bytes of `iov` to the peer's memory and then completes a receive of the peer's, which tells the immediate data and
-    /// how many bytes were written. SOLICITED_WAIT means what it means for a Send.
+    /// Writes the bytes of `iov` to the peer's memory and then completes a receive of the peer's, which tells the
+    /// immediate data and how many bytes were written. SOLICITED_WAIT means what it means for a Send.
     ///
     /// # Errors
     /// As [`Ia::ep_post_rdma_write`].
@@ -89,12 +90,13 @@ impl<P: Provider> Ia<P> {
         RdmaWriteImmediate(remote, immediate).post(self, ep, iov, cookie, flags)
     }
 
-    /// Adds `add` to the number at the peer, atomically towards other such operations of the peer's device. What it was is in `result`,
-    /// 8 bytes, when the request completes.
+    /// Adds `add` to the number at the peer, atomically towards other such operations of the peer's device. What it was
+    /// is in `result`, 8 bytes, when the request completes.
     ///
     /// # Errors
-    /// As [`Ia::ep_post_rdma_read`], with one segment. DAT_LENGTH_ERROR: `result` has not 8 bytes, or `remote` has less.
-    /// DAT_INVALID_PARAMETER|ARG5: the remote address is no multiple of 8. DAT_MODEL_NOT_SUPPORTED: not [`Ia::has_atomics`].
+    /// As [`Ia::ep_post_rdma_read`], with one segment. DAT_LENGTH_ERROR: `result` has not 8 bytes, or `remote` has
+    /// less. DAT_INVALID_PARAMETER|ARG5: the remote address is no multiple of 8. DAT_MODEL_NOT_SUPPORTED: not
+    /// [`Ia::has_atomics`].
     pub fn ep_post_fetch_add<S: Segment>(
         &mut self,
         ep: EpHandle,

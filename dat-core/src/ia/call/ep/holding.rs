@@ -1,14 +1,14 @@
 //! How many receive buffers an endpoint holds: `dat_ep_recv_query` and `dat_ep_set_watermark`.
 //!
-//! A buffer posted to an endpoint is the endpoint's at once, and until its completion (uDAPL 1.2, dat_ep_recv_query). All
-//! of them are for messages still to come, one each, so their span is their number.
+//! A buffer posted to an endpoint is the endpoint's at once, and until its completion (uDAPL 1.2, dat_ep_recv_query).
+//! All of them are for messages still to come, one each, so their span is their number.
 //!
-//! A buffer of an SRQ is an endpoint's once the endpoint has taken it. Our transport keeps messages in order and takes a
-//! buffer when a message begins, so an endpoint holds at most the one whose message is arriving. The device does not tell when
-//! that is: the counts are unknown, a mark of 1 or more is never exceeded, and a mark of 0 cannot be had.
+//! A buffer of an SRQ is an endpoint's once the endpoint has taken it. Our transport keeps messages in order and takes
+//! a buffer when a message begins, so an endpoint holds at most the one whose message is arriving. The device does not
+//! tell when that is: the counts are unknown, a mark of 1 or more is never exceeded, and a mark of 0 cannot be had.
 //!
-//! Marks are looked at when they are set and when the IA looks around ([`Ia::progress`]), those of some endpoints each time, not
-//! by posts.
+//! Marks are looked at when they are set and when the IA looks around ([`Ia::progress`]), those of some endpoints each
+//! time, not by posts.
 
 use crate::error::{DatError, DatResult};
 use crate::event::AsyncEvent;

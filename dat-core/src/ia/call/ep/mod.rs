@@ -1,10 +1,12 @@
-//! The calls on endpoints: `dat_ep_create`, `_create_with_srq`, `_query`, `_get_status`, `_free`; the others are in files of their own.
+//! The calls on endpoints: `dat_ep_create`, `_create_with_srq`, `_query`, `_get_status`, `_free`; the others are in
+//! files of their own.
 //!
 //! DAT's endpoint owns the device's queue pair, which is made and goes with it.
 //!
 //! A null EVD means that the consumer does not care for those completions. The device writes them all
-//! the same, so such an endpoint has a completion queue of its own, `discard`, which is always armed. It is emptied when the device
-//! says that there is something, and when a post finds no room. An error seen there breaks the connection as any.
+//! the same, so such an endpoint has a completion queue of its own, `discard`, which is always armed. It is emptied
+//! when the device says that there is something, and when a post finds no room. An error seen there breaks the
+//! connection as any.
 
 pub(crate) mod batch;
 pub(crate) mod connect;
@@ -314,8 +316,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Gives a queue pair back, and the queue for what nobody wanted of it, or as much of both as the device takes. What its
-    /// endpoint took out of the completion queues stays delivered.
+    /// Gives a queue pair back, and the queue for what nobody wanted of it, or as much of both as the device takes.
+    /// What its endpoint took out of the completion queues stays delivered.
     fn unmake_qp(
         &mut self,
         qp: &mut Option<P::Qp>,
@@ -473,8 +475,8 @@ impl<P: Provider> Ia<P> {
         Ok(&self.ep(ep)?.private_data)
     }
 
-    /// Why the last connection of an endpoint, or the last attempt at one, ended. `None` if none has since the endpoint was made or
-    /// [reset](Ia::ep_reset).
+    /// Why the last connection of an endpoint, or the last attempt at one, ended. `None` if none has since the endpoint
+    /// was made or [reset](Ia::ep_reset).
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP.
@@ -489,8 +491,8 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_ep_free.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: RESERVED, PASSIVE or TENTATIVE. DAT_INTERNAL_ERROR: the device refused. Either
-    /// nothing has changed, or the endpoint is DISCONNECTED; it can be freed again.
+    /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: RESERVED, PASSIVE or TENTATIVE. DAT_INTERNAL_ERROR: the device
+    /// refused. Either nothing has changed, or the endpoint is DISCONNECTED; it can be freed again.
     pub fn ep_free(&mut self, ep: EpHandle) -> DatResult<()> {
         let state = self.ep(ep)?.hot.state;
         if matches!(
@@ -507,8 +509,8 @@ impl<P: Provider> Ia<P> {
         removed
     }
 
-    /// Ends an endpoint. First its queue pair stops taking packets, and if the device refuses that, nothing has changed; if it
-    /// refuses what comes after, the endpoint is there, DISCONNECTED.
+    /// Ends an endpoint. First its queue pair stops taking packets, and if the device refuses that, nothing has
+    /// changed; if it refuses what comes after, the endpoint is there, DISCONNECTED.
     pub(in crate::ia) fn remove_ep(&mut self, key: EpKey) -> DatResult<()> {
         self.drain_queues_of(key);
         let Some(ep) = self.eps.get(key) else {

@@ -5,12 +5,13 @@
 //! the room and the work queue entry.
 //!
 //! Most posts are one segment on a connected endpoint, and nothing is wrong with them. Those are made *at once*
-//! ([`Ia::request_at_once`], [`Ia::recv_at_once`]): the same checks in the order that is quickest, with one answer, yes or no. No means
-//! that nothing has happened, and then the call goes through everything *in order* ([`Ia::request_in_order`]): it has the
-//! answer to give, or posts after all. There are lists of segments; a disconnected endpoint takes posts too, because
-//! its queue pair is in the error state and the device itself completes them as flushed, in order; and a queue that looks
-//! full because nobody has looked at its completions lately (or ever will, their EVD being null, or all of
-//! them suppressed) is reclaimed, once, before the answer is DAT_INSUFFICIENT_RESOURCES.
+//! ([`Ia::request_at_once`], [`Ia::recv_at_once`]): the same checks in the order that is quickest, with one answer, yes
+//! or no. No means that nothing has happened, and then the call goes through everything *in order*
+//! ([`Ia::request_in_order`]): it has the answer to give, or posts after all. There are lists of segments; a
+//! disconnected endpoint takes posts too, because its queue pair is in the error state and the device itself completes
+//! them as flushed, in order; and a queue that looks full because nobody has looked at its completions lately (or ever
+//! will, their EVD being null, or all of them suppressed) is reclaimed, once, before the answer is
+//! DAT_INSUFFICIENT_RESOURCES.
 
 use crate::error::{DatError, DatResult};
 use crate::handle::{EpHandle, EpKey, EvdKey};
@@ -220,8 +221,8 @@ impl<P: Provider> Ia<P> {
         self.request_in_order_of(key, ia, iov, operation, cookie, flags)
     }
 
-    // The handle comes in its parts, which stay in registers; as a whole it would go through memory, where nothing is in order yet,
-    // too.
+    // The handle comes in its parts, which stay in registers; as a whole it would go through memory, where nothing is
+    // in order yet, too.
     #[inline(never)]
     pub(in crate::ia) fn request_in_order_of<S: Segment, O: Operation>(
         &mut self,

@@ -116,7 +116,8 @@ impl<P: Provider> Ia<P> {
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE. DAT_INVALID_STATE|EVD_IN_USE: an endpoint, a service point or the IA
-    /// still feeds it. |EVD_WAITER: somebody waits on it. DAT_INTERNAL_ERROR: the device refused, and nothing has changed.
+    /// still feeds it. |EVD_WAITER: somebody waits on it. DAT_INTERNAL_ERROR: the device refused, and nothing has
+    /// changed.
     pub fn evd_free(&mut self, evd: EvdHandle) -> DatResult<()> {
         let target = self.evd(evd)?;
         target.mode.next(EvdInput::Free).map_err(DatError::state)?;

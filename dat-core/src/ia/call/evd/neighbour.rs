@@ -1,5 +1,5 @@
-//! EVDs beside those that are waited on: their completion queues are watched, and looked at when they have said something
-//! ([`Neighbours`](crate::ia::neighbours::Neighbours)).
+//! EVDs beside those that are waited on: their completion queues are watched, and looked at when they have said
+//! something ([`Neighbours`](crate::ia::neighbours::Neighbours)).
 
 use crate::handle::EvdKey;
 use crate::ia::instance::Ia;
@@ -66,8 +66,8 @@ impl<P: Provider> Ia<P> {
         if let Some(evd) = self.evds.get_mut(key)
             && let Some(cq) = &mut evd.cq
         {
-            // Errors notify even when only solicited entries were asked for, and the device goes by what it was asked last: who waits for
-            // more than errors keeps what he has asked for.
+            // Errors notify even when only solicited entries were asked for, and the device goes by what it was asked
+            // last: who waits for more than errors keeps what he has asked for.
             if any || !cq.is_armed() {
                 cq.arm(!any);
             }

@@ -3,9 +3,9 @@
 //! The fast path of `evd_dequeue` is one poll of the completion queue: nothing is queued in software,
 //! the entry names its endpoint by table index, the endpoint is connected, the DTO succeeded. All
 //! else is [`Ia::dequeue_slow`], which also looks after the rest of the IA ([`Ia::progress`]), so
-//! that a consumer that only polls still connects and disconnects. One that finds something every time is sent the longer way
-//! once in many entries ([`CompletionQueue::advance`]), one that finds nothing once in many looks ([`Evd::take_idle_look`]): a busy
-//! thread does nothing more often than looking at an empty queue.
+//! that a consumer that only polls still connects and disconnects. One that finds something every time is sent the
+//! longer way once in many entries ([`CompletionQueue::advance`]), one that finds nothing once in many looks
+//! ([`Evd::take_idle_look`]): a busy thread does nothing more often than looking at an empty queue.
 //!
 //! [`Evd::take_idle_look`]: super::queue::Evd::take_idle_look
 
@@ -59,9 +59,9 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// One look at an EVD, for a facade that has events of a form of its own: if the next event is the success of the oldest DTO of a
-    /// connected endpoint, which most are, it is taken, and `make` makes what the facade wants of it. It is told the endpoint, the
-    /// name that the facade gave it ([`Ia::ep_set_name`]), and what there is to say.
+    /// One look at an EVD, for a facade that has events of a form of its own: if the next event is the success of the
+    /// oldest DTO of a connected endpoint, which most are, it is taken, and `make` makes what the facade wants of it.
+    /// It is told the endpoint, the name that the facade gave it ([`Ia::ep_set_name`]), and what there is to say.
     #[inline(always)]
     pub fn evd_look<T>(
         &mut self,
@@ -88,8 +88,8 @@ impl<P: Provider> Ia<P> {
         Look::Elsewhere
     }
 
-    /// Takes as many events as there are and as there is room for, oldest first. How many: finding none is no error. The device learns
-    /// once what was taken ([`CompletionQueue::advance`]). DAT 1.2 has no such call.
+    /// Takes as many events as there are and as there is room for, oldest first. How many: finding none is no error.
+    /// The device learns once what was taken ([`CompletionQueue::advance`]). DAT 1.2 has no such call.
     ///
     /// ```text
     /// let mut events = [Event::NONE; 16];
@@ -118,8 +118,8 @@ impl<P: Provider> Ia<P> {
         Ok(taken)
     }
 
-    /// Looks as [`Ia::evd_look`] does for as long as the next event is an ordinary completion and there is a place for it, and fills the
-    /// places. Most completions are of the endpoint of the one before, which is not looked for again.
+    /// Looks as [`Ia::evd_look`] does for as long as the next event is an ordinary completion and there is a place for
+    /// it, and fills the places. Most completions are of the endpoint of the one before, which is not looked for again.
     // A function of its own has the registers to itself.
     #[inline(never)]
     pub fn evd_look_each<T>(
@@ -160,8 +160,8 @@ impl<P: Provider> Ia<P> {
         Run { taken, empty }
     }
 
-    /// The next entry, if there is one, does not end the oldest DTO of a queue pair. A buffer of an SRQ and a request behind suppressed
-    /// ones are as common; all else is rare. The entry is read again, and what is read now counts.
+    /// The next entry, if there is one, does not end the oldest DTO of a queue pair. A buffer of an SRQ and a request
+    /// behind suppressed ones are as common; all else is rare. The entry is read again, and what is read now counts.
     // The handle comes in its parts, which stay in registers; as a whole it would go through memory, on the
     // fast path too.
     #[inline(never)]

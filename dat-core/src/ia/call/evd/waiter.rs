@@ -120,9 +120,9 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// What a wait for one event comes to if the event is there already: the event, and how many are left. `None` says nothing, since
-    /// this looks at no more than that, and once in many times at nothing, so that the rest of the IA is looked after: the
-    /// wait has to begin then.
+    /// What a wait for one event comes to if the event is there already: the event, and how many are left. `None` says
+    /// nothing, since this looks at no more than that, and once in many times at nothing, so that the rest of the IA is
+    /// looked after: the wait has to begin then.
     ///
     /// Page: dat_evd_wait.
     // Inlined as a dequeue is, for the same reason.
@@ -320,8 +320,8 @@ impl<P: Provider> Ia<P> {
         quiet
     }
 
-    /// Asks the queue of an EVD. Who waits for several does this last: what one of them wants of a neighbour is less than what the
-    /// neighbour wants if it is waited for itself, and the device goes by what it was asked last.
+    /// Asks the queue of an EVD. Who waits for several does this last: what one of them wants of a neighbour is less
+    /// than what the neighbour wants if it is waited for itself, and the device goes by what it was asked last.
     pub(in crate::ia) fn arm_own(&mut self, key: EvdKey) {
         let evd = &mut self.evds[key];
         let solicited_only = evd.streams.solicited_only();

@@ -99,8 +99,9 @@ impl<P: Provider> Ia<P> {
         Ok(rmr_context)
     }
 
-    /// Refuses to bind an RMR on an endpoint while another one has a bind of it under way. The device orders the requests of one queue
-    /// pair only, and it may do a bind and flush it all the same: whose context is the last one nobody could tell then.
+    /// Refuses to bind an RMR on an endpoint while another one has a bind of it under way. The device orders the
+    /// requests of one queue pair only, and it may do a bind and flush it all the same: whose context is the last one
+    /// nobody could tell then.
     fn one_endpoint_at_a_time(&mut self, key: RmrKey, ep: EpKey) -> DatResult<()> {
         let Some(before) = self.rmrs[key].bound_on().filter(|before| *before != ep) else {
             return Ok(());
@@ -256,8 +257,8 @@ impl<P: Provider> Ia<P> {
         self.let_go_of(over);
     }
 
-    /// The last bind of an RMR failed: its window is taken from what an earlier one bound it to. The consumer has been told that
-    /// the RMR is bound to nothing, so it is, or the device ends.
+    /// The last bind of an RMR failed: its window is taken from what an earlier one bound it to. The consumer has been
+    /// told that the RMR is bound to nothing, so it is, or the device ends.
     pub(in crate::ia) fn unbind_by_command(&mut self, key: RmrKey) {
         self.insist("unbinding a memory window", |ia| ia.unbind(key));
     }

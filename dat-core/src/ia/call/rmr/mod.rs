@@ -5,16 +5,16 @@
 //! - *posted*: what the last bind posted makes of it. This is what `rmr_query` tells, and what keeps an LMR from
 //!   being freed.
 //! - *settled*: what the device's window reaches through, going by the binds that are known to be done. The
-//!   device's region must outlive it, and every bind on its way: until then its LMR is in use ([`Ia::let_go_of_lmr`]). Closing an adapter ends
-//!   LMRs in any state; there the device's region waits for the last of them.
+//!   device's region must outlive it, and every bind on its way: until then its LMR is in use ([`Ia::let_go_of_lmr`]).
+//!   Closing an adapter ends LMRs in any state; there the device's region waits for the last of them.
 //!
 //! A bind that fails, or is flushed, leaves the RMR unbound, unless a later one was posted meanwhile. On the device the
 //! old binding still stands then, so the window is taken from it by a command.
 //!
-//! An RMR that was bound with [`MemPrivFlags::REMOTE_INVALIDATE`] may be taken from what it is bound to by a peer that has its context
-//! (IBTA volume 1, "Send with Invalidate"). The device does it before it completes the receive, and that completion tells: the RMR is
-//! unbound from then on, in both tenses. A completion that is lost with its endpoint tells nobody; then the RMR counts as bound until it is
-//! bound anew or freed, and its LMR as in use.
+//! An RMR that was bound with [`MemPrivFlags::REMOTE_INVALIDATE`] may be taken from what it is bound to by a peer that
+//! has its context (IBTA volume 1, "Send with Invalidate"). The device does it before it completes the receive, and
+//! that completion tells: the RMR is unbound from then on, in both tenses. A completion that is lost with its endpoint
+//! tells nobody; then the RMR counts as bound until it is bound anew or freed, and its LMR as in use.
 
 mod bind;
 
