@@ -34,6 +34,7 @@ pub mod event;
 mod handle;
 mod ia;
 #[cfg(test)]
+pub mod log_budget;
 mod mock;
 mod object;
 pub mod provider;

@@ -67,6 +67,7 @@ impl Hca {
 }
 
 fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxError> {
+    let _span = tracing::info_span!("open", function = function.name()).entered();
     if let Some(mac) = config.mac.filter(|mac| !vport::is_unicast(*mac)) {
         return Err(MlxError::ConfiguredMac { mac: Mac(mac) });
     }

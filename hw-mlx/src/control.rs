@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use driver::{Block, Clock, DmaArena, Function, Instant, Interrupt};
+use tracing::field;
 use zerocopy::FromBytes;
 
 use crate::cmd::{CommandQueue, SlotClass, SubmitError, Ticket};
@@ -93,6 +94,30 @@ pub(crate) trait Commands {
     }
 }
 
+/// Waits for a command inside a span of the log, which says what came of it.
+pub(crate) fn in_span<T>(
+    function: &str,
+    instance: Option<usize>,
+    opcode: Opcode,
+    wait: impl FnOnce() -> Result<T, CmdError>,
+) -> Result<T, CmdError> {
+    let span = tracing::debug_span!(
+        "command",
+        function,
+        instance,
+        ?opcode,
+        status = field::Empty
+    );
+    let entered = span.enter();
+    let answer = wait();
+    match &answer {
+        Ok(_) => span.record("status", "OK"),
+        Err(error) => span.record("status", field::display(error)),
+    };
+    drop(entered);
+    answer
+}
+
 /// A command on its way from question to answer.
 pub(crate) struct Exchange<'a> {
     class: SlotClass,
@@ -140,7 +165,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    fn opcode(&self) -> Opcode {
+    pub(crate) fn opcode(&self) -> Opcode {
         self.ticket
             .map_or_else(|| opcode_of(self.input), |ticket| ticket.opcode())
     }
@@ -221,14 +246,17 @@ impl Commands for Control {
         input: &[u8],
         out_bytes: usize,
     ) -> Result<Vec<u8>, CmdError> {
-        let mut exchange = Exchange::new(class, input, out_bytes);
-        self.begin(&mut exchange, self.over_at);
-        loop {
-            if let Some(answer) = self.advance(&mut exchange) {
-                return answer;
+        let name = self.function.name().to_owned();
+        in_span(&name, None, opcode_of(input), || {
+            let mut exchange = Exchange::new(class, input, out_bytes);
+            self.begin(&mut exchange, self.over_at);
+            loop {
+                if let Some(answer) = self.advance(&mut exchange) {
+                    return answer;
+                }
+                self.rest(&mut exchange);
             }
-            self.rest(&mut exchange);
-        }
+        })
     }
 }
 

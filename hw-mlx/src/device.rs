@@ -18,7 +18,7 @@ use driver::{Block, Descriptor, DmaArena, Function, Held, Instant};
 
 use crate::caps::Caps;
 use crate::cmd::{CommandTally, SlotClass, Ticket};
-use crate::control::{Commands, Control, Exchange, message, typed};
+use crate::control::{Commands, Control, Exchange, in_span, message, typed};
 use crate::counters::{self, DeviceCounters};
 use crate::error::{CmdError, DeadCause, MlxError};
 use crate::event::AsyncEvent;
@@ -280,7 +280,7 @@ impl Hca {
     pub fn answer<C: Command>(&mut self, pending: Pending<C>) -> Result<C::Out, CmdError> {
         let mut exchange =
             Exchange::posted(pending.ticket, size_of::<C::Out>()).by(self.own.number);
-        let answer = self.go_on(&mut exchange, Control::advance)?;
+        let answer = self.wait_for(&mut exchange)?;
         Ok(typed::<C>(&answer)?.0)
     }
 
@@ -360,6 +360,15 @@ impl Hca {
         };
         own.lie_down(&mut control);
         outcome
+    }
+
+    /// Waits for the answer to a command.
+    fn wait_for(&mut self, exchange: &mut Exchange<'_>) -> Result<Vec<u8>, CmdError> {
+        let shared = Arc::clone(&self.shared);
+        let (name, instance) = (shared.function.name(), self.own.number);
+        in_span(name, Some(instance), exchange.opcode(), || {
+            self.go_on(exchange, Control::advance)
+        })
     }
 
     /// Takes a command on, sleeping where nothing goes on.
@@ -676,7 +685,7 @@ impl Commands for Hca {
         out_bytes: usize,
     ) -> Result<Vec<u8>, CmdError> {
         let mut exchange = Exchange::new(class, input, out_bytes).by(self.own.number);
-        self.go_on(&mut exchange, Control::advance)
+        self.wait_for(&mut exchange)
     }
 }
 

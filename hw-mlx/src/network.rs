@@ -26,6 +26,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use dat_core::NetworkEvent;
+use dat_core::log_budget::LogBudget;
 use dat_core::provider::MadAddress;
 use driver::Instant;
 use neighbour::{Event, Interface, Neighbours, Resolution};
@@ -97,6 +98,15 @@ pub(crate) struct Network {
     refresh_at: Duration,
     /// A frame on its way out.
     frame: Box<[u8; SEND_BYTES]>,
+    log: Log,
+}
+
+/// Lines of the log that others on the network cause, by kind.
+#[derive(Default)]
+struct Log {
+    unreachable: LogBudget,
+    moved: LogBudget,
+    duplicate: LogBudget,
 }
 
 /// A time of the function's clock as the neighbours' module counts it.
@@ -136,6 +146,7 @@ impl Network {
             refreshed: None,
             refresh_at: now,
             frame: Box::new([0; SEND_BYTES]),
+            log: Log::default(),
         };
         if !hca.link_is_up() {
             network.neighbours.link(false, now);
@@ -354,7 +365,7 @@ impl Network {
         }
         let (mut settled, mut told) = (false, Vec::new());
         while let Some(event) = self.neighbours.next_event() {
-            let (waited_for, event) = note(&event);
+            let (waited_for, event) = self.log.note(&event, now);
             settled |= waited_for;
             told.extend(event);
         }
@@ -377,7 +388,9 @@ impl Network {
                 Way::Known(mac) => outcome.leave.push((letter.to, mac, letter.mad)),
                 Way::Pending => self.outgoing.push_back(letter),
                 Way::Unreachable(why) => {
-                    tracing::info!(why, "nobody to send a datagram to");
+                    if let Some(unlogged) = self.log.unreachable.take(now.0) {
+                        tracing::info!(why, unlogged, "nobody to send a datagram to");
+                    }
                     outcome.nobody.push(letter.to.path.gid);
                 }
             }
@@ -400,49 +413,57 @@ impl Network {
     }
 }
 
-/// Says what happened: whether somebody may wait for it, and what consumers are told.
-fn note(event: &Event) -> (bool, Option<NetworkEvent>) {
-    match *event {
-        Event::Resolved { address, vlan, mac } => {
-            tracing::debug!(%address, ?vlan, mac = %Mac(mac), "a neighbour was found");
-            (true, None)
-        }
-        Event::Unreachable {
-            address,
-            vlan,
-            reason,
-        } => {
-            tracing::info!(%address, ?vlan, %reason, "a neighbour was not found");
-            (true, Some(NetworkEvent::NeighbourLost(address)))
-        }
-        Event::Moved {
-            address,
-            vlan,
-            old,
-            new,
-        } => {
-            tracing::warn!(%address, ?vlan, old = %Mac(old), new = %Mac(new), "a neighbour has another MAC: its connections go on to the old one, new ones go to the new one");
-            (
-                false,
-                Some(NetworkEvent::NeighbourMoved { address, mac: new }),
-            )
-        }
-        Event::Duplicate {
-            address,
-            vlan,
-            mac,
-            detecting,
-        } => {
-            tracing::error!(%address, ?vlan, mac = %Mac(mac), detecting, "somebody else uses an address of ours");
-            let lost = detecting;
-            (
-                false,
-                Some(NetworkEvent::AddressDuplicate { address, mac, lost }),
-            )
-        }
-        Event::Announced { address, vlan } => {
-            tracing::debug!(%address, ?vlan, "an address of ours was announced");
-            (true, None)
+impl Log {
+    /// Says what happened: whether somebody may wait for it, and what consumers are told.
+    fn note(&mut self, event: &Event, now: Instant) -> (bool, Option<NetworkEvent>) {
+        match *event {
+            Event::Resolved { address, vlan, mac } => {
+                tracing::debug!(%address, ?vlan, mac = %Mac(mac), "a neighbour was found");
+                (true, None)
+            }
+            Event::Unreachable {
+                address,
+                vlan,
+                reason,
+            } => {
+                if let Some(unlogged) = self.unreachable.take(now.0) {
+                    tracing::info!(%address, ?vlan, %reason, unlogged, "a neighbour was not found");
+                }
+                (true, Some(NetworkEvent::NeighbourLost(address)))
+            }
+            Event::Moved {
+                address,
+                vlan,
+                old,
+                new,
+            } => {
+                if let Some(unlogged) = self.moved.take(now.0) {
+                    tracing::warn!(%address, ?vlan, old = %Mac(old), new = %Mac(new), unlogged, "a neighbour has another MAC: its connections go on to the old one, new ones go to the new one");
+                }
+                (
+                    false,
+                    Some(NetworkEvent::NeighbourMoved { address, mac: new }),
+                )
+            }
+            Event::Duplicate {
+                address,
+                vlan,
+                mac,
+                detecting,
+            } => {
+                if let Some(unlogged) = self.duplicate.take(now.0) {
+                    tracing::error!(%address, ?vlan, mac = %Mac(mac), detecting, unlogged, "somebody else uses an address of ours");
+                }
+                let lost = detecting;
+                (
+                    false,
+                    Some(NetworkEvent::AddressDuplicate { address, mac, lost }),
+                )
+            }
+            Event::Announced { address, vlan } => {
+                tracing::debug!(%address, ?vlan, "an address of ours was announced");
+                (true, None)
+            }
         }
     }
 }

@@ -81,6 +81,7 @@ impl First {
 
 /// Closes a function.
 pub(crate) fn close(shared: Shared) -> Result<CloseReport, CloseError> {
+    let _span = tracing::info_span!("close", function = shared.function.name()).entered();
     let mut first = First(None);
     let (mut control, gids, found) = shared.into_parts();
     let port = found.caps.port_number();

@@ -21,6 +21,7 @@ use crate::handle::{
 use crate::ia::effect::Effect;
 use crate::ia::health::Health;
 use crate::ia::keep_alive::KeepAlives;
+use crate::ia::log::Log;
 use crate::ia::neighbours::Neighbours;
 use crate::ia::regions::Regions;
 use crate::object::cno::Cno;
@@ -169,6 +170,7 @@ pub struct Ia<P: Provider> {
     pub(in crate::ia) feeding: Neighbours,
     /// Connections that are tried when they are idle.
     pub(in crate::ia) keep_alives: KeepAlives,
+    pub(in crate::ia) log: Log,
     /// Endpoints with watermarks.
     pub(in crate::ia) marked: Turns<EpKey>,
     pub(in crate::ia) effects: VecDeque<Effect>,
@@ -260,6 +262,7 @@ impl<P: Provider> Ia<P> {
             draining: Neighbours::new(),
             feeding: Neighbours::new(),
             keep_alives: KeepAlives::new(),
+            log: Log::default(),
             marked: Turns::new(),
             // Enough that a post that looks at a completion queue does not allocate.
             effects: VecDeque::with_capacity(1024),

@@ -33,6 +33,7 @@ mod iommu;
 mod lent;
 mod limits;
 mod lmr;
+mod log;
 mod lossy;
 mod many_at_once;
 mod memory_ends;

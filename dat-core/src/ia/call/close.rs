@@ -137,6 +137,7 @@ impl<P: Provider> Ia<P> {
                 DatError::state(Subtype::StateIaInUse).because("objects are left in the IA");
             return Err(CloseRefused { ia: self, error });
         }
+        let _span = tracing::info_span!("close", instance = self.id).entered();
         self.end_everything();
         self.leave();
         // PANIC: it is there until now.

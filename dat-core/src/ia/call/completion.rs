@@ -78,7 +78,9 @@ impl<P: Provider> Ia<P> {
                     } else {
                         "a DTO failed"
                     };
-                    tracing::info!(ep = ?key, status = status.name(), ?syndrome, "{what}; its connection is broken");
+                    if let Some(unlogged) = self.log.broken.take(self.provider.now()) {
+                        tracing::info!(ep = ?key, status = status.name(), ?syndrome, unlogged, "{what}; its connection is broken");
+                    }
                     ep.cause.get_or_insert(if done.own {
                         EndCause::KeepAlive { syndrome }
                     } else {

@@ -24,6 +24,7 @@ use crate::object::service_point::{ServicePoint, service_id};
 use crate::provider::{Provider, QueuePair};
 use crate::types::{ConnQual, PspFlags};
 use std::net::IpAddr;
+use tracing::field;
 
 /// What `cr_query` tells (`DAT_CR_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +152,11 @@ impl<P: Provider> Ia<P> {
         target.remote = Some(remote);
         target.conn = Some(conn);
         self.conns.insert(conn, ep.key);
-        self.record_step(ep.key, from);
+        self.log.attempt(
+            ep.key,
+            tracing::info_span!("accept", instance = self.id, ep = ?ep.key, remote = %remote.address, port = remote.port_qual, outcome = field::Empty),
+        );
+        self.stepped(ep.key, from);
         if let Err(error) = accepted {
             // The request ended while it was undecided.
             tracing::info!(%error, "cr_accept: the request is over");
@@ -321,7 +326,9 @@ impl<P: Provider> Ia<P> {
             match self.lend_ep(cr.reads_in, cr.peer.reads_out, cr.remote()) {
                 Ok(ep) => (cr.local_ep, cr.lent) = (Some(ep), true),
                 Err(error) => {
-                    tracing::warn!(%error, "no endpoint for a connection request");
+                    if let Some(unlogged) = self.log.no_endpoint.take(self.provider.now()) {
+                        tracing::warn!(%error, remote = %cr.remote().address, unlogged, "no endpoint for a connection request");
+                    }
                     self.decline_connection(cr.conn);
                     return;
                 }

@@ -12,6 +12,7 @@ mod context;
 pub(crate) mod cr;
 pub(crate) mod ep;
 pub(crate) mod evd;
+mod keep_alive;
 pub(crate) mod lmr;
 mod progress;
 pub(crate) mod psp;

@@ -225,7 +225,10 @@ impl<P: Provider> Ia<P> {
                 private_data,
                 ..
             } => {
-                tracing::info!(reason, by_consumer, "connection refused");
+                if let Some(unlogged) = self.log.refused.take(self.provider.now()) {
+                    let ep = self.ep_of(conn);
+                    tracing::info!(?ep, reason, by_consumer, unlogged, "connection refused");
+                }
                 if let Some(ep) = self.ep_of(conn).and_then(|key| self.eps.get_mut(key))
                     && ep.hot.state == EpState::ActiveConnectionPending
                 {
@@ -353,7 +356,9 @@ impl<P: Provider> Ia<P> {
                 let Some(key) = self.ep_owner(owner) else {
                     return;
                 };
-                tracing::info!(ep = ?key, event, "the device stopped a queue pair");
+                if let Some(unlogged) = self.log.broken.take(self.provider.now()) {
+                    tracing::info!(ep = ?key, event, unlogged, "the device stopped a queue pair");
+                }
                 self.drain_queues_of(key);
                 self.settle_effects();
                 self.blame(key, EndCause::QueuePair(event));

@@ -44,8 +44,14 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Records a step of an endpoint, from the state it was in.
-    pub(in crate::ia) fn record_step(&mut self, key: EpKey, from: EpState) {
+    /// An endpoint has made a step, if it is in another state than `from`: it is recorded, and an attempt to connect may be
+    /// over.
+    pub(in crate::ia) fn stepped(&mut self, key: EpKey, from: EpState) {
+        if let Some(ep) = self.eps.get(key)
+            && ep.hot.state != from
+        {
+            self.log.stepped(key, ep.hot.state);
+        }
         if let Some(recorder) = &mut self.recorder
             && let Some(ep) = self.eps.get(key)
             && ep.hot.state != from

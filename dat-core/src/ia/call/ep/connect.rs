@@ -27,6 +27,7 @@ use crate::object::service_point::service_id;
 use crate::provider::{Path, Provider, ProviderError, QueuePair, ReadyToReceive, ReadyToSend};
 use crate::types::{CloseFlags, ConnQual, ConnectFlags, Qos, Timeout};
 use std::net::IpAddr;
+use tracing::field;
 
 /// Refuses private data longer than a REQ to this qualifier carries. `argument` is its length's place.
 pub(in crate::ia) fn check_private_data(
@@ -201,7 +202,11 @@ impl<P: Provider> Ia<P> {
         target.local_port_qual = local_port.map_or(0, u64::from);
         target.outgoing = Some((path, psn, mtu));
         target.path = Some(path);
-        self.record_step(ep.key, from);
+        self.log.attempt(
+            ep.key,
+            tracing::info_span!("connect", instance = self.id, ep = ?ep.key, %remote, port = conn_qual.0, outcome = field::Empty),
+        );
+        self.stepped(ep.key, from);
         self.transmit();
         Ok(())
     }
@@ -289,7 +294,7 @@ impl<P: Provider> Ia<P> {
         target.private_data = Box::default();
         target.path = None;
         target.cause = None;
-        self.record_step(ep.key, from);
+        self.stepped(ep.key, from);
         Ok(())
     }
 
@@ -357,7 +362,7 @@ impl<P: Provider> Ia<P> {
         };
         let from = ep.hot.state;
         let moved = ep.step(event).is_ok();
-        self.record_step(key, from);
+        self.stepped(key, from);
         moved
     }
 

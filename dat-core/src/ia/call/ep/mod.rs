@@ -181,7 +181,7 @@ impl<P: Provider> Ia<P> {
         let from = ep.hot.state;
         ep.step(EpEvent::Lent)?;
         ep.remote = Some(remote);
-        self.record_step(key, from);
+        self.stepped(key, from);
         Ok(key)
     }
 

@@ -1,0 +1,129 @@
+//! What a program that listens hears of an adapter: spans, and lines that peers cause.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::FmtSpan;
+use udapl::fabric::Fabric;
+use udapl::{CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind as Kind, EpState, Qos};
+
+use crate::support::{A, B, CONN_QUAL, LONG, Pair, PairConfig};
+
+/// What was written.
+#[derive(Clone, Default)]
+struct Heard(Arc<Mutex<Vec<u8>>>);
+
+impl Heard {
+    fn listen(&self) -> tracing::subscriber::DefaultGuard {
+        let listener = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::DEBUG)
+            .with_span_events(FmtSpan::CLOSE)
+            .with_ansi(false)
+            .with_writer(self.clone())
+            .finish();
+        tracing::subscriber::set_default(listener)
+    }
+
+    /// Lines in which all of these words are.
+    fn lines(&self, words: &[&str]) -> Vec<String> {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).expect("text");
+        let has = |line: &&str| words.iter().all(|word| line.contains(word));
+        text.lines().filter(has).map(str::to_owned).collect()
+    }
+}
+
+impl io::Write for Heard {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Heard {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+fn connect(pair: &mut Pair, to: IpAddr, port: ConnQual) {
+    let (ep, none) = (pair.sides[A].ep, ConnectFlags::empty());
+    let started = pair.sides[A]
+        .ia
+        .ep_connect(ep, to, port, LONG, b"", Qos::BEST_EFFORT, none);
+    started.expect("it starts");
+}
+
+#[test]
+fn spans_say_what_was_opened_connected_and_closed_and_what_came_of_each_command() {
+    let heard = Heard::default();
+    let listening = heard.listen();
+    let mut pair = Pair::connected();
+    let ia = pair.sides.remove(A).ia;
+    assert!(ia.close(CloseFlags::Abrupt).is_ok());
+    drop(listening);
+
+    assert_eq!(heard.lines(&["open{function=", "close time.busy="]).len(), 2);
+    let init = heard.lines(&["command{", "INIT_HCA", "status=\"OK\"", "close time.busy="]);
+    assert_eq!(init.len(), 2, "{init:#?}");
+    for (name, port) in [("connect", CONN_QUAL.0), ("accept", CONN_QUAL.0)] {
+        let spans = heard.lines(&[&format!("{name}{{instance="), "close time.busy="]);
+        let [span] = spans.as_slice() else {
+            panic!("one span {name}, not {spans:#?}");
+        };
+        assert!(span.contains("outcome=Connected"), "{span}");
+        assert!(name == "accept" || span.contains(&format!("port={port}")), "{span}");
+    }
+    let closed = heard.lines(&["close{function=", "close time.busy="]);
+    assert_eq!(closed.len(), 1, "{closed:#?}");
+}
+
+#[test]
+fn a_command_that_the_firmware_refuses_is_a_span_with_its_status() {
+    let heard = Heard::default();
+    let mut pair = Pair::unconnected(&PairConfig::default());
+    let listening = heard.listen();
+    pair.refuse_next(A, mlx_prm::Opcode::ALLOC_PD);
+    assert!(pair.sides[A].ia.pz_create().is_err());
+    drop(listening);
+    let refused = heard.lines(&["command{", "instance=0", "ALLOC_PD", "close time.busy="]);
+    let [line] = refused.as_slice() else {
+        panic!("one span, not {refused:#?}");
+    };
+    assert!(!line.contains("status=\"OK\"") && line.contains("status="), "{line}");
+}
+
+#[test]
+fn a_peer_that_refuses_a_hundred_times_is_eight_lines_in_ten_seconds() {
+    let heard = Heard::default();
+    let mut pair = Pair::unconnected(&PairConfig::default());
+    let listening = heard.listen();
+    let (nobody, began) = (ConnQual(CONN_QUAL.0 + 1), pair.now());
+    let mut refused = 0;
+    while refused < 100 {
+        connect(&mut pair, Fabric::ipv4(B), nobody);
+        pair.expect_connection(A, Kind::NonPeerRejected);
+        let ep = pair.sides[A].ep;
+        pair.sides[A].ia.ep_reset(ep).expect("reset");
+        assert_eq!(pair.state(A), EpState::Unconnected);
+        refused += 1;
+    }
+    assert!(pair.now().since(began).as_secs() < 10);
+    let lines = heard.lines(&["connection refused"]);
+    assert_eq!(lines.len(), 8, "{lines:#?}");
+    assert!(lines.iter().all(|line| line.contains("unlogged=0")));
+
+    pair.run_for(10_000);
+    connect(&mut pair, Fabric::ipv4(B), nobody);
+    pair.expect_connection(A, Kind::NonPeerRejected);
+    drop(listening);
+    let lines = heard.lines(&["connection refused"]);
+    assert!(lines[8].contains("unlogged=92"), "{lines:#?}");
+}
