@@ -33,8 +33,8 @@ pub mod error;
 pub mod event;
 mod handle;
 mod ia;
-#[cfg(test)]
 pub mod log_budget;
+#[cfg(test)]
 mod mock;
 mod object;
 pub mod provider;

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::FmtSpan;
 use udapl::fabric::Fabric;
-use udapl::{CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind as Kind, EpState, Qos};
+use udapl::{
+    CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind as Kind, EpState, OpenOptions, Qos,
+};
 
 use crate::support::{A, B, CONN_QUAL, LONG, Pair, PairConfig};
 
@@ -31,6 +33,18 @@ impl Heard {
         let text = String::from_utf8(self.0.lock().unwrap().clone()).expect("text");
         let has = |line: &&str| words.iter().all(|word| line.contains(word));
         text.lines().filter(has).map(str::to_owned).collect()
+    }
+
+    /// Spans of this name that are over, and have all of these words among their fields.
+    fn spans(&self, name: &str, words: &[&str]) -> Vec<String> {
+        let mut lines = self.lines(words);
+        // A line names its span last, after those that it is in.
+        lines.retain(|line| {
+            let chain = line.split(" close time.busy=").next().unwrap_or_default();
+            let at = chain.rfind(&format!("{name}{{"));
+            line != chain && at.is_some_and(|at| !chain[at..].contains("}:command{"))
+        });
+        lines
     }
 }
 
@@ -65,23 +79,27 @@ fn connect(pair: &mut Pair, to: IpAddr, port: ConnQual) {
 fn spans_say_what_was_opened_connected_and_closed_and_what_came_of_each_command() {
     let heard = Heard::default();
     let listening = heard.listen();
-    let mut pair = Pair::connected();
-    let ia = pair.sides.remove(A).ia;
-    assert!(ia.close(CloseFlags::Abrupt).is_ok());
+    let pair = Pair::connected();
+    let ia = udapl::ia_open("sim:spans", &OpenOptions::default()).expect("opens");
+    udapl::ia_close(ia, CloseFlags::Abrupt).expect("closes");
     drop(listening);
+    drop(pair);
 
-    assert_eq!(heard.lines(&["open{function=", "close time.busy="]).len(), 2);
-    let init = heard.lines(&["command{", "INIT_HCA", "status=\"OK\"", "close time.busy="]);
-    assert_eq!(init.len(), 2, "{init:#?}");
+    assert_eq!(heard.spans("open", &["function="]).len(), 3);
+    let init = heard.spans("command", &["INIT_HCA", "status=\"OK\""]);
+    assert_eq!(init.len(), 3, "{init:#?}");
     for (name, port) in [("connect", CONN_QUAL.0), ("accept", CONN_QUAL.0)] {
-        let spans = heard.lines(&[&format!("{name}{{instance="), "close time.busy="]);
+        let spans = heard.spans(name, &["instance="]);
         let [span] = spans.as_slice() else {
             panic!("one span {name}, not {spans:#?}");
         };
         assert!(span.contains("outcome=Connected"), "{span}");
-        assert!(name == "accept" || span.contains(&format!("port={port}")), "{span}");
+        assert!(
+            name == "accept" || span.contains(&format!("port={port}")),
+            "{span}"
+        );
     }
-    let closed = heard.lines(&["close{function=", "close time.busy="]);
+    let closed = heard.spans("close", &["close{function="]);
     assert_eq!(closed.len(), 1, "{closed:#?}");
 }
 
@@ -93,11 +111,14 @@ fn a_command_that_the_firmware_refuses_is_a_span_with_its_status() {
     pair.refuse_next(A, mlx_prm::Opcode::ALLOC_PD);
     assert!(pair.sides[A].ia.pz_create().is_err());
     drop(listening);
-    let refused = heard.lines(&["command{", "instance=0", "ALLOC_PD", "close time.busy="]);
+    let refused = heard.spans("command", &["instance=0", "ALLOC_PD"]);
     let [line] = refused.as_slice() else {
         panic!("one span, not {refused:#?}");
     };
-    assert!(!line.contains("status=\"OK\"") && line.contains("status="), "{line}");
+    assert!(
+        !line.contains("status=\"OK\"") && line.contains("status="),
+        "{line}"
+    );
 }
 
 #[test]
