@@ -155,6 +155,22 @@ pub struct Recorded {
     pub events: Vec<String>,
 }
 
+/// Answer of `sim.time`, `sim.link` and `sim.function`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct SimTime {
+    /// Nanoseconds of the simulated world's clock.
+    pub at: u64,
+}
+
+/// Answer of `sim.counters`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct SimCounters {
+    /// Nanoseconds of the simulated world's clock.
+    pub at: u64,
+    /// What each function has done, by the path of its socket.
+    pub functions: BTreeMap<String, Counters>,
+}
+
 /// A notice of something that has happened (notification `event`, after `subscribe`).
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Event {

@@ -41,6 +41,7 @@ mod report;
 mod rping;
 mod serve;
 mod simulated;
+mod steer;
 
 use std::error::Error;
 use std::io::stderr;
@@ -165,6 +166,8 @@ enum SimCommand {
     Serve(Box<Serve>),
     /// Lists what a simulated function can be: sim:NAME,profile=PROFILE, and --profile of `sim serve`.
     Profiles,
+    /// Steers what is served with --steer: faults of the link, what happens to functions, time, counters.
+    Ctl(steer::Options),
 }
 
 /// `sim serve`
@@ -212,6 +215,9 @@ struct Serve {
     /// What goes wrong, a list like loss=1%,delay=5us on the link and removal@5s in a function.
     #[arg(long)]
     faults: Vec<FaultOptions>,
+    /// Where `sim ctl` steers it: a Unix socket for this user and root.
+    #[arg(long, value_name = "SOCKET")]
+    steer: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -278,6 +284,9 @@ fn run(command: Command, machine: &Machine, output: Output) -> Result<bool, Box<
         Command::Sim {
             command: SimCommand::Profiles,
         } => output.show(&profiles::run()?)?,
+        Command::Sim {
+            command: SimCommand::Ctl(options),
+        } => output.show(&steer::run(&options)?)?,
         Command::Info(info) => {
             let adapter = info::run(&info)?;
             output.show(&adapter)?;

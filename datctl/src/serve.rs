@@ -29,6 +29,7 @@ use crate::Serve;
 use crate::address::address_number;
 use crate::card;
 use crate::simulated::{FaultOptions, ProfileOptions};
+use crate::steer;
 
 /// The longest the world's time lags behind the machine's while nobody writes a register.
 const TICK: Duration = Duration::from_millis(1);
@@ -83,9 +84,10 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
     }
     let planned = planned(&arguments.faults, &functions)?;
     let faults = FaultOptions::link(&arguments.faults, arguments.seed);
+    let mut link = None;
     let wire = match (&ends[..], &arguments.link) {
         ([one, other], _) => {
-            sim.connect(one, other, faults);
+            link = Some(sim.connect(one, other, faults));
             None
         }
         ([one], Some(path)) => {
@@ -106,6 +108,18 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
         });
     }
     drop(poke);
+    let _steered = match &arguments.steer {
+        Some(path) => Some(steer::serve(
+            path,
+            steer::World {
+                sim: sim.clone(),
+                link,
+                functions: served.clone(),
+                seed: arguments.seed,
+            },
+        )?),
+        None => None,
+    };
     for (_, socket) in &served {
         println!("vfio-user:{}", socket.display());
     }

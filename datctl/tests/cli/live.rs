@@ -366,3 +366,73 @@ fn explain_says_what_a_number_from_a_log_can_be() {
     let (code, _) = json(&["explain", "gremlin"]);
     assert_eq!(code, Some(1));
 }
+
+/// What `sim ctl` says, in JSON, and what it complains about.
+fn steer(socket: &str, words: &[&str]) -> (Option<Value>, String) {
+    let output = datctl(&[&["--json", "sim", "ctl", socket], words].concat());
+    let said = String::from_utf8(output.stdout).expect("text");
+    let complaint = String::from_utf8(output.stderr).expect("text");
+    (
+        serde_json::from_str(&said)
+            .ok()
+            .filter(|_| output.status.success()),
+        complaint,
+    )
+}
+
+#[test]
+fn a_world_that_is_served_is_steered() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let (a, b, control) = (path("a"), path("b"), path("control"));
+    let mut server = Process::start(&[
+        "sim", "serve", "--socket", &a, "--socket", &b, "--steer", &control,
+    ]);
+    let [one, _] = [server.line(), server.line()];
+    let ping = || datctl(&["ping", &one, &format!("vfio-user:{b}"), "--count", "3"]);
+    assert!(ping().status.success());
+
+    let (counted, _) = steer(&control, &["counters"]);
+    let counted = counted.expect("counters");
+    let of = |name: &str| counted["functions"][&a][name].as_u64().expect("a number");
+    assert!(
+        of("commands") > 100 && of("send_doorbells") > 3,
+        "{counted}"
+    );
+    assert_eq!(
+        [of("driver_mistakes"), of("dma_faults")],
+        [0, 0],
+        "{counted}"
+    );
+
+    let (set, _) = steer(&control, &["link", "loss=100%"]);
+    let lossy = set.expect("it is set")["at"].as_u64().expect("a time");
+    assert!(!ping().status.success(), "nothing passes");
+    let (set, _) = steer(&control, &["link", "none"]);
+    assert!(set.expect("it is set")["at"].as_u64() > Some(lossy));
+    assert!(ping().status.success());
+
+    for (words, complaint) in [
+        (["link", "los=1%"], "\"los\" is no fault"),
+        (["link", "removal@0s"], "sim.function"),
+        (
+            ["function", "5:removal"],
+            "there is no function 5: 2 are served",
+        ),
+        (
+            ["function", "burning"],
+            "\"burning\" happens to no function",
+        ),
+    ] {
+        let (done, said) = steer(&control, &words);
+        assert!(
+            done.is_none() && said.contains(complaint),
+            "{words:?}: {said}"
+        );
+    }
+
+    let (done, said) = steer(&control, &["function", "removal"]);
+    assert!(done.is_some(), "{said}");
+    assert!(!ping().status.success(), "it is gone");
+    drop(server);
+}
