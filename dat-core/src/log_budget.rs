@@ -1,8 +1,8 @@
 //! How many lines of the log a peer, or a stranger on the network, can cause.
 //!
 //! Whoever knocks often enough fills a disk with what is said of each knock. Each kind of such line has a budget: the
-//! first [`LINES`] within [`PERIOD`] are written, the others are counted, and the first line of the kind that is written
-//! after that says how many were not.
+//! first [`LINES`] within [`PERIOD`] are written, the others are counted, and the first line of the kind that is
+//! written after that says how many were not.
 
 use core::time::Duration;
 

@@ -1,7 +1,7 @@
 //! `datctl sim serve --steer SOCKET` and `datctl sim ctl SOCKET`: a simulated world is steered while it is served.
 //!
-//! The protocol is that of the control socket (docs/control.md); here it changes something, which is why it has an option
-//! of its own. Faults have the words of `--faults`.
+//! The protocol is that of the control socket (docs/control.md); here it changes something, which is why it has an
+//! option of its own. Faults have the words of `--faults`.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};

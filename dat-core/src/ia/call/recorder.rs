@@ -44,8 +44,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// An endpoint has made a step, if it is in another state than `from`: it is recorded, and an attempt to connect may be
-    /// over.
+    /// An endpoint has made a step, if it is in another state than `from`: it is recorded, and an attempt to connect
+    /// may be over.
     pub(in crate::ia) fn stepped(&mut self, key: EpKey, from: EpState) {
         if let Some(ep) = self.eps.get(key)
             && ep.hot.state != from
