@@ -379,30 +379,64 @@ pub enum ReactorError {
         /// What the system answered.
         source: std::io::Error,
     },
-    /// A read failed.
-    #[error("{path}: {operation} of {bytes:#x} bytes at offset {offset:#x}: {source}")]
+    /// An operation on a file failed.
+    #[error("{path}: {}: {source}", what(operation, *offset, *bytes))]
     Transfer {
         /// The file.
         path: PathBuf,
-        /// `read` or `write`.
+        /// `read`, `write`, `sync`, `zero` or `deallocate`.
         operation: &'static str,
         /// Offset into the file at which it failed.
         offset: u64,
-        /// Bytes that were still to move.
+        /// Bytes that were still to do.
         bytes: usize,
+        /// What the system answered.
+        source: std::io::Error,
+    },
+    /// What a file is like could not be read.
+    #[error("{path}: {call}: {source}")]
+    Geometry {
+        /// The file.
+        path: PathBuf,
+        /// The system call.
+        call: &'static str,
         /// What the system answered.
         source: std::io::Error,
     },
 }
 
+/// An operation on a file, with the bytes it is of, if it is of some.
+fn what(operation: &str, offset: u64, bytes: usize) -> String {
+    match operation {
+        "sync" => operation.to_owned(),
+        _ => format!("{operation} of {bytes:#x} bytes at offset {offset:#x}"),
+    }
+}
+
+impl ReactorError {
+    /// What the system answered, if it was asked.
+    fn answer(&self) -> Option<&std::io::Error> {
+        match self {
+            Self::Ring { source, .. }
+            | Self::Open { source, .. }
+            | Self::Transfer { source, .. }
+            | Self::Geometry { source, .. } => Some(source),
+            Self::Bounds { .. } => None,
+        }
+    }
+
+    /// The system's error number, if it gave one.
+    #[must_use]
+    pub fn raw_os_error(&self) -> Option<i32> {
+        self.answer().and_then(std::io::Error::raw_os_error)
+    }
+}
+
 impl From<ReactorError> for std::io::Error {
     fn from(error: ReactorError) -> Self {
-        let kind = match &error {
-            ReactorError::Ring { source, .. }
-            | ReactorError::Open { source, .. }
-            | ReactorError::Transfer { source, .. } => source.kind(),
-            ReactorError::Bounds { .. } => std::io::ErrorKind::InvalidInput,
-        };
+        let kind = error
+            .answer()
+            .map_or(std::io::ErrorKind::InvalidInput, Self::kind);
         Self::new(kind, error)
     }
 }

@@ -1,22 +1,33 @@
 //! The reactor: one io_uring for interrupts, deadlines and disk I/O.
 //!
 //! A thread that waits for a device usually waits for disks and timers too. [`Reactor::wait`] sleeps until an
-//! interrupt is signalled, a transfer has ended or the deadline has come, whichever is first. Transfers go
+//! interrupt is signalled, an operation has ended or the deadline has come, whichever is first. Reads and writes go
 //! straight between files and DMA memory, without a copy: several are queued, then waited for together.
 //!
-//! A transfer is a small state: the bytes still to move. A short read or write is continued where it stopped; a read
-//! that gets nothing has met the end of the file and ends with the bytes it has. A transfer owns its buffer and its
-//! file until the kernel is done with them, even if nobody waits for it any more.
+//! An operation is a small state: what is still to do ([`FileOperation`]). A short read or write is continued where it
+//! stopped; a read that gets nothing has met the end of the file and ends with the bytes it has. An operation owns its
+//! buffer and its file until the kernel is done with them, even if nobody waits for it any more. Its [`Completion`] carries
+//! the tag that it was queued with.
 //!
-//! Buffers that were [registered](Reactor::register) are pinned once and not at each transfer. That needs
-//! permission to lock memory; without it transfers work as well, only slower.
+//! Once tables have grown to what is in use at once, queueing, waiting and taking completions allocate nothing. Looking
+//! (a wait whose deadline has passed) is one system call, or none where nothing was queued and the kernel has nothing to
+//! say. Sleeping is one, and one more if something else than the descriptors has ended the sleep, since polls of lent
+//! descriptors end with it.
+//!
+//! Buffers that were [registered](Reactor::register) are pinned once and not at each transfer, and
+//! [files](Reactor::register_files) are looked up once. The first needs permission to lock memory; without either, operations
+//! work as well, only slower.
+//!
+//! A reactor is for one thread at a time. It may go to another one while nothing is outstanding.
 //!
 //! [`Reactor::wait_for`] sleeps on whatever has a descriptor: sockets, timers of the kernel's, an adapter's
 //! [`Descriptor`](crate::Descriptor). A daemon with a ring of its own submits [`poll_entry`] there instead, or polls
 //! that descriptor.
 
+pub(crate) mod operation;
+
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -26,18 +37,22 @@ use crate::dma::DmaBuffer;
 use crate::error::ReactorError;
 use crate::file::File;
 use crate::interrupt::Interrupt;
-use crate::ring::{Operation, Ring, Transfer};
+use crate::ring::{Kind, Ring};
+pub use operation::FileOperation;
+use operation::Operation;
 
-/// Names a queued transfer. Later ones compare greater.
+/// Names a queued operation. Later ones compare greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(u64);
 
-/// A transfer that has ended.
+/// An operation that has ended.
 #[derive(Debug)]
 pub struct Completion {
     /// Which one.
     pub token: Token,
-    /// Bytes moved. A write moves all; a read moves fewer only at the end of the file.
+    /// What it was queued with.
+    pub tag: u64,
+    /// Bytes moved, of reads and writes: a write moves all; a read moves fewer only at the end of the file. 0 of others.
     pub result: Result<usize, ReactorError>,
 }
 
@@ -46,32 +61,19 @@ pub struct Completion {
 pub enum Wake {
     /// An interrupt is signalled, or a descriptor is readable (and still is).
     Interrupt,
-    /// A transfer has ended; see [`Reactor::take_completion`].
+    /// An operation has ended; see [`Reactor::take_completion`].
     Transfer,
     /// The deadline has come.
     Deadline,
 }
 
-/// A ring with the transfers and waits in it.
+/// A ring with the operations and waits in it.
 pub struct Reactor {
     ring: Ring,
     entries: u32,
-    next_key: u64,
-    /// Queued, not yet in the ring: at most `entries` operations are.
-    waiting: VecDeque<(Token, Progress)>,
-    /// In the ring: their operation is there, this is the rest.
-    running: Vec<(Token, Progress)>,
+    queued: u64,
     /// Ended, not yet taken.
     finished: VecDeque<Completion>,
-}
-
-/// A transfer and how far it has come.
-#[derive(Debug)]
-struct Progress {
-    /// What is still to do.
-    rest: Transfer,
-    /// Bytes done.
-    done: usize,
 }
 
 impl Reactor {
@@ -80,7 +82,16 @@ impl Reactor {
     /// # Errors
     /// [`ReactorError::Ring`]: the system makes no ring of that size, or none at all.
     pub fn new(entries: u32) -> Result<Self, ReactorError> {
-        let ring = Ring::new(entries).map_err(|source| ReactorError::Ring {
+        Self::of(Kind::OneThread, entries)
+    }
+
+    /// One that goes from thread to thread.
+    pub(crate) fn of_any_thread(entries: u32) -> Result<Self, ReactorError> {
+        Self::of(Kind::AnyThread, entries)
+    }
+
+    fn of(kind: Kind, entries: u32) -> Result<Self, ReactorError> {
+        let ring = Ring::new(kind, entries).map_err(|source| ReactorError::Ring {
             call: "io_uring_setup",
             entries,
             source,
@@ -88,41 +99,60 @@ impl Reactor {
         Ok(Self {
             ring,
             entries,
-            next_key: 0,
-            waiting: VecDeque::new(),
-            running: Vec::new(),
+            queued: 0,
             finished: VecDeque::new(),
         })
     }
 
-    /// Pins buffers for transfers, in place of those pinned before. False if the system does not let us, which
-    /// costs speed and nothing else.
+    /// Pins buffers for transfers, in place of those pinned before; they may be of several arenas. False if the system
+    /// does not let us, which costs speed and nothing else.
     ///
-    /// Waits for transfers in flight first, since they may use the old ones.
+    /// Waits for operations in flight first, since they may use the old ones.
     ///
     /// # Errors
     /// [`ReactorError::Ring`]: the ring could not be entered.
     pub fn register(&mut self, buffers: &[DmaBuffer]) -> Result<bool, ReactorError> {
         self.drain()?;
-        match self.ring.register(buffers) {
-            Ok(()) => Ok(true),
-            Err(error)
-                if matches!(
-                    error.raw_os_error().map(Errno::from_raw),
-                    Some(Errno::ENOMEM | Errno::EPERM | Errno::EOPNOTSUPP)
-                ) =>
-            {
-                tracing::debug!("buffers are not pinned: {error}");
-                Ok(false)
-            }
-            Err(source) => Err(self.ring_error("io_uring_register", source)),
-        }
+        let done = self.ring.pin_buffers(buffers);
+        done.map_err(|source| self.ring_error("io_uring_register", source))
     }
 
-    /// Queues a read of `bytes` bytes at `offset` of the file to `buffer_offset` of the buffer.
+    /// Has the kernel keep files at hand for operations, in place of those before. They stay open until others take
+    /// their place, or the reactor is dropped. False if the system does not let us, which costs speed and nothing else.
+    ///
+    /// Waits for operations in flight first, as [`register`](Self::register) does.
     ///
     /// # Errors
-    /// [`ReactorError::Bounds`]: the bytes are not inside the buffer. [`ReactorError::Ring`].
+    /// [`ReactorError::Ring`]: the ring could not be entered.
+    pub fn register_files(&mut self, files: &[File]) -> Result<bool, ReactorError> {
+        self.drain()?;
+        let done = self.ring.pin_files(files);
+        done.map_err(|source| self.ring_error("io_uring_register", source))
+    }
+
+    /// Queues an operation; its completion carries `tag`. The next wait submits it.
+    ///
+    /// # Errors
+    /// [`ReactorError::Bounds`]: the bytes are not inside the buffer. [`ReactorError::Transfer`] with `EINVAL`: they are
+    /// not inside what a file can be.
+    #[inline]
+    pub fn submit(
+        &mut self,
+        file: &File,
+        operation: FileOperation<'_>,
+        tag: u64,
+    ) -> Result<Token, ReactorError> {
+        let token = Token(self.queued + 1);
+        self.ring
+            .queue(Operation::new(file, operation, token, tag)?);
+        self.queued = token.0;
+        Ok(token)
+    }
+
+    /// Queues a read of `bytes` bytes at `offset` of the file to `buffer_offset` of the buffer, with tag 0.
+    ///
+    /// # Errors
+    /// As [`Reactor::submit`].
     pub fn queue_read(
         &mut self,
         file: &File,
@@ -131,20 +161,19 @@ impl Reactor {
         buffer_offset: usize,
         bytes: usize,
     ) -> Result<Token, ReactorError> {
-        self.queue(Transfer {
-            file: file.clone(),
-            buffer: buffer.clone(),
-            write: false,
-            file_offset: offset,
+        let read = FileOperation::Read {
+            offset,
+            buffer,
             buffer_offset,
             bytes,
-        })
+        };
+        self.submit(file, read, 0)
     }
 
-    /// Queues a write of `bytes` bytes from `buffer_offset` of the buffer to `offset` of the file.
+    /// Queues a write of `bytes` bytes from `buffer_offset` of the buffer to `offset` of the file, with tag 0.
     ///
     /// # Errors
-    /// As [`Reactor::queue_read`].
+    /// As [`Reactor::submit`].
     pub fn queue_write(
         &mut self,
         file: &File,
@@ -153,65 +182,48 @@ impl Reactor {
         buffer_offset: usize,
         bytes: usize,
     ) -> Result<Token, ReactorError> {
-        self.queue(Transfer {
-            file: file.clone(),
-            buffer: buffer.clone(),
-            write: true,
-            file_offset: offset,
+        let write = FileOperation::Write {
+            offset,
+            buffer,
             buffer_offset,
             bytes,
-        })
-    }
-
-    fn queue(&mut self, transfer: Transfer) -> Result<Token, ReactorError> {
-        if !transfer
-            .buffer
-            .contains(transfer.buffer_offset, transfer.bytes)
-        {
-            return Err(ReactorError::Bounds {
-                path: transfer.file.path().to_owned(),
-                buffer_offset: transfer.buffer_offset,
-                bytes: transfer.bytes,
-                len: transfer.buffer.len(),
-            });
-        }
-        let token = Token(self.key());
-        let progress = Progress {
-            rest: transfer,
-            done: 0,
+            through: false,
         };
-        self.waiting.push_back((token, progress));
-        Ok(token)
+        self.submit(file, write, 0)
     }
 
-    /// Transfers queued or running.
+    /// Operations queued or running.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.waiting.len() + self.running.len()
+        self.ring.outstanding()
     }
 
-    /// A transfer that has ended, if there is one.
+    /// An operation that has ended, if there is one.
+    #[inline]
     pub fn take_completion(&mut self) -> Option<Completion> {
         self.finished.pop_front()
     }
 
-    /// Waits for all transfers, at most until `deadline`, and returns those that have ended in the order they were
+    /// Waits for all operations, at most until `deadline`, and returns those that have ended in the order they were
     /// queued. The others stay outstanding.
     ///
     /// # Errors
-    /// [`ReactorError::Ring`]: the ring could not be entered. What a transfer came to is in its [`Completion`].
+    /// [`ReactorError::Ring`]: the ring could not be entered. What an operation came to is in its [`Completion`].
     pub fn wait_all(&mut self, deadline: Instant) -> Result<Vec<Completion>, ReactorError> {
-        while self.outstanding() > 0 {
-            self.reap();
-            self.submit_waiting()?;
-            let left = deadline.since(monotonic_now());
-            if self.outstanding() == 0 || left.is_zero() {
+        loop {
+            self.turn()?;
+            let left = deadline.since(monotonic_now()).min(MAX_WAIT);
+            if self.outstanding() == 0 {
                 break;
             }
-            self.enter(1, left)?;
+            if left.is_zero() {
+                self.look()?;
+                break;
+            }
+            self.sleep(left)?;
         }
         let mut ended: Vec<Completion> = self.finished.drain(..).collect();
-        ended.sort_by_key(|completion| completion.token);
+        ended.sort_unstable_by_key(|completion| completion.token);
         Ok(ended)
     }
 
@@ -258,8 +270,7 @@ impl Reactor {
     ) -> Result<usize, ReactorError> {
         let deadline = monotonic_now() + MAX_WAIT;
         loop {
-            self.reap();
-            self.submit_waiting()?;
+            self.turn()?;
             if let Some(at) = self.finished.iter().position(|ended| ended.token == token)
                 && let Some(completion) = self.finished.remove(at)
             {
@@ -275,11 +286,12 @@ impl Reactor {
                     source: Errno::ETIMEDOUT.into(),
                 });
             }
-            self.enter(1, left)?;
+            self.sleep(left)?;
         }
     }
 
-    /// Sleeps until an interrupt is signalled, a transfer has ended, or `deadline` has come; at most [`MAX_WAIT`].
+    /// Sleeps until an interrupt is signalled, an operation has ended, or `deadline` has come; at most [`MAX_WAIT`].
+    /// With a deadline that has passed it only starts what was queued and looks.
     ///
     /// # Errors
     /// [`ReactorError::Ring`]: the ring could not be entered.
@@ -288,11 +300,11 @@ impl Reactor {
         interrupts: &[Interrupt],
         deadline: Instant,
     ) -> Result<Wake, ReactorError> {
-        self.wait_polling(interrupts.iter().cloned().map(Operation::Poll), deadline)
+        let descriptors = interrupts.iter().map(|one| one.as_fd().as_raw_fd());
+        self.wait_polling(descriptors, deadline)
     }
 
-    /// Waits with descriptors instead of interrupts ([`Reactor::wait`]): until one of them is readable. With none of
-    /// them and a deadline that has passed it only starts what was queued and looks what has ended.
+    /// Waits with descriptors instead of interrupts ([`Reactor::wait`]): until one of them is readable.
     ///
     /// # Errors
     /// [`ReactorError::Ring`]: the ring could not be entered.
@@ -301,196 +313,147 @@ impl Reactor {
         readable: &[BorrowedFd<'_>],
         deadline: Instant,
     ) -> Result<Wake, ReactorError> {
-        let polls = readable.iter().map(|fd| Operation::PollFd(fd.as_raw_fd()));
-        self.wait_polling(polls, deadline)
+        self.wait_polling(readable.iter().map(AsRawFd::as_raw_fd), deadline)
     }
 
-    /// Sleeps beside polls, which end with the sleep.
+    /// Waits beside polls, which end with the wait: their descriptors are lent for as long.
     fn wait_polling(
         &mut self,
-        operations: impl ExactSizeIterator<Item = Operation>,
+        descriptors: impl ExactSizeIterator<Item = RawFd> + Clone,
         deadline: Instant,
     ) -> Result<Wake, ReactorError> {
-        let deadline = deadline.min(monotonic_now() + MAX_WAIT);
-        let mut polls = Vec::with_capacity(operations.len());
-        let waited = self
-            .arm(operations, &mut polls)
-            .and_then(|()| self.sleep(&mut polls, deadline));
-        let disarmed = self.disarm(&polls);
-        let wake = waited?;
-        disarmed?;
-        Ok(wake)
+        self.ring.begin_wait();
+        let waited = self.until_ready(descriptors, deadline);
+        let ended = self.end_polls();
+        waited?;
+        ended?;
+        Ok(if self.ring.polls_fired() > 0 {
+            Wake::Interrupt
+        } else if self.finished.is_empty() {
+            Wake::Deadline
+        } else {
+            Wake::Transfer
+        })
     }
 
-    /// Starts the polls.
-    fn arm(
+    /// Sleeps until there is something to say; looks once if there is already, or the deadline has passed.
+    fn until_ready(
         &mut self,
-        operations: impl Iterator<Item = Operation>,
-        polls: &mut Vec<u64>,
+        descriptors: impl ExactSizeIterator<Item = RawFd> + Clone,
+        deadline: Instant,
     ) -> Result<(), ReactorError> {
-        for operation in operations {
-            let key = self.key();
-            self.start(key, operation)?;
-            polls.push(key);
-        }
-        Ok(())
-    }
-
-    fn sleep(&mut self, polls: &mut Vec<u64>, deadline: Instant) -> Result<Wake, ReactorError> {
+        self.reap();
+        let now = monotonic_now();
+        let deadline = deadline.min(now + MAX_WAIT);
+        let mut left = deadline.since(now);
         loop {
-            let armed = polls.len();
-            for key in self.reap() {
-                polls.retain(|&poll| poll != key);
+            self.fill()?;
+            // Once, or again if the ring was made anew.
+            if self.ring.polls_left() == 0 {
+                for fd in descriptors.clone() {
+                    let started = self.ring.poll(fd);
+                    started.map_err(|source| self.ring_error("io_uring_enter", source))?;
+                }
             }
-            self.submit_waiting()?;
-            if polls.len() < armed {
-                return Ok(Wake::Interrupt);
+            if left.is_zero() || !self.finished.is_empty() {
+                // Polls that are taken back at once have looked.
+                self.remove_polls()?;
+                self.look()?;
+                return Ok(());
             }
-            if !self.finished.is_empty() {
-                return Ok(Wake::Transfer);
+            self.sleep(left)?;
+            self.reap();
+            if self.ring.polls_fired() > 0 || !self.finished.is_empty() {
+                return self.fill();
             }
-            let left = deadline.since(monotonic_now());
-            self.enter(1, left)?;
-            if left.is_zero() && !self.ring.has_completions() {
-                return Ok(Wake::Deadline);
-            }
+            left = deadline.since(monotonic_now());
         }
     }
 
-    /// Ends the polls that are left and waits for the kernel to say so.
-    fn disarm(&mut self, polls: &[u64]) -> Result<(), ReactorError> {
-        let mut left: Vec<u64> = polls.to_vec();
-        for &poll in polls {
-            let key = self.key();
-            left.push(key);
-            self.start(key, Operation::Cancel(poll))?;
+    /// Takes back the polls that are left, and waits for the kernel to say that they are gone.
+    fn end_polls(&mut self) -> Result<(), ReactorError> {
+        if self.ring.polls_left() == 0 {
+            return Ok(());
         }
         let deadline = monotonic_now() + MAX_WAIT;
-        while !left.is_empty() {
-            self.enter_until(deadline)?;
-            for key in self.reap() {
-                left.retain(|&waiting| waiting != key);
+        loop {
+            self.remove_polls()?;
+            self.look()?;
+            if self.ring.polls_left() == 0 {
+                return Ok(());
             }
+            self.sleep_until(deadline)?;
+            self.reap();
         }
-        Ok(())
     }
 
-    /// Moves queued transfers into the ring as far as there is room.
-    fn submit_waiting(&mut self) -> Result<(), ReactorError> {
-        let room = usize::try_from(self.entries).unwrap_or(usize::MAX);
-        while self.ring.in_flight() < room
-            && let Some((token, progress)) = self.waiting.pop_front()
-        {
-            if progress.rest.bytes == 0 {
-                self.finished.push_back(Completion {
-                    token,
-                    result: Ok(progress.done),
-                });
-                continue;
-            }
-            let started = self.start(token.0, Operation::Transfer(progress.rest.clone()));
-            if let Err(error) = started {
-                self.waiting.push_front((token, progress));
-                return Err(error);
-            }
-            self.running.push((token, progress));
-        }
-        Ok(())
+    fn remove_polls(&mut self) -> Result<(), ReactorError> {
+        let removed = self.ring.remove_polls();
+        removed.map_err(|source| self.ring_error("io_uring_enter", source))
     }
 
-    /// Takes what has completed. Returns the keys that were not transfers.
-    fn reap(&mut self) -> Vec<u64> {
-        let mut others = Vec::new();
-        while let Some((key, result, operation)) = self.ring.reap() {
-            match operation {
-                Operation::Transfer(_) => self.advance(Token(key), result),
-                Operation::Poll(_) | Operation::PollFd(_) | Operation::Cancel(_) => {
-                    others.push(key);
-                }
-            }
-        }
-        others
+    /// Takes what has completed, and moves queued operations into the ring as far as there is room.
+    fn turn(&mut self) -> Result<(), ReactorError> {
+        self.reap();
+        self.fill()
     }
 
-    /// Carries a transfer on after the kernel's answer.
-    fn advance(&mut self, token: Token, result: i32) {
-        let Some(at) = self
-            .running
-            .iter()
-            .position(|(running, _)| *running == token)
-        else {
-            return;
-        };
-        let (_, mut progress) = self.running.swap_remove(at);
-        let result = match usize::try_from(result) {
-            Ok(0) if progress.rest.write => Err(Errno::ENOSPC),
-            Ok(0) => Ok(progress.done),
-            Ok(moved) => {
-                let moved = moved.min(progress.rest.bytes);
-                progress.done += moved;
-                progress.rest.bytes -= moved;
-                progress.rest.buffer_offset += moved;
-                // CAST: usize has at most 64 bits on every target Rust has.
-                progress.rest.file_offset += moved as u64;
-                if progress.rest.bytes > 0 {
-                    self.waiting.push_front((token, progress));
-                    return;
-                }
-                Ok(progress.done)
+    /// Moves queued operations into the ring as far as there is room.
+    fn fill(&mut self) -> Result<(), ReactorError> {
+        loop {
+            match self.ring.fill() {
+                Ok(None) => return Ok(()),
+                Ok(Some(empty)) => self.ended(&empty, Ok(0)),
+                Err(source) => return Err(self.ring_error("io_uring_enter", source)),
             }
-            Err(_) => {
-                let errno = Errno::from_raw(result.wrapping_neg());
-                if matches!(errno, Errno::EINTR | Errno::EAGAIN) {
-                    self.waiting.push_front((token, progress));
-                    return;
-                }
-                Err(errno)
-            }
-        };
-        let result = result.map_err(|errno| ReactorError::Transfer {
-            path: progress.rest.file.path().to_owned(),
-            operation: if progress.rest.write { "write" } else { "read" },
-            offset: progress.rest.file_offset,
-            bytes: progress.rest.bytes,
-            source: errno.into(),
+        }
+    }
+
+    /// Takes what has completed.
+    fn reap(&mut self) {
+        while let Some((operation, came_to)) = self.ring.next() {
+            self.ended(&operation, came_to);
+        }
+    }
+
+    fn ended(&mut self, operation: &Operation, came_to: Result<usize, Errno>) {
+        self.finished.push_back(Completion {
+            token: operation.token,
+            tag: operation.tag,
+            result: came_to.map_err(|errno| operation.error(errno)),
         });
-        self.finished.push_back(Completion { token, result });
     }
 
     /// Waits until nothing is in the ring, at most [`MAX_WAIT`]. What ends is kept for `take_completion`.
     fn drain(&mut self) -> Result<(), ReactorError> {
         let deadline = monotonic_now() + MAX_WAIT;
-        while self.ring.in_flight() > 0 {
-            self.enter_until(deadline)?;
+        while self.ring.in_ring() > 0 {
+            self.sleep_until(deadline)?;
             self.reap();
         }
         Ok(())
     }
 
     /// Sleeps until something completes; nothing doing so until `deadline` is an error.
-    fn enter_until(&mut self, deadline: Instant) -> Result<(), ReactorError> {
+    fn sleep_until(&mut self, deadline: Instant) -> Result<(), ReactorError> {
         let left = deadline.since(monotonic_now());
         if left.is_zero() {
             return Err(self.ring_error("io_uring_enter", Errno::ETIMEDOUT.into()));
         }
-        self.enter(1, left)
+        self.sleep(left)
     }
 
-    fn key(&mut self) -> u64 {
-        self.next_key += 1;
-        self.next_key
+    fn sleep(&mut self, timeout: Duration) -> Result<(), ReactorError> {
+        let slept = self.ring.sleep(timeout);
+        slept.map_err(|source| self.ring_error("io_uring_enter", source))
     }
 
-    fn start(&mut self, key: u64, operation: Operation) -> Result<(), ReactorError> {
-        self.ring
-            .start(key, operation)
-            .map_err(|source| self.ring_error("io_uring_enter", source))
-    }
-
-    fn enter(&mut self, want: usize, timeout: Duration) -> Result<(), ReactorError> {
-        self.ring
-            .enter(want, Some(timeout))
-            .map_err(|source| self.ring_error("io_uring_enter", source))
+    /// Submits what was queued, and takes what has completed.
+    fn look(&mut self) -> Result<(), ReactorError> {
+        let looked = self.ring.look();
+        looked.map_err(|source| self.ring_error("io_uring_enter", source))?;
+        self.reap();
+        Ok(())
     }
 
     fn ring_error(&self, call: &'static str, source: std::io::Error) -> ReactorError {
@@ -506,10 +469,10 @@ impl std::fmt::Debug for Reactor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "Reactor({} entries, {} queued, {} running, {} ended)",
+            "Reactor({} entries, {} outstanding, {} of them in the ring, {} ended)",
             self.entries,
-            self.waiting.len(),
-            self.running.len(),
+            self.outstanding(),
+            self.ring.in_ring(),
             self.finished.len()
         )
     }

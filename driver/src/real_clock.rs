@@ -38,7 +38,7 @@ impl Clock for RealClock {
     fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool {
         let idle = self.idle.lock().ok().and_then(|mut idle| idle.pop());
         let waited = idle
-            .map_or_else(|| Reactor::new(64), Ok)
+            .map_or_else(|| Reactor::of_any_thread(64), Ok)
             .and_then(|mut reactor| {
                 let wake = reactor.wait(interrupts, deadline)?;
                 if let Ok(mut idle) = self.idle.lock() {

@@ -1,236 +1,437 @@
 //! The io_uring and what is in flight in it.
 //!
 //! One rule makes a ring safe: an operation owns what the kernel may touch on its behalf until its completion has been
-//! seen. [`Ring`] keeps every operation it has started in a table and gives it back with its completion, and
-//! only then; a caller that loses interest changes nothing. Dropping the ring cancels what is in flight and waits for
-//! it. Should that fail, the operations are leaked, because the kernel may still write their buffers.
+//! seen. [`Ring`] keeps every operation in a table and gives it back with its last answer, and only then; a caller that
+//! loses interest changes nothing. Dropping the ring cancels what is in flight and waits for it. Should that
+//! fail, the operations are leaked, because the kernel may still write their buffers.
 //!
-//! Sleeping has a timeout as an argument of the system call, so no timeout operation needs to be cancelled.
+//! The number that an entry carries to its completion (`user_data`) is an operation's place in the table and the
+//! generation of that place, so that no completion is looked for, and one that comes twice finds nobody. Generations are
+//! odd; numbers with none are those of polls and of what ends them, which own nothing.
+//!
+//! Polls last as long as the wait that makes them: their descriptors are only lent for that long. All of one wait have the
+//! same number, and are counted. A wait that is woken by anything else takes back those that are left, in one call.
+//!
+//! Sleeping has a timeout as an argument of the system call, so no timeout operation needs to be cancelled. One call
+//! submits, sleeps and runs what the kernel has put off until then (`DEFER_TASKRUN`). None is made where nothing
+//! was queued and the kernel says that it has put off nothing.
+//!
+//! A ring belongs to one thread at a time (`SINGLE_ISSUER`), the one that enters it first. Where another one enters, it is
+//! made anew, if the kernel has nothing of it in hand; otherwise the caller is told.
 
 // UNSAFETY: io-uring cannot know how long the memory an entry names lives; here it is known.
 #![expect(unsafe_code, reason = "io_uring submission")]
 
-use std::collections::HashMap;
+mod pins;
+
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
-use io_uring::types::{Fd, SubmitArgs, Timespec};
-use io_uring::{IoUring, opcode, squeue};
+use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::{EnterFlags, IoUring, opcode, squeue, types::Fd};
 use nix::errno::Errno;
-use nix::libc::iovec;
+use slotmap::{DefaultKey, Key, KeyData, SlotMap};
 
 use crate::dma::DmaBuffer;
 use crate::file::File;
 use crate::interrupt::Interrupt;
+use crate::reactor::operation::{Operation, Step};
+use pins::Pins;
 
-/// The longest piece of a transfer the kernel is asked for at once; it does no more than 2 GiB.
-const LONGEST: usize = 1 << 30;
+/// Numbers without a generation: what they are of, and, of polls and their removals, of which wait.
+const KIND: u64 = 3 << 30;
+const POLL: u64 = 1 << 30;
+const REMOVAL: u64 = 2 << 30;
+const CANCEL: u64 = 3 << 30;
+const WAIT: u64 = (1 << 30) - 1;
 
-/// Bytes to move between a file and a buffer.
-#[derive(Clone, Debug)]
-pub(crate) struct Transfer {
-    pub(crate) file: File,
-    pub(crate) buffer: DmaBuffer,
-    pub(crate) write: bool,
-    pub(crate) file_offset: u64,
-    pub(crate) buffer_offset: usize,
-    pub(crate) bytes: usize,
+/// How a ring is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// For one thread at a time.
+    OneThread,
+    /// For any thread at any time.
+    AnyThread,
 }
 
-/// Something the kernel is asked to do, with everything it may touch.
-#[derive(Debug)]
-pub(crate) enum Operation {
-    /// Wait until the interrupt is signalled.
-    Poll(Interrupt),
-    /// Wait until a descriptor is readable which its owner keeps open until then. The kernel touches no memory for it,
-    /// and has a hold on the file itself from when it begins.
-    PollFd(RawFd),
-    /// Move bytes.
-    Transfer(Transfer),
-    /// Give up the operation of this key.
-    Cancel(u64),
+/// An operation in the table.
+struct Flight {
+    operation: Operation,
+    /// Its entry is in the submission queue, or the kernel has it.
+    in_ring: bool,
+    /// How many entries were pushed before its own.
+    entry: u64,
+}
+
+/// The polls of a wait.
+#[derive(Default)]
+struct Polls {
+    /// The number of the wait they are of.
+    wait: u64,
+    /// In the ring.
+    armed: usize,
+    /// Their descriptors were ready.
+    fired: usize,
+    /// Removals whose completion has not been seen.
+    removals: usize,
 }
 
 /// A ring.
 pub(crate) struct Ring {
     ring: IoUring,
-    /// Operations by their user data, until their completion is taken.
-    flight: HashMap<u64, Operation>,
-    /// Buffers pinned in the kernel, by their index there.
-    registered: Vec<DmaBuffer>,
+    kind: Kind,
+    entries: u32,
+    /// It was made to be enabled by the thread that enters it first, and that was not yet.
+    disabled: bool,
+    /// Operations from when they are queued to their last answer.
+    flights: SlotMap<DefaultKey, Flight>,
+    /// Queued, and not in the ring: at most `entries` are.
+    waiting: VecDeque<DefaultKey>,
+    /// Operations in the ring.
+    in_ring: usize,
+    /// Entries that were ever pushed.
+    pushed: u64,
+    polls: Polls,
+    pins: Pins,
+}
+
+/// Makes a ring with as much of what makes it quick as this kernel has.
+fn make(kind: Kind, entries: u32) -> io::Result<(IoUring, bool)> {
+    if kind == Kind::OneThread {
+        let mut builder = IoUring::builder();
+        // Linux 6.1.
+        builder
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .setup_submit_all()
+            .setup_r_disabled();
+        match builder.build(entries) {
+            Ok(ring) => return Ok((ring, true)),
+            Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((IoUring::new(entries)?, false))
 }
 
 impl Ring {
-    pub(crate) fn new(entries: u32) -> io::Result<Self> {
+    pub(crate) fn new(kind: Kind, entries: u32) -> io::Result<Self> {
+        let (ring, disabled) = make(kind, entries)?;
         Ok(Self {
-            ring: IoUring::new(entries)?,
-            flight: HashMap::new(),
-            registered: Vec::new(),
+            ring,
+            kind,
+            entries,
+            disabled,
+            flights: SlotMap::new(),
+            waiting: VecDeque::new(),
+            in_ring: 0,
+            pushed: 0,
+            polls: Polls::default(),
+            pins: Pins::default(),
         })
     }
 
-    /// Operations whose completion has not been taken.
-    pub(crate) fn in_flight(&self) -> usize {
-        self.flight.len()
+    /// Operations in the ring.
+    pub(crate) const fn in_ring(&self) -> usize {
+        self.in_ring
     }
 
-    /// Starts an operation under a key nothing in flight has. A transfer's bytes are inside its buffer.
-    pub(crate) fn start(&mut self, key: u64, operation: Operation) -> io::Result<()> {
-        assert!(
-            !self.flight.contains_key(&key),
-            "key {key} is in flight already"
-        );
-        let entry = self.entry(&operation).user_data(key);
-        if self.ring.submission().is_full() {
-            self.enter(0, None)?;
-        }
-        // SAFETY: what the entry names is owned by `operation`, which `flight` keeps until the completion is taken
-        // by `reap`: the descriptor by the file or the interrupt, the memory by a clone of the buffer. A poll of any
-        // other descriptor names no memory.
-        let pushed = unsafe { self.ring.submission().push(&entry) };
-        if pushed.is_err() {
-            return Err(io::Error::from(Errno::EBUSY));
-        }
-        self.flight.insert(key, operation);
-        Ok(())
+    /// Operations queued, in the ring or not.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.flights.len()
     }
 
-    fn entry(&self, operation: &Operation) -> squeue::Entry {
-        match operation {
-            Operation::Poll(interrupt) => poll_entry(interrupt),
-            Operation::PollFd(fd) => readable(*fd),
-            Operation::Cancel(key) => opcode::AsyncCancel::new(*key).build(),
-            Operation::Transfer(transfer) => {
-                let bytes = transfer.bytes.min(LONGEST);
-                // PANIC: outside the buffer, which the reactor has checked.
-                let pointer = transfer
-                    .buffer
-                    .pointer(transfer.buffer_offset, bytes)
-                    .as_ptr();
-                // PANIC: LONGEST fits 32 bits.
-                let length = u32::try_from(bytes).expect("at most LONGEST");
-                let fd = Fd(transfer.file.as_fd().as_raw_fd());
-                match (self.registered_index(pointer.addr(), bytes), transfer.write) {
-                    (Some(index), false) => opcode::ReadFixed::new(fd, pointer, length, index)
-                        .offset(transfer.file_offset)
-                        .build(),
-                    (Some(index), true) => opcode::WriteFixed::new(fd, pointer, length, index)
-                        .offset(transfer.file_offset)
-                        .build(),
-                    (None, false) => opcode::Read::new(fd, pointer, length)
-                        .offset(transfer.file_offset)
-                        .build(),
-                    (None, true) => opcode::Write::new(fd, pointer, length)
-                        .offset(transfer.file_offset)
-                        .build(),
-                }
+    /// Polls in the ring, and what ends them.
+    pub(crate) const fn polls_left(&self) -> usize {
+        self.polls.armed + self.polls.removals
+    }
+
+    /// Polls of this wait whose descriptors were ready.
+    pub(crate) const fn polls_fired(&self) -> usize {
+        self.polls.fired
+    }
+
+    /// Puts an operation behind those that wait for room in the ring.
+    pub(crate) fn queue(&mut self, operation: Operation) {
+        let key = self.flights.insert(Flight {
+            operation,
+            in_ring: false,
+            entry: 0,
+        });
+        self.waiting.push_back(key);
+    }
+
+    /// Moves queued operations into the ring as far as there is room. One for which there is nothing to do comes back.
+    pub(crate) fn fill(&mut self) -> io::Result<Option<Operation>> {
+        // CAST: 32 bits fit on every target with an io_uring.
+        while self.in_ring < self.entries as usize
+            && let Some(&key) = self.waiting.front()
+        {
+            let Some(flight) = self.flights.get_mut(key) else {
+                self.waiting.pop_front();
+                continue;
+            };
+            if flight.operation.is_empty() {
+                self.waiting.pop_front();
+                return Ok(self.flights.remove(key).map(|flight| flight.operation));
             }
-        }
-    }
-
-    /// The registered buffer a range lies in.
-    fn registered_index(&self, address: usize, bytes: usize) -> Option<u16> {
-        let index = self.registered.iter().position(|buffer| {
-            let start = buffer.pointer(0, 0).addr().get();
-            address >= start && buffer.contains(address - start, bytes)
-        })?;
-        u16::try_from(index).ok()
-    }
-
-    /// Pins `buffers` in the kernel in place of those pinned before. Nothing may be in flight.
-    pub(crate) fn register(&mut self, buffers: &[DmaBuffer]) -> io::Result<()> {
-        assert!(
-            self.flight.is_empty(),
-            "buffers exchanged under {} operations",
-            self.flight.len()
-        );
-        if !self.registered.is_empty() {
-            self.ring.submitter().unregister_buffers()?;
-            self.registered.clear();
-        }
-        if buffers.is_empty() {
-            return Ok(());
-        }
-        let vectors: Vec<iovec> = buffers
-            .iter()
-            .map(|buffer| iovec {
-                iov_base: buffer.pointer(0, buffer.len()).as_ptr().cast(),
-                iov_len: buffer.len(),
-            })
-            .collect();
-        // SAFETY: the memory stays mapped while it is registered, since `registered` keeps a clone of each buffer until
-        // after it is unregistered or the ring is closed.
-        unsafe { self.ring.submitter().register_buffers(&vectors) }?;
-        self.registered = buffers.to_vec();
-        Ok(())
-    }
-
-    /// Submits what was started, and sleeps until `want` completions are there or the time is up.
-    pub(crate) fn enter(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<()> {
-        let entered = match timeout {
-            None => self.ring.submit_and_wait(want),
-            Some(timeout) => {
-                let timespec = Timespec::from(timeout);
-                self.ring
-                    .submitter()
-                    .submit_with_args(want, &SubmitArgs::new().timespec(&timespec))
+            let entry = flight.operation.entry(&self.pins);
+            let entry = entry.user_data(key.data().as_ffi());
+            if self.ring.submission().is_full() {
+                self.flush()?;
             }
-        };
-        match entered {
-            Ok(_) => Ok(()),
-            // The time is up; a signal came; completions wait to be taken first. The caller looks and decides.
-            Err(error)
-                if matches!(
-                    error.raw_os_error().map(Errno::from_raw),
-                    Some(Errno::ETIME | Errno::EINTR | Errno::EBUSY | Errno::EAGAIN)
-                ) =>
-            {
-                Ok(())
+            // SAFETY: what the entry names is owned by the operation, which stays in `flights` while `in_ring` says so,
+            // that is until its completion is taken by `next`: the descriptor by the file, the memory by a clone of
+            // the buffer.
+            let pushed = unsafe { self.ring.submission().push(&entry) };
+            if pushed.is_err() {
+                return Err(Errno::EBUSY.into());
             }
-            Err(error) => Err(error),
+            if let Some(flight) = self.flights.get_mut(key) {
+                flight.in_ring = true;
+                flight.entry = self.pushed;
+            }
+            self.in_ring += 1;
+            self.pushed += 1;
+            self.waiting.pop_front();
         }
+        Ok(None)
     }
 
-    /// True if a completion can be taken.
-    pub(crate) fn has_completions(&mut self) -> bool {
-        !self.ring.completion().is_empty()
-    }
-
-    /// Takes one completion: the key, the kernel's answer, and the operation with what it owned.
-    pub(crate) fn reap(&mut self) -> Option<(u64, i32, Operation)> {
+    /// Takes completions: the first operation that has ended, with what it came to. Others may go on, and polls are
+    /// counted.
+    pub(crate) fn next(&mut self) -> Option<(Operation, Result<usize, Errno>)> {
         loop {
             let completion = self.ring.completion().next()?;
-            let key = completion.user_data();
-            // A key we do not know cannot come; if it did, there would be nothing to give back.
-            if let Some(operation) = self.flight.remove(&key) {
-                return Some((key, completion.result(), operation));
+            let (number, result) = (completion.user_data(), completion.result());
+            let key = DefaultKey::from(KeyData::from_ffi(number));
+            // slotmap makes an odd generation of an even one, so a number without one could pass for another's key.
+            if number >> 32 == 0 {
+                self.poll_ended(number, result);
+                continue;
+            }
+            let Some(flight) = self.flights.get_mut(key).filter(|flight| flight.in_ring) else {
+                continue;
+            };
+            flight.in_ring = false;
+            self.in_ring -= 1;
+            let came_to = match flight.operation.answer(result) {
+                Step::Again => {
+                    self.waiting.push_front(key);
+                    continue;
+                }
+                Step::Ended => Ok(flight.operation.done()),
+                Step::Failed(errno) => Err(errno),
+            };
+            let flight = self.flights.remove(key)?;
+            return Some((flight.operation, came_to));
+        }
+    }
+
+    fn poll_ended(&mut self, number: u64, result: i32) {
+        if number & WAIT != self.polls.wait {
+            return;
+        }
+        match number & KIND {
+            POLL => {
+                self.polls.armed = self.polls.armed.saturating_sub(1);
+                self.polls.fired += usize::from(result != -(Errno::ECANCELED as i32));
+            }
+            REMOVAL => self.polls.removals = self.polls.removals.saturating_sub(1),
+            _ => {}
+        }
+    }
+
+    /// A new wait begins, of which no poll has fired.
+    pub(crate) fn begin_wait(&mut self) {
+        self.polls = Polls {
+            wait: (self.polls.wait + 1) & WAIT,
+            ..Polls::default()
+        };
+    }
+
+    /// Starts a poll of this wait: until the descriptor is readable.
+    pub(crate) fn poll(&mut self, fd: RawFd) -> io::Result<()> {
+        let entry = readable(fd).user_data(POLL | self.polls.wait);
+        self.push_plain(&entry)?;
+        self.polls.armed += 1;
+        Ok(())
+    }
+
+    /// Ends the polls of this wait that are left. Those that have not been submitted yet are looked at once, since
+    /// entries are begun in their order.
+    pub(crate) fn remove_polls(&mut self) -> io::Result<()> {
+        for _ in self.polls.removals..self.polls.armed {
+            let entry = opcode::PollRemove::new(POLL | self.polls.wait).build();
+            self.push_plain(&entry.user_data(REMOVAL | self.polls.wait))?;
+            self.polls.removals += 1;
+        }
+        Ok(())
+    }
+
+    /// Puts an entry that names no memory into the submission queue.
+    fn push_plain(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        if self.ring.submission().is_full() {
+            self.flush()?;
+        }
+        // SAFETY: polls and cancellations name a descriptor or a number, and no memory. A poll takes a hold on its
+        // file when it begins; should its number be another file's by then, it is a poll of that.
+        let pushed = unsafe { self.ring.submission().push(entry) };
+        if pushed.is_err() {
+            return Err(Errno::EBUSY.into());
+        }
+        self.pushed += 1;
+        Ok(())
+    }
+
+    /// Makes room in the submission queue.
+    fn flush(&mut self) -> io::Result<()> {
+        let queued = self.ring.submission().len();
+        self.enter_now(queued)
+    }
+
+    /// Submits what was started, and lets the kernel do what it has put off. No call where there is neither.
+    pub(crate) fn look(&mut self) -> io::Result<()> {
+        let submission = self.ring.submission();
+        let queued = submission.len();
+        if queued == 0 && !submission.taskrun() && !submission.cq_overflow() {
+            return Ok(());
+        }
+        drop(submission);
+        self.enter_now(queued)
+    }
+
+    fn enter_now(&mut self, queued: usize) -> io::Result<()> {
+        self.enable()?;
+        let queued = u32::try_from(queued).unwrap_or(u32::MAX);
+        let flags = EnterFlags::GETEVENTS.bits();
+        let submitter = self.ring.submitter();
+        // SAFETY: the call reads no memory but the ring's own; each entry in it was pushed as it has to be.
+        let entered = unsafe { submitter.enter::<nix::libc::sigset_t>(queued, 0, flags, None) };
+        self.entered(entered)
+    }
+
+    /// Submits what was started, and sleeps until a completion is there or the time is up.
+    pub(crate) fn sleep(&mut self, timeout: Duration) -> io::Result<()> {
+        self.enable()?;
+        let timespec = Timespec::from(timeout);
+        let arguments = SubmitArgs::new().timespec(&timespec);
+        let entered = self.ring.submitter().submit_with_args(1, &arguments);
+        self.entered(entered)
+    }
+
+    fn entered(&mut self, entered: io::Result<usize>) -> io::Result<()> {
+        match entered {
+            Ok(_) => Ok(()),
+            Err(error) => match error.raw_os_error().map(Errno::from_raw) {
+                // The time is up; a signal came; completions wait to be taken first. The caller looks and decides.
+                Some(Errno::ETIME | Errno::EINTR | Errno::EBUSY | Errno::EAGAIN) => Ok(()),
+                Some(Errno::EEXIST) => self.make_anew(),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Enables the ring for the thread that enters it first.
+    fn enable(&mut self) -> io::Result<()> {
+        if self.disabled {
+            self.ring.submitter().register_enable_rings()?;
+            self.disabled = false;
+        }
+        Ok(())
+    }
+
+    /// Another thread than before enters: a ring of its own takes the place of this one. What was not submitted is
+    /// queued again; polls are gone, and their wait starts them again.
+    fn make_anew(&mut self) -> io::Result<()> {
+        // CAST: usize has at most 64 bits on every target Rust has.
+        let submitted = self.pushed - self.ring.submission().len() as u64;
+        let mut in_ring = self.flights.values().filter(|flight| flight.in_ring);
+        if in_ring.any(|flight| flight.entry < submitted) {
+            return Err(io::Error::other(
+                "operations of another thread are in the kernel: a reactor goes to another thread when nothing is outstanding",
+            ));
+        }
+        tracing::debug!("the ring is made anew for another thread");
+        let (ring, disabled) = make(self.kind, self.entries)?;
+        self.ring = ring;
+        self.disabled = disabled;
+        self.in_ring = 0;
+        self.pushed = 0;
+        self.polls.armed = 0;
+        self.polls.removals = 0;
+        self.waiting.clear();
+        let mut again: Vec<DefaultKey> = self.flights.keys().collect();
+        again.sort_unstable_by_key(|&key| self.flights.get(key).map(|of| of.operation.token));
+        for flight in self.flights.values_mut() {
+            flight.in_ring = false;
+        }
+        self.waiting.extend(again);
+        self.pins.register_again(&self.ring);
+        Ok(())
+    }
+
+    /// Pins `buffers` in the kernel in place of those pinned before; false if the system does not let us.
+    /// Nothing may be in the ring.
+    pub(crate) fn pin_buffers(&mut self, buffers: &[DmaBuffer]) -> io::Result<bool> {
+        self.assert_idle();
+        self.enable()?;
+        self.pins.pin_buffers(&self.ring, buffers)
+    }
+
+    /// Gives `files` to the kernel in place of those given before; false if the system does not let us.
+    /// Nothing may be in the ring.
+    pub(crate) fn pin_files(&mut self, files: &[File]) -> io::Result<bool> {
+        self.assert_idle();
+        self.enable()?;
+        self.pins.pin_files(&self.ring, files)
+    }
+
+    fn assert_idle(&self) {
+        assert!(
+            self.in_ring == 0,
+            "pins exchanged under {} operations",
+            self.in_ring
+        );
+    }
+
+    /// Has the kernel give up the operations that it has, and drops the others.
+    fn cancel_all(&mut self) -> io::Result<()> {
+        let keys: Vec<DefaultKey> = self.flights.keys().collect();
+        for key in keys {
+            if self.flights.get(key).is_some_and(|flight| flight.in_ring) {
+                let cancel = opcode::AsyncCancel::new(key.data().as_ffi()).build();
+                self.push_plain(&cancel.user_data(CANCEL))?;
+            } else {
+                self.flights.remove(key);
             }
         }
+        self.waiting.clear();
+        Ok(())
     }
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // Keys are handed out upwards by the reactor; cancellations take theirs from the other end.
-        let keys: Vec<u64> = self.flight.keys().copied().collect();
-        for (key, cancel) in keys.iter().zip((0..u64::MAX).rev()) {
-            if self.start(cancel, Operation::Cancel(*key)).is_err() {
-                break;
+        // One that goes on would go into the queue, which nobody empties any more.
+        if self.cancel_all().is_ok() {
+            for _ in 0..60 {
+                if self.in_ring == 0 || self.sleep(Duration::from_secs(1)).is_err() {
+                    break;
+                }
+                while self.next().is_some() {}
             }
         }
-        for _ in 0..60 {
-            if self.flight.is_empty() || self.enter(1, Some(Duration::from_secs(1))).is_err() {
-                break;
-            }
-            while self.reap().is_some() {}
-        }
-        if !self.flight.is_empty() {
+        if self.in_ring > 0 {
             tracing::error!(
                 "{} operations would not end; what they own is leaked",
-                self.flight.len()
+                self.in_ring
             );
-            std::mem::forget(std::mem::take(&mut self.flight));
+            std::mem::forget(std::mem::take(&mut self.flights));
+            self.pins.leak();
         }
     }
 }

@@ -1,0 +1,145 @@
+//! What a disk is like, read anew at each call: a disk may be resized.
+//!
+//! Of a file, size and alignments come from `statx` (`STATX_DIOALIGN`, Linux 6.1). Of a block device, size and blocks come
+//! from its ioctls, and whether it discards from sysfs. Whether a file system makes holes it says itself: a byte is given
+//! back where no file has any, half of the largest size that there is and more, once for each open file. That is
+//! a write, so a file that cannot be written makes none.
+
+// UNSAFETY: an ioctl writes what its number says.
+#![expect(unsafe_code, reason = "BLKGETSIZE64")]
+
+use std::io;
+
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
+use rustix::fs::{AtFlags, StatxFlags, ioctl_blkpbszget, ioctl_blksszget, statx};
+use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
+
+use super::File;
+use crate::error::ReactorError;
+
+/// What a disk is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Geometry {
+    /// Size.
+    pub bytes: u64,
+    /// A block device, or else a file.
+    pub is_block_device: bool,
+    /// Bytes of the smallest piece that can be read or written past the page cache; of a file, what the system says of its
+    /// file system, or 512.
+    pub logical_block: u32,
+    /// Bytes of the smallest piece that is written without reading what is around it; of a file, the block that its file
+    /// system prefers.
+    pub physical_block: u32,
+    /// What addresses in memory are multiples of, past the page cache (`O_DIRECT`). Where the system does not say (before
+    /// Linux 6.1, and of file systems without), the logical block.
+    pub memory_alignment: u32,
+    /// What offsets and lengths are multiples of, likewise.
+    pub offset_alignment: u32,
+    /// Discard or holes are there, and the file was opened for writing.
+    pub deallocates: bool,
+}
+
+/// A block that every disk and file system can be read in, or multiples of it.
+const SECTOR: u32 = 512;
+
+/// `BLKGETSIZE64` of `linux/fs.h`.
+const BLKGETSIZE64: Opcode = opcode::read::<usize>(0x12, 114);
+
+impl File {
+    /// What it is like now.
+    ///
+    /// # Errors
+    /// [`ReactorError::Geometry`].
+    pub fn geometry(&self) -> Result<Geometry, ReactorError> {
+        self.read_geometry()
+            .map_err(|(call, source)| ReactorError::Geometry {
+                path: self.path().to_owned(),
+                call,
+                source,
+            })
+    }
+
+    fn read_geometry(&self) -> Result<Geometry, (&'static str, io::Error)> {
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN;
+        let stat = statx(self.as_fd(), c"", AtFlags::EMPTY_PATH, wanted)
+            .map_err(|error| ("statx", error.into()))?;
+        let says = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN);
+        let or = |said: u32, other: u32| if says && said > 0 { said } else { other };
+        if !self.is_block_device() {
+            let offset_alignment = or(stat.stx_dio_offset_align, SECTOR);
+            return Ok(Geometry {
+                bytes: stat.stx_size,
+                is_block_device: false,
+                logical_block: offset_alignment,
+                physical_block: stat.stx_blksize.max(offset_alignment),
+                memory_alignment: or(stat.stx_dio_mem_align, offset_alignment),
+                offset_alignment,
+                deallocates: self.makes_holes(stat.stx_size),
+            });
+        }
+        let logical_block =
+            ioctl_blksszget(self.as_fd()).map_err(|error| ("BLKSSZGET", error.into()))?;
+        let physical_block =
+            ioctl_blkpbszget(self.as_fd()).map_err(|error| ("BLKPBSZGET", error.into()))?;
+        Ok(Geometry {
+            bytes: self
+                .device_bytes()
+                .map_err(|errno| ("BLKGETSIZE64", errno.into()))?,
+            is_block_device: true,
+            logical_block,
+            physical_block: physical_block.max(logical_block),
+            memory_alignment: or(stat.stx_dio_mem_align, logical_block),
+            offset_alignment: or(stat.stx_dio_offset_align, logical_block),
+            deallocates: self.is_written() && discards(stat.stx_rdev_major, stat.stx_rdev_minor),
+        })
+    }
+
+    fn device_bytes(&self) -> Result<u64, Errno> {
+        // SAFETY: BLKGETSIZE64 writes a 64-bit number.
+        let size = unsafe { Getter::<BLKGETSIZE64, u64>::new() };
+        // SAFETY: the descriptor is open, and a block device's, of which the number means this.
+        let bytes = unsafe { ioctl(self.as_fd(), size) };
+        bytes.map_err(|error| Errno::from_raw(error.raw_os_error()))
+    }
+
+    fn is_written(&self) -> bool {
+        let flags = rustix::fs::fcntl_getfl(self.as_fd());
+        flags.is_ok_and(|flags| {
+            flags.intersects(rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::RDWR)
+        })
+    }
+
+    fn makes_holes(&self, size: u64) -> bool {
+        *self.inner.makes_holes.get_or_init(|| {
+            self.is_written()
+                && (32..63)
+                    .rev()
+                    .map(|bit| 1_i64 << bit)
+                    .take_while(|&offset| offset.cast_unsigned() > size)
+                    .find_map(|offset| match self.punch(offset) {
+                        // More than a file of this file system can have: half of that.
+                        Err(Errno::EFBIG) => None,
+                        done => Some(done.is_ok()),
+                    })
+                    .unwrap_or(false)
+        })
+    }
+
+    fn punch(&self, offset: i64) -> Result<(), Errno> {
+        let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        fallocate(self.as_fd(), hole, offset, 1)
+    }
+}
+
+/// Whether a block device discards; of a partition, its disk. False where sysfs is not there to say.
+fn discards(major: u32, minor: u32) -> bool {
+    let device = format!("/sys/dev/block/{major}:{minor}");
+    ["queue", "../queue"]
+        .iter()
+        .find_map(|queue| {
+            std::fs::read_to_string(format!("{device}/{queue}/discard_max_bytes")).ok()
+        })
+        .is_some_and(|bytes| bytes.trim().parse::<u64>().is_ok_and(|bytes| bytes > 0))
+}

@@ -1,0 +1,204 @@
+//! What the kernel has beforehand: buffers whose pages it has pinned, and files it has a hold on.
+//!
+//! Both cost speed only where they are missing: an entry that names a pinned buffer's index, or a file's, saves the kernel
+//! pinning pages or taking a hold on the file. An ordinary user may lock 8 MiB of memory, and a table has no more files
+//! than a process may have open (1,024), so registering may be refused.
+//!
+//! Neither is looked for from one to the next. Pinned memory lies in order of addresses; a file's place in the table follows
+//! from its number, and a file whose place is another one's is left out.
+
+// UNSAFETY: io-uring cannot know how long registered memory stays mapped; here it is known.
+#![expect(unsafe_code, reason = "registered buffers")]
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+use io_uring::IoUring;
+use nix::errno::Errno;
+use nix::libc::iovec;
+
+use crate::dma::DmaBuffer;
+use crate::file::File;
+use crate::reactor::operation::Pinned;
+
+/// The kernel pins no more in one piece.
+const LONGEST: usize = 1 << 30;
+
+/// A piece of a buffer under an index of the kernel's.
+struct Piece {
+    start: usize,
+    bytes: usize,
+    index: u16,
+}
+
+#[derive(Default)]
+pub(super) struct Pins {
+    buffers: Vec<DmaBuffer>,
+    /// The pieces of `buffers`, by address; none if they are not pinned.
+    pieces: Vec<Piece>,
+    /// By number, modulo its length: none, or a power of two.
+    files: Vec<Option<File>>,
+}
+
+/// Whether an error says that the system does not let us, which costs speed only.
+fn is_denied(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error().map(Errno::from_raw),
+        Some(
+            Errno::ENOMEM
+                | Errno::EPERM
+                | Errno::EOPNOTSUPP
+                | Errno::EINVAL
+                | Errno::EFAULT
+                | Errno::EMFILE
+                | Errno::ENFILE
+        )
+    )
+}
+
+fn told(done: io::Result<()>, what: &str) -> io::Result<bool> {
+    match done {
+        Ok(()) => Ok(true),
+        Err(error) if is_denied(&error) => {
+            tracing::debug!("{what} are not registered, which costs speed: {error}");
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+impl Pins {
+    pub(super) fn pin_buffers(
+        &mut self,
+        ring: &IoUring,
+        buffers: &[DmaBuffer],
+    ) -> io::Result<bool> {
+        if !self.pieces.is_empty() {
+            ring.submitter().unregister_buffers()?;
+            self.pieces.clear();
+        }
+        self.buffers = buffers.to_vec();
+        let done = self.register_buffers(ring);
+        if done.is_err() {
+            self.buffers.clear();
+        }
+        told(done, "buffers")
+    }
+
+    pub(super) fn pin_files(&mut self, ring: &IoUring, files: &[File]) -> io::Result<bool> {
+        if !self.files.is_empty() {
+            ring.submitter().unregister_files()?;
+            self.files.clear();
+        }
+        self.files = table(files);
+        let done = self.register_files(ring);
+        if done.is_err() {
+            self.files.clear();
+        }
+        told(done, "files")
+    }
+
+    /// The same for a ring that takes the place of the one before.
+    pub(super) fn register_again(&mut self, ring: &IoUring) {
+        self.pieces.clear();
+        if let Err(error) = self.register_buffers(ring) {
+            tracing::debug!("buffers are not registered again, which costs speed: {error}");
+        }
+        if let Err(error) = self.register_files(ring) {
+            tracing::debug!("files are not registered again, which costs speed: {error}");
+            self.files.clear();
+        }
+    }
+
+    fn register_buffers(&mut self, ring: &IoUring) -> io::Result<()> {
+        if self.buffers.is_empty() {
+            return Ok(());
+        }
+        let mut vectors = Vec::new();
+        let mut pieces = Vec::new();
+        for buffer in &self.buffers {
+            for at in (0..buffer.len()).step_by(LONGEST) {
+                let bytes = LONGEST.min(buffer.len() - at);
+                let pointer = buffer.pointer(at, bytes);
+                let index = u16::try_from(pieces.len()).map_err(|_many| Errno::EINVAL)?;
+                pieces.push(Piece {
+                    start: pointer.addr().get(),
+                    bytes,
+                    index,
+                });
+                vectors.push(iovec {
+                    iov_base: pointer.as_ptr().cast(),
+                    iov_len: bytes,
+                });
+            }
+        }
+        // SAFETY: the memory stays mapped while it is registered, since `buffers` keeps a clone of each buffer until
+        // after it is unregistered or the ring is closed.
+        unsafe { ring.submitter().register_buffers(&vectors) }?;
+        pieces.sort_unstable_by_key(|piece| (piece.start, piece.bytes));
+        self.pieces = pieces;
+        Ok(())
+    }
+
+    fn register_files(&self, ring: &IoUring) -> io::Result<()> {
+        if self.files.is_empty() {
+            return Ok(());
+        }
+        let place = |file: &Option<File>| file.as_ref().map_or(-1, |file| file.as_fd().as_raw_fd());
+        let descriptors: Vec<i32> = self.files.iter().map(place).collect();
+        ring.submitter().register_files(&descriptors)
+    }
+
+    /// Never gives the buffers back: the kernel may still write them.
+    pub(super) fn leak(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.buffers));
+    }
+}
+
+impl Pinned for Pins {
+    fn buffer(&self, address: usize, bytes: usize) -> Option<u16> {
+        let behind = self.pieces.partition_point(|piece| piece.start <= address);
+        let piece = self.pieces.get(behind.checked_sub(1)?)?;
+        let inside = address - piece.start;
+        (inside <= piece.bytes && bytes <= piece.bytes - inside).then_some(piece.index)
+    }
+
+    fn file(&self, file: &File) -> Option<i32> {
+        let at = place(file, self.files.len())?;
+        let is_there = self.files.get(at)?.as_ref()?.is(file);
+        if is_there {
+            i32::try_from(at).ok()
+        } else {
+            None
+        }
+    }
+}
+
+/// A file's place in a table of so many.
+fn place(file: &File, places: usize) -> Option<usize> {
+    // CAST: 32 bits fit on every target with an io_uring.
+    Some(file.number() as usize & places.checked_sub(1)?)
+}
+
+/// A table in which each file has a place of its own, if one of four times as many does.
+fn table(files: &[File]) -> Vec<Option<File>> {
+    let mut places = files.len().next_power_of_two();
+    let most = 4 * places;
+    if files.is_empty() {
+        return Vec::new();
+    }
+    loop {
+        let mut table = vec![None; places];
+        let mut left_out = false;
+        for file in files {
+            if let Some(free) = place(file, places).and_then(|at| table.get_mut(at)) {
+                left_out |= free.as_ref().is_some_and(|there: &File| !there.is(file));
+                *free = Some(file.clone());
+            }
+        }
+        if !left_out || places >= most {
+            return table;
+        }
+        places *= 2;
+    }
+}
