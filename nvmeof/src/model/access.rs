@@ -1,0 +1,121 @@
+//! How a port reaches groups of namespaces: asymmetric namespace access (ANA).
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use super::{Answer, Model, ModelError, Status, event};
+use crate::nvme::log::{Access, AccessGroup, AccessHead};
+use zerocopy::IntoBytes;
+
+/// Groups that there are, numbered from 1.
+pub const GROUPS: u32 = 16;
+
+/// How a port reaches each group. Workers look at it for each command; nobody but the model changes it.
+#[derive(Debug)]
+pub struct PortAccess {
+    states: [AtomicU8; GROUPS as usize],
+    changes: AtomicU64,
+}
+
+impl Default for PortAccess {
+    fn default() -> Self {
+        Self {
+            states: core::array::from_fn(|_| AtomicU8::new(Access::Optimized as u8)),
+            changes: AtomicU64::new(0),
+        }
+    }
+}
+
+impl PortAccess {
+    /// How a group is reached. One that there is not is not reached.
+    #[must_use]
+    pub fn state(&self, group: u32) -> Access {
+        let at = usize::try_from(group.wrapping_sub(1)).unwrap_or(usize::MAX);
+        let state = self
+            .states
+            .get(at)
+            .map_or(0, |state| state.load(Ordering::Relaxed));
+        [
+            Access::Optimized,
+            Access::NonOptimized,
+            Access::PersistentLoss,
+            Access::Change,
+        ]
+        .into_iter()
+        .find(|known| *known as u8 == state)
+        .unwrap_or(Access::Inaccessible)
+    }
+
+    /// Why a command cannot be carried out by this port.
+    ///
+    /// # Errors
+    /// The status that a host tries its other paths with.
+    #[inline]
+    pub fn check(&self, group: u32) -> Result<(), Status> {
+        match self.state(group) {
+            Access::Optimized | Access::NonOptimized => Ok(()),
+            Access::Inaccessible => Err(Status::ANA_INACCESSIBLE),
+            Access::PersistentLoss => Err(Status::ANA_LOSS),
+            Access::Change => Err(Status::ANA_CHANGE),
+        }
+    }
+}
+
+impl Model {
+    /// From now on a port reaches a group of namespaces this way; hosts are told.
+    ///
+    /// # Errors
+    /// There is no such port, or group.
+    pub fn set_access(&mut self, port: u16, group: u32, access: Access) -> Result<(), ModelError> {
+        let at = usize::try_from(group.wrapping_sub(1)).unwrap_or(usize::MAX);
+        let range = ModelError::Range {
+            kind: "group",
+            number: group,
+            most: GROUPS,
+        };
+        let of = self.ports.get(&port);
+        let of = of.ok_or_else(|| ModelError::unknown("port", port))?;
+        of.access
+            .states
+            .get(at)
+            .ok_or(range)?
+            .store(access as u8, Ordering::Relaxed);
+        of.access.changes.fetch_add(1, Ordering::Relaxed);
+        let here = self.controllers.values().filter(|one| one.port() == port);
+        let ids: Vec<u16> = here.map(super::Controller::id).collect();
+        for id in ids {
+            self.tell(id, event::Kind::Access);
+        }
+        Ok(())
+    }
+
+    /// The log page: every group that has namespaces in the controller's subsystem.
+    pub(super) fn access_page(&self, controller: &super::Controller, only_groups: bool) -> Answer {
+        let (Some(port), Some(subsystem)) = (
+            self.ports.get(&controller.port()),
+            self.subsystems.get(controller.subsystem()),
+        ) else {
+            return Status::INTERNAL.into();
+        };
+        let changes = port.access.changes.load(Ordering::Relaxed);
+        let mut groups = Vec::new();
+        let mut count = 0;
+        for group in 1..=GROUPS {
+            let members = subsystem.namespaces().filter(|one| one.group() == group);
+            let members: Vec<u32> = members.map(|one| one.nsid()).collect();
+            if members.is_empty() {
+                continue;
+            }
+            count += 1;
+            let told: &[u32] = if only_groups { &[] } else { &members };
+            let told_count = u32::try_from(told.len()).unwrap_or(u32::MAX);
+            let head = AccessGroup::new(group, told_count, changes, port.access.state(group));
+            groups.extend_from_slice(head.as_bytes());
+            for nsid in told {
+                groups.extend_from_slice(zerocopy::little_endian::U32::new(*nsid).as_bytes());
+            }
+        }
+        let mut page = AccessHead::new(changes, count).as_bytes().to_vec();
+        page.extend(groups);
+        Answer::data(page)
+    }
+}

@@ -1,0 +1,95 @@
+//! Commands of the admin queue, and fabrics commands of any.
+
+use super::{Answer, Model, Moment, Outcome};
+use crate::nvme::command::{FUSE, PSDT, PSDT_SGL, admin};
+use crate::nvme::fabrics::kind;
+use crate::nvme::{Sqe, Status};
+
+impl Model {
+    /// Carries out a command of a queue, one that is no Connect and reads and writes no blocks. `data` is what came
+    /// with it, `room` how many bytes the host takes.
+    pub fn command(
+        &mut self,
+        controller: u16,
+        queue: u16,
+        sqe: &Sqe,
+        room: u32,
+        now: Moment,
+    ) -> Outcome {
+        let answer = match self.carried_out(controller, queue, sqe, now) {
+            Outcome::Answered(answer) => answer,
+            Outcome::Waits => return Outcome::Waits,
+        };
+        // CAST: widening.
+        let answer = if answer.data.len() as u64 > u64::from(room) {
+            Status::SGL_LENGTH.dnr().into()
+        } else {
+            answer
+        };
+        if !answer.status.is_success() {
+            self.note_error(controller, queue, sqe, answer.status);
+        }
+        Outcome::Answered(answer)
+    }
+
+    /// A command failed: it goes into the controller's error log.
+    pub fn note_error(&mut self, controller: u16, queue: u16, sqe: &Sqe, status: Status) {
+        if let Some(controller) = self.controllers.get_mut(&controller) {
+            tracing::debug!(
+                controller = controller.id(),
+                queue,
+                opcode = sqe.opcode,
+                cid = sqe.cid.get(),
+                nsid = sqe.nsid.get(),
+                %status,
+                "command failed"
+            );
+            controller.note_error(queue, sqe, status);
+        }
+    }
+
+    fn carried_out(&mut self, id: u16, queue: u16, sqe: &Sqe, now: Moment) -> Outcome {
+        let Some(controller) = self.controllers.get_mut(&id) else {
+            return Outcome::Answered(Status::INTERNAL.into());
+        };
+        if sqe.flags & FUSE != 0 || sqe.flags & PSDT != PSDT_SGL {
+            return Outcome::Answered(Status::INVALID_FIELD.dnr().into());
+        }
+        if sqe.opcode == admin::FABRICS {
+            let answer = match (sqe.fabrics_type(), queue) {
+                (kind::PROPERTY_GET, 0) => self.property_get(id, sqe),
+                (kind::PROPERTY_SET, 0) => self.property_set(id, sqe, now),
+                // Connected already.
+                (kind::CONNECT, _) => Status::SEQUENCE.dnr().into(),
+                _ => Status::INVALID_OPCODE.dnr().into(),
+            };
+            return Outcome::Answered(answer);
+        }
+        if !controller.is_ready() {
+            return Outcome::Answered(Status::SEQUENCE.dnr().into());
+        }
+        if controller.is_discovery() && controller.keep_alive_ms() == 0 {
+            controller.hear(now);
+        }
+        let answer = match sqe.opcode {
+            admin::IDENTIFY => self.identify(id, sqe),
+            admin::GET_LOG_PAGE => self.log_page(id, sqe),
+            admin::SET_FEATURES => self.set_feature(id, sqe, now),
+            admin::GET_FEATURES => self.get_feature(id, sqe),
+            admin::KEEP_ALIVE => {
+                controller.hear(now);
+                Answer::done()
+            }
+            admin::ASYNC_EVENT => {
+                if controller.events.request() {
+                    return Outcome::Waits;
+                }
+                Status::EVENT_LIMIT.dnr().into()
+            }
+            // Bit 0: it was not aborted. Everything is carried out as quickly as it can be.
+            admin::ABORT => Answer::result(1),
+            _ => Status::INVALID_OPCODE.dnr().into(),
+        };
+        Outcome::Answered(answer)
+    }
+}

@@ -1,0 +1,217 @@
+//! Connect: a connection becomes a queue (Base specification, "Connect command and response").
+
+use std::sync::Arc;
+
+use super::controller::Beginning;
+use super::{
+    ADMIN_ENTRIES, CONTROLLERS, Controller, Model, Moment, PortAccess, QUEUE_ENTRIES, QUEUES,
+    Shelf, WorkerId,
+};
+use crate::nvme::fabrics::{ANY_CONTROLLER, Connect, ConnectData, bad_parameter};
+use crate::nvme::{Nqn, Status};
+
+/// Where a connection has come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// By which port.
+    pub port: u16,
+    /// At which worker.
+    pub worker: WorkerId,
+    /// The queue that the connection's private data named.
+    pub queue: u16,
+}
+
+/// What a connection has become.
+#[derive(Clone, Debug)]
+pub struct Connected {
+    /// The controller.
+    pub controller: u16,
+    /// Its queue: 0 is the admin queue.
+    pub queue: u16,
+    /// Entries that the host uses.
+    pub entries: u16,
+    /// The host does without the head of the submission queue.
+    pub without_head: bool,
+    /// Namespaces; none for discovery.
+    pub shelf: Option<Arc<Shelf>>,
+    /// How they are reached.
+    pub access: Arc<PortAccess>,
+}
+
+/// Why it has become none: status and result. A host gives up that is told not to retry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotConnected {
+    /// Why.
+    pub status: Status,
+    /// Which parameter, if it is one.
+    pub result: u64,
+}
+
+impl NotConnected {
+    const fn of(status: Status) -> Self {
+        Self {
+            status: status.dnr(),
+            result: 0,
+        }
+    }
+
+    /// A parameter at this offset of the command.
+    const fn in_command(offset: u16) -> Self {
+        Self {
+            status: Status::CONNECT_PARAMETER.dnr(),
+            result: bad_parameter(offset, false),
+        }
+    }
+
+    /// A parameter at this offset of the data.
+    const fn in_data(offset: u16) -> Self {
+        Self {
+            status: Status::CONNECT_PARAMETER.dnr(),
+            result: bad_parameter(offset, true),
+        }
+    }
+}
+
+/// Offsets of parameters, as refusals name them.
+mod at {
+    pub(super) const QUEUE: u16 = 42;
+    pub(super) const SIZE: u16 = 44;
+    pub(super) const HOST_ID: u16 = 0;
+    pub(super) const CONTROLLER: u16 = 16;
+    pub(super) const SUBSYSTEM: u16 = 256;
+    pub(super) const HOST: u16 = 512;
+}
+
+impl Model {
+    /// Makes a queue of a connection.
+    ///
+    /// # Errors
+    /// What the host is answered. Nothing has changed.
+    pub fn connect(
+        &mut self,
+        place: Place,
+        connect: Connect,
+        data: &ConnectData,
+        now: Moment,
+    ) -> Result<Connected, NotConnected> {
+        if connect.format != 0 {
+            return Err(NotConnected::of(Status::CONNECT_FORMAT));
+        }
+        if connect.queue != place.queue {
+            return Err(NotConnected::in_command(at::QUEUE));
+        }
+        let most = if connect.queue == 0 {
+            ADMIN_ENTRIES
+        } else {
+            QUEUE_ENTRIES
+        };
+        if connect.size == 0 || connect.size >= most {
+            return Err(NotConnected::in_command(at::SIZE));
+        }
+        let host = Nqn::of_field(&data.host).map_err(|_| NotConnected::in_data(at::HOST))?;
+        let name = Nqn::of_field(&data.subsystem);
+        let name = name.map_err(|_| NotConnected::in_data(at::SUBSYSTEM))?;
+        let shelf = match self.subsystems.get(&name) {
+            None if name.is_discovery() => None,
+            None => return Err(NotConnected::in_data(at::SUBSYSTEM)),
+            // Who is not allowed is told so, and nothing of what there is.
+            Some(subsystem) if !subsystem.allows(&host) => {
+                return Err(NotConnected {
+                    status: Status::CONNECT_HOST.dnr(),
+                    result: bad_parameter(at::HOST, true),
+                });
+            }
+            Some(subsystem) => Some(subsystem.shelf()),
+        };
+        let port = self.ports.get(&place.port);
+        let port = port.ok_or(NotConnected::of(Status::INTERNAL))?;
+        let access = Arc::clone(&port.access);
+        let controller = if connect.queue == 0 {
+            self.connect_admin(place, connect, data, (name, host), now)?
+        } else {
+            self.connect_io(connect, data, &name, &host)?
+        };
+        Ok(Connected {
+            controller,
+            queue: connect.queue,
+            entries: connect.size + 1,
+            without_head: connect.without_head(),
+            shelf,
+            access,
+        })
+    }
+
+    fn connect_admin(
+        &mut self,
+        place: Place,
+        connect: Connect,
+        data: &ConnectData,
+        (subsystem, host): (Nqn, Nqn),
+        now: Moment,
+    ) -> Result<u16, NotConnected> {
+        if data.controller.get() != ANY_CONTROLLER {
+            return Err(NotConnected::in_data(at::CONTROLLER));
+        }
+        let Some(id) = self.free_controller() else {
+            return Err(NotConnected {
+                // Without DNR: the host tries again.
+                status: Status::CONTROLLER_BUSY,
+                result: 0,
+            });
+        };
+        tracing::info!(controller = id, %host, %subsystem, port = place.port, keep_alive_ms = connect.keep_alive_ms, "controller");
+        let controller = Controller::new(Beginning {
+            id,
+            subsystem,
+            host,
+            host_id: data.host_id,
+            port: place.port,
+            worker: place.worker,
+            keep_alive_ms: super::feature::keep_alive(connect.keep_alive_ms),
+            now,
+        });
+        self.controllers.insert(id, controller);
+        Ok(id)
+    }
+
+    fn connect_io(
+        &mut self,
+        connect: Connect,
+        data: &ConnectData,
+        subsystem: &Nqn,
+        host: &Nqn,
+    ) -> Result<u16, NotConnected> {
+        let id = data.controller.get();
+        let theirs = |controller: &&mut Controller| {
+            controller.subsystem() == subsystem && controller.host() == host
+        };
+        let controller = self.controllers.get_mut(&id).filter(theirs);
+        let controller = controller.ok_or(NotConnected::in_data(at::CONTROLLER))?;
+        if *controller.host_id() != data.host_id {
+            return Err(NotConnected::in_data(at::HOST_ID));
+        }
+        if connect.queue > QUEUES || controller.is_discovery() {
+            return Err(NotConnected::in_command(at::QUEUE));
+        }
+        if !controller.is_ready() || !controller.add_queue(connect.queue) {
+            return Err(NotConnected::of(Status::SEQUENCE));
+        }
+        Ok(id)
+    }
+
+    /// A number that no controller has, and that none had lately.
+    fn free_controller(&mut self) -> Option<u16> {
+        /// The highest that a controller may have.
+        const HIGHEST: u16 = 0xffef;
+        if self.controllers.len() >= CONTROLLERS {
+            return None;
+        }
+        loop {
+            let next = self.last_controller % HIGHEST + 1;
+            self.last_controller = next;
+            if !self.controllers.contains_key(&next) {
+                return Some(next);
+            }
+        }
+    }
+}

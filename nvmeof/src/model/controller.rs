@@ -1,0 +1,200 @@
+//! A controller: what a host has of a subsystem, from its Connect on the admin queue until that queue is over.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::event::Events;
+use super::{Moment, WorkerId};
+use crate::nvme::fabrics::Configuration;
+use crate::nvme::log::ErrorEntry;
+use crate::nvme::{Nqn, Sqe, Status};
+
+/// Entries of the error log.
+pub(super) const ERRORS: u8 = 128;
+/// Changed namespaces that are told one by one; of more it is said that there are more.
+pub(super) const CHANGED: usize = 1024;
+/// How long a discovery controller without keep-alive lives without a command.
+const DISCOVERY_PATIENCE: Moment = Moment::from_secs(120);
+
+/// A controller.
+#[derive(Debug)]
+pub struct Controller {
+    id: u16,
+    subsystem: Nqn,
+    host: Nqn,
+    host_id: [u8; 16],
+    port: u16,
+    worker: WorkerId,
+    is_discovery: bool,
+    pub(super) configuration: Configuration,
+    /// CSTS.
+    pub(super) status: u32,
+    keep_alive_ms: u32,
+    /// When the host was heard of for the last time, as far as its keep-alive goes.
+    heard: Moment,
+    pub(super) events: Events,
+    queues: BTreeSet<u16>,
+    /// Namespaces that have changed since the host asked for the last time.
+    changed: BTreeSet<u32>,
+    errors: VecDeque<ErrorEntry>,
+    error_count: u64,
+}
+
+/// What a controller begins with.
+pub(super) struct Beginning {
+    pub id: u16,
+    pub subsystem: Nqn,
+    pub host: Nqn,
+    pub host_id: [u8; 16],
+    pub port: u16,
+    pub worker: WorkerId,
+    pub keep_alive_ms: u32,
+    pub now: Moment,
+}
+
+impl Controller {
+    pub(super) fn new(beginning: Beginning) -> Self {
+        Self {
+            id: beginning.id,
+            is_discovery: beginning.subsystem.is_discovery(),
+            subsystem: beginning.subsystem,
+            host: beginning.host,
+            host_id: beginning.host_id,
+            port: beginning.port,
+            worker: beginning.worker,
+            configuration: Configuration::default(),
+            status: 0,
+            keep_alive_ms: beginning.keep_alive_ms,
+            heard: beginning.now,
+            events: Events::default(),
+            queues: BTreeSet::new(),
+            changed: BTreeSet::new(),
+            errors: VecDeque::new(),
+            error_count: 0,
+        }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// Of which subsystem.
+    #[must_use]
+    pub const fn subsystem(&self) -> &Nqn {
+        &self.subsystem
+    }
+
+    /// Whose.
+    #[must_use]
+    pub const fn host(&self) -> &Nqn {
+        &self.host
+    }
+
+    /// Whose, by number.
+    #[must_use]
+    pub const fn host_id(&self) -> &[u8; 16] {
+        &self.host_id
+    }
+
+    /// By which port it was reached.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Which worker has its admin queue.
+    #[must_use]
+    pub const fn worker(&self) -> WorkerId {
+        self.worker
+    }
+
+    /// It is one of discovery.
+    #[must_use]
+    pub const fn is_discovery(&self) -> bool {
+        self.is_discovery
+    }
+
+    /// Keep-alive time; 0 is none.
+    #[must_use]
+    pub const fn keep_alive_ms(&self) -> u32 {
+        self.keep_alive_ms
+    }
+
+    /// I/O queues that are connected.
+    pub fn queues(&self) -> impl Iterator<Item = u16> {
+        self.queues.iter().copied()
+    }
+
+    /// Commands are taken: it is enabled, and neither shut down nor failed.
+    #[must_use]
+    pub const fn is_ready(&self) -> bool {
+        use crate::nvme::fabrics::csts;
+        self.status & (csts::RDY | csts::CFS | csts::SHST) == csts::RDY
+    }
+
+    /// The host has been heard of.
+    pub(super) const fn hear(&mut self, now: Moment) {
+        self.heard = now;
+    }
+
+    pub(super) const fn set_keep_alive(&mut self, ms: u32, now: Moment) {
+        self.keep_alive_ms = ms;
+        self.heard = now;
+    }
+
+    /// When a host that stays silent is taken for dead. Who has not been enabled has as long as for that.
+    pub(super) fn deadline(&self) -> Option<Moment> {
+        let patience = match self.keep_alive_ms {
+            0 if self.is_discovery || !self.is_ready() => DISCOVERY_PATIENCE,
+            0 => return None,
+            // A host that has not enabled it does not send keep-alives yet.
+            _ if !self.is_ready() => DISCOVERY_PATIENCE,
+            ms => Moment::from_millis(ms.into()),
+        };
+        Some(self.heard + patience)
+    }
+
+    pub(super) const fn fail(&mut self) {
+        self.status |= crate::nvme::fabrics::csts::CFS;
+    }
+
+    /// Whether a queue of this number was free.
+    pub(super) fn add_queue(&mut self, queue: u16) -> bool {
+        self.queues.insert(queue)
+    }
+
+    pub(super) fn lose_queue(&mut self, queue: u16) {
+        self.queues.remove(&queue);
+    }
+
+    pub(super) fn note_namespace(&mut self, nsid: u32) {
+        if self.changed.len() <= CHANGED {
+            self.changed.insert(nsid);
+        }
+    }
+
+    /// The namespaces that have changed; forgotten unless they are to be retained.
+    pub(super) fn changed(&mut self, retain: bool) -> Vec<u32> {
+        let changed = self.changed.iter().copied().collect();
+        if !retain {
+            self.changed.clear();
+        }
+        changed
+    }
+
+    /// A command that failed goes into the error log.
+    pub(super) fn note_error(&mut self, queue: u16, sqe: &Sqe, status: Status) {
+        self.error_count += 1;
+        if self.errors.len() == usize::from(ERRORS) {
+            self.errors.pop_back();
+        }
+        let entry = ErrorEntry::new(self.error_count, queue, sqe, status);
+        self.errors.push_front(entry);
+    }
+
+    /// The error log, newest first, and how many there have been.
+    pub(super) fn errors(&self) -> (impl Iterator<Item = &ErrorEntry>, u64) {
+        (self.errors.iter(), self.error_count)
+    }
+}

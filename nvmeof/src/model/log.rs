@@ -1,0 +1,178 @@
+//! Get Log Page.
+
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::controller::{CHANGED, ERRORS};
+use super::{Answer, Controller, Model};
+use crate::nvme::command::{ALL_NAMESPACES, admin, io};
+use crate::nvme::log::{Health, Wanted, page};
+use crate::nvme::{Sqe, Status};
+
+/// The longest page: discovery, with all that a target may have.
+const LONGEST: u64 = 4 << 20;
+/// Kelvin; nobody measures any.
+const TEMPERATURE: u16 = 300;
+
+impl Model {
+    pub(super) fn log_page(&mut self, id: u16, sqe: &Sqe) -> Answer {
+        let wanted = Wanted::of(sqe);
+        let Some(controller) = self.controllers.get_mut(&id) else {
+            return Status::INTERNAL.into();
+        };
+        let nsid = sqe.nsid.get();
+        let whole = match (wanted.page, controller.is_discovery()) {
+            (page::DISCOVERY, true) => Answer::data(self.discovery_page(id)),
+            (page::SUPPORTED, is_discovery) => Answer::data(supported(is_discovery)),
+            (page::ERRORS, _) => Answer::data(errors(controller)),
+            (page::HEALTH, false) => self.health(id, nsid),
+            (page::FIRMWARE, false) => Answer::data(firmware()),
+            (page::CHANGED_NAMESPACES, false) => Answer::data(changed(controller, wanted.retain)),
+            (page::EFFECTS, false) => Answer::data(effects()),
+            (page::ACCESS, false) => {
+                let controller = &self.controllers[&id];
+                self.access_page(controller, wanted.specific & 1 != 0)
+            }
+            _ => Status::LOG_PAGE.dnr().into(),
+        };
+        if !whole.status.is_success() {
+            return whole;
+        }
+        let length = whole.data.len() as u64; // CAST: widening.
+        if wanted.offset > length || !wanted.offset.is_multiple_of(4) || wanted.bytes > LONGEST {
+            return Status::INVALID_FIELD.dnr().into();
+        }
+        if !wanted.retain
+            && let Some(controller) = self.controllers.get_mut(&id)
+        {
+            controller.events.read(wanted.page);
+        }
+        let (Ok(from), Ok(bytes)) = (
+            usize::try_from(wanted.offset),
+            usize::try_from(wanted.bytes),
+        ) else {
+            return Status::INVALID_FIELD.dnr().into();
+        };
+        let mut data = whole.data[from..].to_vec();
+        data.resize(bytes, 0);
+        Answer::data(data)
+    }
+
+    fn health(&self, id: u16, nsid: u32) -> Answer {
+        let controller = &self.controllers[&id];
+        let Some(subsystem) = self.subsystems.get(controller.subsystem()) else {
+            return Status::INTERNAL.into();
+        };
+        let namespaces: Vec<_> = match nsid {
+            0 | ALL_NAMESPACES => subsystem.namespaces().collect(),
+            one => match subsystem.namespace(one) {
+                Some(namespace) => vec![namespace],
+                None => return Status::INVALID_NAMESPACE.dnr().into(),
+            },
+        };
+        let mut health = Health::new_zeroed();
+        health.temperature = zerocopy::little_endian::U16::new(TEMPERATURE).to_bytes();
+        health.spare = 100;
+        // Thousands of 512 bytes, rounded up.
+        let units = |bytes: u64| bytes.div_ceil(512 * 1000);
+        let (mut reads, mut writes, mut read, mut written) = (0, 0, 0, 0);
+        for namespace in namespaces {
+            let done = namespace.done();
+            reads += done.reads;
+            writes += done.writes;
+            read += done.read_bytes;
+            written += done.written_bytes;
+        }
+        health.read[0] = units(read).into();
+        health.written[0] = units(written).into();
+        health.reads[0] = reads.into();
+        health.writes[0] = writes.into();
+        let (_, errors) = controller.errors();
+        health.errors[0] = errors.into();
+        Answer::data(health.as_bytes().to_vec())
+    }
+}
+
+/// A dword of flags for each page; bit 0: there is such a page.
+fn supported(is_discovery: bool) -> Vec<u8> {
+    let mut said = vec![0; 1024];
+    let pages: &[u8] = if is_discovery {
+        &[page::SUPPORTED, page::ERRORS, page::DISCOVERY]
+    } else {
+        &[
+            page::SUPPORTED,
+            page::ERRORS,
+            page::HEALTH,
+            page::FIRMWARE,
+            page::CHANGED_NAMESPACES,
+            page::EFFECTS,
+            page::ACCESS,
+        ]
+    };
+    for page in pages {
+        said[usize::from(*page) * 4] = 1;
+    }
+    said
+}
+
+fn errors(controller: &Controller) -> Vec<u8> {
+    let (entries, _) = controller.errors();
+    let mut said: Vec<u8> = entries
+        .flat_map(|entry| entry.as_bytes().to_vec())
+        .collect();
+    said.resize(usize::from(ERRORS) * 64, 0);
+    said
+}
+
+fn firmware() -> Vec<u8> {
+    let mut said = vec![0; 512];
+    // Slot 1 is active.
+    said[0] = 1;
+    said[8..16].copy_from_slice(&crate::nvme::identify::padded::<8>(env!(
+        "CARGO_PKG_VERSION"
+    )));
+    said
+}
+
+fn changed(controller: &mut Controller, retain: bool) -> Vec<u8> {
+    let changed = controller.changed(retain);
+    let told = if changed.len() > CHANGED {
+        vec![ALL_NAMESPACES]
+    } else {
+        changed
+    };
+    let mut said: Vec<u8> = told
+        .into_iter()
+        .flat_map(|nsid| zerocopy::little_endian::U32::new(nsid).to_bytes())
+        .collect();
+    said.resize(4096, 0);
+    said
+}
+
+/// A dword for each opcode, admin commands first: bit 0 it is supported, 1 it may change blocks.
+fn effects() -> Vec<u8> {
+    const IO: usize = 1024;
+    let mut said = vec![0; 4096];
+    for opcode in [
+        admin::GET_LOG_PAGE,
+        admin::IDENTIFY,
+        admin::ABORT,
+        admin::SET_FEATURES,
+        admin::GET_FEATURES,
+        admin::ASYNC_EVENT,
+        admin::KEEP_ALIVE,
+    ] {
+        said[usize::from(opcode) * 4] = 1;
+    }
+    for opcode in [io::READ, io::COMPARE, io::FLUSH, io::VERIFY] {
+        said[IO + usize::from(opcode) * 4] = 1;
+    }
+    for opcode in [
+        io::WRITE,
+        io::WRITE_ZEROES,
+        io::DATASET_MANAGEMENT,
+        io::COPY,
+    ] {
+        said[IO + usize::from(opcode) * 4] = 1 | 1 << 1;
+    }
+    said
+}

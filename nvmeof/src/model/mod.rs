@@ -1,0 +1,499 @@
+//! What commands mean: subsystems, namespaces, hosts, controllers.
+//!
+//! No I/O, no clock, no thread: commands and time go in, answers and notices come out. Whoever has a [`Model`] has it
+//! behind one lock; commands that read and write blocks need none of it. What they need, the namespaces and how a
+//! port reaches them, is in [`Shelf`] and [`PortAccess`], which the model changes and workers look at.
+//!
+//! ```text
+//!   Model ---- subsystems: by name      ---- namespaces, on a Shelf; hosts that may connect
+//!         ---- ports: by number         ---- addresses, and access to each group of namespaces (ANA)
+//!         ---- controllers: by number   ---- one for each host that has connected: properties, features, events, logs
+//! ```
+
+mod access;
+mod admin;
+mod connect;
+mod controller;
+mod discovery;
+mod event;
+mod feature;
+mod identify;
+mod log;
+mod namespace;
+mod property;
+mod subsystem;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use access::{GROUPS, PortAccess};
+pub use connect::{Connected, NotConnected, Place};
+pub use controller::Controller;
+pub(crate) use identify::COPY_BLOCKS;
+pub use namespace::{Namespace, NamespaceConfig, Tally};
+pub use subsystem::{Shelf, Subsystem, SubsystemConfig};
+
+use crate::nvme::{Nqn, Status};
+
+/// A time, in whatever clock: what has passed since its beginning.
+pub type Moment = Duration;
+
+/// The longest data of an I/O is 4 KiB shifted by this: 128 KiB.
+pub const MAX_TRANSFER_SHIFT: u8 = 5;
+/// Bytes of it.
+pub const MAX_TRANSFER: u32 = 4096 << MAX_TRANSFER_SHIFT;
+/// Data that a command capsule has room for.
+pub const IN_CAPSULE: u32 = 4096;
+/// Entries of an I/O queue at most.
+pub const QUEUE_ENTRIES: u16 = 128;
+/// Entries of an admin queue at most.
+pub const ADMIN_ENTRIES: u16 = 32;
+/// I/O queues of a controller at most.
+pub const QUEUES: u16 = 128;
+/// Controllers at most.
+const CONTROLLERS: usize = 1024;
+
+/// Which worker, as whoever runs them counts them.
+pub type WorkerId = u32;
+
+/// An answer to a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// How it went.
+    pub status: Status,
+    /// Dwords 0 and 1 of the completion.
+    pub result: u64,
+    /// What is written to the host.
+    pub data: Vec<u8>,
+}
+
+impl Answer {
+    /// Success, with nothing to say.
+    pub(crate) const fn done() -> Self {
+        Self::result(0)
+    }
+
+    pub(crate) const fn result(result: u64) -> Self {
+        Self {
+            status: Status::SUCCESS,
+            result,
+            data: Vec::new(),
+        }
+    }
+
+    pub(crate) const fn data(data: Vec<u8>) -> Self {
+        Self {
+            status: Status::SUCCESS,
+            result: 0,
+            data,
+        }
+    }
+
+    pub(crate) const fn refused(status: Status) -> Self {
+        Self {
+            status,
+            result: 0,
+            data: Vec::new(),
+        }
+    }
+}
+
+impl From<Status> for Answer {
+    fn from(status: Status) -> Self {
+        Self::refused(status)
+    }
+}
+
+/// What comes of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is answered.
+    Answered(Answer),
+    /// It waits for an event ([`Model::next_event`]).
+    Waits,
+}
+
+/// What a worker has to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The worker that has the admin queue of this controller: there is an event for it.
+    Event {
+        /// Who.
+        worker: WorkerId,
+        /// Whose.
+        controller: u16,
+    },
+    /// All workers: this controller is over, its connections end.
+    Over {
+        /// Which.
+        controller: u16,
+    },
+}
+
+/// A place where hosts connect.
+#[derive(Clone, Debug)]
+pub struct Port {
+    /// Its number.
+    pub id: u16,
+    /// Where it listens.
+    pub addresses: Vec<SocketAddr>,
+    /// How it reaches namespaces.
+    pub access: Arc<PortAccess>,
+}
+
+/// All there is.
+#[derive(Debug, Default)]
+pub struct Model {
+    subsystems: BTreeMap<Nqn, Subsystem>,
+    ports: BTreeMap<u16, Port>,
+    referrals: Vec<discovery::Referral>,
+    controllers: BTreeMap<u16, Controller>,
+    /// The number that was given out last.
+    last_controller: u16,
+    /// Changes of what discovery tells.
+    generation: u64,
+    notices: Vec<Notice>,
+}
+
+/// Why a configuration is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// There is one already.
+    #[error("there is a {kind} {name} already")]
+    Exists {
+        /// What.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// There is none.
+    #[error("there is no {kind} {name}")]
+    Unknown {
+        /// What.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// A number that cannot be.
+    #[error("{kind} {number}: there are 1 to {most}")]
+    Range {
+        /// What.
+        kind: &'static str,
+        /// Its number.
+        number: u32,
+        /// The highest.
+        most: u32,
+    },
+    /// The identifier of another namespace.
+    #[error("the identifier {uuid} is that of namespace {nsid} of {subsystem}")]
+    Identifier {
+        /// Which.
+        uuid: uuid::Uuid,
+        /// Whose.
+        subsystem: String,
+        /// Whose.
+        nsid: u32,
+    },
+}
+
+impl ModelError {
+    fn unknown(kind: &'static str, name: impl ToString) -> Self {
+        Self::Unknown {
+            kind,
+            name: name.to_string(),
+        }
+    }
+}
+
+impl Model {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What workers have to be told since this was asked for the last time.
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        core::mem::take(&mut self.notices)
+    }
+
+    /// Adds a subsystem.
+    ///
+    /// # Errors
+    /// There is one with this name.
+    pub fn add_subsystem(&mut self, config: SubsystemConfig) -> Result<(), ModelError> {
+        if self.subsystems.contains_key(&config.name) {
+            return Err(ModelError::Exists {
+                kind: "subsystem",
+                name: config.name.to_string(),
+            });
+        }
+        let subsystem = Subsystem::new(config);
+        self.subsystems.insert(subsystem.name().clone(), subsystem);
+        self.discovery_changed();
+        Ok(())
+    }
+
+    /// Removes a subsystem; its controllers end.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn remove_subsystem(&mut self, name: &Nqn) -> Result<(), ModelError> {
+        let removed = self.subsystems.remove(name);
+        removed.ok_or_else(|| ModelError::unknown("subsystem", name))?;
+        let of_it = |controller: &&Controller| controller.subsystem() == name;
+        let ended: Vec<u16> = self
+            .controllers
+            .values()
+            .filter(of_it)
+            .map(Controller::id)
+            .collect();
+        for id in ended {
+            self.end_controller(id);
+        }
+        self.discovery_changed();
+        Ok(())
+    }
+
+    /// Adds a namespace to a subsystem; hosts are told.
+    ///
+    /// # Errors
+    /// There is no such subsystem; there is such a namespace; a number out of range; its identifier is another's.
+    pub fn add_namespace(
+        &mut self,
+        subsystem: &Nqn,
+        config: NamespaceConfig,
+    ) -> Result<u32, ModelError> {
+        for other in self.subsystems.values() {
+            if let Some(namespace) = other.by_uuid(config.uuid) {
+                return Err(ModelError::Identifier {
+                    uuid: config.uuid,
+                    subsystem: other.name().to_string(),
+                    nsid: namespace.nsid(),
+                });
+            }
+        }
+        let nsid = self.subsystem_mut(subsystem)?.add(config)?;
+        self.namespace_changed(subsystem, nsid);
+        Ok(nsid)
+    }
+
+    /// Removes a namespace; hosts are told. Commands that are at its disk end as they end.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn remove_namespace(&mut self, subsystem: &Nqn, nsid: u32) -> Result<(), ModelError> {
+        self.subsystem_mut(subsystem)?.remove(nsid)?;
+        self.namespace_changed(subsystem, nsid);
+        Ok(())
+    }
+
+    /// Takes in the size that a namespace's disk has now; hosts are told if it is another. The blocks it has.
+    ///
+    /// # Errors
+    /// There is no such namespace; its disk does not answer, which is logged, and nothing has changed.
+    pub fn resize_namespace(&mut self, subsystem: &Nqn, nsid: u32) -> Result<u64, ModelError> {
+        let namespace = self.subsystem_mut(subsystem)?.namespace(nsid);
+        let namespace = namespace.ok_or_else(|| ModelError::unknown("namespace", nsid))?;
+        let has_changed = namespace.look_at_size();
+        let blocks = namespace.blocks();
+        if has_changed {
+            self.namespace_changed(subsystem, nsid);
+        }
+        Ok(blocks)
+    }
+
+    /// Lets a host connect to a subsystem that is not open to any.
+    ///
+    /// # Errors
+    /// There is no such subsystem.
+    pub fn allow_host(&mut self, subsystem: &Nqn, host: Nqn) -> Result<(), ModelError> {
+        self.subsystem_mut(subsystem)?.allow(host);
+        self.discovery_changed();
+        Ok(())
+    }
+
+    /// Lets it no more: its controllers end.
+    ///
+    /// # Errors
+    /// There is no such subsystem, or the host was not allowed.
+    pub fn forbid_host(&mut self, subsystem: &Nqn, host: &Nqn) -> Result<(), ModelError> {
+        let subsystem = self.subsystem_mut(subsystem)?;
+        if !subsystem.forbid(host) {
+            return Err(ModelError::unknown("host", host));
+        }
+        let name = subsystem.name().clone();
+        let still = subsystem.allows(host);
+        let of_it = |one: &&Controller| *one.subsystem() == name && one.host() == host && !still;
+        let ended: Vec<u16> = self
+            .controllers
+            .values()
+            .filter(of_it)
+            .map(Controller::id)
+            .collect();
+        for id in ended {
+            self.end_controller(id);
+        }
+        self.discovery_changed();
+        Ok(())
+    }
+
+    /// Adds a port.
+    ///
+    /// # Errors
+    /// There is one with this number.
+    pub fn add_port(&mut self, id: u16, addresses: Vec<SocketAddr>) -> Result<(), ModelError> {
+        if self.ports.contains_key(&id) {
+            return Err(ModelError::Exists {
+                kind: "port",
+                name: id.to_string(),
+            });
+        }
+        let access = Arc::default();
+        self.ports.insert(
+            id,
+            Port {
+                id,
+                addresses,
+                access,
+            },
+        );
+        self.discovery_changed();
+        Ok(())
+    }
+
+    /// The addresses at which a port listens have changed.
+    ///
+    /// # Errors
+    /// There is no such port.
+    pub fn move_port(&mut self, id: u16, addresses: Vec<SocketAddr>) -> Result<(), ModelError> {
+        let port = self.ports.get_mut(&id);
+        port.ok_or_else(|| ModelError::unknown("port", id))?
+            .addresses = addresses;
+        self.discovery_changed();
+        Ok(())
+    }
+
+    /// The ports.
+    pub fn ports(&self) -> impl Iterator<Item = &Port> {
+        self.ports.values()
+    }
+
+    /// The subsystems.
+    pub fn subsystems(&self) -> impl Iterator<Item = &Subsystem> {
+        self.subsystems.values()
+    }
+
+    /// The controllers.
+    pub fn controllers(&self) -> impl Iterator<Item = &Controller> {
+        self.controllers.values()
+    }
+
+    /// A controller.
+    #[must_use]
+    pub fn controller(&self, id: u16) -> Option<&Controller> {
+        self.controllers.get(&id)
+    }
+
+    fn subsystem_mut(&mut self, name: &Nqn) -> Result<&mut Subsystem, ModelError> {
+        let subsystem = self.subsystems.get_mut(name);
+        subsystem.ok_or_else(|| ModelError::unknown("subsystem", name))
+    }
+
+    /// A queue's connection is over. With its admin queue a controller ends.
+    pub fn queue_lost(&mut self, controller: u16, queue: u16) {
+        if queue == 0 {
+            self.end_controller(controller);
+        } else if let Some(controller) = self.controllers.get_mut(&controller) {
+            controller.lose_queue(queue);
+        }
+    }
+
+    /// A host broke the rules, or nothing else can be done for it: the controller says so (CFS), and its connections
+    /// end.
+    pub fn fail_controller(&mut self, controller: u16) {
+        if let Some(controller) = self.controllers.get_mut(&controller) {
+            controller.fail();
+        }
+        self.end_controller(controller);
+    }
+
+    fn end_controller(&mut self, id: u16) {
+        if let Some(controller) = self.controllers.remove(&id) {
+            tracing::info!(controller = id, host = %controller.host(), subsystem = %controller.subsystem(), "controller is over");
+            self.notices.push(Notice::Over { controller: id });
+        }
+    }
+
+    /// Ends controllers whose hosts were silent for longer than their keep-alive time. When the next one is due.
+    pub fn expire(&mut self, now: Moment) -> Option<Moment> {
+        let silent: Vec<u16> = self
+            .controllers
+            .values()
+            .filter(|controller| controller.deadline().is_some_and(|until| until <= now))
+            .map(Controller::id)
+            .collect();
+        for id in silent {
+            let controller = &self.controllers[&id];
+            tracing::warn!(
+                controller = id,
+                host = %controller.host(),
+                keep_alive_ms = controller.keep_alive_ms(),
+                "no keep-alive: the host is taken for dead"
+            );
+            self.fail_controller(id);
+        }
+        let due = self.controllers.values().filter_map(Controller::deadline);
+        due.min()
+    }
+
+    /// Ports, subsystems or hosts have changed: who discovers is told.
+    fn discovery_changed(&mut self) {
+        self.generation += 1;
+        let ids: Vec<u16> = self.controllers.keys().copied().collect();
+        for id in ids {
+            if self.controllers[&id].is_discovery() {
+                self.tell(id, event::Kind::Discovery);
+            }
+        }
+    }
+
+    fn namespace_changed(&mut self, subsystem: &Nqn, nsid: u32) {
+        let of_it = |controller: &&mut Controller| controller.subsystem() == subsystem;
+        let changed = self.controllers.values_mut().filter(of_it);
+        let ids: BTreeSet<u16> = changed
+            .map(|controller| {
+                controller.note_namespace(nsid);
+                controller.id()
+            })
+            .collect();
+        for id in ids {
+            self.tell(id, event::Kind::Namespace);
+        }
+    }
+
+    /// An event for a controller; its worker is told if a request waits for it.
+    fn tell(&mut self, id: u16, kind: event::Kind) {
+        if let Some(controller) = self.controllers.get_mut(&id)
+            && controller.events.happened(kind)
+        {
+            self.notices.push(Notice::Event {
+                worker: controller.worker(),
+                controller: id,
+            });
+        }
+    }
+
+    /// The next event of a controller that an event request can be answered with.
+    pub fn next_event(&mut self, controller: u16) -> Option<Answer> {
+        let controller = self.controllers.get_mut(&controller)?;
+        let event = controller.events.take()?;
+        Some(Answer::result(event.into()))
+    }
+}

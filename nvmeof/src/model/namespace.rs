@@ -1,0 +1,176 @@
+//! A namespace: a disk, under a number.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use uuid::Uuid;
+
+use crate::disk::{Disk, DiskError};
+
+/// What a namespace is made of.
+#[derive(Debug)]
+pub struct NamespaceConfig {
+    /// Its number; the lowest free one if it is none.
+    pub nsid: Option<u32>,
+    /// By which hosts know it again. It must not change while a host has it.
+    pub uuid: Uuid,
+    /// Its group, for [`super::PortAccess`].
+    pub group: u32,
+    /// The disk.
+    pub disk: Disk,
+}
+
+/// A namespace, as workers see it.
+#[derive(Debug)]
+pub struct Namespace {
+    nsid: u32,
+    uuid: Uuid,
+    group: u32,
+    disk: Disk,
+    blocks: AtomicU64,
+    protected: AtomicBool,
+    /// What each worker has done on it.
+    tallies: Mutex<Vec<Arc<Tally>>>,
+}
+
+/// What one worker has done on a namespace. That worker alone writes it.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub struct Tally {
+    /// Read commands.
+    pub reads: AtomicU64,
+    /// Write commands.
+    pub writes: AtomicU64,
+    /// Bytes read.
+    pub read_bytes: AtomicU64,
+    /// Bytes written.
+    pub written_bytes: AtomicU64,
+}
+
+impl Tally {
+    /// Counts up. There is one writer, so nothing is lost between the load and the store.
+    #[inline]
+    pub fn add(counter: &AtomicU64, more: u64) {
+        counter.store(
+            counter.load(Ordering::Relaxed).wrapping_add(more),
+            Ordering::Relaxed,
+        );
+    }
+}
+
+/// What all workers together have done on a namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Read commands.
+    pub reads: u64,
+    /// Write commands.
+    pub writes: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+}
+
+impl Namespace {
+    pub(super) fn new(nsid: u32, config: NamespaceConfig) -> Self {
+        let blocks = config.disk.blocks().unwrap_or(0);
+        Self {
+            nsid,
+            uuid: config.uuid,
+            group: config.group,
+            protected: AtomicBool::new(config.disk.is_read_only()),
+            disk: config.disk,
+            blocks: AtomicU64::new(blocks),
+            tallies: Mutex::default(),
+        }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn nsid(&self) -> u32 {
+        self.nsid
+    }
+
+    /// By which hosts know it.
+    #[must_use]
+    pub const fn uuid(&self) -> Uuid {
+        self.uuid
+    }
+
+    /// Its group.
+    #[must_use]
+    pub const fn group(&self) -> u32 {
+        self.group
+    }
+
+    /// The disk.
+    #[must_use]
+    pub const fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    /// Bytes of a block, as a power of two.
+    #[must_use]
+    pub const fn shift(&self) -> u8 {
+        self.disk.shift()
+    }
+
+    /// Blocks.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.blocks.load(Ordering::Relaxed)
+    }
+
+    /// Nothing may be written.
+    #[must_use]
+    pub fn is_protected(&self) -> bool {
+        self.protected.load(Ordering::Relaxed)
+    }
+
+    /// Whether anything may be written from now on. A disk that was opened for reading alone stays protected: false.
+    pub(super) fn protect(&self, protected: bool) -> bool {
+        let can = protected || !self.disk.is_read_only();
+        if can {
+            self.protected.store(protected, Ordering::Relaxed);
+        }
+        can
+    }
+
+    /// Takes in the size that the disk has now. Whether it is another.
+    pub(super) fn look_at_size(&self) -> bool {
+        match self.disk.blocks() {
+            Ok(blocks) => self.blocks.swap(blocks, Ordering::Relaxed) != blocks,
+            Err(error) => {
+                self.complain(&error);
+                false
+            }
+        }
+    }
+
+    fn complain(&self, error: &DiskError) {
+        tracing::warn!(nsid = self.nsid, disk = self.disk.name(), %error, "the disk's size is not to be had");
+    }
+
+    /// A place where a worker counts.
+    #[must_use]
+    pub fn tally(&self) -> Arc<Tally> {
+        let tally = Arc::<Tally>::default();
+        let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        tallies.push(Arc::clone(&tally));
+        tally
+    }
+
+    /// What was done on it.
+    #[must_use]
+    pub fn done(&self) -> Done {
+        let tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut done = Done::default();
+        for tally in tallies.iter() {
+            done.reads += tally.reads.load(Ordering::Relaxed);
+            done.writes += tally.writes.load(Ordering::Relaxed);
+            done.read_bytes += tally.read_bytes.load(Ordering::Relaxed);
+            done.written_bytes += tally.written_bytes.load(Ordering::Relaxed);
+        }
+        done
+    }
+}

@@ -1,0 +1,82 @@
+//! Properties: what a PCIe controller has as registers (Base specification, "Controller Properties").
+//!
+//! ```text
+//!   CC.EN 0 -> 1    the fields are ones that are offered? CSTS.RDY : else CSTS.CFS
+//!   CC.EN 1 -> 0    CSTS.RDY goes; the association stays
+//!   CC.SHN 0 -> n   CSTS.SHST complete; commands other than these are refused from then on
+//!   CC.SHN n -> 0   CSTS.SHST normal
+//! ```
+
+use super::{Answer, Controller, Model, Moment, QUEUE_ENTRIES};
+use crate::nvme::fabrics::{Configuration, Property, csts, property};
+use crate::nvme::{Sqe, Status};
+
+/// Version 2.0.
+pub(super) const VERSION: u32 = 0x0002_0000;
+/// CAP.TO: a controller is ready within so many 500 ms.
+const READY_WITHIN: u64 = 15;
+
+/// Controller Capabilities: entries of a queue, queues are contiguous, time until it is ready, the NVM command set.
+const fn capabilities() -> u64 {
+    (QUEUE_ENTRIES as u64 - 1) | 1 << 16 | READY_WITHIN << 24 | 1 << 37
+}
+
+impl Model {
+    pub(super) fn property_get(&self, id: u16, sqe: &Sqe) -> Answer {
+        let (Some(controller), Some(wanted)) = (self.controllers.get(&id), Property::of(sqe))
+        else {
+            return Status::INVALID_FIELD.dnr().into();
+        };
+        let value = match (wanted.offset, wanted.is_long) {
+            (property::CAP, true) => capabilities(),
+            (property::VS, false) => VERSION.into(),
+            (property::CC, false) => controller.configuration.0.into(),
+            (property::CSTS, false) => controller.status.into(),
+            _ => return Status::INVALID_FIELD.dnr().into(),
+        };
+        Answer::result(value)
+    }
+
+    pub(super) fn property_set(&mut self, id: u16, sqe: &Sqe, now: Moment) -> Answer {
+        let (Some(controller), Some(wanted)) = (self.controllers.get_mut(&id), Property::of(sqe))
+        else {
+            return Status::INVALID_FIELD.dnr().into();
+        };
+        let Ok(value) = u32::try_from(wanted.value) else {
+            return Status::INVALID_FIELD.dnr().into();
+        };
+        match (wanted.offset, wanted.is_long) {
+            (property::CC, false) => {
+                controller.configure(Configuration(value), now);
+                Answer::done()
+            }
+            _ => Status::INVALID_FIELD.dnr().into(),
+        }
+    }
+}
+
+impl Controller {
+    fn configure(&mut self, to: Configuration, now: Moment) {
+        let from = self.configuration;
+        self.configuration = to;
+        self.hear(now);
+        match (from.is_enabled(), to.is_enabled()) {
+            (false, true) if to.is_offered() => self.status |= csts::RDY,
+            (false, true) => {
+                tracing::warn!(
+                    controller = self.id(),
+                    configuration = to.0,
+                    "a configuration that is not offered"
+                );
+                self.fail();
+            }
+            (true, false) => self.status &= !(csts::RDY | csts::SHST | csts::CFS),
+            (true, true) | (false, false) => {}
+        }
+        match (from.shutdown(), to.shutdown()) {
+            (0, 1..) => self.status = self.status & !csts::SHST | csts::SHST_COMPLETE,
+            (1.., 0) => self.status &= !csts::SHST,
+            _ => {}
+        }
+    }
+}

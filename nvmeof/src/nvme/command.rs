@@ -1,0 +1,211 @@
+//! Commands: the submission queue entry, and the fields that commands have in it (Base specification, "Common Command
+//! Format"; NVM Command Set specification, chapter 3).
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::sgl::Sgl;
+
+/// A command: 64 bytes, the beginning of every command capsule.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Sqe {
+    /// What to do.
+    pub opcode: u8,
+    /// Bits 7:6 PSDT, which are 01b on fabrics, and 1:0 FUSE.
+    pub flags: u8,
+    /// The host's name for it.
+    pub cid: U16,
+    /// The namespace. A fabrics command has its type in the first byte.
+    pub nsid: U32,
+    rsvd_08: U64,
+    /// Metadata pointer.
+    pub mptr: U64,
+    /// Where the data is.
+    pub sgl: Sgl,
+    /// Dwords 10 to 15, whose meaning is the command's.
+    pub cdw10: U32,
+    /// Dword 11.
+    pub cdw11: U32,
+    /// Dword 12.
+    pub cdw12: U32,
+    /// Dword 13.
+    pub cdw13: U32,
+    /// Dword 14.
+    pub cdw14: U32,
+    /// Dword 15.
+    pub cdw15: U32,
+}
+
+/// Bytes of a command.
+pub const BYTES: u32 = 64;
+
+static_assertions::const_assert_eq!(size_of::<Sqe>(), BYTES as usize);
+static_assertions::const_assert_eq!(core::mem::offset_of!(Sqe, sgl), 24);
+static_assertions::const_assert_eq!(core::mem::offset_of!(Sqe, cdw10), 40);
+
+/// Bits 1:0 of the flags: one of a fused pair.
+pub const FUSE: u8 = 0x03;
+/// The first of a fused pair.
+pub const FUSE_FIRST: u8 = 0x01;
+/// The second of a fused pair.
+pub const FUSE_SECOND: u8 = 0x02;
+/// Bits 7:6 of the flags: where data is told. Fabrics have SGLs.
+pub const PSDT: u8 = 0xc0;
+/// SGLs, and no metadata pointer that counts.
+pub const PSDT_SGL: u8 = 0x40;
+
+/// All namespaces.
+pub const ALL_NAMESPACES: u32 = 0xffff_ffff;
+
+/// Opcodes of the admin queue (Base specification, "Admin Command Set").
+pub mod admin {
+    /// Get Log Page.
+    pub const GET_LOG_PAGE: u8 = 0x02;
+    /// Identify.
+    pub const IDENTIFY: u8 = 0x06;
+    /// Abort.
+    pub const ABORT: u8 = 0x08;
+    /// Set Features.
+    pub const SET_FEATURES: u8 = 0x09;
+    /// Get Features.
+    pub const GET_FEATURES: u8 = 0x0a;
+    /// Asynchronous Event Request.
+    pub const ASYNC_EVENT: u8 = 0x0c;
+    /// Keep Alive.
+    pub const KEEP_ALIVE: u8 = 0x18;
+    /// Fabrics commands, on any queue.
+    pub const FABRICS: u8 = 0x7f;
+}
+
+/// Opcodes of I/O queues (NVM Command Set specification; reservations: Base specification).
+pub mod io {
+    /// Flush.
+    pub const FLUSH: u8 = 0x00;
+    /// Write.
+    pub const WRITE: u8 = 0x01;
+    /// Read.
+    pub const READ: u8 = 0x02;
+    /// Compare.
+    pub const COMPARE: u8 = 0x05;
+    /// Write Zeroes.
+    pub const WRITE_ZEROES: u8 = 0x08;
+    /// Dataset Management.
+    pub const DATASET_MANAGEMENT: u8 = 0x09;
+    /// Verify.
+    pub const VERIFY: u8 = 0x0c;
+    /// Reservation Register.
+    pub const RESERVATION_REGISTER: u8 = 0x0d;
+    /// Reservation Report.
+    pub const RESERVATION_REPORT: u8 = 0x0e;
+    /// Reservation Acquire.
+    pub const RESERVATION_ACQUIRE: u8 = 0x11;
+    /// Reservation Release.
+    pub const RESERVATION_RELEASE: u8 = 0x15;
+    /// Copy.
+    pub const COPY: u8 = 0x19;
+}
+
+/// Which way an opcode says that data goes: its bits 1:0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// There is none.
+    None,
+    /// To the controller.
+    ToController,
+    /// To the host.
+    ToHost,
+    /// Either way, which no command of these sets has.
+    Both,
+}
+
+/// Bits 1:0 of an opcode, or of a fabrics command's type.
+#[must_use]
+pub const fn direction(opcode: u8) -> Direction {
+    match opcode & 3 {
+        0 => Direction::None,
+        1 => Direction::ToController,
+        2 => Direction::ToHost,
+        _ => Direction::Both,
+    }
+}
+
+impl Sqe {
+    /// A fabrics command's type.
+    #[must_use]
+    pub const fn fabrics_type(&self) -> u8 {
+        (self.nsid.get() & 0xff) as u8 // CAST: eight bits are left.
+    }
+
+    /// Which way its data goes.
+    #[must_use]
+    pub const fn direction(&self) -> Direction {
+        if self.opcode == admin::FABRICS {
+            direction(self.fabrics_type())
+        } else {
+            direction(self.opcode)
+        }
+    }
+
+    /// First block of a read, a write, a comparison (SLBA, dwords 10 and 11).
+    #[must_use]
+    pub const fn first_block(&self) -> u64 {
+        self.cdw10.get() as u64 | (self.cdw11.get() as u64) << 32
+    }
+
+    /// Number of blocks (NLB, which counts from zero).
+    #[must_use]
+    pub const fn blocks(&self) -> u32 {
+        (self.cdw12.get() & 0xffff) + 1
+    }
+
+    /// Force unit access: it is on the medium when it is answered.
+    #[must_use]
+    pub const fn is_forced(&self) -> bool {
+        self.cdw12.get() & 1 << 30 != 0
+    }
+
+    /// Protection information is to be made or checked.
+    #[must_use]
+    pub const fn protection(&self) -> u32 {
+        self.cdw12.get() >> 26 & 0xf
+    }
+}
+
+/// A range of Dataset Management.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Range {
+    /// Context attributes: hints.
+    pub attributes: U32,
+    /// Blocks; this one counts from one.
+    pub blocks: U32,
+    /// The first.
+    pub first: U64,
+}
+
+impl Range {
+    /// Bytes of one.
+    pub const BYTES: u32 = 16;
+}
+
+static_assertions::const_assert_eq!(size_of::<Range>(), Range::BYTES as usize);
+
+/// A source range of Copy, descriptor format 0.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct CopyRange {
+    rsvd_00: U64,
+    /// The first block.
+    pub first: U64,
+    /// Blocks; from zero.
+    pub blocks: U16,
+    rsvd_12: [u8; 14],
+}
+
+impl CopyRange {
+    /// Bytes of one.
+    pub const BYTES: u32 = 32;
+}
+
+static_assertions::const_assert_eq!(size_of::<CopyRange>(), CopyRange::BYTES as usize);

@@ -1,0 +1,122 @@
+//! The discovery log page (Base specification, "Discovery Log Page"; RDMA transport, figure 5).
+
+use core::mem::offset_of;
+
+use static_assertions::const_assert_eq;
+use zerocopy::little_endian::{U16, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Head of the page.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Head {
+    /// Counts changes.
+    pub generation: U64,
+    /// Entries that follow.
+    pub entries: U64,
+    /// Record format, 0.
+    pub format: U16,
+    rsvd_12: [u8; 1006],
+}
+
+const_assert_eq!(size_of::<Head>(), 1024);
+
+/// An entry.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Entry {
+    /// Transport: 1 is RDMA.
+    pub transport: u8,
+    /// Address family: 1 IPv4, 2 IPv6.
+    pub family: u8,
+    /// [`Kind`].
+    pub kind: u8,
+    /// Requirements: bit 2, a host may do without flow control.
+    pub requirements: u8,
+    /// Port.
+    pub port: U16,
+    /// Controller: 0xffff for those that are made as they are asked for.
+    pub controller: U16,
+    /// Entries of the admin queue.
+    pub admin_queue: U16,
+    /// Flags: bit 1, persistent connections are taken.
+    pub flags: U16,
+    rsvd_0c: [u8; 20],
+    /// Service, in decimal.
+    pub service: [u8; 32],
+    rsvd_40: [u8; 192],
+    /// The subsystem's name.
+    pub subsystem: [u8; 256],
+    /// Address, as text.
+    pub address: [u8; 256],
+    /// RDMA: queue pairs are reliable connections, 1.
+    pub queue_pair: u8,
+    /// RDMA: the provider, 4 is RoCE version 2.
+    pub provider: u8,
+    /// RDMA: connections are managed by RDMA CM, 1.
+    pub connection_manager: u8,
+    rsvd_303: [u8; 253],
+}
+
+const_assert_eq!(size_of::<Entry>(), 1024);
+const_assert_eq!(offset_of!(Entry, service), 32);
+const_assert_eq!(offset_of!(Entry, subsystem), 256);
+const_assert_eq!(offset_of!(Entry, address), 512);
+const_assert_eq!(offset_of!(Entry, queue_pair), 768);
+
+/// What an entry leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Another discovery service.
+    Referral = 1,
+    /// A subsystem with namespaces.
+    Nvm = 2,
+    /// This discovery service.
+    Current = 3,
+}
+
+impl Head {
+    /// Of so many entries.
+    #[must_use]
+    pub fn new(generation: u64, entries: u64) -> Self {
+        Self {
+            generation: generation.into(),
+            entries: entries.into(),
+            format: 0.into(),
+            rsvd_12: [0; 1006],
+        }
+    }
+}
+
+impl Entry {
+    /// A subsystem, or a discovery service, behind an address of an RDMA port.
+    #[must_use]
+    pub fn new(kind: Kind, name: &super::Nqn, port: u16, at: std::net::SocketAddr) -> Self {
+        let mut entry = Self {
+            transport: 1,
+            family: if at.is_ipv4() { 1 } else { 2 },
+            kind: kind as u8,
+            requirements: 1 << 2,
+            port: port.into(),
+            controller: 0xffff.into(),
+            admin_queue: 32.into(),
+            flags: u16::from(kind != Kind::Nvm).wrapping_shl(1).into(),
+            rsvd_0c: [0; 20],
+            service: [0; 32],
+            rsvd_40: [0; 192],
+            subsystem: name.field(),
+            address: [0; 256],
+            queue_pair: 1,
+            provider: 4,
+            connection_manager: 1,
+            rsvd_303: [0; 253],
+        };
+        let put = |field: &mut [u8], text: String| {
+            field[..text.len()].copy_from_slice(text.as_bytes());
+        };
+        put(&mut entry.service, at.port().to_string());
+        put(&mut entry.address, at.ip().to_string());
+        entry
+    }
+}

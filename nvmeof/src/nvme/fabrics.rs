@@ -1,0 +1,210 @@
+//! Fabrics commands and properties (Base specification, "Fabrics Command Set" and "Controller Properties").
+
+use zerocopy::little_endian::{U16, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::Sqe;
+
+/// Types of fabrics commands.
+pub mod kind {
+    /// Property Set.
+    pub const PROPERTY_SET: u8 = 0x00;
+    /// Connect.
+    pub const CONNECT: u8 = 0x01;
+    /// Property Get.
+    pub const PROPERTY_GET: u8 = 0x04;
+    /// Authentication Send.
+    pub const AUTHENTICATION_SEND: u8 = 0x05;
+    /// Authentication Receive.
+    pub const AUTHENTICATION_RECEIVE: u8 = 0x06;
+    /// Disconnect.
+    pub const DISCONNECT: u8 = 0x08;
+}
+
+/// Offsets of properties.
+pub mod property {
+    /// Controller Capabilities, 8 bytes.
+    pub const CAP: u32 = 0x00;
+    /// Version.
+    pub const VS: u32 = 0x08;
+    /// Controller Configuration.
+    pub const CC: u32 = 0x14;
+    /// Controller Status.
+    pub const CSTS: u32 = 0x1c;
+    /// NVM Subsystem Reset.
+    pub const NSSR: u32 = 0x20;
+}
+
+/// What Connect has in its command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connect {
+    /// Record format.
+    pub format: u16,
+    /// Which queue.
+    pub queue: u16,
+    /// Entries of it, less one.
+    pub size: u16,
+    /// Attributes: bit 2, the host goes without the head of the submission queue.
+    pub attributes: u8,
+    /// Keep-alive time in milliseconds; 0 is none.
+    pub keep_alive_ms: u32,
+}
+
+impl Connect {
+    /// Of a command.
+    #[must_use]
+    pub const fn of(sqe: &Sqe) -> Self {
+        let (first, second) = (sqe.cdw10.get(), sqe.cdw11.get());
+        // CAST: the bits that are meant.
+        #[expect(clippy::cast_possible_truncation, reason = "the bits that are meant")]
+        Self {
+            format: first as u16,
+            queue: (first >> 16) as u16,
+            size: second as u16,
+            attributes: (second >> 16) as u8,
+            keep_alive_ms: sqe.cdw12.get(),
+        }
+    }
+
+    /// The host does without the head of the submission queue in completions.
+    #[must_use]
+    pub const fn without_head(self) -> bool {
+        self.attributes & 1 << 2 != 0
+    }
+}
+
+/// What Connect has as data: 1,024 bytes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ConnectData {
+    /// The host.
+    pub host_id: [u8; 16],
+    /// The controller: 0xffff asks for any, on the admin queue.
+    pub controller: U16,
+    rsvd_12: [u8; 238],
+    /// The subsystem's name.
+    pub subsystem: [u8; 256],
+    /// The host's name.
+    pub host: [u8; 256],
+    rsvd_300: [u8; 256],
+}
+
+static_assertions::const_assert_eq!(size_of::<ConnectData>(), ConnectData::BYTES as usize);
+
+/// Any controller.
+pub const ANY_CONTROLLER: u16 = 0xffff;
+
+impl ConnectData {
+    /// Bytes of it.
+    pub const BYTES: u32 = 1024;
+
+    /// As a host makes it.
+    #[must_use]
+    pub fn new(host_id: [u8; 16], controller: u16, subsystem: [u8; 256], host: [u8; 256]) -> Self {
+        Self {
+            host_id,
+            controller: controller.into(),
+            rsvd_12: [0; 238],
+            subsystem,
+            host,
+            rsvd_300: [0; 256],
+        }
+    }
+}
+
+/// What Property Get and Set have in their command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Property {
+    /// Which.
+    pub offset: u32,
+    /// It is 8 bytes, not 4.
+    pub is_long: bool,
+    /// What it is set to.
+    pub value: u64,
+}
+
+impl Property {
+    /// Of a command; none if the size is neither.
+    #[must_use]
+    pub const fn of(sqe: &Sqe) -> Option<Self> {
+        let is_long = match sqe.cdw10.get() & 7 {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        Some(Self {
+            offset: sqe.cdw11.get(),
+            is_long,
+            value: sqe.cdw12.get() as u64 | (sqe.cdw13.get() as u64) << 32,
+        })
+    }
+}
+
+/// Controller Configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Configuration(pub u32);
+
+impl Configuration {
+    /// Enable.
+    #[must_use]
+    pub const fn is_enabled(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// Shutdown notification: 0 none, 1 normal, 2 abrupt.
+    #[must_use]
+    pub const fn shutdown(self) -> u32 {
+        self.0 >> 14 & 3
+    }
+
+    /// Whether the fields name what this target has: the NVM command set, memory pages of 4 KiB, round robin, entries
+    /// of 64 and 16 bytes.
+    #[must_use]
+    pub const fn is_offered(self) -> bool {
+        let (command_set, page, arbitration) =
+            (self.0 >> 4 & 7, self.0 >> 7 & 0xf, self.0 >> 11 & 7);
+        let (submissions, completions) = (self.0 >> 16 & 0xf, self.0 >> 20 & 0xf);
+        command_set == 0 && page == 0 && arbitration == 0 && submissions == 6 && completions == 4
+    }
+}
+
+/// Controller Status.
+pub mod csts {
+    /// Ready.
+    pub const RDY: u32 = 1;
+    /// Controller fatal status.
+    pub const CFS: u32 = 1 << 1;
+    /// Shutdown status: complete.
+    pub const SHST_COMPLETE: u32 = 2 << 2;
+    /// Shutdown status, both bits.
+    pub const SHST: u32 = 3 << 2;
+}
+
+/// Where a parameter of Connect is that is not good, as the completion names it: in the command, or in the data.
+#[must_use]
+pub const fn bad_parameter(offset: u16, in_data: bool) -> u64 {
+    offset as u64 | (in_data as u64) << 16
+}
+
+/// An 8-byte result.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(transparent)]
+pub struct Result8(pub U64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What Linux writes: off, on, shutting down (`nvme_enable_ctrl`, `nvme_disable_ctrl`).
+    #[test]
+    fn configurations_that_linux_writes_are_offered() {
+        let [off, on, over] = [0x0046_0000, 0x0046_0001, 0x0046_4001].map(Configuration);
+        assert!([off, on, over].iter().all(|one| one.is_offered()));
+        assert!(!off.is_enabled() && on.is_enabled());
+        assert_eq!((on.shutdown(), over.shutdown()), (0, 1));
+        // Another command set, pages of 8 KiB.
+        assert!(
+            !Configuration(0x0046_0061).is_offered() && !Configuration(0x0046_0081).is_offered()
+        );
+    }
+}

@@ -1,0 +1,205 @@
+//! Log pages (Base specification, "Get Log Page").
+
+use core::mem::offset_of;
+
+use static_assertions::const_assert_eq;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Which page.
+pub mod page {
+    /// Supported log pages.
+    pub const SUPPORTED: u8 = 0x00;
+    /// Error information.
+    pub const ERRORS: u8 = 0x01;
+    /// SMART and health.
+    pub const HEALTH: u8 = 0x02;
+    /// Firmware slots.
+    pub const FIRMWARE: u8 = 0x03;
+    /// Changed namespaces.
+    pub const CHANGED_NAMESPACES: u8 = 0x04;
+    /// Commands supported and effects.
+    pub const EFFECTS: u8 = 0x05;
+    /// Asymmetric namespace access.
+    pub const ACCESS: u8 = 0x0c;
+    /// Discovery.
+    pub const DISCOVERY: u8 = 0x70;
+    /// Reservation notifications.
+    pub const RESERVATION: u8 = 0x80;
+}
+
+/// What Get Log Page has in its command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Which page.
+    pub page: u8,
+    /// LSP: what is specific to the page.
+    pub specific: u8,
+    /// RAE: the event is not to be cleared.
+    pub retain: bool,
+    /// Bytes wanted.
+    pub bytes: u64,
+    /// From which byte of the page on.
+    pub offset: u64,
+}
+
+impl Wanted {
+    /// Of a command.
+    #[must_use]
+    pub const fn of(sqe: &super::Sqe) -> Self {
+        let (first, second) = (sqe.cdw10.get(), sqe.cdw11.get());
+        let dwords = (first >> 16) as u64 | (second as u64 & 0xffff) << 16;
+        // CAST: the bits that are meant.
+        #[expect(clippy::cast_possible_truncation, reason = "the bits that are meant")]
+        Self {
+            page: first as u8,
+            specific: (first >> 8) as u8 & 0x7f,
+            retain: first & 1 << 15 != 0,
+            bytes: (dwords + 1) * 4,
+            offset: sqe.cdw12.get() as u64 | (sqe.cdw13.get() as u64) << 32,
+        }
+    }
+}
+
+/// An entry of the error log.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ErrorEntry {
+    /// How many errors there have been with this one; 0 is no entry.
+    pub count: U64,
+    /// The queue.
+    pub sqid: U16,
+    /// The command.
+    pub cid: U16,
+    /// [`super::Status::field`].
+    pub status: U16,
+    /// Where in the command the parameter is; 0xffff is none.
+    pub location: U16,
+    /// The first block.
+    pub block: U64,
+    /// The namespace.
+    pub nsid: U32,
+    rsvd_1c: [u8; 36],
+}
+
+const_assert_eq!(size_of::<ErrorEntry>(), 64);
+
+impl ErrorEntry {
+    /// An error.
+    #[must_use]
+    pub fn new(count: u64, sqid: u16, sqe: &super::Sqe, status: super::Status) -> Self {
+        Self {
+            count: count.into(),
+            sqid: sqid.into(),
+            cid: sqe.cid,
+            status: status.field().into(),
+            location: 0xffff.into(),
+            block: sqe.first_block().into(),
+            nsid: sqe.nsid,
+            rsvd_1c: [0; 36],
+        }
+    }
+}
+
+/// SMART and health.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Health {
+    rsvd_000: u8,
+    /// Kelvin.
+    pub temperature: [u8; 2],
+    /// Spare that is left, in percent.
+    pub spare: u8,
+    /// The least there should be.
+    pub spare_threshold: u8,
+    rsvd_005: [u8; 27],
+    /// Thousands of 512 bytes read; 128 bits.
+    pub read: [U64; 2],
+    /// Thousands of 512 bytes written.
+    pub written: [U64; 2],
+    /// Read commands.
+    pub reads: [U64; 2],
+    /// Write commands.
+    pub writes: [U64; 2],
+    rsvd_060: [u8; 80],
+    /// Entries that the error log has had.
+    pub errors: [U64; 2],
+    rsvd_0c0: [u8; 320],
+}
+
+const_assert_eq!(size_of::<Health>(), 512);
+const_assert_eq!(offset_of!(Health, read), 32);
+const_assert_eq!(offset_of!(Health, errors), 176);
+
+/// Head of the page of asymmetric namespace access.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct AccessHead {
+    /// Counts changes.
+    pub changes: U64,
+    /// Groups that follow.
+    pub groups: U16,
+    rsvd_0a: [u8; 6],
+}
+
+const_assert_eq!(size_of::<AccessHead>(), 16);
+
+/// A group of it, before the numbers of its namespaces.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct AccessGroup {
+    /// Which.
+    pub group: U32,
+    /// Namespaces that follow.
+    pub namespaces: U32,
+    /// Counts changes.
+    pub changes: U64,
+    /// [`Access`].
+    pub state: u8,
+    rsvd_11: [u8; 15],
+}
+
+const_assert_eq!(size_of::<AccessGroup>(), 32);
+
+/// How a group is reached by a path (ANA state).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Access {
+    /// Best.
+    #[default]
+    Optimized = 0x1,
+    /// As well, but slower.
+    NonOptimized = 0x2,
+    /// Not now.
+    Inaccessible = 0x3,
+    /// Never again.
+    PersistentLoss = 0x4,
+    /// It is about to be another.
+    Change = 0xf,
+}
+
+impl AccessHead {
+    /// Of so many groups.
+    #[must_use]
+    pub fn new(changes: u64, groups: u16) -> Self {
+        Self {
+            changes: changes.into(),
+            groups: groups.into(),
+            rsvd_0a: [0; 6],
+        }
+    }
+}
+
+impl AccessGroup {
+    /// Of so many namespaces.
+    #[must_use]
+    pub fn new(group: u32, namespaces: u32, changes: u64, state: Access) -> Self {
+        Self {
+            group: group.into(),
+            namespaces: namespaces.into(),
+            changes: changes.into(),
+            state: state as u8,
+            rsvd_11: [0; 15],
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! NVMe qualified names (Base specification, "NVMe Qualified Names").
+
+use core::fmt;
+use core::str::FromStr;
+
+/// The well-known name of discovery subsystems.
+pub const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
+/// The longest a name may be, in bytes.
+pub const LONGEST: usize = 223;
+
+/// A qualified name: `nqn.yyyy-mm.reverse.domain`, and what its owner makes of it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nqn(Box<str>);
+
+/// Why a text is no qualified name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NqnError {
+    /// Its beginning is another.
+    #[error("a qualified name begins with nqn.YYYY-MM. and a domain: {0:?} does not")]
+    Beginning(String),
+    /// It is too long.
+    #[error("a qualified name has at most 223 bytes: {0} are too many")]
+    Length(usize),
+    /// It is not UTF-8, or not ended by a zero in its field.
+    #[error("a name that is no text")]
+    Text,
+}
+
+impl Nqn {
+    /// The name of discovery subsystems.
+    #[must_use]
+    pub fn discovery() -> Self {
+        Self(DISCOVERY.into())
+    }
+
+    /// As text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it is that of discovery subsystems.
+    #[must_use]
+    pub fn is_discovery(&self) -> bool {
+        &*self.0 == DISCOVERY
+    }
+
+    /// From a field of 256 bytes, which ends at its first zero.
+    ///
+    /// # Errors
+    /// [`NqnError`].
+    pub fn of_field(field: &[u8; 256]) -> Result<Self, NqnError> {
+        let length = field.iter().position(|byte| *byte == 0);
+        let text = &field[..length.ok_or(NqnError::Text)?];
+        core::str::from_utf8(text)
+            .map_err(|_| NqnError::Text)?
+            .parse()
+    }
+
+    /// As a field of 256 bytes.
+    #[must_use]
+    pub fn field(&self) -> [u8; 256] {
+        let mut field = [0; 256];
+        field[..self.0.len()].copy_from_slice(self.0.as_bytes());
+        field
+    }
+}
+
+impl FromStr for Nqn {
+    type Err = NqnError;
+
+    fn from_str(text: &str) -> Result<Self, NqnError> {
+        if text.len() > LONGEST {
+            return Err(NqnError::Length(text.len()));
+        }
+        let bytes = text.as_bytes();
+        let begins = bytes.len() > 12
+            && text.starts_with("nqn.")
+            && bytes[4..8].iter().all(u8::is_ascii_digit)
+            && bytes[8] == b'-'
+            && bytes[9..11].iter().all(u8::is_ascii_digit)
+            && bytes[11] == b'.'
+            && !text.contains(char::is_control);
+        if begins {
+            Ok(Self(text.into()))
+        } else {
+            Err(NqnError::Beginning(text.to_owned()))
+        }
+    }
+}
+
+impl fmt::Display for Nqn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_a_date_and_a_domain_and_no_more_than_223_bytes() {
+        let good = [
+            "nqn.2014-08.org.nvmexpress.discovery",
+            "nqn.2014-08.org.nvmexpress:uuid:x",
+        ];
+        assert!(good.iter().all(|name| name.parse::<Nqn>().is_ok()));
+        for bad in [
+            "",
+            "nqn.",
+            "nqn.2014-8.org",
+            "NQN.2014-08.org",
+            "nqn.2014-08.",
+            "nqn.2014-08.a\nb",
+        ] {
+            let refused = bad.parse::<Nqn>();
+            assert_eq!(refused, Err(NqnError::Beginning(bad.to_owned())), "{bad:?}");
+        }
+        let long = format!("nqn.2014-08.{}", "a".repeat(LONGEST - 12));
+        assert!(long.parse::<Nqn>().is_ok());
+        assert_eq!(
+            format!("{long}a").parse::<Nqn>(),
+            Err(NqnError::Length(224))
+        );
+    }
+
+    #[test]
+    fn a_field_ends_at_its_first_zero_and_has_one() {
+        let name = Nqn::discovery();
+        assert_eq!(Nqn::of_field(&name.field()), Ok(name));
+        assert_eq!(Nqn::of_field(&[b'n'; 256]), Err(NqnError::Text));
+        let mut field = Nqn::discovery().field();
+        field[20] = 0xff;
+        assert_eq!(Nqn::of_field(&field), Err(NqnError::Text));
+    }
+}

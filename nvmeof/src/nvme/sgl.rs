@@ -1,0 +1,145 @@
+//! SGL descriptors (Base specification, "Scatter Gather List"; RDMA transport, figures 9 and 10).
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::Status;
+
+/// A descriptor as it is in a command: 16 bytes, of which the last says what it is.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Sgl {
+    /// Address, or the offset in the capsule.
+    pub address: U64,
+    /// Of a keyed descriptor 24 bits of length, then the first 8 bits of the key; else 32 bits of length.
+    low: U32,
+    /// Of a keyed descriptor 24 bits of the key; then the type.
+    high: U32,
+}
+
+static_assertions::const_assert_eq!(size_of::<Sgl>(), 16);
+
+/// Keyed data block; its subtypes are an address, and an address whose key is to be invalidated.
+const KEYED: u8 = 0x40;
+const KEYED_INVALIDATE: u8 = 0x4f;
+/// Data block; the address is an offset in the capsule.
+const IN_CAPSULE: u8 = 0x01;
+
+/// Where a command's data is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Data {
+    /// There is none.
+    None,
+    /// In the host's memory.
+    Remote {
+        /// Where, as its key has it.
+        address: u64,
+        /// How much: less than 16 MiB.
+        bytes: u32,
+        /// The key.
+        key: u32,
+        /// The host wants the key invalidated with the response.
+        invalidate: bool,
+    },
+    /// In the capsule, behind the command.
+    Capsule {
+        /// From which byte behind the command.
+        offset: u64,
+        /// How much.
+        bytes: u32,
+    },
+}
+
+impl Sgl {
+    /// Type and subtype.
+    #[must_use]
+    pub const fn kind(&self) -> u8 {
+        (self.high.get() >> 24) as u8 // CAST: eight bits are left.
+    }
+
+    /// What it says.
+    ///
+    /// # Errors
+    /// A type or subtype that an RDMA transport does not have, or that this target does not take.
+    pub const fn data(&self) -> Result<Data, Status> {
+        let kind = self.kind();
+        match kind {
+            KEYED | KEYED_INVALIDATE => {
+                let bytes = self.low.get() & 0x00ff_ffff;
+                if bytes == 0 {
+                    return Ok(Data::None);
+                }
+                Ok(Data::Remote {
+                    address: self.address.get(),
+                    bytes,
+                    key: self.low.get() >> 24 | self.high.get() << 8,
+                    invalidate: kind == KEYED_INVALIDATE,
+                })
+            }
+            IN_CAPSULE => Ok(Data::Capsule {
+                offset: self.address.get(),
+                bytes: self.low.get(),
+            }),
+            _ => Err(Status::SGL_TYPE.dnr()),
+        }
+    }
+
+    /// A keyed descriptor, as a host makes it.
+    #[must_use]
+    pub fn keyed(address: u64, bytes: u32, key: u32, invalidate: bool) -> Self {
+        let kind = if invalidate { KEYED_INVALIDATE } else { KEYED };
+        Self {
+            address: address.into(),
+            low: (bytes & 0x00ff_ffff | key << 24).into(),
+            high: (key >> 8 | u32::from(kind) << 24).into(),
+        }
+    }
+
+    /// Data in the capsule, as a host names it.
+    #[must_use]
+    pub fn in_capsule(bytes: u32) -> Self {
+        Self {
+            address: 0.into(),
+            low: bytes.into(),
+            high: (u32::from(IN_CAPSULE) << 24).into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes of the field "SGL Descriptor 1" as they are laid out in figures 9 and 10 of the RDMA transport:
+    /// address, 24 bits of length, the key, type.
+    #[test]
+    fn a_keyed_descriptor_has_its_key_across_the_words() {
+        let bytes = [
+            0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, // address
+            0x00, 0x10, 0x02, // length
+            0xef, 0xbe, 0xad, 0xde, // key
+            0x4f,
+        ];
+        let sgl = Sgl::read_from_bytes(&bytes).expect("16 bytes");
+        let data = Data::Remote {
+            address: 0x1122_3344_5566_7788,
+            bytes: 0x0002_1000,
+            key: 0xdead_beef,
+            invalidate: true,
+        };
+        assert_eq!(sgl.data(), Ok(data));
+        let made = Sgl::keyed(0x1122_3344_5566_7788, 0x0002_1000, 0xdead_beef, true);
+        assert_eq!(made.as_bytes(), bytes);
+    }
+
+    #[test]
+    fn a_keyed_descriptor_of_no_bytes_is_no_data_and_other_types_are_refused() {
+        assert_eq!(Sgl::keyed(0, 0, 0, false).data(), Ok(Data::None));
+        for kind in [0x00, 0x02, 0x10, 0x20, 0x30, 0x31, 0x41, 0x5a, 0xff] {
+            let mut bytes = [0; 16];
+            bytes[15] = kind;
+            let sgl = Sgl::read_from_bytes(&bytes).expect("16 bytes");
+            assert_eq!(sgl.data(), Err(Status::SGL_TYPE.dnr()), "{kind:#04x}");
+        }
+    }
+}

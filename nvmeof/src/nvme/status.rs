@@ -1,0 +1,186 @@
+//! Status codes of completions (Base specification, "Status Field").
+
+use core::fmt;
+
+/// Status code type and status code, with the "do not retry" bit: `SCT << 8 | SC`, bit 14 is DNR.
+///
+/// What a host makes of it matters: with DNR it gives up, and a host that connects deletes its controller; without it
+/// asks again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Status(u16);
+
+/// Do not retry.
+const DNR: u16 = 1 << 14;
+
+macro_rules! statuses {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal;)*) => {
+        impl Status {
+            $($(#[$doc])* pub const $name: Self = Self($code);)*
+
+            /// In the specification's words, where it is one that this target uses.
+            #[must_use]
+            pub const fn text(self) -> Option<&'static str> {
+                match self.0 & !DNR {
+                    $($code => Some($text),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+statuses! {
+    /// Success.
+    SUCCESS = 0x000, "Successful Completion";
+    /// The opcode is none, or not one of this queue.
+    INVALID_OPCODE = 0x001, "Invalid Command Opcode";
+    /// A field is.
+    INVALID_FIELD = 0x002, "Invalid Field in Command";
+    /// Data did not get through.
+    DATA_TRANSFER = 0x004, "Data Transfer Error";
+    /// The target failed.
+    INTERNAL = 0x006, "Internal Error";
+    /// Aborted by request.
+    ABORTED = 0x007, "Command Abort Requested";
+    /// Its queue has gone.
+    ABORTED_QUEUE = 0x008, "Command Aborted due to SQ Deletion";
+    /// One of a fused pair did not come.
+    MISSING_FUSED = 0x00a, "Command Aborted due to Missing Fused Command";
+    /// There is no such namespace.
+    INVALID_NAMESPACE = 0x00b, "Invalid Namespace or Format";
+    /// Not at this time: not connected, not enabled, or connected already.
+    SEQUENCE = 0x00c, "Command Sequence Error";
+    /// More or fewer descriptors than there may be.
+    SGL_COUNT = 0x00e, "Invalid Number of SGL Descriptors";
+    /// The data is longer or shorter than the command says.
+    SGL_LENGTH = 0x00f, "Data SGL Length Invalid";
+    /// A descriptor of a kind that is not supported.
+    SGL_TYPE = 0x011, "SGL Descriptor Type Invalid";
+    /// The offset leaves the capsule.
+    SGL_OFFSET = 0x016, "SGL Offset Invalid";
+    /// The host identifier has another form than the command asks for.
+    HOST_ID = 0x018, "Host Identifier Inconsistent Format";
+    /// The keep-alive time is none that can be kept.
+    KEEP_ALIVE = 0x01a, "Keep Alive Timeout Invalid";
+    /// The namespace is write protected.
+    WRITE_PROTECTED = 0x020, "Namespace is Write Protected";
+    /// The command was interrupted.
+    INTERRUPTED = 0x021, "Command Interrupted";
+    /// Blocks behind the end.
+    LBA_RANGE = 0x080, "LBA Out of Range";
+    /// There is no room.
+    CAPACITY = 0x081, "Capacity Exceeded";
+    /// Not now.
+    NOT_READY = 0x082, "Namespace Not Ready";
+    /// Somebody else has reserved it.
+    RESERVATION = 0x083, "Reservation Conflict";
+    /// More event requests than may be outstanding.
+    EVENT_LIMIT = 0x105, "Asynchronous Event Request Limit Exceeded";
+    /// There is no such log page.
+    LOG_PAGE = 0x109, "Invalid Log Page";
+    /// It cannot be saved.
+    NOT_SAVEABLE = 0x10d, "Feature Identifier Not Saveable";
+    /// It cannot be changed.
+    NOT_CHANGEABLE = 0x10e, "Feature Not Changeable";
+    /// More ranges or blocks than may be copied at once.
+    COPY_SIZE = 0x183, "Command Size Limit Exceeded";
+    /// Connect: another record format.
+    CONNECT_FORMAT = 0x180, "Connect Incompatible Format";
+    /// Connect: no controller is left.
+    CONTROLLER_BUSY = 0x181, "Connect Controller Busy";
+    /// Connect: a parameter, which the result names.
+    CONNECT_PARAMETER = 0x182, "Connect Invalid Parameters";
+    /// Connect: this host may not.
+    CONNECT_HOST = 0x184, "Connect Invalid Host";
+    /// Authenticate first.
+    AUTHENTICATION_REQUIRED = 0x191, "Authentication Required";
+    /// The medium did not take it.
+    WRITE_FAULT = 0x280, "Write Fault";
+    /// The medium does not give it.
+    UNRECOVERED_READ = 0x281, "Unrecovered Read Error";
+    /// The blocks differ.
+    COMPARE = 0x285, "Compare Failure";
+    /// Access is denied.
+    ACCESS_DENIED = 0x286, "Access Denied";
+    /// The path failed inside the target.
+    PATH_INTERNAL = 0x300, "Internal Path Error";
+    /// Not by this path, ever.
+    ANA_LOSS = 0x301, "Asymmetric Access Persistent Loss";
+    /// Not by this path.
+    ANA_INACCESSIBLE = 0x302, "Asymmetric Access Inaccessible";
+    /// The path is changing.
+    ANA_CHANGE = 0x303, "Asymmetric Access Transition";
+}
+
+impl Status {
+    /// Not to be retried.
+    #[must_use]
+    pub const fn dnr(self) -> Self {
+        Self(self.0 | DNR)
+    }
+
+    /// Type and code, without DNR.
+    #[must_use]
+    pub const fn code(self) -> u16 {
+        self.0 & !DNR
+    }
+
+    /// Whether the command succeeded.
+    #[must_use]
+    pub const fn is_success(self) -> bool {
+        self.0 == 0
+    }
+
+    /// As a completion has it: bit 0 is the phase tag, which fabrics do not use.
+    #[must_use]
+    pub const fn field(self) -> u16 {
+        self.0 << 1
+    }
+
+    /// From a completion's field.
+    #[must_use]
+    pub const fn of_field(field: u16) -> Self {
+        Self(field >> 1)
+    }
+}
+
+impl fmt::Debug for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#05x}", self.code())?;
+        if let Some(text) = self.text() {
+            write!(f, " {text}")?;
+        }
+        if self.0 & DNR != 0 {
+            f.write_str(", do not retry")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_told_by_its_number_and_in_words() {
+        assert_eq!(
+            Status::LBA_RANGE.dnr().to_string(),
+            "0x080 LBA Out of Range, do not retry"
+        );
+        assert_eq!(Status::of_field(0x4004 << 1).code(), 0x004);
+        assert_eq!(Status(0x7f1).to_string(), "0x7f1");
+    }
+
+    /// As Linux reads it (`nvme.h`: `NVME_STATUS_DNR` is 0x4000 of the field shifted right by one).
+    #[test]
+    fn the_field_has_dnr_in_bit_15_and_the_code_from_bit_1() {
+        assert_eq!(Status::CONNECT_HOST.dnr().field(), 0x8000 | 0x184 << 1);
+        assert!(Status::SUCCESS.is_success() && !Status::SUCCESS.dnr().is_success());
+    }
+}

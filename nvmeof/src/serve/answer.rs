@@ -1,0 +1,411 @@
+//! Commands as they come, and answers as they leave.
+
+use udapl::{CompletionFlags, EpHandle, ReturnType, RmrTriplet};
+use zerocopy::FromZeros;
+
+use super::io::Step;
+use super::layout::{COMMAND, PAGE, RESPONSE, Spot};
+use super::queue::{Attached, State, Step as QueueStep};
+use super::worker::{Worker, WorkerError, cookie, kind};
+use crate::model::{MAX_TRANSFER, Outcome};
+use crate::nvme::command::{Direction, admin};
+use crate::nvme::fabrics::{Connect, ConnectData, kind as fabrics};
+use crate::nvme::sgl::Data;
+use crate::nvme::{Cqe, Sqe, Status};
+
+impl Worker {
+    /// A receive has come back: with a command, or because it failed.
+    pub(super) fn received(
+        &mut self,
+        at: u32,
+        ep: EpHandle,
+        bytes: Option<u32>,
+    ) -> Result<(), WorkerError> {
+        let Some(id) = self.queues.of(ep) else {
+            self.ios[at as usize].begin(super::queue::QueueId::NONE, Sqe::new_zeroed(), 0);
+            return self.drop_io(at);
+        };
+        let sqe = self.memory.command(at);
+        self.ios[at as usize].begin(id, sqe, bytes.unwrap_or(0).saturating_sub(COMMAND));
+        let Some(queue) = self.queues.get_mut(id) else {
+            return self.drop_io(at);
+        };
+        queue.outstanding += 1;
+        match (queue.state(), bytes) {
+            (State::Ending, _) => self.drop_io(at),
+            (_, None | Some(..COMMAND)) => {
+                // A capsule without a whole command cannot be answered: the host breaks the rules, and its controller
+                // is over.
+                let of = queue.attached.as_ref().map(|one| one.controller);
+                tracing::warn!(
+                    worker = self.id,
+                    controller = of,
+                    bytes,
+                    "a capsule without a command"
+                );
+                self.drop_io(at)?;
+                match of {
+                    Some(controller) => self.target.with(|model| model.fail_controller(controller)),
+                    None => self.leave(id)?,
+                }
+                Ok(())
+            }
+            (State::Accepted, _) => {
+                queue.early.push(at);
+                Ok(())
+            }
+            (State::Connected | State::Attached, _) => self.begin(at),
+        }
+    }
+
+    /// Looks at a command of a connection that is there.
+    pub(super) fn begin(&mut self, at: u32) -> Result<(), WorkerError> {
+        let io = &mut self.ios[at as usize];
+        let Some(queue) = self.queues.get_mut(io.queue) else {
+            return self.drop_io(at);
+        };
+        queue.advance();
+        let sqe = io.sqe;
+        match sqe.sgl.data() {
+            Ok(data) => io.data = data,
+            Err(status) => return self.refuse(at, status),
+        }
+        let is_fabrics = sqe.opcode == admin::FABRICS;
+        if let Data::Capsule { offset, bytes } = io.data {
+            let is_admin = queue.place.queue == 0;
+            if is_admin || sqe.direction() != Direction::ToController {
+                return self.refuse(at, Status::INVALID_FIELD.dnr());
+            }
+            if offset != 0 || bytes > io.in_capsule {
+                return self.refuse(at, Status::SGL_OFFSET.dnr());
+            }
+        }
+        let number = queue.attached.as_ref().map(|one| one.number);
+        match number {
+            None if is_fabrics && sqe.fabrics_type() == fabrics::CONNECT => {
+                self.gather(at, ConnectData::BYTES)
+            }
+            None => self.refuse(at, Status::SEQUENCE.dnr()),
+            Some(0) => self.administer(at),
+            Some(_) if is_fabrics => self.administer(at),
+            Some(_) => self.begin_io(at),
+        }
+    }
+
+    /// Has data of exactly this length come here, which is no longer than a page.
+    fn gather(&mut self, at: u32, bytes: u32) -> Result<(), WorkerError> {
+        let io = &mut self.ios[at as usize];
+        io.spot = Some(Spot::Page(at));
+        io.bytes = bytes;
+        match io.data {
+            Data::Capsule { bytes: there, .. } if there == bytes => self.fetched(at),
+            Data::Remote { bytes: there, .. } if there == bytes => self.fetch(at),
+            Data::None | Data::Capsule { .. } | Data::Remote { .. } => {
+                self.refuse(at, Status::SGL_LENGTH.dnr())
+            }
+        }
+    }
+
+    /// Fetches an I/O's data from the host.
+    pub(super) fn fetch(&mut self, at: u32) -> Result<(), WorkerError> {
+        let io = &mut self.ios[at as usize];
+        let Data::Remote { address, key, .. } = io.data else {
+            return self.refuse(at, Status::SGL_TYPE.dnr());
+        };
+        let there = RmrTriplet {
+            rmr_context: key,
+            target_address: address,
+            segment_length: io.bytes.into(),
+        };
+        let spot = io
+            .spot
+            .and_then(|spot| self.memory.slice(spot, 0, io.bytes));
+        let (Some(here), Some(queue)) = (spot, self.queues.get(io.queue)) else {
+            return self.drop_io(at);
+        };
+        let posted = self.ia.ep_post_rdma_read(
+            queue.ep,
+            &[here],
+            cookie(at, kind::FETCH),
+            &there,
+            CompletionFlags::empty(),
+        );
+        match posted {
+            Ok(()) => {
+                io.step(Step::Fetch);
+                Ok(())
+            }
+            // The host tries again.
+            Err(error) if error.return_type() == ReturnType::InsufficientResources => {
+                self.refuse(at, Status::DATA_TRANSFER)
+            }
+            // The connection has gone; that is told by itself.
+            Err(_) => self.drop_io(at),
+        }
+    }
+
+    /// An I/O's data is here.
+    pub(super) fn fetched(&mut self, at: u32) -> Result<(), WorkerError> {
+        let io = &self.ios[at as usize];
+        let Some(queue) = self
+            .queues
+            .get(io.queue)
+            .filter(|queue| queue.state() != State::Ending)
+        else {
+            return self.drop_io(at);
+        };
+        match &queue.attached {
+            None => self.connect(at),
+            Some(Attached { number: 0, .. }) => self.administer(at),
+            Some(_) => self.execute(at),
+        }
+    }
+
+    fn connect(&mut self, at: u32) -> Result<(), WorkerError> {
+        let io = &self.ios[at as usize];
+        let (id, sqe) = (io.queue, io.sqe);
+        let Some(queue) = self.queues.get_mut(id) else {
+            return self.drop_io(at);
+        };
+        let (region, from) = self.memory.at(Spot::Page(at));
+        let data: ConnectData = region.buffer.read_obj(from as usize);
+        let (place, now) = (queue.place, self.target.now());
+        let made = self
+            .target
+            .with(|model| model.connect(place, Connect::of(&sqe), &data, now));
+        match made {
+            Ok(connected) => {
+                let shelf = connected
+                    .shelf
+                    .as_ref()
+                    .map(|shelf| self.shelves.index(shelf));
+                queue.step(QueueStep::Attach);
+                queue.head = 1 % connected.entries;
+                queue.attached = Some(Attached::new(&connected, shelf));
+                self.respond_with(at, Status::SUCCESS, connected.controller.into());
+            }
+            Err(refused) => {
+                tracing::info!(worker = self.id, queue = place.queue, status = %refused.status, "connect refused");
+                self.respond_with(at, refused.status, refused.result);
+            }
+        }
+        Ok(())
+    }
+
+    /// A command that the model carries out.
+    fn administer(&mut self, at: u32) -> Result<(), WorkerError> {
+        let io = &mut self.ios[at as usize];
+        let room = match (io.sqe.direction(), io.data) {
+            (Direction::ToHost, Data::Remote { bytes, .. }) => bytes,
+            _ => 0,
+        };
+        if room > MAX_TRANSFER {
+            return self.refuse(at, Status::SGL_LENGTH.dnr());
+        }
+        if io.spot.is_none() && room > PAGE {
+            match self.buffers.take() {
+                Some(buffer) => io.spot = Some(Spot::Buffer(buffer)),
+                None => {
+                    io.step(Step::Lack);
+                    self.buffers.wait(at);
+                    return Ok(());
+                }
+            }
+        }
+        let spot = *io.spot.get_or_insert(Spot::Page(at));
+        let Some(queue) = self.queues.get(io.queue) else {
+            return self.drop_io(at);
+        };
+        let Some(attached) = &queue.attached else {
+            return self.refuse(at, Status::SEQUENCE.dnr());
+        };
+        let (controller, number, sqe, now) = (
+            attached.controller,
+            attached.number,
+            io.sqe,
+            self.target.now(),
+        );
+        let outcome = self
+            .target
+            .with(|model| model.command(controller, number, &sqe, room, now));
+        match outcome {
+            Outcome::Waits => {
+                io.step(Step::Hold);
+                self.held.entry(controller).or_default().push_back(at);
+                self.tell_events(controller);
+            }
+            Outcome::Answered(answer) => {
+                let (region, to) = self.memory.at(spot);
+                region.buffer.write_bytes(to as usize, &answer.data);
+                // At most `room`.
+                io.bytes = u32::try_from(answer.data.len()).unwrap_or(room);
+                io.answer(answer.status, answer.result, io.bytes != 0);
+                self.ready.push(at);
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers event requests as long as there are events for them.
+    pub(super) fn tell_events(&mut self, controller: u16) {
+        let Some(held) = self.held.get_mut(&controller) else {
+            return;
+        };
+        while !held.is_empty()
+            && let Some(answer) = self.target.with(|model| model.next_event(controller))
+        {
+            if let Some(at) = held.pop_front() {
+                self.ios[at as usize].happened(&answer);
+                self.ready.push(at);
+            }
+        }
+    }
+
+    /// There is a buffer for an I/O that waited for one.
+    pub(super) fn found(&mut self, at: u32, buffer: u32) -> Result<(), WorkerError> {
+        let io = &mut self.ios[at as usize];
+        io.step(Step::Found);
+        if io.spot.is_none() {
+            io.spot = Some(Spot::Buffer(buffer));
+        } else {
+            io.second = Some(buffer);
+        }
+        let queue = self.queues.get(io.queue);
+        match queue.and_then(|queue| queue.attached.as_ref()) {
+            Some(Attached { number: 0, .. }) | None => self.administer(at),
+            Some(_) => self.place(at),
+        }
+    }
+
+    /// Answers a command that is not carried out; it goes into the error log.
+    pub(super) fn refuse(&mut self, at: u32, status: Status) -> Result<(), WorkerError> {
+        let io = &self.ios[at as usize];
+        if let Some(attached) = self
+            .queues
+            .get(io.queue)
+            .and_then(|queue| queue.attached.as_ref())
+        {
+            let (controller, number, sqe) = (attached.controller, attached.number, io.sqe);
+            self.target
+                .with(|model| model.note_error(controller, number, &sqe, status));
+        }
+        self.respond_with(at, status, 0);
+        Ok(())
+    }
+
+    /// Answers a command, at the end of the turn.
+    #[inline]
+    pub(super) fn respond_with(&mut self, at: u32, status: Status, result: u64) {
+        self.ios[at as usize].answer(status, result, false);
+        self.ready.push(at);
+    }
+
+    /// Answers a command that has read something, likewise.
+    #[inline]
+    pub(super) fn respond_with_data(&mut self, at: u32) {
+        self.ios[at as usize].answer(Status::SUCCESS, 0, true);
+        self.ready.push(at);
+    }
+
+    /// Posts the answers of a turn: those of one queue that come behind each other by one doorbell.
+    pub(super) fn respond(&mut self) -> Result<(), WorkerError> {
+        let mut ready = core::mem::take(&mut self.ready);
+        let mut rest = &ready[..];
+        while let Some(first) = rest.first() {
+            let of = self.ios[*first as usize].queue;
+            let same = rest
+                .iter()
+                .take_while(|io| self.ios[**io as usize].queue == of);
+            let (run, others) = rest.split_at(same.count());
+            rest = others;
+            self.respond_run(of, run)?;
+        }
+        ready.clear();
+        // What came up meanwhile, for want of a place in a send queue, has its turn when one is free.
+        ready.append(&mut self.ready);
+        self.ready = ready;
+        Ok(())
+    }
+
+    fn respond_run(&mut self, id: super::queue::QueueId, run: &[u32]) -> Result<(), WorkerError> {
+        let Self {
+            ia,
+            ios,
+            memory,
+            queues,
+            ..
+        } = self;
+        let Some(queue) = queues.get_mut(id) else {
+            return Ok(());
+        };
+        let mut posted = 0;
+        // What there is no room for waits behind the others; order among the answers of a queue does not matter to a
+        // host.
+        let full = ia.batch(queue.ep, |batch| {
+            for at in run {
+                let io = &ios[*at as usize];
+                let attached = queue.attached.as_ref();
+                let cqe = Cqe {
+                    result: io.result.into(),
+                    sq_head: if attached.is_some_and(|one| one.without_head) {
+                        // Of Connect it says that this is granted.
+                        u16::from(io.sqe.opcode == admin::FABRICS).wrapping_neg()
+                    } else {
+                        queue.head
+                    }
+                    .into(),
+                    sqid: queue.place.queue.into(),
+                    cid: io.sqe.cid,
+                    status: io.status.field().into(),
+                };
+                let to = memory.response_at(*at);
+                memory.places.buffer.write_obj(to as usize, &cqe);
+                if io.writes
+                    && io.status.is_success()
+                    && let Data::Remote { address, key, .. } = io.data
+                    && let Some(from) = io.spot.and_then(|spot| memory.slice(spot, 0, io.bytes))
+                {
+                    let there = RmrTriplet {
+                        rmr_context: key,
+                        target_address: address,
+                        segment_length: io.bytes.into(),
+                    };
+                    batch.rdma_write(
+                        &[from],
+                        cookie(*at, kind::PUT),
+                        &there,
+                        CompletionFlags::SUPPRESS,
+                    )?;
+                }
+                let Some(response) = memory.places.part(to, RESPONSE) else {
+                    continue;
+                };
+                let (named, flags) = (cookie(*at, kind::RESPONSE), CompletionFlags::empty());
+                match io.invalidates() {
+                    Some(key) => batch.send_invalidate(&[response], named, key, flags)?,
+                    None => batch.send(&[response], named, flags)?,
+                }
+                posted += 1;
+            }
+            Ok(())
+        });
+        for at in &run[..posted] {
+            ios[*at as usize].step(Step::Send);
+        }
+        let left = &run[posted..];
+        match full {
+            Ok(()) => {}
+            Err(error) if error.return_type() == ReturnType::InsufficientResources => {
+                queue.behind.extend(left)
+            }
+            Err(error) => {
+                // The connection has gone, and nobody is answered.
+                tracing::debug!(worker = self.id, %error, "no answer");
+                for at in left {
+                    self.drop_io(*at)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

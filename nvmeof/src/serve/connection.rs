@@ -1,0 +1,180 @@
+//! Connections: requests, their beginning and their end.
+
+use udapl::{CloseFlags, ConnectionRequest, EpAttr, EpEvds, EpHandle, EpState};
+use zerocopy::IntoBytes;
+
+use super::io::State as IoState;
+use super::queue::{QueueId, State, Step};
+use super::worker::{Worker, WorkerError};
+use crate::model::{ADMIN_ENTRIES, Place, QUEUE_ENTRIES, QUEUES};
+use crate::nvme::rdma::{AcceptData, Reject, RequestData};
+
+/// RDMA Reads of a connection at once; the adapter keeps the others back.
+const READS: u32 = 16;
+
+/// Entries of the queue that is asked for.
+fn check(data: RequestData) -> Result<u16, Reject> {
+    let entries = data.host_sends.get().saturating_add(1);
+    let most = if data.queue.get() == 0 {
+        ADMIN_ENTRIES
+    } else {
+        QUEUE_ENTRIES
+    };
+    if data.queue.get() > QUEUES {
+        Err(Reject::Queue)
+    } else if !(2..=most).contains(&entries) {
+        Err(Reject::HostSends)
+    } else {
+        Ok(entries)
+    }
+}
+
+impl Worker {
+    /// Somebody wants to connect.
+    pub(super) fn asked(&mut self, request: &ConnectionRequest) -> Result<(), WorkerError> {
+        let Ok(asked) = self.ia.cr_query(request.cr) else {
+            // It has given up.
+            return Ok(());
+        };
+        let host = asked.remote_ia_address;
+        let data = RequestData::parse(asked.private_data);
+        let taken = data.and_then(|data| Ok((data, check(data)?)));
+        let taken = taken.and_then(|(data, entries)| {
+            let ep = self.endpoint(entries).map_err(|error| {
+                tracing::warn!(worker = self.id, %host, %error, "no endpoint for one more queue");
+                Reject::Resources
+            })?;
+            Ok((data, entries, ep))
+        });
+        let (data, entries, ep) = match taken {
+            Ok(taken) => taken,
+            Err(reject) => {
+                tracing::info!(worker = self.id, %host, reason = reject.text(), "connection rejected");
+                return Ok(self
+                    .ia
+                    .cr_reject_with(request.cr, reject.data().as_bytes())?);
+            }
+        };
+        let reply = AcceptData::new(entries);
+        if let Err(error) = self.ia.cr_accept(request.cr, Some(ep), reply.as_bytes()) {
+            tracing::info!(worker = self.id, %host, %error, "connection not accepted");
+            return Ok(self.ia.ep_free(ep)?);
+        }
+        self.over.connections += 1;
+        let place = Place {
+            port: self.config.port,
+            worker: self.id,
+            queue: data.queue.get(),
+        };
+        self.queues.add(ep, place);
+        Ok(())
+    }
+
+    fn endpoint(&mut self, entries: u16) -> Result<EpHandle, udapl::DatError> {
+        let limits = self.ia.query().ia;
+        let attr = EpAttr {
+            // A response and the data before it, twice: a host that has the response may send the next command before
+            // its leaving is known here.
+            max_request_dtos: (4 * u32::from(entries)).min(limits.max_dto_per_ep),
+            max_request_iov: 1,
+            max_rdma_read_in: 0,
+            max_rdma_read_out: READS.min(limits.max_rdma_read_per_ep_out),
+            ..EpAttr::defaults(limits)
+        };
+        let evds = EpEvds::all(self.events);
+        self.ia
+            .ep_create_with_srq(Some(self.zone), evds, self.srq, &attr)
+    }
+
+    /// A connection is there; commands may have come before.
+    pub(super) fn established(&mut self, ep: EpHandle) -> Result<(), WorkerError> {
+        let Some(id) = self.queues.of(ep) else {
+            return Ok(());
+        };
+        let mut early = Vec::new();
+        if let Some(queue) = self.queues.get_mut(id)
+            && queue.step(Step::Up)
+        {
+            early = core::mem::take(&mut queue.early);
+        }
+        for io in early {
+            self.begin(io)?;
+        }
+        Ok(())
+    }
+
+    /// A connection is over: I/Os that are nowhere else end at once, the others when what they are at does.
+    pub(super) fn ended(&mut self, ep: EpHandle) -> Result<(), WorkerError> {
+        let Some(id) = self.queues.of(ep) else {
+            return Ok(());
+        };
+        let Some(queue) = self
+            .queues
+            .get_mut(id)
+            .filter(|queue| queue.state() != State::Ending)
+        else {
+            return Ok(());
+        };
+        queue.step(Step::End);
+        queue.early.clear();
+        queue.behind.clear();
+        let of = queue
+            .attached
+            .as_ref()
+            .map(|one| (one.controller, one.number));
+        tracing::debug!(worker = self.id, queue = ?of, cause = ?self.ia.ep_end_cause(ep), "connection over");
+        if let Some((controller, number)) = of {
+            if number == 0 {
+                self.held.remove(&controller);
+            }
+            self.target
+                .with(|model| model.queue_lost(controller, number));
+        }
+        self.ready.retain(|io| self.ios[*io as usize].queue != id);
+        for at in 0..self.config.ios {
+            let io = &self.ios[at as usize];
+            if io.queue != id {
+                continue;
+            }
+            match io.state() {
+                IoState::Waiting => {
+                    self.buffers.forget(at);
+                    self.drop_io(at)?;
+                }
+                IoState::Here | IoState::Held | IoState::Ready => self.drop_io(at)?,
+                IoState::Posted | IoState::Fetching | IoState::AtDisk | IoState::Sending => {}
+            }
+        }
+        self.clear_away(id)
+    }
+
+    /// The connections of a controller end.
+    pub(super) fn controller_over(&mut self, controller: u16) -> Result<(), WorkerError> {
+        for id in self.queues.ids() {
+            let attached = self
+                .queues
+                .get(id)
+                .and_then(|queue| queue.attached.as_ref());
+            if attached.is_some_and(|one| one.controller == controller) {
+                self.leave(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a connection from here. What it has posted comes back, and then its end.
+    pub(super) fn leave(&mut self, id: QueueId) -> Result<(), WorkerError> {
+        let Some(queue) = self.queues.get_mut(id) else {
+            return Ok(());
+        };
+        if core::mem::replace(&mut queue.is_leaving, true) || queue.state() == State::Ending {
+            return Ok(());
+        }
+        let ep = queue.ep;
+        if self.ia.ep_get_status(ep)?.state == EpState::Disconnected {
+            self.ended(ep)
+        } else {
+            Ok(self.ia.ep_disconnect(ep, CloseFlags::Abrupt)?)
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! Commands that read and write blocks.
+//!
+//! ```text
+//!   begin_io   which namespace? inside of it? may it be written? data of the right length?
+//!   place      4 KiB are in the I/O's own page, more are in a buffer, which may have to be waited for
+//!   fetch      data from the host, unless it came with the command
+//!   execute    the disk
+//!   disk_done  the next step, or the answer
+//! ```
+
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use udapl::reactor::{FileOperation, ReactorError};
+
+use super::io::{Io, Step};
+use super::layout::{PAGE, Spot};
+use super::queue::{Attached, Queue};
+use super::worker::{Worker, WorkerError};
+use crate::disk::Handle;
+use crate::model::{MAX_TRANSFER, Namespace, Shelf, Tally};
+use crate::nvme::command::{ALL_NAMESPACES, CopyRange, FUSE, PSDT, PSDT_SGL, Range, io as opcode};
+use crate::nvme::sgl::Data;
+use crate::nvme::{Sqe, Status};
+
+/// Ranges of Dataset Management at most.
+const RANGES: u32 = 256;
+/// Bit of Write Zeroes: the blocks may be deallocated.
+const MAY_DEALLOCATE: u32 = 1 << 25;
+
+/// A namespace as a worker has it.
+#[derive(Debug)]
+pub(super) struct Local {
+    pub namespace: Arc<Namespace>,
+    pub handle: Handle,
+    pub tally: Arc<Tally>,
+}
+
+/// The namespaces of a subsystem as a worker has them.
+#[derive(Debug)]
+struct LocalShelf {
+    shelf: Arc<Shelf>,
+    seen: u64,
+    namespaces: Vec<Option<Local>>,
+}
+
+/// The shelves of a worker.
+#[derive(Debug, Default)]
+pub(super) struct Shelves(Vec<LocalShelf>);
+
+impl Shelves {
+    /// The number of a shelf; it is looked at when it is used.
+    pub(super) fn index(&mut self, shelf: &Arc<Shelf>) -> usize {
+        let there = self.0.iter().position(|one| Arc::ptr_eq(&one.shelf, shelf));
+        there.unwrap_or_else(|| {
+            self.0.push(LocalShelf {
+                shelf: Arc::clone(shelf),
+                seen: u64::MAX,
+                namespaces: Vec::new(),
+            });
+            self.0.len() - 1
+        })
+    }
+
+    /// A namespace.
+    #[inline]
+    pub(super) fn namespace(&mut self, shelf: usize, nsid: u32) -> Option<&Local> {
+        let shelf = self.0.get_mut(shelf)?;
+        if shelf.shelf.generation() != shelf.seen {
+            shelf.refresh();
+        }
+        // CAST: 32 bits fit.
+        shelf
+            .namespaces
+            .get((nsid as usize).wrapping_sub(1))?
+            .as_ref()
+    }
+
+    /// All namespaces of a shelf.
+    pub(super) fn all(&mut self, shelf: usize) -> impl Iterator<Item = &Local> {
+        if let Some(shelf) = self.0.get_mut(shelf)
+            && shelf.shelf.generation() != shelf.seen
+        {
+            shelf.refresh();
+        }
+        self.0
+            .get(shelf)
+            .into_iter()
+            .flat_map(|shelf| shelf.namespaces.iter().flatten())
+    }
+}
+
+impl LocalShelf {
+    /// Takes in what is on the shelf now. A namespace that was here already stays as it is.
+    #[cold]
+    fn refresh(&mut self) {
+        let (seen, there) = self.shelf.look();
+        self.seen = seen;
+        let mut before: Vec<Local> = self.namespaces.drain(..).flatten().collect();
+        self.namespaces = there
+            .iter()
+            .map(|namespace| {
+                let namespace = namespace.as_ref()?;
+                let known = before.iter().position(|one| Arc::ptr_eq(&one.namespace, namespace));
+                if let Some(known) = known {
+                    return Some(before.swap_remove(known));
+                }
+                let handle = namespace.disk().handle();
+                let handle = handle.inspect_err(|error| {
+                    tracing::error!(nsid = namespace.nsid(), %error, "a namespace whose disk cannot be opened");
+                });
+                Some(Local {
+                    handle: handle.ok()?,
+                    tally: namespace.tally(),
+                    namespace: Arc::clone(namespace),
+                })
+            })
+            .collect();
+    }
+}
+
+/// What a command wants of its namespace, once that was looked at.
+#[derive(Clone, Copy)]
+struct Wanted {
+    /// Bytes of data, in either direction.
+    bytes: u32,
+}
+
+/// Whether blocks are inside of a namespace.
+pub(super) fn inside(namespace: &Namespace, first: u64, blocks: u64) -> Result<(), Status> {
+    let end = first.checked_add(blocks);
+    if end.is_some_and(|end| end <= namespace.blocks()) {
+        Ok(())
+    } else {
+        Err(Status::LBA_RANGE.dnr())
+    }
+}
+
+pub(super) const fn writes(opcode: u8) -> bool {
+    matches!(
+        opcode,
+        opcode::WRITE | opcode::WRITE_ZEROES | opcode::DATASET_MANAGEMENT | opcode::COPY
+    )
+}
+
+/// Looks at a command before anything is done for it.
+fn check(sqe: &Sqe, attached: &Attached, local: &Local) -> Result<Wanted, Status> {
+    let namespace = &*local.namespace;
+    attached.access.check(namespace.group())?;
+    if writes(sqe.opcode) && namespace.is_protected() {
+        return Err(Status::WRITE_PROTECTED.dnr());
+    }
+    let shift = namespace.shift();
+    match sqe.opcode {
+        opcode::READ | opcode::WRITE | opcode::COMPARE => {
+            if sqe.protection() != 0 {
+                return Err(Status::INVALID_FIELD.dnr());
+            }
+            inside(namespace, sqe.first_block(), sqe.blocks().into())?;
+            let bytes = sqe.blocks() << shift;
+            if bytes > MAX_TRANSFER {
+                return Err(Status::INVALID_FIELD.dnr());
+            }
+            Ok(Wanted { bytes })
+        }
+        opcode::WRITE_ZEROES | opcode::VERIFY => {
+            inside(namespace, sqe.first_block(), sqe.blocks().into())?;
+            Ok(Wanted { bytes: 0 })
+        }
+        opcode::FLUSH => Ok(Wanted { bytes: 0 }),
+        opcode::DATASET_MANAGEMENT => {
+            let ranges = (sqe.cdw10.get() & 0xff) + 1;
+            Ok(Wanted {
+                bytes: ranges.min(RANGES) * Range::BYTES,
+            })
+        }
+        opcode::COPY => {
+            // Bits 11:8 of dword 12: the format of the ranges, of which 0 is the one that is there.
+            if sqe.cdw12.get() >> 8 & 0xf != 0 || sqe.protection() != 0 {
+                return Err(Status::INVALID_FIELD.dnr());
+            }
+            let ranges = (sqe.cdw12.get() & 0xff) + 1;
+            if ranges > 128 {
+                return Err(Status::COPY_SIZE.dnr());
+            }
+            Ok(Wanted {
+                bytes: ranges * CopyRange::BYTES,
+            })
+        }
+        _ => Err(Status::INVALID_OPCODE.dnr()),
+    }
+}
+
+/// What a host is told of an error of a disk.
+pub(super) fn status_of(error: &ReactorError, is_write: bool) -> Status {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    match errno {
+        Some(Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG) => Status::CAPACITY.dnr(),
+        Some(Errno::EOPNOTSUPP) => Status::INVALID_OPCODE.dnr(),
+        Some(Errno::EROFS | Errno::EPERM | Errno::EBADF) => Status::WRITE_PROTECTED.dnr(),
+        // The host tries again.
+        Some(Errno::ENOMEM | Errno::EAGAIN | Errno::EINTR) => Status::INTERNAL,
+        Some(_) if is_write => Status::WRITE_FAULT.dnr(),
+        Some(_) => Status::UNRECOVERED_READ.dnr(),
+        None => Status::INTERNAL.dnr(),
+    }
+}
+
+impl Worker {
+    /// What an I/O's command needs of its queue and its namespace. Neither may be there any more.
+    #[inline]
+    pub(super) fn parts<'a>(
+        queues: &'a super::queue::Queues,
+        shelves: &'a mut Shelves,
+        io: &Io,
+    ) -> Result<(&'a Queue, &'a Attached, &'a Local), Status> {
+        let queue = queues.get(io.queue).ok_or(Status::ABORTED_QUEUE)?;
+        let attached = queue.attached.as_ref().ok_or(Status::SEQUENCE.dnr())?;
+        let shelf = attached.shelf.ok_or(Status::INVALID_OPCODE.dnr())?;
+        let local = shelves.namespace(shelf, io.sqe.nsid.get());
+        Ok((
+            queue,
+            attached,
+            local.ok_or(Status::INVALID_NAMESPACE.dnr())?,
+        ))
+    }
+
+    /// A command of an I/O queue.
+    #[inline]
+    pub(super) fn begin_io(&mut self, at: u32) -> Result<(), WorkerError> {
+        let io = &self.ios[at as usize];
+        let sqe = io.sqe;
+        if sqe.flags & (FUSE | PSDT) != PSDT_SGL {
+            return self.refuse(at, Status::INVALID_FIELD.dnr());
+        }
+        if sqe.opcode == opcode::FLUSH && sqe.nsid.get() == ALL_NAMESPACES {
+            return self.flush_all(at);
+        }
+        let wanted = match Self::parts(&self.queues, &mut self.shelves, io) {
+            Ok((_, attached, local)) => check(&sqe, attached, local),
+            Err(status) => Err(status),
+        };
+        let wanted = match wanted {
+            Ok(wanted) => wanted,
+            Err(status) => return self.refuse(at, status),
+        };
+        let there = match io.data {
+            Data::None => 0,
+            Data::Remote { bytes, .. } | Data::Capsule { bytes, .. } => bytes,
+        };
+        // A host may have room for more ranges than it names.
+        let is_list = matches!(sqe.opcode, opcode::DATASET_MANAGEMENT | opcode::COPY);
+        if there != wanted.bytes && !(is_list && there > wanted.bytes) {
+            return self.refuse(at, Status::SGL_LENGTH.dnr());
+        }
+        self.ios[at as usize].bytes = wanted.bytes;
+        self.place(at)
+    }
+
+    /// Finds room for an I/O's data, and has it come.
+    pub(super) fn place(&mut self, at: u32) -> Result<(), WorkerError> {
+        let io = &mut self.ios[at as usize];
+        let in_capsule = matches!(io.data, Data::Capsule { .. });
+        if io.spot.is_none() {
+            io.spot = if in_capsule || io.bytes <= PAGE {
+                Some(Spot::Page(at))
+            } else {
+                self.buffers.take().map(Spot::Buffer)
+            };
+            if io.spot.is_none() {
+                io.step(Step::Lack);
+                self.buffers.wait(at);
+                return Ok(());
+            }
+        }
+        // What is compared, copied or verified comes from the disk to a second place.
+        if io.second.is_none()
+            && matches!(
+                io.sqe.opcode,
+                opcode::COMPARE | opcode::COPY | opcode::VERIFY
+            )
+        {
+            match self.buffers.take() {
+                Some(buffer) => io.second = Some(buffer),
+                None => {
+                    io.step(Step::Lack);
+                    self.buffers.wait(at);
+                    return Ok(());
+                }
+            }
+        }
+        let comes = io.sqe.direction() == crate::nvme::command::Direction::ToController;
+        if comes && io.bytes != 0 && !in_capsule {
+            self.fetch(at)
+        } else {
+            self.execute(at)
+        }
+    }
+
+    /// Asks the disk.
+    pub(super) fn execute(&mut self, at: u32) -> Result<(), WorkerError> {
+        let Self {
+            ios,
+            queues,
+            shelves,
+            memory,
+            reactor,
+            ..
+        } = self;
+        let io = &mut ios[at as usize];
+        let local = match Self::parts(queues, shelves, io) {
+            Ok((_, _, local)) => local,
+            Err(status) => return self.refuse(at, status),
+        };
+        let (sqe, shift) = (io.sqe, local.namespace.shift());
+        let file = match &local.handle {
+            Handle::File(file) => file,
+            Handle::Null => {
+                count(&local.tally, sqe.opcode, io.bytes);
+                if sqe.opcode == opcode::READ {
+                    self.respond_with_data(at);
+                } else {
+                    self.respond_with(at, Status::SUCCESS, 0);
+                }
+                return Ok(());
+            }
+        };
+        let (first, blocks) = (sqe.first_block() << shift, u64::from(sqe.blocks()) << shift);
+        let spot = io.spot.unwrap_or(Spot::Page(at));
+        let (region, from) = memory.at(spot);
+        let buffer = &region.buffer;
+        let (buffer_offset, bytes) = (from as usize, io.bytes as usize); // CAST: 32 bits fit.
+        let operation = match sqe.opcode {
+            opcode::READ => FileOperation::Read {
+                offset: first,
+                buffer,
+                buffer_offset,
+                bytes,
+            },
+            opcode::WRITE => FileOperation::Write {
+                offset: first,
+                buffer,
+                buffer_offset,
+                bytes,
+                through: sqe.is_forced(),
+            },
+            opcode::FLUSH => FileOperation::Sync,
+            opcode::WRITE_ZEROES
+                if sqe.cdw12.get() & MAY_DEALLOCATE != 0
+                    && local.namespace.disk().deallocates() =>
+            {
+                FileOperation::Deallocate {
+                    offset: first,
+                    bytes: blocks,
+                }
+            }
+            opcode::WRITE_ZEROES => FileOperation::Zero {
+                offset: first,
+                bytes: blocks,
+            },
+            _ => return self.execute_steps(at),
+        };
+        match reactor.submit(file, operation, at.into()) {
+            Ok(_) => {
+                io.pending = 1;
+                io.step(Step::Start);
+                Ok(())
+            }
+            Err(error) => {
+                let status = status_of(&error, writes(sqe.opcode));
+                self.refuse(at, status)
+            }
+        }
+    }
+}
+
+/// Counts a command that was carried out.
+#[inline]
+pub(super) fn count(tally: &Tally, opcode: u8, bytes: u32) {
+    match opcode {
+        opcode::READ | opcode::COMPARE => {
+            Tally::add(&tally.reads, 1);
+            Tally::add(&tally.read_bytes, bytes.into());
+        }
+        opcode::WRITE => {
+            Tally::add(&tally.writes, 1);
+            Tally::add(&tally.written_bytes, bytes.into());
+        }
+        _ => {}
+    }
+}

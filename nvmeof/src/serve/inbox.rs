@@ -1,0 +1,66 @@
+//! What other threads have to tell a worker.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+/// What there is to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// An event request of this controller can be answered.
+    Event(u16),
+    /// This controller is over: its connections end.
+    Over(u16),
+    /// Everything ends.
+    Stop,
+}
+
+/// An inbox. A look at an empty one reads a word that is written only with a message.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    messages: Mutex<VecDeque<Message>>,
+    has_some: AtomicBool,
+    /// Readable while there are messages: who sleeps on it wakes up.
+    wakeup: EventFd,
+}
+
+impl Inbox {
+    pub(super) fn new() -> io::Result<Self> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        Ok(Self {
+            messages: Mutex::default(),
+            has_some: AtomicBool::new(false),
+            wakeup: EventFd::from_value_and_flags(0, flags)?,
+        })
+    }
+
+    pub(super) fn put(&self, message: Message) {
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        messages.push_back(message);
+        self.has_some.store(true, Ordering::Release);
+        drop(messages);
+        // It can only be full, and then it is readable.
+        let _ = self.wakeup.write(1);
+    }
+
+    pub(super) fn take(&self) -> VecDeque<Message> {
+        if !self.has_some.load(Ordering::Acquire) {
+            return VecDeque::new();
+        }
+        // Nothing to read: somebody is about to write, and wakes up once for nothing.
+        let _ = self.wakeup.read();
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        self.has_some.store(false, Ordering::Release);
+        core::mem::take(&mut *messages)
+    }
+}
+
+impl AsFd for Inbox {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wakeup.as_fd()
+    }
+}

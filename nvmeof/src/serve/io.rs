@@ -1,0 +1,270 @@
+//! An I/O: a command from its receive until its response has left, in one place of one table.
+//!
+//! ```text
+//!            Came                            Fetch            Arrived
+//!   POSTED --------> HERE ------------------------> FETCHING ---------> HERE
+//!     ^               |  |  |`- Lack --> WAITING --Found--> HERE
+//!     |               |  |  `-- Hold ----> HELD ---Happened------.
+//!     |               |  `----- Start ---> AT_DISK --Ended-> HERE |
+//!     |               | Answer                                    |
+//!     |               v                                           |
+//!     |             READY <---------------------------------------'
+//!     |               | Send          (behind a full queue it stays READY)
+//!     |  Left         v
+//!     '----------- SENDING
+//! ```
+//!
+//! *Drop* leads from HERE, WAITING, HELD and READY to POSTED: the connection has gone, and nothing of the I/O is
+//! anywhere else. From FETCHING, AT_DISK and SENDING nothing leads back but what ends them, since until then the
+//! adapter or a disk reaches the I/O's memory; what ends them finds that the connection has gone.
+
+use super::layout::Spot;
+use super::queue::QueueId;
+use crate::model::Answer;
+use crate::nvme::sgl::Data;
+use crate::nvme::{Sqe, Status};
+
+/// What an I/O is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Its receive is posted.
+    Posted,
+    /// The worker has it in its hands.
+    Here,
+    /// It waits for a buffer.
+    Waiting,
+    /// An RDMA Read fetches its data.
+    Fetching,
+    /// Its disk has it.
+    AtDisk,
+    /// It waits for an event.
+    Held,
+    /// It is answered, and the answer waits for its turn.
+    Ready,
+    /// The answer leaves.
+    Sending,
+}
+
+/// What happens to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// A command has come.
+    Came,
+    /// There is no buffer.
+    Lack,
+    /// There is one now.
+    Found,
+    /// Its data is fetched.
+    Fetch,
+    /// The data has arrived.
+    Arrived,
+    /// A disk is asked.
+    Start,
+    /// The disk is done.
+    Ended,
+    /// It waits for an event.
+    Hold,
+    /// There is one.
+    Happened,
+    /// It is answered.
+    Answer,
+    /// The answer is posted.
+    Send,
+    /// The answer has left.
+    Left,
+    /// Nobody wants it any more.
+    Drop,
+}
+
+impl State {
+    /// The state after a step; none if the step is not one of this state.
+    pub(super) const fn next(self, step: Step) -> Option<Self> {
+        Some(match (self, step) {
+            (Self::Posted, Step::Came)
+            | (Self::Waiting, Step::Found)
+            | (Self::Fetching, Step::Arrived)
+            | (Self::AtDisk, Step::Ended) => Self::Here,
+            (Self::Here, Step::Lack) => Self::Waiting,
+            (Self::Here, Step::Fetch) => Self::Fetching,
+            (Self::Here, Step::Start) => Self::AtDisk,
+            (Self::Here, Step::Hold) => Self::Held,
+            (Self::Here, Step::Answer) | (Self::Held, Step::Happened) => Self::Ready,
+            (Self::Ready, Step::Send) => Self::Sending,
+            (Self::Sending, Step::Left)
+            | (Self::Here | Self::Waiting | Self::Held | Self::Ready, Step::Drop) => Self::Posted,
+            _ => return None,
+        })
+    }
+}
+
+/// What is left of a command that its disk does in several steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Work {
+    /// One step, or none.
+    #[default]
+    Single,
+    /// Blocks that are read and not wanted: the next one, and the one behind the last.
+    Verify(u64, u64),
+    /// Of Copy: the source range, blocks of it that are done, blocks that are written in all; it is being written.
+    Copy {
+        range: u16,
+        done: u32,
+        written: u32,
+        is_writing: bool,
+    },
+}
+
+/// A place of the table.
+#[derive(Debug)]
+pub(super) struct Io {
+    state: State,
+    /// Whose.
+    pub queue: QueueId,
+    /// The command.
+    pub sqe: Sqe,
+    /// Bytes that came behind it.
+    pub in_capsule: u32,
+    /// Where its data is at the host.
+    pub data: Data,
+    /// Where its data is here, and how much.
+    pub spot: Option<Spot>,
+    pub bytes: u32,
+    /// A second buffer, for what is compared.
+    pub second: Option<u32>,
+    pub work: Work,
+    /// What its disk has been asked for and has not done yet.
+    pub pending: u32,
+    /// How it went, and what it gives back.
+    pub status: Status,
+    pub result: u64,
+    /// The data goes to the host before the response.
+    pub writes: bool,
+}
+
+impl Io {
+    pub(super) fn new() -> Self {
+        Self {
+            state: State::Posted,
+            queue: QueueId::NONE,
+            sqe: zerocopy::FromZeros::new_zeroed(),
+            in_capsule: 0,
+            data: Data::None,
+            spot: None,
+            bytes: 0,
+            second: None,
+            work: Work::Single,
+            pending: 0,
+            status: Status::SUCCESS,
+            result: 0,
+            writes: false,
+        }
+    }
+
+    pub(super) const fn state(&self) -> State {
+        self.state
+    }
+
+    /// Takes a step.
+    ///
+    /// # Panics
+    /// The step is not one of its state, which only this crate can have got wrong.
+    #[inline]
+    pub(super) fn step(&mut self, step: Step) {
+        // PANIC: the callers are this crate's, and the table is tested; to go on would hand memory out that is in use.
+        self.state = self
+            .state
+            .next(step)
+            .unwrap_or_else(|| panic!("an I/O that is {:?} takes no step {step:?}", self.state));
+    }
+
+    /// A command begins.
+    pub(super) fn begin(&mut self, queue: QueueId, sqe: Sqe, in_capsule: u32) {
+        self.step(Step::Came);
+        self.queue = queue;
+        self.sqe = sqe;
+        self.in_capsule = in_capsule;
+        self.data = Data::None;
+        self.spot = None;
+        self.bytes = 0;
+        self.second = None;
+        self.work = Work::Single;
+        self.status = Status::SUCCESS;
+        self.result = 0;
+        self.writes = false;
+    }
+
+    /// It is answered; `writes`: its data goes to the host before that.
+    #[inline]
+    pub(super) fn answer(&mut self, status: Status, result: u64, writes: bool) {
+        self.status = status;
+        self.result = result;
+        self.writes = writes;
+        self.step(Step::Answer);
+    }
+
+    /// An event is the answer.
+    pub(super) fn happened(&mut self, answer: &Answer) {
+        self.status = answer.status;
+        self.result = answer.result;
+        self.step(Step::Happened);
+    }
+
+    /// The key that the host wants invalidated with the response.
+    #[inline]
+    pub(super) const fn invalidates(&self) -> Option<u32> {
+        match self.data {
+            Data::Remote {
+                key,
+                invalidate: true,
+                ..
+            } => Some(key),
+            Data::Remote { .. } | Data::Capsule { .. } | Data::None => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATES: [State; 8] = [
+        State::Posted,
+        State::Here,
+        State::Waiting,
+        State::Fetching,
+        State::AtDisk,
+        State::Held,
+        State::Ready,
+        State::Sending,
+    ];
+    const STEPS: [Step; 13] = [
+        Step::Came,
+        Step::Lack,
+        Step::Found,
+        Step::Fetch,
+        Step::Arrived,
+        Step::Start,
+        Step::Ended,
+        Step::Hold,
+        Step::Happened,
+        Step::Answer,
+        Step::Send,
+        Step::Left,
+        Step::Drop,
+    ];
+
+    #[test]
+    fn every_pair_of_state_and_step_is_as_the_checked_in_table_says() {
+        let mut table = String::new();
+        for state in STATES {
+            for step in STEPS {
+                let row = match state.next(step) {
+                    Some(next) => format!("{state:?} + {step:?} -> {next:?}\n"),
+                    None => format!("{state:?} + {step:?} is a mistake of ours\n"),
+                };
+                table.push_str(&row);
+            }
+        }
+        assert_eq!(table, include_str!("io.table"), "\n{table}");
+    }
+}

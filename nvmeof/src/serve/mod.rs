@@ -1,0 +1,32 @@
+//! Workers: connections, and the I/Os on them.
+//!
+//! ```text
+//!   Target ------ the model, behind a lock                          cold
+//!     |
+//!     +-- Worker  one thread, one instance of an adapter             hot, nobody else's
+//!           Ia        an event dispatcher, a shared receive queue
+//!           Ios       a place for each command that can be here at once: capsule, response, 4 KiB of data
+//!           Buffers   128 KiB each, for longer data
+//!           Queues    a connection each
+//!           Reactor   an io_uring for its disks
+//! ```
+//!
+//! All workers of an adapter listen at one service; a connection goes to the one with the fewest, and stays there.
+//! What a worker does for a command that reads or writes touches the worker alone. For every other command it asks
+//! the model. What the model wants done elsewhere (another worker's connection is to end, an event is to be told)
+//! comes as a message.
+
+mod answer;
+mod buffers;
+mod connection;
+mod execute;
+mod inbox;
+mod io;
+mod layout;
+mod queue;
+mod steps;
+mod target;
+mod worker;
+
+pub use target::Target;
+pub use worker::{Over, Worker, WorkerConfig, WorkerError};

@@ -1,0 +1,224 @@
+//! A queue: a connection, and what it is to a controller.
+//!
+//! ```text
+//!   ACCEPTED ---Up---> CONNECTED ---Attach---> ATTACHED
+//!      |                   |                      |
+//!      '------ End --------'--------- End --------'----> ENDING ---(nothing is outstanding)---> gone
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use udapl::EpHandle;
+
+use crate::model::{Connected, Place, PortAccess};
+
+/// Which queue: a place of the worker's table, and how often that was given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QueueId {
+    place: u32,
+    generation: u32,
+}
+
+impl QueueId {
+    /// None.
+    pub(super) const NONE: Self = Self {
+        place: u32::MAX,
+        generation: 0,
+    };
+}
+
+/// What a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// It is accepted. A command may come before it is known to be there.
+    Accepted,
+    /// It is there, and no queue of a controller yet.
+    Connected,
+    /// It is a queue of a controller.
+    Attached,
+    /// It has ended; I/Os of it are still somewhere.
+    Ending,
+}
+
+/// What happens to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The connection is there.
+    Up,
+    /// Connect made it a queue.
+    Attach,
+    /// It is over.
+    End,
+}
+
+impl State {
+    pub(super) const fn next(self, step: Step) -> Option<Self> {
+        Some(match (self, step) {
+            (Self::Accepted, Step::Up) => Self::Connected,
+            (Self::Connected, Step::Attach) => Self::Attached,
+            (Self::Accepted | Self::Connected | Self::Attached | Self::Ending, Step::End) => {
+                Self::Ending
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// What Connect made of it.
+#[derive(Debug)]
+pub(super) struct Attached {
+    pub controller: u16,
+    pub number: u16,
+    pub entries: u16,
+    pub without_head: bool,
+    /// Which of the worker's shelves its namespaces are on; none for discovery.
+    pub shelf: Option<usize>,
+    pub access: Arc<PortAccess>,
+}
+
+impl Attached {
+    pub(super) fn new(connected: &Connected, shelf: Option<usize>) -> Self {
+        Self {
+            controller: connected.controller,
+            number: connected.queue,
+            entries: connected.entries,
+            without_head: connected.without_head,
+            shelf,
+            access: Arc::clone(&connected.access),
+        }
+    }
+}
+
+/// A queue.
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub ep: EpHandle,
+    /// Where the connection came in.
+    pub place: Place,
+    state: State,
+    pub attached: Option<Attached>,
+    /// I/Os that are here, wherever they are.
+    pub outstanding: u32,
+    /// Commands that came before the connection was known to be there.
+    pub early: Vec<u32>,
+    /// I/Os whose answers found the send queue full, the oldest first.
+    pub behind: VecDeque<u32>,
+    /// Head of the submission queue.
+    pub head: u16,
+    /// The endpoint is told to disconnect.
+    pub is_leaving: bool,
+}
+
+impl Queue {
+    pub(super) const fn state(&self) -> State {
+        self.state
+    }
+
+    /// Takes a step, if it is one of its state.
+    pub(super) fn step(&mut self, step: Step) -> bool {
+        let next = self.state.next(step);
+        self.state = next.unwrap_or(self.state);
+        next.is_some()
+    }
+
+    /// A command is taken in; the head of the submission queue after it.
+    pub(super) const fn advance(&mut self) {
+        if let Some(attached) = &self.attached {
+            self.head = (self.head + 1) % attached.entries;
+        }
+    }
+}
+
+/// The queues of a worker.
+#[derive(Debug, Default)]
+pub(super) struct Queues {
+    places: Vec<(u32, Option<Queue>)>,
+    free: Vec<u32>,
+    /// By the place of the endpoint in its instance's table.
+    by_ep: Vec<QueueId>,
+}
+
+/// Where an endpoint's handle says that it is in its table.
+fn place_of(ep: EpHandle) -> usize {
+    // CAST: the lower half, which is the place.
+    (ep.to_raw().0 & 0xffff_ffff) as usize
+}
+
+impl Queues {
+    /// A connection begins.
+    pub(super) fn add(&mut self, ep: EpHandle, place: Place) -> QueueId {
+        let queue = Queue {
+            ep,
+            place,
+            state: State::Accepted,
+            attached: None,
+            outstanding: 0,
+            early: Vec::new(),
+            behind: VecDeque::new(),
+            head: 0,
+            is_leaving: false,
+        };
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.places.push((0, None));
+            u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
+        });
+        let (generation, there) = &mut self.places[at as usize];
+        *there = Some(queue);
+        let id = QueueId {
+            place: at,
+            generation: *generation,
+        };
+        let of_ep = place_of(ep);
+        if self.by_ep.len() <= of_ep {
+            self.by_ep.resize(of_ep + 1, QueueId::NONE);
+        }
+        self.by_ep[of_ep] = id;
+        id
+    }
+
+    /// The queue of an endpoint.
+    #[inline]
+    pub(super) fn of(&self, ep: EpHandle) -> Option<QueueId> {
+        let id = *self.by_ep.get(place_of(ep))?;
+        (self.get(id)?.ep == ep).then_some(id)
+    }
+
+    #[inline]
+    pub(super) fn get(&self, id: QueueId) -> Option<&Queue> {
+        let (generation, queue) = self.places.get(id.place as usize)?;
+        queue.as_ref().filter(|_| *generation == id.generation)
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, id: QueueId) -> Option<&mut Queue> {
+        let (generation, queue) = self.places.get_mut(id.place as usize)?;
+        queue.as_mut().filter(|_| *generation == id.generation)
+    }
+
+    /// It is gone.
+    pub(super) fn remove(&mut self, id: QueueId) -> Option<Queue> {
+        self.get(id)?;
+        let (generation, queue) = &mut self.places[id.place as usize];
+        *generation = generation.wrapping_add(1);
+        self.free.push(id.place);
+        queue.take()
+    }
+
+    /// All of them.
+    pub(super) fn ids(&self) -> Vec<QueueId> {
+        let places = (0..).zip(&self.places);
+        let there = places.filter(|(_, (_, queue))| queue.is_some());
+        there
+            .map(|(place, (generation, _))| QueueId {
+                place,
+                generation: *generation,
+            })
+            .collect()
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.places.iter().all(|(_, queue)| queue.is_none())
+    }
+}

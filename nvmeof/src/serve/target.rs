@@ -1,0 +1,93 @@
+//! What workers have in common: the model, and each other's inboxes.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::inbox::{Inbox, Message};
+use crate::model::{Model, Moment, Notice, WorkerId};
+
+/// A target: the model, and whoever serves it. Clones are the same target.
+#[derive(Clone, Debug)]
+pub struct Target(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    model: Mutex<Model>,
+    inboxes: Mutex<Vec<Arc<Inbox>>>,
+    began: Instant,
+}
+
+impl Default for Target {
+    fn default() -> Self {
+        Self::new(Model::new())
+    }
+}
+
+impl Target {
+    /// A target of what a model has.
+    #[must_use]
+    pub fn new(model: Model) -> Self {
+        Self(Arc::new(Shared {
+            model: Mutex::new(model),
+            inboxes: Mutex::default(),
+            began: Instant::now(),
+        }))
+    }
+
+    /// Looks at the model, or changes it; workers are told what they have to do for that.
+    pub fn with<T>(&self, act: impl FnOnce(&mut Model) -> T) -> T {
+        let mut model = lock(&self.0.model);
+        let result = act(&mut model);
+        let notices = model.take_notices();
+        drop(model);
+        if !notices.is_empty() {
+            let inboxes = lock(&self.0.inboxes);
+            for notice in notices {
+                deliver(&inboxes, notice);
+            }
+        }
+        result
+    }
+
+    /// The time since the target began, which the model counts in.
+    #[must_use]
+    pub fn now(&self) -> Moment {
+        self.0.began.elapsed()
+    }
+
+    /// Ends all workers: each closes its connections, and its thread returns.
+    pub fn stop(&self) {
+        for inbox in lock(&self.0.inboxes).iter() {
+            inbox.put(Message::Stop);
+        }
+    }
+
+    /// One more worker.
+    pub(super) fn join(&self, inbox: Arc<Inbox>) -> WorkerId {
+        let mut inboxes = lock(&self.0.inboxes);
+        inboxes.push(inbox);
+        // CAST: workers are threads; there are not that many.
+        u32::try_from(inboxes.len() - 1).unwrap_or(u32::MAX)
+    }
+}
+
+fn deliver(inboxes: &[Arc<Inbox>], notice: Notice) {
+    match notice {
+        Notice::Event { worker, controller } => {
+            let at = usize::try_from(worker).unwrap_or(usize::MAX);
+            if let Some(inbox) = inboxes.get(at) {
+                inbox.put(Message::Event(controller));
+            }
+        }
+        Notice::Over { controller } => {
+            for inbox in inboxes {
+                inbox.put(Message::Over(controller));
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // The model is changed by whole steps; what panicked in one was its caller.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

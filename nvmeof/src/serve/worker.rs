@@ -1,0 +1,445 @@
+//! A worker: one thread, one instance of an adapter.
+//!
+//! A turn takes what events there are, and what its disks have done; each may answer I/Os, and the answers of a turn
+//! leave together, those of one queue behind one doorbell, and so do the receives that are posted again. A turn in
+//! which nothing came may end in a sleep, on the adapter, the disks and the inbox at once.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use udapl::reactor::{Clock, Instant, Reactor, ReactorError, RealClock};
+use udapl::{
+    Arm, AsyncEvent, CloseFlags, ConnQual, ConnectionEventKind, DatError, DmaError, DtoCompletion,
+    DtoCookie, DtoStatus, EvdFlags, EvdHandle, Event, Ia, NotClosed, PspFlags, PspHandle, PzHandle,
+    SrqAttr, SrqHandle, explain, ia_close,
+};
+
+use super::buffers::Buffers;
+use super::execute::Shelves;
+use super::inbox::{Inbox, Message};
+use super::io::{Io, State, Step};
+use super::layout::Memory;
+use super::queue::{QueueId, Queues};
+use super::target::Target;
+use crate::model::{Moment, WorkerId};
+
+/// Events that are taken at once.
+const EVENTS: usize = 32;
+/// How often the model's times are looked at; a sleep is no longer.
+const TICK: Duration = Duration::from_millis(500);
+/// How long connections have to end when everything does.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// What a completion is of, in the low bits of its cookie; the I/O is above.
+pub(super) mod kind {
+    pub(in crate::serve) const RECEIVE: u64 = 0;
+    pub(in crate::serve) const FETCH: u64 = 1;
+    pub(in crate::serve) const PUT: u64 = 2;
+    pub(in crate::serve) const RESPONSE: u64 = 3;
+}
+
+#[inline]
+pub(super) const fn cookie(io: u32, kind: u64) -> DtoCookie {
+    DtoCookie((io as u64) << 2 | kind)
+}
+
+/// What a worker is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerConfig {
+    /// The model's port by which hosts reach it.
+    pub port: u16,
+    /// The service (TCP port number) at which it listens.
+    pub service: u16,
+    /// Commands that can be here at once, of all connections; those that come beyond wait in the adapter.
+    pub ios: u32,
+    /// Buffers of 128 KiB for data that is longer than a page.
+    pub buffers: u32,
+    /// Turns without an event before it sleeps.
+    pub spin: u32,
+}
+
+impl Default for WorkerConfig {
+    fn default() -> Self {
+        Self {
+            port: 1,
+            service: 4420,
+            ios: 512,
+            buffers: 32,
+            spin: 64,
+        }
+    }
+}
+
+/// Why there is no worker, or none any more.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// The adapter refuses.
+    #[error("{0}")]
+    Adapter(#[from] DatError),
+    /// There is no memory.
+    #[error("{0}")]
+    Memory(#[from] DmaError),
+    /// The ring for the disks.
+    #[error("{0}")]
+    Reactor(#[from] ReactorError),
+    /// A descriptor to be woken by.
+    #[error("a descriptor to be woken by: {0}")]
+    Wakeup(#[from] std::io::Error),
+    /// The adapter cannot be closed.
+    #[error("{0}")]
+    Close(Box<NotClosed<Ia>>),
+    /// A number that cannot be.
+    #[error("{what} of a worker: {number}, there can be 1 to {most}")]
+    Range {
+        /// Of what.
+        what: &'static str,
+        /// How many were asked for.
+        number: u32,
+        /// How many there can be.
+        most: u32,
+    },
+    /// The adapter is dead, or is wanted back.
+    #[error("the adapter is gone")]
+    Gone,
+}
+
+/// How a worker ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Over {
+    /// Commands that were answered.
+    pub commands: u64,
+    /// Connections that were taken.
+    pub connections: u64,
+    /// Times it slept.
+    pub sleeps: u64,
+}
+
+/// A worker.
+pub struct Worker {
+    pub(super) target: Target,
+    pub(super) id: WorkerId,
+    pub(super) config: WorkerConfig,
+    inbox: Arc<Inbox>,
+    pub(super) ia: Ia,
+    pub(super) zone: PzHandle,
+    pub(super) events: EvdHandle,
+    pub(super) srq: SrqHandle,
+    psp: Option<PspHandle>,
+    pub(super) memory: Memory,
+    pub(super) ios: Vec<Io>,
+    pub(super) buffers: Buffers,
+    pub(super) queues: Queues,
+    pub(super) shelves: Shelves,
+    pub(super) reactor: Reactor,
+    /// I/Os that are answered in this turn.
+    pub(super) ready: Vec<u32>,
+    /// I/Os whose receives are to be posted again.
+    spare: Vec<u32>,
+    /// I/Os that wait for events, by controller.
+    pub(super) held: BTreeMap<u16, VecDeque<u32>>,
+    next_tick: Moment,
+    is_stopping: Option<Moment>,
+    pub(super) over: Over,
+}
+
+impl Worker {
+    /// A worker that listens.
+    ///
+    /// # Errors
+    /// [`WorkerError`]; the adapter is closed.
+    pub fn new(target: &Target, mut ia: Ia, config: WorkerConfig) -> Result<Self, WorkerError> {
+        /// Beyond that a region of pages has no 32-bit offsets.
+        const IOS: u32 = 1 << 16;
+        /// Likewise one of buffers.
+        const BUFFERS: u32 = 1 << 14;
+        for (what, number, most) in [
+            ("I/Os", config.ios, IOS),
+            ("buffers", config.buffers, BUFFERS),
+        ] {
+            if !(1..=most).contains(&number) {
+                return Err(WorkerError::Range { what, number, most });
+            }
+        }
+        let zone = ia.pz_create()?;
+        // A receive and a fetch or a response of each I/O, and what a broken connection throws away.
+        let streams = EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO;
+        let events = ia.evd_create(4 * config.ios, streams)?;
+        let attr = SrqAttr {
+            max_recv_dtos: config.ios,
+            max_recv_iov: 2,
+            low_watermark: 0,
+        };
+        let srq = ia.srq_create(zone, attr)?;
+        let memory = Memory::new(&mut ia, zone, config.ios, config.buffers)?;
+        let mut reactor = Reactor::new(256)?;
+        // Without it transfers work as well, only slower.
+        let pinned =
+            reactor.register(&[memory.places.buffer.clone(), memory.buffers.buffer.clone()])?;
+        let inbox = Arc::new(Inbox::new()?);
+        let psp =
+            ia.psp_create_shared(ConnQual::port(config.service), events, PspFlags::CONSUMER)?;
+        let id = target.join(Arc::clone(&inbox));
+        tracing::debug!(
+            worker = id,
+            port = config.port,
+            service = config.service,
+            pinned,
+            "worker"
+        );
+        let mut worker = Self {
+            target: target.clone(),
+            id,
+            config,
+            inbox,
+            ia,
+            zone,
+            events,
+            srq,
+            psp: Some(psp),
+            memory,
+            ios: (0..config.ios).map(|_| Io::new()).collect(),
+            buffers: Buffers::new(config.buffers),
+            queues: Queues::default(),
+            shelves: Shelves::default(),
+            reactor,
+            ready: Vec::with_capacity(config.ios as usize), // CAST: bounded above.
+            spare: (0..config.ios).collect(),
+            held: BTreeMap::new(),
+            next_tick: Moment::ZERO,
+            is_stopping: None,
+            over: Over::default(),
+        };
+        worker.post_spare()?;
+        Ok(worker)
+    }
+
+    /// Serves until [`Target::stop`].
+    ///
+    /// # Errors
+    /// [`WorkerError::Gone`]: the adapter is dead or wanted back. Everything else is a call that was refused although
+    /// nothing was wrong with it.
+    pub fn run(mut self) -> Result<Over, WorkerError> {
+        let mut events = [Event::NONE; EVENTS];
+        let mut idle = 0;
+        loop {
+            let taken = self.ia.evd_poll(self.events, &mut events)?;
+            for event in &events[..taken] {
+                self.take(event)?;
+            }
+            let moved = self.disks()?;
+            for message in self.inbox.take() {
+                self.hear(message)?;
+            }
+            self.finish_turn()?;
+            if let Some(until) = self.is_stopping
+                && (self.queues.is_empty() || self.target.now() >= until)
+            {
+                return self.close();
+            }
+            idle = if taken == 0 && !moved { idle + 1 } else { 0 };
+            if idle > self.config.spin {
+                self.sleep()?;
+                idle = 0;
+            }
+        }
+    }
+
+    /// Sleeps until something comes, or the model's times want to be looked at.
+    fn sleep(&mut self) -> Result<(), WorkerError> {
+        let now = self.target.now();
+        if now >= self.next_tick {
+            self.target.with(|model| model.expire(now));
+            self.next_tick = now + TICK;
+            // What came of it is in the inbox.
+            return Ok(());
+        }
+        let clock = RealClock::new();
+        let left = self.next_tick - now;
+        match self.ia.arm(&[self.events])? {
+            Arm::Ready => {}
+            Arm::Armed(armed) => {
+                let until = clock.now() + armed.timeout().min(left);
+                self.over.sleeps += 1;
+                self.reactor
+                    .wait_for(&[armed.as_fd(), self.inbox.as_fd()], until)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the disks have done. Whether there was anything.
+    fn disks(&mut self) -> Result<bool, WorkerError> {
+        if self.reactor.outstanding() != 0 {
+            self.reactor.wait_for(&[], Instant(0))?;
+        }
+        let mut moved = false;
+        while let Some(done) = self.reactor.take_completion() {
+            moved = true;
+            self.disk_done(done)?;
+        }
+        Ok(moved)
+    }
+
+    fn take(&mut self, event: &Event) -> Result<(), WorkerError> {
+        match event {
+            Event::Dto(done) => self.completed(done),
+            Event::ConnectionRequest(request) => self.asked(request),
+            Event::Connection(event) => match event.kind {
+                ConnectionEventKind::Established => self.established(event.ep),
+                ConnectionEventKind::Disconnected
+                | ConnectionEventKind::Broken
+                | ConnectionEventKind::AcceptCompletionError
+                | ConnectionEventKind::TimedOut
+                | ConnectionEventKind::Unreachable
+                | ConnectionEventKind::PeerRejected
+                | ConnectionEventKind::NonPeerRejected => self.ended(event.ep),
+            },
+            Event::Async(AsyncEvent::IaCatastrophic) => Err(WorkerError::Gone),
+            Event::Async(event) => {
+                tracing::warn!(worker = self.id, ?event, "asynchronous event");
+                Ok(())
+            }
+            Event::RmrBind(_) | Event::Software(_) => Ok(()),
+        }
+    }
+
+    fn completed(&mut self, done: &DtoCompletion) -> Result<(), WorkerError> {
+        // As it was posted: 32 bits.
+        let at = u32::try_from(done.cookie.0 >> 2).unwrap_or(u32::MAX);
+        let kind = done.cookie.0 & 3;
+        if done.status != DtoStatus::Success && done.status != DtoStatus::ErrFlushed {
+            tracing::info!(worker = self.id, io = at, kind, "{}", explain(done));
+        }
+        let succeeded = done.status == DtoStatus::Success;
+        match kind {
+            kind::RECEIVE => {
+                let bytes = u32::try_from(done.transferred_length).unwrap_or(0);
+                self.received(at, done.ep, if succeeded { Some(bytes) } else { None })
+            }
+            kind::FETCH => {
+                self.ios[at as usize].step(Step::Arrived);
+                if succeeded {
+                    self.fetched(at)
+                } else {
+                    // The connection is on its way out; nobody is to be answered.
+                    self.drop_io(at)
+                }
+            }
+            // Only failures are told, and the response behind it fails as well.
+            kind::PUT => Ok(()),
+            _ => {
+                self.ios[at as usize].step(Step::Left);
+                self.over.commands += u64::from(succeeded);
+                self.release(at)
+            }
+        }
+    }
+
+    fn hear(&mut self, message: Message) -> Result<(), WorkerError> {
+        match message {
+            Message::Event(controller) => self.tell_events(controller),
+            Message::Over(controller) => self.controller_over(controller)?,
+            Message::Stop => {
+                if let Some(psp) = self.psp.take() {
+                    self.ia.psp_free(psp)?;
+                }
+                self.is_stopping = Some(self.target.now() + FAREWELL);
+                for queue in self.queues.ids() {
+                    self.leave(queue)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts what the turn has brought: responses, then receives.
+    fn finish_turn(&mut self) -> Result<(), WorkerError> {
+        if !self.ready.is_empty() {
+            self.respond()?;
+        }
+        if !self.spare.is_empty() {
+            self.post_spare()?;
+        }
+        Ok(())
+    }
+
+    fn post_spare(&mut self) -> Result<(), WorkerError> {
+        let Self {
+            ia,
+            srq,
+            spare,
+            memory,
+            ..
+        } = self;
+        let posted = ia.srq_batch(*srq, |batch| {
+            for io in spare.iter() {
+                if let Some(receive) = memory.receive(*io) {
+                    batch.recv(&receive, cookie(*io, kind::RECEIVE))?;
+                }
+            }
+            Ok(())
+        });
+        spare.clear();
+        Ok(posted?)
+    }
+
+    /// An I/O is over: what it had is free, and its receive is posted again.
+    pub(super) fn release(&mut self, at: u32) -> Result<(), WorkerError> {
+        debug_assert_eq!(self.ios[at as usize].state(), State::Posted);
+        let io = &mut self.ios[at as usize];
+        let (queue, spot, second) = (io.queue, io.spot.take(), io.second.take());
+        if let Some(super::layout::Spot::Buffer(buffer)) = spot {
+            self.buffers.give_back(buffer);
+        }
+        if let Some(buffer) = second {
+            self.buffers.give_back(buffer);
+        }
+        self.spare.push(at);
+        if let Some(of) = self.queues.get_mut(queue) {
+            of.outstanding -= 1;
+            if let Some(next) = of.behind.pop_front() {
+                self.ready.push(next);
+            }
+        }
+        self.clear_away(queue)?;
+        while let Some((io, buffer)) = self.buffers.next() {
+            self.found(io, buffer)?;
+        }
+        Ok(())
+    }
+
+    /// Nobody wants an answer of an I/O that is nowhere else.
+    pub(super) fn drop_io(&mut self, at: u32) -> Result<(), WorkerError> {
+        self.ios[at as usize].step(Step::Drop);
+        self.release(at)
+    }
+
+    /// A queue that has ended is gone once nothing of it is anywhere.
+    pub(super) fn clear_away(&mut self, id: QueueId) -> Result<(), WorkerError> {
+        if let Some(queue) = self.queues.get(id)
+            && queue.state() == super::queue::State::Ending
+            && queue.outstanding == 0
+        {
+            let ep = queue.ep;
+            self.queues.remove(id);
+            self.ia.ep_free(ep)?;
+        }
+        Ok(())
+    }
+
+    fn close(self) -> Result<Over, WorkerError> {
+        let Self {
+            ia,
+            over,
+            mut reactor,
+            ..
+        } = self;
+        // Disks have what they were given before the memory goes.
+        reactor.wait_all(RealClock::new().now() + FAREWELL)?;
+        ia_close(ia, CloseFlags::Abrupt).map_err(|error| WorkerError::Close(Box::new(error)))?;
+        Ok(over)
+    }
+}

@@ -1,0 +1,338 @@
+//! A host: a small initiator of our own, for what a kernel's would never do, and for what it does.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use nvmeof::nvme::command::{PSDT_SGL, admin, io};
+use nvmeof::nvme::fabrics::{ANY_CONTROLLER, ConnectData, csts, kind, property};
+use nvmeof::nvme::rdma::{AcceptData, RejectData, RequestData};
+use nvmeof::nvme::sgl::Sgl;
+use nvmeof::nvme::{Cqe, Nqn, Sqe, Status};
+use udapl::{
+    CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DmaMemory, DtoCookie, DtoStatus,
+    EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated, LmrSlice, MemPrivFlags,
+    OpenOptions, PzHandle, Qos, ia_open,
+};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const NONE: CompletionFlags = CompletionFlags::empty();
+/// Bytes of data that a host has room for.
+pub const DATA: usize = 1 << 20;
+/// Commands behind the data, and responses behind them.
+const COMMANDS: usize = DATA;
+const SLOTS: usize = 64;
+/// A capsule with a page behind the command.
+const CAPSULE: usize = 64 + 4096;
+const RESPONSES: usize = COMMANDS + SLOTS * CAPSULE;
+const ALL: usize = RESPONSES + SLOTS * 16;
+
+pub const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
+const HOST_ID: [u8; 16] = [0x11; 16];
+
+/// A host with an adapter of its own.
+pub struct Host {
+    pub ia: Ia,
+    zone: PzHandle,
+    pub memory: DmaMemory,
+    pub region: LmrCreated,
+    all: LmrSlice,
+    target: IpAddr,
+    port: u16,
+    pub name: Nqn,
+}
+
+/// A queue of a host.
+pub struct Queue {
+    pub ep: EpHandle,
+    pub events: EvdHandle,
+    pub number: u16,
+    entries: u16,
+    next: u16,
+}
+
+impl Host {
+    pub fn open(adapter: &str, target: IpAddr, port: u16) -> Result<Self> {
+        let mut ia = ia_open(adapter, &OpenOptions::default())?;
+        let zone = ia.pz_create()?;
+        let memory = udapl::alloc(&ia, ALL)?;
+        let rights = MemPrivFlags::LOCAL_READ
+            | MemPrivFlags::LOCAL_WRITE
+            | MemPrivFlags::REMOTE_READ
+            | MemPrivFlags::REMOTE_WRITE;
+        let region = ia.lmr_create(memory.clone(), zone, rights)?;
+        let all = ia.lmr_slice(region.lmr, 0, ALL as u64)?;
+        Ok(Self {
+            ia,
+            zone,
+            memory,
+            region,
+            all,
+            target,
+            port,
+            name: HOST.parse()?,
+        })
+    }
+
+    /// Data of the host's, as a command names it.
+    pub fn data(&self, at: usize, bytes: u32) -> Sgl {
+        let address = self.region.registered_address + at as u64;
+        Sgl::keyed(address, bytes, self.region.rmr_context, false)
+    }
+
+    fn part(&self, at: usize, bytes: usize) -> Result<LmrSlice> {
+        let part = self.all.part(u32::try_from(at)?, u32::try_from(bytes)?);
+        part.context("inside the memory")
+    }
+
+    /// Connects; what the target says in the reply, or why it does not: its status.
+    pub fn dial(
+        &mut self,
+        private_data: &[u8],
+        entries: u16,
+        number: u16,
+    ) -> Result<Result<Queue, Option<u16>>> {
+        let events = self
+            .ia
+            .evd_create(512, EvdFlags::CONNECTION | EvdFlags::DTO)?;
+        let attr = EpAttr {
+            max_recv_dtos: u32::from(entries) + 1,
+            max_request_dtos: 2 * u32::from(entries) + 1,
+            max_rdma_read_in: 16,
+            ..EpAttr::defaults(self.ia.query().ia)
+        };
+        let ep = self
+            .ia
+            .ep_create(Some(self.zone), EpEvds::all(events), Some(&attr))?;
+        let to = ConnQual::port(self.port);
+        let none = ConnectFlags::empty();
+        self.ia.ep_connect(
+            ep,
+            self.target,
+            to,
+            PATIENCE,
+            private_data,
+            Qos::BEST_EFFORT,
+            none,
+        )?;
+        let queue = Queue {
+            ep,
+            events,
+            number,
+            entries,
+            next: 0,
+        };
+        let Event::Connection(event) = self.ia.evd_wait(events, PATIENCE, 1)?.0 else {
+            bail!("no connection event");
+        };
+        let said = self.ia.ep_private_data(ep)?;
+        match event.kind {
+            ConnectionEventKind::Established => {
+                let (reply, _) = AcceptData::read_from_prefix(said)
+                    .map_err(|_| anyhow::anyhow!("a short reply"))?;
+                ensure!(reply.controller_receives.get() == entries, "{reply:?}");
+                Ok(Ok(queue))
+            }
+            ConnectionEventKind::PeerRejected => {
+                let status = RejectData::read_from_prefix(said)
+                    .ok()
+                    .map(|(data, _)| data.status.get());
+                Ok(Err(status))
+            }
+            ConnectionEventKind::NonPeerRejected
+            | ConnectionEventKind::AcceptCompletionError
+            | ConnectionEventKind::Disconnected
+            | ConnectionEventKind::Broken
+            | ConnectionEventKind::TimedOut
+            | ConnectionEventKind::Unreachable => bail!("{:?}", event.kind),
+        }
+    }
+
+    /// A connection for a queue.
+    pub fn queue(&mut self, number: u16, entries: u16) -> Result<Queue> {
+        let data = RequestData::new(number, entries, 0);
+        match self.dial(data.as_bytes(), entries, number)? {
+            Ok(queue) => Ok(queue),
+            Err(status) => bail!("rejected: {status:?}"),
+        }
+    }
+
+    /// Sends a capsule, and takes the response.
+    pub fn command(&mut self, queue: &mut Queue, sqe: Sqe) -> Result<Cqe> {
+        self.send(queue, sqe, &[])?;
+        self.response(queue)
+    }
+
+    /// Sends a capsule with data in it.
+    pub fn send(&mut self, queue: &mut Queue, mut sqe: Sqe, data: &[u8]) -> Result<u16> {
+        let cid = queue.next;
+        queue.next = queue.next.wrapping_add(1);
+        sqe.cid = cid.into();
+        let slot = usize::from(cid) % SLOTS;
+        let (at, answer) = (COMMANDS + slot * CAPSULE, RESPONSES + slot * 16);
+        self.memory.write_from(at, sqe.as_bytes())?;
+        self.memory.write_from(at + 64, data)?;
+        let answer = self.part(answer, 16)?;
+        let capsule = self.part(at, 64 + data.len())?;
+        self.ia
+            .ep_post_recv(queue.ep, &[answer], DtoCookie(slot as u64), NONE)?;
+        self.ia.ep_post_send(
+            queue.ep,
+            &[capsule],
+            DtoCookie(u64::MAX),
+            CompletionFlags::SUPPRESS,
+        )?;
+        Ok(cid)
+    }
+
+    /// The next response.
+    pub fn response(&mut self, queue: &mut Queue) -> Result<Cqe> {
+        let Event::Dto(done) = self.ia.evd_wait(queue.events, PATIENCE, 1)?.0 else {
+            bail!("no completion");
+        };
+        ensure!(
+            done.status == DtoStatus::Success,
+            "{}",
+            udapl::explain(&done)
+        );
+        ensure!(
+            done.transferred_length == 16,
+            "{} bytes",
+            done.transferred_length
+        );
+        let bytes = self
+            .memory
+            .read(RESPONSES + usize::try_from(done.cookie.0)? * 16, 16)?;
+        Cqe::read_from_bytes(&bytes).map_err(|_| anyhow::anyhow!("16 bytes"))
+    }
+
+    /// Makes a connection a queue of a controller.
+    pub fn connect(&mut self, queue: &mut Queue, subsystem: &Nqn, controller: u16) -> Result<Cqe> {
+        let data = ConnectData::new(HOST_ID, controller, subsystem.field(), self.name.field());
+        self.memory.write_from(0, data.as_bytes())?;
+        let mut sqe = command(admin::FABRICS);
+        sqe.nsid = u32::from(kind::CONNECT).into();
+        sqe.sgl = self.data(0, 1024);
+        sqe.cdw10 = (u32::from(queue.number) << 16).into();
+        sqe.cdw11 = u32::from(queue.entries - 1).into();
+        sqe.cdw12 = if queue.number == 0 { 5000 } else { 0 }.into();
+        self.command(queue, sqe)
+    }
+
+    /// An admin queue with an enabled controller behind it, and its number.
+    pub fn controller(&mut self, subsystem: &Nqn) -> Result<(Queue, u16)> {
+        let mut queue = self.queue(0, 32)?;
+        let connected = self.connect(&mut queue, subsystem, ANY_CONTROLLER)?;
+        ensure!(connected.status().is_success(), "{}", connected.status());
+        let controller = u16::try_from(connected.result.get())?;
+        self.set(&mut queue, property::CC, 0x0046_0001)?;
+        let status = self.get(&mut queue, property::CSTS)?;
+        ensure!(status & u64::from(csts::RDY) != 0, "{status:#x}");
+        Ok((queue, controller))
+    }
+
+    /// An I/O queue of a controller.
+    pub fn io_queue(
+        &mut self,
+        subsystem: &Nqn,
+        controller: u16,
+        number: u16,
+        entries: u16,
+    ) -> Result<Queue> {
+        let mut queue = self.queue(number, entries)?;
+        let connected = self.connect(&mut queue, subsystem, controller)?;
+        ensure!(connected.status().is_success(), "{}", connected.status());
+        Ok(queue)
+    }
+
+    pub fn set(&mut self, queue: &mut Queue, property: u32, value: u32) -> Result<Cqe> {
+        let mut sqe = command(admin::FABRICS);
+        sqe.nsid = u32::from(kind::PROPERTY_SET).into();
+        sqe.cdw11 = property.into();
+        sqe.cdw12 = value.into();
+        self.command(queue, sqe)
+    }
+
+    pub fn get(&mut self, queue: &mut Queue, property: u32) -> Result<u64> {
+        let mut sqe = command(admin::FABRICS);
+        sqe.nsid = u32::from(kind::PROPERTY_GET).into();
+        sqe.cdw10 = u32::from(property == property::CAP).into();
+        sqe.cdw11 = property.into();
+        let cqe = self.command(queue, sqe)?;
+        ensure!(cqe.status().is_success(), "{}", cqe.status());
+        Ok(cqe.result.get())
+    }
+
+    /// Identify: what is asked for, of which namespace.
+    pub fn identify(
+        &mut self,
+        queue: &mut Queue,
+        what: u8,
+        nsid: u32,
+    ) -> Result<(Status, Vec<u8>)> {
+        let mut sqe = command(admin::IDENTIFY);
+        sqe.nsid = nsid.into();
+        sqe.sgl = self.data(0, 4096);
+        sqe.cdw10 = u32::from(what).into();
+        let cqe = self.command(queue, sqe)?;
+        Ok((cqe.status(), self.memory.read(0, 4096)?))
+    }
+
+    /// Get Log Page, from its beginning.
+    pub fn log(&mut self, queue: &mut Queue, page: u8, bytes: u32) -> Result<(Status, Vec<u8>)> {
+        let mut sqe = command(admin::GET_LOG_PAGE);
+        sqe.nsid = u32::MAX.into();
+        sqe.sgl = self.data(0, bytes);
+        sqe.cdw10 = (u32::from(page) | (bytes / 4 - 1) << 16).into();
+        let cqe = self.command(queue, sqe)?;
+        Ok((cqe.status(), self.memory.read(0, bytes as usize)?))
+    }
+
+    /// Writes blocks from the host's memory.
+    pub fn write(
+        &mut self,
+        queue: &mut Queue,
+        first: u64,
+        blocks: u32,
+        at: usize,
+        bytes: u32,
+    ) -> Result<Status> {
+        let mut sqe = transfer(io::WRITE, first, blocks);
+        sqe.sgl = self.data(at, bytes);
+        Ok(self.command(queue, sqe)?.status())
+    }
+
+    /// Reads blocks into the host's memory.
+    pub fn read(
+        &mut self,
+        queue: &mut Queue,
+        first: u64,
+        blocks: u32,
+        at: usize,
+        bytes: u32,
+    ) -> Result<Status> {
+        let mut sqe = transfer(io::READ, first, blocks);
+        sqe.sgl = self.data(at, bytes);
+        Ok(self.command(queue, sqe)?.status())
+    }
+}
+
+/// A command without anything.
+pub fn command(opcode: u8) -> Sqe {
+    let mut sqe = Sqe::new_zeroed();
+    sqe.opcode = opcode;
+    sqe.flags = PSDT_SGL;
+    sqe.sgl = Sgl::keyed(0, 0, 0, false);
+    sqe
+}
+
+/// A command about blocks of namespace 1.
+pub fn transfer(opcode: u8, first: u64, blocks: u32) -> Sqe {
+    let mut sqe = command(opcode);
+    sqe.nsid = 1.into();
+    sqe.cdw10 = u32::try_from(first & 0xffff_ffff).expect("32 bits").into();
+    sqe.cdw11 = u32::try_from(first >> 32).expect("32 bits").into();
+    sqe.cdw12 = (blocks - 1).into();
+    sqe
+}

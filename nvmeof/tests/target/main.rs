@@ -1,0 +1,5 @@
+//! The target, with a host of our own on the other end of a simulated wire.
+
+mod blocks;
+mod host;
+mod world;

@@ -1,0 +1,111 @@
+//! A target with workers on one simulated function, and a host on the other end of its wire.
+
+use std::net::{IpAddr, SocketAddr};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result};
+use nvmeof::disk::{Disk, Source};
+use nvmeof::model::{NamespaceConfig, SubsystemConfig};
+use nvmeof::nvme::Nqn;
+use nvmeof::serve::{Over, Target, Worker, WorkerConfig, WorkerError};
+use tempfile::TempDir;
+use udapl::{Adapter, IaConfig, OpenOptions, ia_open};
+use uuid::Uuid;
+
+use crate::host::Host;
+
+pub const PORT: u16 = 4420;
+
+pub struct World {
+    pub target: Target,
+    pub subsystem: Nqn,
+    pub folder: TempDir,
+    pub address: IpAddr,
+    workers: Vec<JoinHandle<Result<Over, WorkerError>>>,
+    hosts: u8,
+}
+
+impl World {
+    /// A target with so many workers, and a subsystem with one namespace of this disk, in blocks of two to the
+    /// `shift` bytes.
+    pub fn new(workers: usize, source: Source, shift: u8) -> Result<Self> {
+        Self::with(workers, source, shift, WorkerConfig::default())
+    }
+
+    pub fn with(workers: usize, source: Source, shift: u8, config: WorkerConfig) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let name = format!(
+            "sim:target-{},mac=02:00:00:00:0f:01,link=unix:{}",
+            folder
+                .path()
+                .file_name()
+                .and_then(|name| name.to_str())
+                .context("a name")?,
+            folder.path().join("wire").display()
+        );
+        let mut ias = vec![ia_open(&name, &OpenOptions::default())?];
+        let adapter = Adapter::of(&ias[0]);
+        while ias.len() < workers {
+            ias.push(adapter.instance(IaConfig::default())?);
+        }
+        let address = ias[0].query().ia.ia_address;
+        let target = Target::default();
+        let subsystem: Nqn = "nqn.2026-11.test:disks".parse()?;
+        target.with(|model| -> Result<()> {
+            model.add_port(config.port, vec![SocketAddr::new(address, PORT)])?;
+            model.add_subsystem(SubsystemConfig {
+                name: subsystem.clone(),
+                serial: "1".to_owned(),
+                model: "test".to_owned(),
+                any_host: true,
+            })?;
+            model.add_namespace(
+                &subsystem,
+                NamespaceConfig {
+                    nsid: None,
+                    uuid: Uuid::from_u128(1),
+                    group: 1,
+                    disk: Disk::open(source, shift, false)?,
+                },
+            )?;
+            Ok(())
+        })?;
+        let made = ias.into_iter().map(|ia| Worker::new(&target, ia, config));
+        let made = made.collect::<Result<Vec<_>, _>>()?;
+        let workers = made
+            .into_iter()
+            .map(|worker| std::thread::spawn(move || worker.run()))
+            .collect();
+        Ok(Self {
+            target,
+            subsystem,
+            folder,
+            address,
+            workers,
+            hosts: 0,
+        })
+    }
+
+    /// The host at the other end: there is one.
+    pub fn host(&mut self) -> Result<Host> {
+        self.hosts += 1;
+        let name = format!(
+            "sim:host-{},mac=02:00:00:00:0f:02,link=unix:{}",
+            self.folder
+                .path()
+                .file_name()
+                .and_then(|name| name.to_str())
+                .context("a name")?,
+            self.folder.path().join("wire").display()
+        );
+        Host::open(&name, self.address, PORT)
+    }
+
+    /// Everything ends well; what the workers did.
+    pub fn stop(self) -> Result<Vec<Over>> {
+        self.target.stop();
+        let workers = self.workers.into_iter();
+        let ended = workers.map(|worker| Ok(worker.join().expect("no panic")?));
+        ended.collect()
+    }
+}
