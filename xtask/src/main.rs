@@ -92,12 +92,28 @@ enum Task {
         #[command(flatten)]
         options: vm::Options,
     },
+    /// The NVMe over RDMA target on a simulated function, and a stock kernel in a virtual machine that uses it. Needs root.
+    Nvme {
+        /// What to do; nothing is the machine's console.
+        #[command(subcommand)]
+        task: Option<NvmeTask>,
+        /// With which kernel, and how much of it.
+        #[command(flatten)]
+        options: vm::Options,
+    },
     /// Build the C library and install it: libdat.so, libdat.a, dat.pc, the headers.
     Install(install::Arguments),
     /// Only the house rules.
     Tidy,
     /// Only licences, sources and versions of foreign crates (deny.toml), by cargo-deny.
     Deny,
+}
+
+/// What to do with the target and the guest that uses it.
+#[derive(clap::Subcommand)]
+enum NvmeTask {
+    /// Run the suite, and print what ran and with which figures.
+    Test,
 }
 
 fn main() -> ExitCode {
@@ -127,6 +143,7 @@ fn run() -> Result<()> {
         Task::Setup => setup::run(),
         Task::Wire { capture } => wire::run(&capture, &[]),
         Task::Vm { task, options } => vm::run(&task, &options),
+        Task::Nvme { task, options } => vm::nvme(task.is_some(), &options),
         Task::Install(arguments) => install::run(&arguments),
         Task::Tidy => tidy::run(),
         Task::Deny => deny::run(),

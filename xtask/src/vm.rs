@@ -24,6 +24,7 @@ mod libtest;
 mod machine;
 mod mirror;
 mod modules;
+mod nvme;
 mod report;
 mod serial;
 mod stock;
@@ -109,6 +110,8 @@ struct Suite {
     patience: Duration,
     /// Arguments of `datctl sim serve` besides the sockets.
     serve: &'static [&'static str],
+    /// A process that is on the other end of the functions' wire while the guest runs.
+    beside: Option<fn(&Machine) -> Result<Command>>,
     /// Builds the programs of ours that the guest gets.
     programs: fn(&Machine) -> Result<Vec<image::Program>>,
     /// What the run leaves behind that the suite wants to know, as steps behind those of its script.
@@ -123,6 +126,8 @@ struct Suite {
 enum Slots {
     /// A function; its link leads to a network device of the guest.
     Networked,
+    /// A function; its link leads to a process of the host's.
+    Wired,
     /// Two functions on one link.
     Linked,
     /// A card: its physical function, then two virtual ones. What the card's administrator says of these is the
@@ -172,6 +177,17 @@ fn example(name: &str) -> Result<image::Program> {
     shell::run(build)?;
     let path = shell::target_directory()?.join("debug/examples").join(name);
     Ok((name.to_owned(), path))
+}
+
+/// Runs the target of NVMe over RDMA and a guest that uses it: its suite, or a console for a person.
+pub fn nvme(is_test: bool, options: &Options) -> Result<()> {
+    let machine = machine::prepare(options.kernel)?;
+    let suite = nvme::suite();
+    if is_test {
+        guest::test(&machine, &suite, options)
+    } else {
+        guest::shell(&machine, &suite)
+    }
 }
 
 /// Runs a task.

@@ -56,6 +56,7 @@ pub fn suite() -> Suite {
             "--report",
             REPORT,
         ],
+        beside: None,
         programs: |_| Ok(vec![("datctl".to_owned(), super::datctl()?)] as Vec<Program>),
         shown: &[
             Shown {

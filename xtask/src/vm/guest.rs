@@ -35,12 +35,14 @@ const NETWORK_SLOT: u8 = 8;
 const NETWORK_SOCKET: &str = "net.sock";
 /// What the guest's third serial port brings, in the folder of the run.
 pub(super) const KEPT: &str = "kept";
+/// What a process beside the guest says, likewise.
+const BESIDE: &str = "beside.log";
 
 impl Slots {
     /// The functions' sockets, in the order of their slots.
     const fn sockets(self) -> &'static [&'static str] {
         match self {
-            Self::Networked => &["0.sock"],
+            Self::Networked | Self::Wired => &["0.sock"],
             Self::Linked => &["0.sock", "1.sock"],
             Self::Card => &["card.pf", "card.vf0", "card.vf1"],
         }
@@ -49,7 +51,7 @@ impl Slots {
     /// What their server is told of them.
     fn arguments(self) -> Vec<&'static str> {
         match self {
-            Self::Networked | Self::Linked => {
+            Self::Networked | Self::Wired | Self::Linked => {
                 let sockets = self.sockets().iter();
                 sockets.flat_map(|socket| ["--socket", socket]).collect()
             }
@@ -83,6 +85,7 @@ pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
     let began = Instant::now();
     let initramfs = prepare(machine, suite)?;
     let mut functions = serve(machine, suite)?;
+    let _beside = beside(machine, suite)?;
     let parameters = format!("quiet only={}", options.only.join(","));
     let (mut qemu, lines) = boot(machine, suite, &initramfs, &parameters)?;
     println!(
@@ -129,6 +132,9 @@ pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
     for log in ["console.log", "functions.log", "qemu.log"] {
         show_tail(&machine.path("run").join(log));
     }
+    if suite.beside.is_some() {
+        show_tail(&machine.path("run").join(BESIDE));
+    }
     end?;
     let names: Vec<&str> = failed.iter().map(|v| v.step.name.as_str()).collect();
     bail!(
@@ -142,6 +148,7 @@ pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
 pub fn shell(machine: &Machine, suite: &Suite) -> Result<()> {
     let initramfs = prepare(machine, suite)?;
     let _functions = serve(machine, suite)?;
+    let _beside = beside(machine, suite)?;
     let mut command = qemu(machine, suite, &initramfs, "vm=shell");
     command.args(["-serial", "mon:stdio"]);
     shell::run(tied(&command))
@@ -189,6 +196,20 @@ fn serve(machine: &Machine, suite: &Suite) -> Result<Server> {
         }
     }
     Ok(server)
+}
+
+/// Starts what is on the other end of the functions' wire.
+fn beside(machine: &Machine, suite: &Suite) -> Result<Option<Running>> {
+    let Some(command) = suite.beside else {
+        return Ok(None);
+    };
+    let command = command(machine)?;
+    let mut command = tied(&command);
+    let log = machine.path("run").join(BESIDE);
+    let log = File::create(log)?;
+    // Its input ends with its owner.
+    command.stdin(Stdio::piped()).stdout(log.try_clone()?).stderr(log);
+    Ok(Some(Running::start("the process beside the guest", command)?))
 }
 
 /// QEMU without its serial ports.

@@ -62,6 +62,7 @@ pub fn infiniband() -> Suite {
         memory: "1G",
         patience: super::PATIENCE,
         serve: &["--profile", "ib", "--report", REPORTS[0]],
+        beside: None,
         programs: |machine| c::programs(machine, &SOURCES),
         shown: &[],
         judge,

@@ -32,6 +32,7 @@ pub fn suite() -> Suite {
         patience: PATIENCE,
         // Frames fly for a while, so that who waits has to sleep.
         serve: &["--faults", "delay=100us"],
+        beside: None,
         programs: |_| programs(),
         shown: &[],
         judge: judge::judge,

@@ -54,6 +54,7 @@ pub fn ethernet() -> Suite {
         memory: "1G",
         patience: PATIENCE,
         serve: &["--profile", "roce", "--report", super::REPORTS[1]],
+        beside: None,
         programs: |_| Ok(Vec::new()),
         shown: &[],
         judge,
