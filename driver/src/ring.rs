@@ -95,6 +95,9 @@ pub(crate) struct Ring {
     pushed: u64,
     polls: Polls,
     pins: Pins,
+    /// Calls of `io_uring_enter`.
+    #[cfg(test)]
+    pub(crate) calls: usize,
 }
 
 /// Makes a ring with as much of what makes it quick as this kernel has.
@@ -131,6 +134,8 @@ impl Ring {
             pushed: 0,
             polls: Polls::default(),
             pins: Pins::default(),
+            #[cfg(test)]
+            calls: 0,
         })
     }
 
@@ -324,6 +329,10 @@ impl Ring {
     }
 
     fn entered(&mut self, entered: io::Result<usize>) -> io::Result<()> {
+        #[cfg(test)]
+        {
+            self.calls += 1;
+        }
         match entered {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error().map(Errno::from_raw) {

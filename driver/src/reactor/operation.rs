@@ -359,3 +359,6 @@ impl Operation {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

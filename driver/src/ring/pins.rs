@@ -202,3 +202,61 @@ fn table(files: &[File]) -> Vec<Option<File>> {
         places *= 2;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dma::DmaArena;
+    use crate::double::Double;
+
+    #[test]
+    fn pinned_memory_of_several_arenas_is_found_to_its_last_byte_and_no_further() {
+        let arenas = [(); 3].map(|()| DmaArena::new(&Double::new().function()).unwrap());
+        let buffers = arenas
+            .each_ref()
+            .map(|arena| arena.alloc(8192, 4096).unwrap());
+        let other = arenas[0].alloc(8192, 4096).unwrap();
+        let ring = IoUring::new(4).unwrap();
+        let mut pins = Pins::default();
+        if !pins.pin_buffers(&ring, &buffers).unwrap() {
+            eprintln!("left out: no memory can be pinned here");
+            return;
+        }
+        for (index, buffer) in (0..).zip(&buffers) {
+            let start = buffer.pointer(0, 0).addr().get();
+            for (at, bytes) in [(0, 8192), (0, 1), (8191, 1), (100, 5000)] {
+                assert_eq!(pins.buffer(start + at, bytes), Some(index), "{at} {bytes}");
+            }
+            assert_eq!(pins.buffer(start + 1, 8192), None);
+            assert_eq!(pins.buffer(start + 8192, 1), None);
+        }
+        let start = other.pointer(0, 0).addr().get();
+        assert_eq!(pins.buffer(start, 1), None);
+        assert!(pins.pin_buffers(&ring, &[]).unwrap());
+        let start = buffers[0].pointer(0, 0).addr().get();
+        assert_eq!(pins.buffer(start, 1), None);
+    }
+
+    #[test]
+    fn a_file_has_its_own_place_or_none() {
+        let open = || File::from_std(tempfile::tempfile().unwrap(), "a file");
+        let files: Vec<File> = (0..6).map(|_| open()).collect();
+        let ring = IoUring::new(4).unwrap();
+        let mut pins = Pins::default();
+        if !pins.pin_files(&ring, &files).unwrap() {
+            eprintln!("left out: no files can be registered here");
+            return;
+        }
+        let mut places: Vec<i32> = files.iter().filter_map(|file| pins.file(file)).collect();
+        assert!(!places.is_empty());
+        for file in &files {
+            let place = pins.file(file).map(|at| usize::try_from(at).unwrap());
+            let there = place.and_then(|at| pins.files[at].as_ref());
+            assert!(there.is_none_or(|there| there.is(file)));
+        }
+        let all = places.len();
+        places.dedup();
+        assert_eq!(places.len(), all);
+        assert_eq!(pins.file(&open()), None);
+    }
+}
