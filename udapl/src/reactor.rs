@@ -1,12 +1,17 @@
 //! Disks, deadlines and descriptors beside an adapter, in one io_uring.
 //!
 //! A storage program moves blocks between files and peers. With a [`Reactor`] the file's half goes straight into and
-//! out of the memory that the device uses, without a copy: [`Reactor::queue_read`] and [`Reactor::queue_write`] take a
-//! [`DmaBuffer`](crate::DmaBuffer), which is what [`DmaMemory`](crate::DmaMemory) is made of. A transfer has a
-//! [`Token`], and ends as a [`Completion`].
+//! out of the memory that the device uses, without a copy: [`Reactor::submit`] takes a [`FileOperation`] on a
+//! [`DmaBuffer`](crate::DmaBuffer), which is what [`DmaMemory`](crate::DmaMemory) is made of. It reads, writes, if need be
+//! through to the medium, syncs, zeroes and gives space back; [`File::geometry`] says what a disk or file can. An
+//! operation ends as a [`Completion`], with the tag that it was submitted with.
+//!
+//! Buffers and files that are used again and again are registered once ([`Reactor::register`],
+//! [`Reactor::register_files`]), which saves the kernel work at each operation. What it costs is in
+//! `docs/performance.md`, "Disks".
 //!
 //! One thread waits for all of it. It arms the [`Ia`](crate::Ia), and sleeps in the reactor on the descriptor that the
-//! armed IA gives, until that is readable, a transfer has ended, or the time is over:
+//! armed IA gives, until that is readable, an operation has ended, or the time is over:
 //!
 //! ```text
 //! match ia.arm(&[events])? {

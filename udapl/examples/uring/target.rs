@@ -13,7 +13,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::libc::O_DIRECT;
-use udapl::reactor::{Clock, Completion, File, Instant, Reactor, ReactorError, RealClock, Token};
+use udapl::reactor::ReactorError;
+use udapl::reactor::{Clock, Completion, File, FileOperation, Instant, Reactor, RealClock};
 use udapl::{
     Arm, CloseFlags, CompletionFlags, ConnectionEventKind, DmaBuffer, DmaMemory, DtoCookie,
     DtoStatus, EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrSlice, MemPrivFlags,
@@ -45,8 +46,6 @@ pub struct Target {
     reactor: Reactor,
     /// What each slot is at.
     commands: [Option<Command>; SLOTS],
-    /// What the disk is at.
-    transfers: Vec<(Token, usize)>,
     disk_transfers: u64,
     sleeps: u64,
 }
@@ -112,7 +111,6 @@ impl Target {
             direct,
             reactor,
             commands: [None; SLOTS],
-            transfers: Vec::new(),
             disk_transfers: 0,
             sleeps: 0,
         };
@@ -213,11 +211,13 @@ impl Target {
                 post.ep_post_rdma_read(self.ep, &[block], cookie, &command.place, NO_FLAGS)?;
             }
             Kind::Read => {
-                let (disk, memory) = (&self.disk, &self.memory);
-                let queued =
-                    self.reactor
-                        .queue_read(disk, offset, memory, block_at(slot), BLOCK)?;
-                self.transfers.push((queued, slot));
+                let read = FileOperation::Read {
+                    offset,
+                    buffer: &self.memory,
+                    buffer_offset: block_at(slot),
+                    bytes: BLOCK,
+                };
+                self.reactor.submit(&self.disk, read, slot as u64)?;
             }
         }
         Ok(())
@@ -226,33 +226,30 @@ impl Target {
     /// The client's block is here: on to the disk.
     fn store(&mut self, slot: usize) -> Result<()> {
         let command = self.commands[slot].context("a command")?;
-        let (disk, memory) = (&self.disk, &self.memory);
-        let offset = command.block * BLOCK as u64;
-        let queued = self
-            .reactor
-            .queue_write(disk, offset, memory, block_at(slot), BLOCK)?;
-        self.transfers.push((queued, slot));
+        let write = FileOperation::Write {
+            offset: command.block * BLOCK as u64,
+            buffer: &self.memory,
+            buffer_offset: block_at(slot),
+            bytes: BLOCK,
+            through: false,
+        };
+        self.reactor.submit(&self.disk, write, slot as u64)?;
         Ok(())
     }
 
     /// A transfer between disk and memory has ended.
     fn moved(&mut self, ended: &Completion) -> Result<()> {
-        let running = self.transfers.iter();
-        let at = running.clone().position(|(token, _)| *token == ended.token);
-        let (_, slot) = self
-            .transfers
-            .swap_remove(at.context("a transfer of ours")?);
         self.disk_transfers += 1;
         let error = match &ended.result {
             Ok(BLOCK) => 0,
             // Behind its end.
             Ok(_) => nix::errno::Errno::ENXIO as u32,
-            Err(ReactorError::Transfer { source, .. }) => source
+            Err(error) => error
                 .raw_os_error()
                 .unwrap_or(nix::libc::EIO)
                 .unsigned_abs(),
-            Err(other) => bail!("{other}"),
         };
+        let slot = usize::try_from(ended.tag)?;
         self.respond(slot, error)
     }
 

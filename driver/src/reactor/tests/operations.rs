@@ -294,19 +294,24 @@ fn a_thousand_operations_pass_through_eight_entries_each_with_its_tag() {
     let arena = arena();
     let buffer = arena.alloc(1000 * 512, 4096).unwrap();
     let file = temporary();
-    let mut reactor = Reactor::new(8).unwrap();
+    for reactor in [Reactor::new(8), Reactor::of_any_thread(8)] {
+        thousand(&mut reactor.unwrap(), &file, &buffer);
+    }
+}
+
+fn thousand(reactor: &mut Reactor, file: &File, buffer: &DmaBuffer) {
     let mut open = std::collections::BTreeSet::new();
     for tag in 0..1000_u64 {
         let at = usize::try_from(tag).unwrap() * 512;
         buffer.fill(at, 512, u8::try_from(tag % 251).unwrap());
         let write = FileOperation::Write {
             offset: tag * 512,
-            buffer: &buffer,
+            buffer,
             buffer_offset: at,
             bytes: 512,
             through: false,
         };
-        reactor.submit(&file, write, tag).unwrap();
+        reactor.submit(file, write, tag).unwrap();
         open.insert(tag);
     }
     let interrupt = Interrupt::new().unwrap();
@@ -319,7 +324,7 @@ fn a_thousand_operations_pass_through_eight_entries_each_with_its_tag() {
             assert!(open.remove(&ended.tag), "{ended:?} again");
         }
     }
-    let content = content(&mut reactor, &file, 1000 * 512);
+    let content = content(reactor, file, 1000 * 512);
     assert!((0..1000_usize).all(|tag| usize::from(content[tag * 512 + 511]) == tag % 251));
 }
 
@@ -332,22 +337,27 @@ fn a_completion_queue_that_overflows_loses_nothing() {
         .map(|interrupt| interrupt.as_fd())
         .collect();
     let buffer = arena().alloc(4096, 4096).unwrap();
-    let mut reactor = Reactor::new(4).unwrap();
     let file = temporary();
-    for signalled in [0, 1, 40] {
-        for interrupt in &interrupts[..signalled] {
-            interrupt.signal();
-        }
-        for deadline in [Instant(0), far()] {
-            let token = reactor.queue_write(&file, 0, &buffer, 0, 4096).unwrap();
-            let wake = reactor.wait_for(&descriptors, deadline).unwrap();
-            assert!(signalled == 0 || wake == Wake::Interrupt, "{wake:?}");
-            assert_eq!(reactor.ring.polls_left(), 0);
-            let ended = reactor.wait_all(far()).unwrap();
-            assert!(
-                matches!(ended[..], [Completion { token: t, result: Ok(4096), .. }] if t == token),
-                "{ended:?}"
-            );
+    for reactor in [Reactor::new(4), Reactor::of_any_thread(4)] {
+        let mut reactor = reactor.unwrap();
+        for signalled in [0, 1, 40] {
+            for interrupt in &interrupts {
+                let _ = interrupt.take();
+            }
+            for interrupt in &interrupts[..signalled] {
+                interrupt.signal();
+            }
+            for deadline in [Instant(0), far()] {
+                let token = reactor.queue_write(&file, 0, &buffer, 0, 4096).unwrap();
+                let wake = reactor.wait_for(&descriptors, deadline).unwrap();
+                assert!(signalled == 0 || wake == Wake::Interrupt, "{wake:?}");
+                assert_eq!(reactor.ring.polls_left(), 0);
+                let ended = reactor.wait_all(far()).unwrap();
+                assert!(
+                    matches!(ended[..], [Completion { token: t, result: Ok(4096), .. }] if t == token),
+                    "{ended:?}"
+                );
+            }
         }
     }
 }
