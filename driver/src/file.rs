@@ -6,7 +6,7 @@ use std::fs::OpenOptions;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::error::ReactorError;
@@ -27,6 +27,8 @@ struct Inner {
     is_block_device: bool,
     /// Whether its file system makes holes, once that was asked.
     makes_holes: OnceLock<bool>,
+    /// Whether a ring that polls has been told that it cannot be polled.
+    is_not_polled: AtomicBool,
 }
 
 static OPENED: AtomicU32 = AtomicU32::new(0);
@@ -67,6 +69,7 @@ impl File {
                 number: OPENED.fetch_add(1, Ordering::Relaxed),
                 is_block_device,
                 makes_holes: OnceLock::new(),
+                is_not_polled: AtomicBool::new(false),
             }),
         }
     }
@@ -99,5 +102,20 @@ impl File {
 
     pub(crate) fn is_block_device(&self) -> bool {
         self.inner.is_block_device
+    }
+
+    /// Whether nothing has said that it cannot be polled.
+    pub(crate) fn may_be_polled(&self) -> bool {
+        !self.inner.is_not_polled.load(Ordering::Relaxed)
+    }
+
+    /// It cannot be polled, which is told once.
+    pub(crate) fn cannot_be_polled(&self) {
+        if !self.inner.is_not_polled.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "{}: cannot be polled (it needs O_DIRECT and a device with queues for that): interrupts tell of its transfers",
+                self.path().display()
+            );
+        }
     }
 }

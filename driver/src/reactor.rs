@@ -70,6 +70,8 @@ pub enum Wake {
 /// A ring with the operations and waits in it.
 pub struct Reactor {
     ring: Ring,
+    /// For reads and writes of what can be polled.
+    polled: Option<Ring>,
     entries: u32,
     queued: u64,
     /// Ended, not yet taken.
@@ -98,10 +100,27 @@ impl Reactor {
         })?;
         Ok(Self {
             ring,
+            polled: None,
             entries,
             queued: 0,
             finished: VecDeque::new(),
         })
+    }
+
+    /// A reactor that polls devices for the end of reads and writes, on a ring of its own with as many `entries`, and does
+    /// not sleep while there are such. That costs a processor and saves interrupts. It takes files opened with
+    /// `O_DIRECT`, on devices with queues for it (`nvme.poll_queues`); a file that cannot be polled is told of in the log,
+    /// and its transfers go as those of any other reactor.
+    ///
+    /// # Errors
+    /// As [`Reactor::new`].
+    pub fn polled(entries: u32) -> Result<Self, ReactorError> {
+        let mut reactor = Self::new(entries)?;
+        match Ring::new(Kind::Polled, entries) {
+            Ok(ring) => reactor.polled = Some(ring),
+            Err(error) => tracing::warn!("no ring that polls can be had, and nothing is: {error}"),
+        }
+        Ok(reactor)
     }
 
     /// Pins buffers for transfers, in place of those pinned before; they may be of several arenas. False if the system
@@ -113,8 +132,7 @@ impl Reactor {
     /// [`ReactorError::Ring`]: the ring could not be entered.
     pub fn register(&mut self, buffers: &[DmaBuffer]) -> Result<bool, ReactorError> {
         self.drain()?;
-        let done = self.ring.pin_buffers(buffers);
-        done.map_err(|source| self.ring_error("io_uring_register", source))
+        self.pin(|ring| ring.pin_buffers(buffers))
     }
 
     /// Has the kernel keep files at hand for operations, in place of those before. They stay open until others take
@@ -126,7 +144,20 @@ impl Reactor {
     /// [`ReactorError::Ring`]: the ring could not be entered.
     pub fn register_files(&mut self, files: &[File]) -> Result<bool, ReactorError> {
         self.drain()?;
-        let done = self.ring.pin_files(files);
+        self.pin(|ring| ring.pin_files(files))
+    }
+
+    fn pin(
+        &mut self,
+        pin: impl Fn(&mut Ring) -> std::io::Result<bool>,
+    ) -> Result<bool, ReactorError> {
+        let mut done = pin(&mut self.ring);
+        if let (Ok(all), Some(polled)) = (&mut done, &mut self.polled) {
+            match pin(polled) {
+                Ok(too) => *all &= too,
+                Err(error) => done = Err(error),
+            }
+        }
         done.map_err(|source| self.ring_error("io_uring_register", source))
     }
 
@@ -143,8 +174,13 @@ impl Reactor {
         tag: u64,
     ) -> Result<Token, ReactorError> {
         let token = Token(self.queued + 1);
-        self.ring
-            .queue(Operation::new(file, operation, token, tag)?);
+        let operation = Operation::new(file, operation, token, tag)?;
+        match &mut self.polled {
+            Some(polled) if operation.is_transfer() && file.may_be_polled() => {
+                polled.queue(operation);
+            }
+            _ => self.ring.queue(operation),
+        }
         self.queued = token.0;
         Ok(token)
     }
@@ -195,7 +231,12 @@ impl Reactor {
     /// Operations queued or running.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.ring.outstanding()
+        self.ring.outstanding() + self.polled.as_ref().map_or(0, Ring::outstanding)
+    }
+
+    /// Operations in a ring.
+    fn in_ring(&self) -> usize {
+        self.ring.in_ring() + self.polled.as_ref().map_or(0, Ring::in_ring)
     }
 
     /// An operation that has ended, if there is one.
@@ -399,35 +440,44 @@ impl Reactor {
     }
 
     /// Moves queued operations into the ring as far as there is room.
+    #[inline]
     fn fill(&mut self) -> Result<(), ReactorError> {
-        loop {
-            match self.ring.fill() {
-                Ok(None) => return Ok(()),
-                Ok(Some(empty)) => self.ended(&empty, Ok(0)),
-                Err(source) => return Err(self.ring_error("io_uring_enter", source)),
-            }
+        for polled in [false, true] {
+            let ring = if polled {
+                self.polled.as_mut()
+            } else {
+                Some(&mut self.ring)
+            };
+            let Some(ring) = ring else { break };
+            let filled = ring.fill(|empty| self.finished.push_back(completion(&empty, Ok(0))));
+            filled.map_err(|source| self.ring_error("io_uring_enter", source))?;
         }
+        Ok(())
     }
 
     /// Takes what has completed.
+    #[inline]
     fn reap(&mut self) {
         while let Some((operation, came_to)) = self.ring.next() {
-            self.ended(&operation, came_to);
+            self.finished.push_back(completion(&operation, came_to));
         }
-    }
-
-    fn ended(&mut self, operation: &Operation, came_to: Result<usize, Errno>) {
-        self.finished.push_back(Completion {
-            token: operation.token,
-            tag: operation.tag,
-            result: came_to.map_err(|errno| operation.error(errno)),
-        });
+        let Some(polled) = &mut self.polled else {
+            return;
+        };
+        while let Some((operation, came_to)) = polled.next() {
+            if came_to == Err(Errno::EOPNOTSUPP) {
+                operation.file().cannot_be_polled();
+                self.ring.queue(operation);
+            } else {
+                self.finished.push_back(completion(&operation, came_to));
+            }
+        }
     }
 
     /// Waits until nothing is in the ring, at most [`MAX_WAIT`]. What ends is kept for `take_completion`.
     fn drain(&mut self) -> Result<(), ReactorError> {
         let deadline = monotonic_now() + MAX_WAIT;
-        while self.ring.in_ring() > 0 {
+        while self.in_ring() > 0 {
             self.sleep_until(deadline)?;
             self.reap();
         }
@@ -444,13 +494,17 @@ impl Reactor {
     }
 
     fn sleep(&mut self, timeout: Duration) -> Result<(), ReactorError> {
-        let slept = self.ring.sleep(timeout);
+        let slept = match &mut self.polled {
+            Some(polled) if polled.in_ring() > 0 => poll_both(&mut self.ring, polled, timeout),
+            _ => self.ring.sleep(timeout),
+        };
         slept.map_err(|source| self.ring_error("io_uring_enter", source))
     }
 
     /// Submits what was queued, and takes what has completed.
     fn look(&mut self) -> Result<(), ReactorError> {
         let looked = self.ring.look();
+        let looked = looked.and_then(|()| self.polled.as_mut().map_or(Ok(()), Ring::look));
         looked.map_err(|source| self.ring_error("io_uring_enter", source))?;
         self.reap();
         Ok(())
@@ -465,6 +519,27 @@ impl Reactor {
     }
 }
 
+#[inline]
+fn completion(operation: &Operation, came_to: Result<usize, Errno>) -> Completion {
+    Completion {
+        token: operation.token,
+        tag: operation.tag,
+        result: came_to.map_err(|errno| operation.error(errno)),
+    }
+}
+
+/// Looks at both rings until one has a completion, or the time is up.
+fn poll_both(ring: &mut Ring, polled: &mut Ring, timeout: Duration) -> std::io::Result<()> {
+    let deadline = monotonic_now() + timeout;
+    loop {
+        ring.look()?;
+        polled.look()?;
+        if ring.has_completions() || polled.has_completions() || monotonic_now() >= deadline {
+            return Ok(());
+        }
+    }
+}
+
 impl std::fmt::Debug for Reactor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
@@ -472,7 +547,7 @@ impl std::fmt::Debug for Reactor {
             "Reactor({} entries, {} outstanding, {} of them in the ring, {} ended)",
             self.entries,
             self.outstanding(),
-            self.ring.in_ring(),
+            self.in_ring(),
             self.finished.len()
         )
     }

@@ -34,6 +34,7 @@ use io_uring::{EnterFlags, IoUring, opcode, squeue, types::Fd};
 use nix::errno::Errno;
 use slotmap::{DefaultKey, Key, KeyData, SlotMap};
 
+use crate::clock::monotonic_now;
 use crate::dma::DmaBuffer;
 use crate::file::File;
 use crate::interrupt::Interrupt;
@@ -54,6 +55,8 @@ pub(crate) enum Kind {
     OneThread,
     /// For any thread at any time.
     AnyThread,
+    /// For one thread at a time, and for reads and writes of devices that it polls for what has ended.
+    Polled,
 }
 
 /// An operation in the table.
@@ -102,8 +105,12 @@ pub(crate) struct Ring {
 
 /// Makes a ring with as much of what makes it quick as this kernel has.
 fn make(kind: Kind, entries: u32) -> io::Result<(IoUring, bool)> {
-    if kind == Kind::OneThread {
+    let polled = kind == Kind::Polled;
+    if kind != Kind::AnyThread {
         let mut builder = IoUring::builder();
+        if polled {
+            builder.setup_iopoll();
+        }
         // Linux 6.1.
         builder
             .setup_single_issuer()
@@ -117,7 +124,11 @@ fn make(kind: Kind, entries: u32) -> io::Result<(IoUring, bool)> {
             Err(error) => return Err(error),
         }
     }
-    Ok((IoUring::new(entries)?, false))
+    let mut builder = IoUring::builder();
+    if polled {
+        builder.setup_iopoll();
+    }
+    Ok((builder.build(entries)?, false))
 }
 
 impl Ring {
@@ -160,6 +171,7 @@ impl Ring {
     }
 
     /// Puts an operation behind those that wait for room in the ring.
+    #[inline]
     pub(crate) fn queue(&mut self, operation: Operation) {
         let key = self.flights.insert(Flight {
             operation,
@@ -170,7 +182,8 @@ impl Ring {
     }
 
     /// Moves queued operations into the ring as far as there is room. One for which there is nothing to do comes back.
-    pub(crate) fn fill(&mut self) -> io::Result<Option<Operation>> {
+    #[inline]
+    pub(crate) fn fill(&mut self, mut ended: impl FnMut(Operation)) -> io::Result<()> {
         // CAST: 32 bits fit on every target with an io_uring.
         while self.in_ring < self.entries as usize
             && let Some(&key) = self.waiting.front()
@@ -181,19 +194,23 @@ impl Ring {
             };
             if flight.operation.is_empty() {
                 self.waiting.pop_front();
-                return Ok(self.flights.remove(key).map(|flight| flight.operation));
+                if let Some(flight) = self.flights.remove(key) {
+                    ended(flight.operation);
+                }
+                continue;
             }
             let entry = flight.operation.entry(&self.pins);
             let entry = entry.user_data(key.data().as_ffi());
-            if self.ring.submission().is_full() {
-                self.flush()?;
-            }
             // SAFETY: what the entry names is owned by the operation, which stays in `flights` while `in_ring` says so,
-            // that is until its completion is taken by `next`: the descriptor by the file, the memory by a clone of
-            // the buffer.
+            // that is until its completion is taken by `next`: the descriptor by the file, the memory by the buffer's
+            // lease.
             let pushed = unsafe { self.ring.submission().push(&entry) };
             if pushed.is_err() {
-                return Err(Errno::EBUSY.into());
+                self.flush()?;
+                if self.ring.submission().is_full() {
+                    return Err(Errno::EBUSY.into());
+                }
+                continue;
             }
             if let Some(flight) = self.flights.get_mut(key) {
                 flight.in_ring = true;
@@ -203,11 +220,12 @@ impl Ring {
             self.pushed += 1;
             self.waiting.pop_front();
         }
-        Ok(None)
+        Ok(())
     }
 
     /// Takes completions: the first operation that has ended, with what it came to. Others may go on, and polls are
     /// counted.
+    #[inline]
     pub(crate) fn next(&mut self) -> Option<(Operation, Result<usize, Errno>)> {
         loop {
             let completion = self.ring.completion().next()?;
@@ -302,7 +320,9 @@ impl Ring {
     pub(crate) fn look(&mut self) -> io::Result<()> {
         let submission = self.ring.submission();
         let queued = submission.len();
-        if queued == 0 && !submission.taskrun() && !submission.cq_overflow() {
+        // A device that is polled says nothing unless it is asked.
+        let asks = self.kind == Kind::Polled && self.in_ring > 0;
+        if queued == 0 && !asks && !submission.taskrun() && !submission.cq_overflow() {
             return Ok(());
         }
         drop(submission);
@@ -319,13 +339,26 @@ impl Ring {
         self.entered(entered)
     }
 
-    /// Submits what was started, and sleeps until a completion is there or the time is up.
+    /// Submits what was started, and sleeps until a completion is there or the time is up. A ring that polls does not sleep,
+    /// but looks again and again.
     pub(crate) fn sleep(&mut self, timeout: Duration) -> io::Result<()> {
+        if self.kind == Kind::Polled {
+            let deadline = monotonic_now() + timeout;
+            while !self.has_completions() && monotonic_now() < deadline {
+                self.look()?;
+            }
+            return Ok(());
+        }
         self.enable()?;
         let timespec = Timespec::from(timeout);
         let arguments = SubmitArgs::new().timespec(&timespec);
         let entered = self.ring.submitter().submit_with_args(1, &arguments);
         self.entered(entered)
+    }
+
+    /// True if a completion can be taken.
+    pub(crate) fn has_completions(&mut self) -> bool {
+        !self.ring.completion().is_empty()
     }
 
     fn entered(&mut self, entered: io::Result<usize>) -> io::Result<()> {

@@ -16,6 +16,7 @@
 
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{opcode, squeue};
@@ -23,10 +24,11 @@ use nix::errno::Errno;
 use nix::libc;
 use zerocopy::IntoBytes;
 
-use crate::dma::DmaBuffer;
+use crate::dma::{DmaBuffer, Lease};
 use crate::error::ReactorError;
 use crate::file::File;
 use crate::reactor::Token;
+use crate::span::Span;
 
 /// What to do with a file.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +78,7 @@ pub enum FileOperation<'a> {
 
 impl FileOperation<'_> {
     /// Where in the file, and how many bytes.
+    #[inline]
     fn range(&self) -> (u64, u64) {
         match *self {
             // CAST: usize has at most 64 bits on every target Rust has.
@@ -88,6 +91,7 @@ impl FileOperation<'_> {
     }
 
     /// The memory it moves bytes of: buffer, offset, bytes.
+    #[inline]
     fn memory(&self) -> Option<(&DmaBuffer, usize, usize)> {
         match *self {
             Self::Read {
@@ -132,13 +136,12 @@ const LONGEST: u64 = 1 << 30;
 const DISCARD: u32 = 0x1200;
 
 /// An operation on a file, from when it is queued to its end.
-#[derive(Debug)]
 pub(crate) struct Operation {
     pub(crate) token: Token,
     pub(crate) tag: u64,
     file: File,
-    /// For reads and writes. What is left to move is inside.
-    buffer: Option<DmaBuffer>,
+    /// Of reads and writes: the buffer's bytes, what is left to move among them, and what keeps them.
+    memory: Option<(Span, Arc<Lease>)>,
     buffer_offset: usize,
     way: Way,
     offset: u64,
@@ -166,6 +169,7 @@ pub(crate) trait Pinned {
 }
 
 impl Operation {
+    #[inline]
     pub(crate) fn new(
         file: &File,
         operation: FileOperation<'_>,
@@ -196,7 +200,7 @@ impl Operation {
             token,
             tag,
             file: file.clone(),
-            buffer: memory.map(|(buffer, ..)| buffer.clone()),
+            memory: memory.map(|(buffer, ..)| (buffer.span(), buffer.lease())),
             buffer_offset: memory.map_or(0, |(_, at, _)| at),
             way,
             offset,
@@ -214,6 +218,15 @@ impl Operation {
         self.done
     }
 
+    pub(crate) const fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Whether it moves bytes: all that a ring takes which polls.
+    pub(crate) const fn is_transfer(&self) -> bool {
+        matches!(self.way, Way::Read | Way::Write { .. })
+    }
+
     /// True if there is nothing for the kernel to do.
     pub(crate) fn is_empty(&self) -> bool {
         self.left == 0 && self.way != Way::Sync
@@ -221,6 +234,7 @@ impl Operation {
 
     /// The entry for what is still to do. It names the file's descriptor and, for reads and writes, memory inside the
     /// buffer, both of which `self` owns; other entries name no memory.
+    #[inline]
     pub(crate) fn entry(&self, pinned: &impl Pinned) -> squeue::Entry {
         let (fd, flags) = match pinned.file(&self.file) {
             // An index of the ring's table takes the descriptor's place.
@@ -270,13 +284,14 @@ impl Operation {
     }
 
     /// The next piece of a read or a write in memory: where, how long, and which pinned buffer it is of.
+    #[inline]
     fn piece(&self, pinned: &impl Pinned) -> (*mut u8, u32, Option<u16>) {
         // PANIC: LONGEST fits both.
         let length = u32::try_from(self.left.min(LONGEST)).expect("at most LONGEST");
         let bytes = usize::try_from(length).expect("at most LONGEST");
         // PANIC: reads and writes have one, and `new` has looked that the bytes are inside.
-        let buffer = self.buffer.as_ref().expect("a buffer");
-        let pointer = buffer.pointer(self.buffer_offset, bytes).as_ptr();
+        let (span, _) = self.memory.as_ref().expect("a buffer");
+        let pointer = span.at(self.buffer_offset, bytes).as_ptr();
         (pointer, length, pinned.buffer(pointer.addr(), bytes))
     }
 
@@ -288,6 +303,7 @@ impl Operation {
     }
 
     /// Takes a step by the kernel's answer: bytes moved, or an errno below zero.
+    #[inline]
     pub(crate) fn answer(&mut self, result: i32) -> Step {
         let Ok(moved) = usize::try_from(result) else {
             return self.refused(Errno::from_raw(result.wrapping_neg()));

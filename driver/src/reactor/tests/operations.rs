@@ -425,3 +425,33 @@ fn waits_make_one_call_and_none_where_there_is_nothing_to_say() {
     assert_eq!(transfer(&[]), 1, "submitted and waited for");
     assert_eq!(transfer(&[silent]), 2, "and a poll taken back");
 }
+
+#[test]
+fn a_reactor_that_polls_moves_the_same_bytes_whether_the_device_can_be_polled_or_not() {
+    let buffer = arena().alloc(8192, 4096).unwrap();
+    let named = tempfile::NamedTempFile::new().unwrap();
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    let cached = File::open_with(&options, named.path()).unwrap();
+    let direct = File::open_with(options.custom_flags(O_DIRECT), named.path());
+    let mut reactor = Reactor::polled(8).unwrap();
+    reactor.register(std::slice::from_ref(&buffer)).unwrap();
+    for file in std::iter::once(&cached).chain(&direct) {
+        for value in 1..=3 {
+            buffer.fill(0, 4096, value);
+            reactor.write_file_at(file, 0, &buffer, 0, 4096).unwrap();
+            let sync = one(&mut reactor, file, FileOperation::Sync);
+            assert!(sync.result.is_ok(), "{sync:?}");
+            reactor.read_file_at(file, 0, &buffer, 4096, 4096).unwrap();
+            assert_eq!(buffer.load_u8(8191), value);
+        }
+    }
+    // Without O_DIRECT nothing is polled, and that was found out.
+    assert!(!cached.may_be_polled());
+    // What sleeps beside a transfer is woken by what it sleeps on.
+    let interrupt = Interrupt::new().unwrap();
+    interrupt.signal();
+    reactor.queue_read(&cached, 0, &buffer, 0, 4096).unwrap();
+    let wake = reactor.wait(&[interrupt], far()).unwrap();
+    assert_eq!(wake, Wake::Interrupt);
+}
