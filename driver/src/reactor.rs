@@ -6,17 +6,17 @@
 //!
 //! An operation is a small state: what is still to do ([`FileOperation`]). A short read or write is continued where it
 //! stopped; a read that gets nothing has met the end of the file and ends with the bytes it has. An operation owns its
-//! buffer and its file until the kernel is done with them, even if nobody waits for it any more. Its [`Completion`] carries
-//! the tag that it was queued with.
+//! buffer and its file until the kernel is done with them, even if nobody waits for it any more. Its [`Completion`]
+//! carries the tag that it was queued with.
 //!
 //! Once tables have grown to what is in use at once, queueing, waiting and taking completions allocate nothing. Looking
-//! (a wait whose deadline has passed) is one system call, or none where nothing was queued and the kernel has nothing to
-//! say. Sleeping is one, and one more if something else than the descriptors has ended the sleep, since polls of lent
-//! descriptors end with it.
+//! (a wait whose deadline has passed) is one system call, or none where nothing was queued and the kernel has nothing
+//! to say. Sleeping is one, and one more if something else than the descriptors has ended the sleep, since polls of
+//! lent descriptors end with it.
 //!
 //! Buffers that were [registered](Reactor::register) are pinned once and not at each transfer, and
-//! [files](Reactor::register_files) are looked up once. The first needs permission to lock memory; without either, operations
-//! work as well, only slower.
+//! [files](Reactor::register_files) are looked up once. The first needs permission to lock memory; without either,
+//! operations work as well, only slower.
 //!
 //! A reactor is for one thread at a time. It may go to another one while nothing is outstanding.
 //!
@@ -52,7 +52,8 @@ pub struct Completion {
     pub token: Token,
     /// What it was queued with.
     pub tag: u64,
-    /// Bytes moved, of reads and writes: a write moves all; a read moves fewer only at the end of the file. 0 of others.
+    /// Bytes moved, of reads and writes: a write moves all; a read moves fewer only at the end of the file. 0 of
+    /// others.
     pub result: Result<usize, ReactorError>,
 }
 
@@ -107,10 +108,10 @@ impl Reactor {
         })
     }
 
-    /// A reactor that polls devices for the end of reads and writes, on a ring of its own with as many `entries`, and does
-    /// not sleep while there are such. That costs a processor and saves interrupts. It takes files opened with
-    /// `O_DIRECT`, on devices with queues for it (`nvme.poll_queues`); a file that cannot be polled is told of in the log,
-    /// and its transfers go as those of any other reactor.
+    /// A reactor that polls devices for the end of reads and writes, on a ring of its own with as many `entries`, and
+    /// does not sleep while there are such. That costs a processor and saves interrupts. It takes files opened with
+    /// `O_DIRECT`, on devices with queues for it (`nvme.poll_queues`); a file that cannot be polled is told of in the
+    /// log, and its transfers go as those of any other reactor.
     ///
     /// # Errors
     /// As [`Reactor::new`].
@@ -164,8 +165,8 @@ impl Reactor {
     /// Queues an operation; its completion carries `tag`. The next wait submits it.
     ///
     /// # Errors
-    /// [`ReactorError::Bounds`]: the bytes are not inside the buffer. [`ReactorError::Transfer`] with `EINVAL`: they are
-    /// not inside what a file can be.
+    /// [`ReactorError::Bounds`]: the bytes are not inside the buffer. [`ReactorError::Transfer`] with `EINVAL`: they
+    /// are not inside what a file can be.
     #[inline]
     pub fn submit(
         &mut self,

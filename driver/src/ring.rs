@@ -6,18 +6,18 @@
 //! fail, the operations are leaked, because the kernel may still write their buffers.
 //!
 //! The number that an entry carries to its completion (`user_data`) is an operation's place in the table and the
-//! generation of that place, so that no completion is looked for, and one that comes twice finds nobody. Generations are
-//! odd; numbers with none are those of polls and of what ends them, which own nothing.
+//! generation of that place, so that no completion is looked for, and one that comes twice finds nobody. Generations
+//! are odd; numbers with none are those of polls and of what ends them, which own nothing.
 //!
-//! Polls last as long as the wait that makes them: their descriptors are only lent for that long. All of one wait have the
-//! same number, and are counted. A wait that is woken by anything else takes back those that are left, in one call.
+//! Polls last as long as the wait that makes them: their descriptors are only lent for that long. All of one wait have
+//! the same number, and are counted. A wait that is woken by anything else takes back those that are left, in one call.
 //!
 //! Sleeping has a timeout as an argument of the system call, so no timeout operation needs to be cancelled. One call
 //! submits, sleeps and runs what the kernel has put off until then (`DEFER_TASKRUN`). None is made where nothing
 //! was queued and the kernel says that it has put off nothing.
 //!
-//! A ring belongs to one thread at a time (`SINGLE_ISSUER`), the one that enters it first. Where another one enters, it is
-//! made anew, if the kernel has nothing of it in hand; otherwise the caller is told.
+//! A ring belongs to one thread at a time (`SINGLE_ISSUER`), the one that enters it first. Where another one enters, it
+//! is made anew, if the kernel has nothing of it in hand; otherwise the caller is told.
 
 // UNSAFETY: io-uring cannot know how long the memory an entry names lives; here it is known.
 #![expect(unsafe_code, reason = "io_uring submission")]
@@ -339,8 +339,8 @@ impl Ring {
         self.entered(entered)
     }
 
-    /// Submits what was started, and sleeps until a completion is there or the time is up. A ring that polls does not sleep,
-    /// but looks again and again.
+    /// Submits what was started, and sleeps until a completion is there or the time is up. A ring that polls does not
+    /// sleep, but looks again and again.
     pub(crate) fn sleep(&mut self, timeout: Duration) -> io::Result<()> {
         if self.kind == Kind::Polled {
             let deadline = monotonic_now() + timeout;
@@ -419,25 +419,30 @@ impl Ring {
     /// Pins `buffers` in the kernel in place of those pinned before; false if the system does not let us.
     /// Nothing may be in the ring.
     pub(crate) fn pin_buffers(&mut self, buffers: &[DmaBuffer]) -> io::Result<bool> {
-        self.assert_idle();
-        self.enable()?;
-        self.pins.pin_buffers(&self.ring, buffers)
+        self.pin(|pins, ring| pins.pin_buffers(ring, buffers))
     }
 
     /// Gives `files` to the kernel in place of those given before; false if the system does not let us.
     /// Nothing may be in the ring.
     pub(crate) fn pin_files(&mut self, files: &[File]) -> io::Result<bool> {
-        self.assert_idle();
-        self.enable()?;
-        self.pins.pin_files(&self.ring, files)
+        self.pin(|pins, ring| pins.pin_files(ring, files))
     }
 
-    fn assert_idle(&self) {
+    fn pin(&mut self, pin: impl Fn(&mut Pins, &IoUring) -> io::Result<bool>) -> io::Result<bool> {
         assert!(
             self.in_ring == 0,
             "pins exchanged under {} operations",
             self.in_ring
         );
+        self.enable()?;
+        match pin(&mut self.pins, &self.ring) {
+            Err(error) if error.raw_os_error() == Some(Errno::EEXIST as i32) => {
+                self.make_anew()?;
+                self.enable()?;
+                pin(&mut self.pins, &self.ring)
+            }
+            done => done,
+        }
     }
 
     /// Has the kernel give up the operations that it has, and drops the others.

@@ -2,8 +2,8 @@
 //!
 //! A storage program moves blocks between files and peers. With a [`Reactor`] the file's half goes straight into and
 //! out of the memory that the device uses, without a copy: [`Reactor::submit`] takes a [`FileOperation`] on a
-//! [`DmaBuffer`](crate::DmaBuffer), which is what [`DmaMemory`](crate::DmaMemory) is made of. It reads, writes, if need be
-//! through to the medium, syncs, zeroes and gives space back; [`File::geometry`] says what a disk or file can. An
+//! [`DmaBuffer`](crate::DmaBuffer), which is what [`DmaMemory`](crate::DmaMemory) is made of. It reads, writes, if need
+//! be through to the medium, syncs, zeroes and gives space back; [`File::geometry`] says what a disk or file can. An
 //! operation ends as a [`Completion`], with the tag that it was submitted with.
 //!
 //! Buffers and files that are used again and again are registered once ([`Reactor::register`],

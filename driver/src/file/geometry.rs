@@ -1,9 +1,9 @@
 //! What a disk is like, read anew at each call: a disk may be resized.
 //!
-//! Of a file, size and alignments come from `statx` (`STATX_DIOALIGN`, Linux 6.1). Of a block device, size and blocks come
-//! from its ioctls, and whether it discards from sysfs. Whether a file system makes holes it says itself: a byte is given
-//! back where no file has any, half of the largest size that there is and more, once for each open file. That is
-//! a write, so a file that cannot be written makes none.
+//! Of a file, size and alignments come from `statx` (`STATX_DIOALIGN`, Linux 6.1). Of a block device, size and blocks
+//! come from its ioctls, and whether it discards from sysfs. Whether a file system makes holes it says itself: a byte
+//! is given back where no file has any, half of the largest size that there is and more, once for each open file. That
+//! is a write, so a file that cannot be written makes none.
 
 // UNSAFETY: an ioctl writes what its number says.
 #![expect(unsafe_code, reason = "BLKGETSIZE64")]
@@ -26,14 +26,14 @@ pub struct Geometry {
     pub bytes: u64,
     /// A block device, or else a file.
     pub is_block_device: bool,
-    /// Bytes of the smallest piece that can be read or written past the page cache; of a file, what the system says of its
-    /// file system, or 512.
+    /// Bytes of the smallest piece that can be read or written past the page cache; of a file, what the system says of
+    /// its file system, or 512.
     pub logical_block: u32,
-    /// Bytes of the smallest piece that is written without reading what is around it; of a file, the block that its file
-    /// system prefers.
+    /// Bytes of the smallest piece that is written without reading what is around it; of a file, the block that its
+    /// file system prefers.
     pub physical_block: u32,
-    /// What addresses in memory are multiples of, past the page cache (`O_DIRECT`). Where the system does not say (before
-    /// Linux 6.1, and of file systems without), the logical block.
+    /// What addresses in memory are multiples of, past the page cache (`O_DIRECT`). Where the system does not say
+    /// (before Linux 6.1, and of file systems without), the logical block.
     pub memory_alignment: u32,
     /// What offsets and lengths are multiples of, likewise.
     pub offset_alignment: u32,

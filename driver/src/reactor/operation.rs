@@ -1,7 +1,7 @@
 //! What can be done with a file, and how far that has come.
 //!
-//! An [`Operation`] owns what the kernel touches for it, the file and the memory, and builds the entry for what is still
-//! to do. The kernel's answer is a step:
+//! An [`Operation`] owns what the kernel touches for it, the file and the memory, and builds the entry for what is
+//! still to do. The kernel's answer is a step:
 //!
 //! ```text
 //!   entry --> answer --> all bytes moved, or the file's end, or no bytes to move: Ended
@@ -10,9 +10,9 @@
 //!                    \-> any other refusal:                                       Failed
 //! ```
 //!
-//! Other ways there are for space. A block device is told to discard by a command of io_uring's (Linux 6.12); without that,
-//! or on a device that cannot discard, a hole is punched, which zeroes by unmapping. A file system that cannot zero a
-//! range (tmpfs) punches a hole, and allocates it again.
+//! Other ways there are for space. A block device is told to discard by a command of io_uring's (Linux 6.12); without
+//! that, or on a device that cannot discard, a hole is punched, which zeroes by unmapping. A file system that cannot
+//! zero a range (tmpfs) punches a hole, and allocates it again.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -66,8 +66,8 @@ pub enum FileOperation<'a> {
         /// How many.
         bytes: u64,
     },
-    /// The space is given back. Bytes of a file read as zeroes then, and the file does not shrink; a block device is told
-    /// to discard, and what its bytes read as is its own affair.
+    /// The space is given back. Bytes of a file read as zeroes then, and the file does not shrink; a block device is
+    /// told to discard, and what its bytes read as is its own affair.
     Deallocate {
         /// Where in the file.
         offset: u64,
@@ -131,8 +131,8 @@ pub(crate) enum Way {
 /// The longest piece of a transfer that the kernel is asked for at once; it does no more than 2 GiB.
 const LONGEST: u64 = 1 << 30;
 
-/// `BLOCK_URING_CMD_DISCARD` of `linux/blkdev.h`: `_IO(0x12, 0)`. Start and length are where other entries have `addr` and
-/// `addr3`.
+/// `BLOCK_URING_CMD_DISCARD` of `linux/blkdev.h`: `_IO(0x12, 0)`. Start and length are where other entries have `addr`
+/// and `addr3`.
 const DISCARD: u32 = 0x1200;
 
 /// An operation on a file, from when it is queued to its end.

@@ -1,11 +1,11 @@
 //! What the kernel has beforehand: buffers whose pages it has pinned, and files it has a hold on.
 //!
-//! Both cost speed only where they are missing: an entry that names a pinned buffer's index, or a file's, saves the kernel
-//! pinning pages or taking a hold on the file. An ordinary user may lock 8 MiB of memory, and a table has no more files
-//! than a process may have open (1,024), so registering may be refused.
+//! Both cost speed only where they are missing: an entry that names a pinned buffer's index, or a file's, saves the
+//! kernel pinning pages or taking a hold on the file. An ordinary user may lock 8 MiB of memory, and a table has no
+//! more files than a process may have open (1,024), so registering may be refused.
 //!
-//! Neither is looked for from one to the next. Pinned memory lies in order of addresses; a file's place in the table follows
-//! from its number, and a file whose place is another one's is left out.
+//! Neither is looked for from one to the next. Pinned memory lies in order of addresses; a file's place in the table
+//! follows from its number, and a file whose place is another one's is left out.
 
 // UNSAFETY: io-uring cannot know how long registered memory stays mapped; here it is known.
 #![expect(unsafe_code, reason = "registered buffers")]

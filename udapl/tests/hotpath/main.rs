@@ -9,6 +9,7 @@
 #![expect(unsafe_code, reason = "a counting allocator, and seccomp")]
 
 mod deaf;
+mod disk;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

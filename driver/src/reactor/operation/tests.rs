@@ -3,6 +3,8 @@
 // UNSAFETY: an entry tells nothing but its opcode otherwise.
 #![expect(unsafe_code, reason = "entries are looked into")]
 
+use zerocopy::FromBytes;
+
 use super::*;
 use crate::dma::DmaArena;
 use crate::double::Double;
@@ -50,8 +52,8 @@ struct Fields {
 fn fields(entry: squeue::Entry) -> Fields {
     // SAFETY: an entry is 64 bytes for the kernel, all of them set, and `repr(C)` around those.
     let bytes: [u8; 64] = unsafe { std::mem::transmute(entry) };
-    let long = |at: usize| u64::from_ne_bytes(*bytes[at..].first_chunk().unwrap());
-    let word = |at: usize| u32::from_ne_bytes(*bytes[at..].first_chunk().unwrap());
+    let long = |at: usize| u64::read_from_prefix(&bytes[at..]).unwrap().0;
+    let word = |at: usize| u32::read_from_prefix(&bytes[at..]).unwrap().0;
     Fields {
         opcode: bytes[0],
         flags: bytes[1],
@@ -60,7 +62,7 @@ fn fields(entry: squeue::Entry) -> Fields {
         address: long(16),
         length: word(24),
         more_flags: word(28),
-        buffer: u16::from_ne_bytes([bytes[40], bytes[41]]),
+        buffer: u16::read_from_prefix(&bytes[40..]).unwrap().0,
         command: long(48),
     }
 }

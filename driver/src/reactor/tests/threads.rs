@@ -104,3 +104,21 @@ fn operations_of_all_kinds_in_mid_flight_end_before_a_reactor_is_gone() {
     drop(reactor);
     assert_eq!(arena.alloc(1 << 20, 4096).unwrap().address(), address);
 }
+
+#[test]
+fn another_thread_registers_with_a_reactor_of_the_first() {
+    let buffer = arena().alloc(4096, 4096).unwrap();
+    let file = temporary();
+    let mut reactor = Reactor::new(8).unwrap();
+    let pinned = reactor.register(std::slice::from_ref(&buffer)).unwrap();
+    reactor.write_file_at(&file, 0, &buffer, 0, 4096).unwrap();
+    std::thread::scope(|scope| {
+        let elsewhere = scope.spawn(|| {
+            let again = reactor.register(std::slice::from_ref(&buffer)).unwrap();
+            reactor.register_files(std::slice::from_ref(&file)).unwrap();
+            reactor.read_file_at(&file, 0, &buffer, 0, 4096).unwrap();
+            again
+        });
+        assert!(elsewhere.join().unwrap() || !pinned);
+    });
+}
