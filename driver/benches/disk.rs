@@ -1,8 +1,8 @@
 //! What a read of 4 KiB costs in the reactor, for callgrind: `disk NAME` runs `region_NAME` once, 1,024 reads of a file
 //! that the page cache has.
 //!
-//! `valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*region_NAME' disk NAME` counts the instructions of
-//! user space; the kernel's are not among them.
+//! `valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*region_NAME' disk NAME` counts the instructions
+//! of user space; the kernel's are not among them.
 
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
