@@ -33,10 +33,15 @@ fn main() -> Result<()> {
     for _ in 1..thread::available_parallelism()?.get() {
         instances.push(opened.instance(IaConfig::default())?);
     }
-    let address = instances[0].query().ia.ia_address;
+    let all = instances[0].addresses();
+    let all = all
+        .iter()
+        .map(|one| SocketAddr::new(one.address, config.service));
+    let addresses: Vec<SocketAddr> = all.collect();
+    println!("{SUBSYSTEM} at {addresses:?}");
     let target = Target::default();
     target.with(|model| -> Result<()> {
-        model.add_port(config.port, vec![SocketAddr::new(address, config.service)])?;
+        model.add_port(config.port, addresses)?;
         let name = SUBSYSTEM.parse()?;
         model.add_subsystem(SubsystemConfig {
             name,
@@ -58,7 +63,6 @@ fn main() -> Result<()> {
         Ok(thread::spawn(move || worker.run()))
     });
     let workers = workers.collect::<Result<Vec<_>>>()?;
-    println!("{SUBSYSTEM} at {address}, service {}", config.service);
     std::io::stdin().read_to_end(&mut Vec::new())?;
     target.stop();
     for worker in workers {

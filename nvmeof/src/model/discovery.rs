@@ -1,10 +1,10 @@
 //! Discovery: what a host may find at which addresses.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use zerocopy::IntoBytes;
 
-use super::{Model, ModelError};
+use super::{Model, ModelError, Port};
 use crate::nvme::Nqn;
 use crate::nvme::discovery::{Entry, Head, Kind};
 
@@ -15,6 +15,20 @@ pub struct Referral {
     pub port: u16,
     /// Where it is.
     pub at: SocketAddr,
+}
+
+impl Port {
+    /// The addresses that hosts are told: a link-local one means nothing without the host's own interface, so it is told
+    /// only where there is no other.
+    fn told(&self) -> impl Iterator<Item = SocketAddr> {
+        let is_local = |at: &SocketAddr| match at.ip() {
+            IpAddr::V6(address) => address.is_unicast_link_local(),
+            IpAddr::V4(address) => address.is_link_local(),
+        };
+        let all_are = self.addresses.iter().all(is_local);
+        let told = self.addresses.iter().copied();
+        told.filter(move |at| all_are || !is_local(at))
+    }
 }
 
 impl Model {
@@ -54,8 +68,10 @@ impl Model {
         let mut entries = Vec::new();
         if let Some(own) = self.ports.get(&controller.port()) {
             let name = Nqn::discovery();
-            let here = own.addresses.iter();
-            entries.extend(here.map(|at| Entry::new(Kind::Current, &name, own.id, *at)));
+            entries.extend(
+                own.told()
+                    .map(|at| Entry::new(Kind::Current, &name, own.id, at)),
+            );
         }
         for subsystem in self
             .subsystems
@@ -63,10 +79,9 @@ impl Model {
             .filter(|one| one.allows(controller.host()))
         {
             for port in self.ports.values() {
-                let reached = port.addresses.iter();
-                entries.extend(
-                    reached.map(|at| Entry::new(Kind::Nvm, subsystem.name(), port.id, *at)),
-                );
+                let reached = port.told();
+                entries
+                    .extend(reached.map(|at| Entry::new(Kind::Nvm, subsystem.name(), port.id, at)));
             }
         }
         let elsewhere = self.referrals.iter();

@@ -128,6 +128,8 @@ fn io(controller: &Controller, subsystem: &Subsystem) -> Vec<u8> {
     said.max_namespaces = NAMESPACES.into();
     said.commands = COMMANDS.into();
     said.fused = 0.into();
+    // Format 0.
+    said.copy_formats = 1.into();
     // There is a cache, and Flush takes all namespaces.
     said.write_cache = 1 | 3 << 1;
     said.write_protection = 1;

@@ -108,7 +108,8 @@ pub struct Controller {
     pub write_protection: u8,
     /// ACWU: blocks of a compare and write, less one.
     pub fused_blocks: U16,
-    rsvd_216: [u8; 2],
+    /// OCFS: formats of the ranges of Copy.
+    pub copy_formats: U16,
     /// SGLS.
     pub sgl: U32,
     /// MNAN: namespaces, at most.
@@ -145,6 +146,7 @@ const_assert_eq!(offset_of!(Controller, commands), 520);
 const_assert_eq!(offset_of!(Controller, write_cache), 525);
 const_assert_eq!(offset_of!(Controller, write_protection), 531);
 const_assert_eq!(offset_of!(Controller, fused_blocks), 532);
+const_assert_eq!(offset_of!(Controller, copy_formats), 534);
 const_assert_eq!(offset_of!(Controller, sgl), 536);
 const_assert_eq!(offset_of!(Controller, max_namespaces), 540);
 const_assert_eq!(offset_of!(Controller, subsystem), 768);

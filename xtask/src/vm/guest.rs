@@ -208,8 +208,14 @@ fn beside(machine: &Machine, suite: &Suite) -> Result<Option<Running>> {
     let log = machine.path("run").join(BESIDE);
     let log = File::create(log)?;
     // Its input ends with its owner.
-    command.stdin(Stdio::piped()).stdout(log.try_clone()?).stderr(log);
-    Ok(Some(Running::start("the process beside the guest", command)?))
+    command
+        .stdin(Stdio::piped())
+        .stdout(log.try_clone()?)
+        .stderr(log);
+    Ok(Some(Running::start(
+        "the process beside the guest",
+        command,
+    )?))
 }
 
 /// QEMU without its serial ports.
