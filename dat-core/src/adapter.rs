@@ -31,6 +31,8 @@ pub(crate) enum Arrival {
     HandedOff(ListenId, Box<Cr>),
     /// By who looks from outside.
     Question(Question),
+    /// By who looks from outside: whether to measure.
+    Measure(bool),
 }
 
 impl Arrival {
@@ -39,7 +41,7 @@ impl Arrival {
         match self {
             Self::Event(event) => Some(event.conn()),
             Self::HandedOff(_, cr) => Some(cr.conn),
-            Self::Question(_) => None,
+            Self::Question(_) | Self::Measure(_) => None,
         }
     }
 }
@@ -58,6 +60,8 @@ pub(crate) struct State {
     port_ups: u64,
     /// Who is told of what happens.
     watchers: Vec<Watcher>,
+    /// How many want to know how long things take.
+    measuring: u32,
 }
 
 /// An instance, as others know it.
@@ -85,6 +89,7 @@ impl Adapter {
                 points: SecondaryMap::new(),
                 port_ups: 0,
                 watchers: Vec::new(),
+                measuring: 0,
             }),
         }
     }
@@ -135,7 +140,10 @@ impl State {
             let Some(conn) = arrival.conn() else { continue };
             let others = match &arrival {
                 Arrival::Event(CmEvent::Request { listen, .. }) => self.least_loaded(*listen, None),
-                Arrival::Event(_) | Arrival::HandedOff(..) | Arrival::Question(_) => None,
+                Arrival::Event(_)
+                | Arrival::HandedOff(..)
+                | Arrival::Question(_)
+                | Arrival::Measure(_) => None,
             };
             // Where others listen too a request is theirs.
             let Some(to) = others else {
@@ -314,6 +322,25 @@ impl State {
                 tray.number
             })
             .collect()
+    }
+
+    /// Somebody wants to know how long things take, or no longer. Instances are told of the first and the last.
+    pub(crate) fn measure(&mut self, on: bool) {
+        let was = self.is_measured();
+        self.measuring = if on {
+            self.measuring.saturating_add(1)
+        } else {
+            self.measuring.saturating_sub(1)
+        };
+        let now = self.is_measured();
+        for tray in self.trays.iter_mut().flatten().filter(|_| was != now) {
+            tray.arrivals.push_back(Arrival::Measure(now));
+            (tray.waker)();
+        }
+    }
+
+    pub(crate) const fn is_measured(&self) -> bool {
+        self.measuring != 0
     }
 
     pub(crate) fn watch(&mut self, watcher: Watcher) {

@@ -18,7 +18,7 @@
 //! |---|---|
 //! | [`cm`] | the connection manager, a protocol without I/O |
 //! | [`provider`] | the seam to the device |
-//! | [`attributes`], [`event`], [`types`], [`error`] | what is asked and told |
+//! | [`attributes`], [`event`], [`types`], [`error`], [`stats`], [`latency`] | what is asked and told |
 //! | `handle`, `slots` | how objects are named and found |
 //!
 //! Knows no device, no clock, no socket, no thread.
@@ -33,6 +33,7 @@ pub mod error;
 pub mod event;
 mod handle;
 mod ia;
+pub mod latency;
 pub mod log_budget;
 #[cfg(test)]
 mod mock;
@@ -84,7 +85,9 @@ pub use object::lmr::segment::{self, LmrTriplet, RmrTriplet, Segment};
 pub use object::lmr::slice::LmrSlice;
 pub use object::lmr::{MemType, SharedMemoryId};
 pub use object::srq::state::SrqState;
-pub use object::view::{EpView, EvdView, Happened, InstanceView, LmrView, Notice, Wanted, Watcher};
+pub use object::view::{
+    EpView, EvdView, Happened, InstanceView, LatencyView, LmrView, Notice, Wanted, Watcher,
+};
 pub use provider::Waker;
 pub use stats::{EpStats, EvdStats, Failures, IaStats, SrqStats};
 pub use types::{

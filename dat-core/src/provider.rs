@@ -311,6 +311,11 @@ pub trait CompletionQueue {
     fn arm(&mut self, solicited_only: bool);
     /// Whether what was last asked for is still to come, as far as the events taken in so far tell.
     fn is_armed(&self) -> bool;
+    /// When the device wrote the next entry, by its own clock ([`Provider::since`]). `None`: there is none, or it does
+    /// not say.
+    fn written(&self) -> Option<u64> {
+        None
+    }
     /// Entries the queue can hold.
     fn capacity(&self) -> u32;
     /// Entries taken since it was made, those that were thrown away among them.
@@ -726,6 +731,12 @@ pub trait Provider: Sized {
     fn limits(&self) -> &Limits;
     /// The clock.
     fn now(&self) -> Nanos;
+    /// How long ago it was `written` by the device's own clock, which is read now: once for each wakeup that is measured,
+    /// and never for a post. `None`: the clock says nothing that makes sense.
+    fn since(&self, written: u64) -> Option<Nanos> {
+        let _ = written;
+        None
+    }
     /// Handles whatever the device reported (interrupts, event queues, health); when there was
     /// nothing, sleeps until there is or `deadline` passes. True: something was handled.
     ///

@@ -158,6 +158,8 @@ pub struct EvdStats {
     pub notifications: u64,
     /// Events that found no room.
     pub overflows: u64,
+    /// Times that a wait which slept ran again: a wait on it, or one on it among others that found something here.
+    pub wakeups: u64,
     /// Events in software, now.
     pub waiting: u32,
 }
@@ -171,6 +173,7 @@ impl EvdStats {
             ("queued", self.queued),
             ("notifications", self.notifications),
             ("overflows", self.overflows),
+            ("wakeups", self.wakeups),
             ("waiting", self.waiting.into()),
         ]
     }
@@ -220,6 +223,8 @@ pub struct IaStats {
     pub traffic: EpStats,
     /// Completions that the EVDs took from the device.
     pub completions: u64,
+    /// Times that a wait which slept ran again.
+    pub wakeups: u64,
 }
 
 impl IaStats {
@@ -228,6 +233,7 @@ impl IaStats {
     pub fn named(&self) -> Named {
         let mut named = self.traffic.named();
         named.push(("completions", self.completions));
+        named.push(("wakeups", self.wakeups));
         let objects = [
             ("eps", self.eps),
             ("evds", self.evds),

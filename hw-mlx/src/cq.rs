@@ -34,7 +34,7 @@ use std::sync::Arc;
 
 use dat_core::provider::{CompletionEntry, CompletionQueue, Obstacles};
 use driver::{Be64, DmaBlock, DmaBuffer, DmaRing, DmaWord, barrier};
-use zerocopy::big_endian::U32;
+use zerocopy::big_endian::{U32, U64};
 
 use crate::device::Hca;
 use crate::error::MlxError;
@@ -54,6 +54,7 @@ const TAIL: usize = Cqe64::offset_of("qpn");
 const FLAGS_RQPN: usize = Cqe64::offset_of("flags_rqpn");
 const SRQN_UIDX: usize = Cqe64::offset_of("srqn_uidx");
 const BYTE_COUNT: usize = Cqe64::offset_of("byte_cnt");
+const TIMESTAMP: usize = Cqe64::offset_of("timestamp");
 const VENDOR_SYNDROME: usize = ErrCqe::offset_of("vendor_error_syndrome");
 /// Offset in the doorbell record of the consumer index.
 const SET_CI: usize = 0;
@@ -592,6 +593,14 @@ impl CompletionQueue for Cq {
             self.consumer_index = index;
             self.turn(obstacles);
         }
+    }
+
+    fn written(&self) -> Option<u64> {
+        let entry = self.peek()?;
+        // An error entry has its syndromes there.
+        let says = !matches!(entry.opcode(), CqeOpcode::REQ_ERR | CqeOpcode::RESP_ERR);
+        let slot = self.ring.block(self.consumer_index);
+        says.then(|| slot.read::<U64, TIMESTAMP>().get())
     }
 
     fn arm(&mut self, solicited_only: bool) {

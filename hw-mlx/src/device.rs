@@ -414,6 +414,19 @@ impl Hca {
         self.shared.clock.now()
     }
 
+    /// Nanoseconds since the device's own clock stood at `ticks`, as the timestamps of completions say it. `None`: that is
+    /// not a little while ago, so one of the two was no time.
+    pub fn since(&self, ticks: u64) -> Option<u64> {
+        /// What lies longer ago was no wakeup's completion: a minute.
+        const LONGEST_NS: u64 = 60_000_000_000;
+        let khz = u64::from(self.caps().limits().clock_khz);
+        let now = crate::segment::ticks(&self.shared.lock().registers)?;
+        // Behind `now` by a whole lap of the counter is before it.
+        let passed = u128::from(now.wrapping_sub(ticks)) * 1_000_000;
+        let nanoseconds = u64::try_from(passed.checked_div(khz.into())?).ok()?;
+        (nanoseconds <= LONGEST_NS).then_some(nanoseconds)
+    }
+
     /// The interrupts that say [`Hca::process_events`] has something to do, for a ring of one's own; then those that
     /// say so of [`Hca::check_health`], which are left signalled for it.
     pub fn interrupts(&self) -> &[driver::Interrupt] {

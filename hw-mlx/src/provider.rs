@@ -486,6 +486,10 @@ impl Provider for MlxProvider {
         self.hca.now().0
     }
 
+    fn since(&self, written: u64) -> Option<Nanos> {
+        self.hca.since(written)
+    }
+
     fn wait(&mut self, deadline: Nanos) -> Result<bool, ProviderError> {
         // What is already collected is not slept over.
         let called = self.hca.process_events();

@@ -77,6 +77,23 @@ fn from_word(word: u32) -> Duration {
     time_limit(word >> 29, word & 0xf_ffff)
 }
 
+/// The device's clock (PRM "Initialization Segment", `internal_timer_h` and `_l`): both halves, of one moment. `None`:
+/// they do not stand still for it, which only a device does that is gone or lies.
+pub(crate) fn ticks(registers: &Block<InitSegment>) -> Option<u64> {
+    const LOOKS: usize = 3;
+    let high = || registers.read(|segment| &segment.internal_timer_h).get();
+    let low = || registers.read(|segment| &segment.internal_timer_l).get();
+    let mut before = high();
+    for _ in 0..LOOKS {
+        let (low, after) = (low(), high());
+        if before == after {
+            return Some(u64::from(after) << 32 | u64::from(low));
+        }
+        before = after;
+    }
+    None
+}
+
 /// A time limit as registers code it: 0 milliseconds, 1 seconds, 2 minutes, 3 hours.
 pub(crate) fn time_limit(unit: u32, value: u32) -> Duration {
     let value = u64::from(value);

@@ -1,6 +1,6 @@
 //! What tests see of an IA that no call tells.
 
-use crate::handle::EpHandle;
+use crate::handle::{EpHandle, EvdHandle};
 use crate::ia::instance::Ia;
 use crate::provider::{Nanos, Provider, QueuePair};
 
@@ -11,6 +11,16 @@ impl<P: Provider> Ia<P> {
 
     pub(crate) const fn is_dead(&self) -> bool {
         self.health.is_dead()
+    }
+
+    /// It is recorded or measured.
+    pub(crate) const fn is_observed(&self) -> bool {
+        self.observed
+    }
+
+    /// Whether a completion may be dequeued without a look at anything else.
+    pub(crate) fn dequeues_at_once(&self, evd: EvdHandle) -> bool {
+        self.evds[evd.key].is_clear()
     }
 
     /// Until when a wait that begins now sleeps.

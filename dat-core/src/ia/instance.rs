@@ -21,6 +21,7 @@ use crate::handle::{
 use crate::ia::effect::Effect;
 use crate::ia::health::Health;
 use crate::ia::keep_alive::KeepAlives;
+use crate::ia::latencies::Latencies;
 use crate::ia::log::Log;
 use crate::ia::neighbours::Neighbours;
 use crate::ia::regions::Regions;
@@ -185,6 +186,14 @@ pub struct Ia<P: Provider> {
     pub(in crate::ia) health: Health,
     /// What happened last, if it is recorded.
     pub(in crate::ia) recorder: Option<Box<Recorder>>,
+    /// What was measured, if anything ever was.
+    pub(in crate::ia) latencies: Option<Box<Latencies>>,
+    /// It is recorded or measured.
+    pub(in crate::ia) observed: bool,
+    /// Times that a wait which slept ran again.
+    pub(in crate::ia) wakeups: u64,
+    /// It was armed for an event loop, which may sleep until it is armed again.
+    pub(in crate::ia) may_sleep: bool,
     /// What endpoints counted that are no more, and entries that EVDs took which are no more.
     pub(in crate::ia) ended: Ended,
     pub(in crate::ia) ended_completions: u64,
@@ -237,7 +246,10 @@ impl<P: Provider> Ia<P> {
         let id = NEXT_IA.fetch_add(1, Ordering::Relaxed);
         let mut evds = Slots::new(id);
         let async_evd = evds.insert(Evd::asynchronous(config.async_evd_min_qlen));
-        let (seat, port_ups) = adapter.lock().join(id, provider.waker());
+        let mut state = adapter.lock();
+        let (seat, port_ups) = state.join(id, provider.waker());
+        let measured = state.is_measured();
+        drop(state);
         let mut ia = Self {
             id,
             regions: Regions::new(),
@@ -274,11 +286,18 @@ impl<P: Provider> Ia<P> {
             more_datagrams: false,
             health: Health::default(),
             recorder: None,
+            latencies: None,
+            observed: false,
+            wakeups: 0,
+            may_sleep: false,
             ended: Ended::default(),
             ended_completions: 0,
         };
         if config.recorder {
             ia.recorder_start();
+        }
+        if measured {
+            ia.measure(true);
         }
         Ok(ia)
     }
@@ -360,6 +379,17 @@ impl Opened {
         let (to, answers) = channel();
         let numbers = self.0.upgrade()?.lock().ask(&Question { what, to });
         Some((numbers, answers))
+    }
+
+    /// Has every instance measure how long requests and wakeups take ([`Ia::measure`]), for as long as those who asked
+    /// for it are more than those who no longer do. False: it is closed.
+    #[must_use]
+    pub fn measure(&self, on: bool) -> bool {
+        let adapter = self.0.upgrade();
+        adapter.is_some_and(|adapter| {
+            adapter.lock().measure(on);
+            true
+        })
     }
 
     /// Has somebody told of what happens, for as long as there is an adapter. False: it is closed.

@@ -10,6 +10,7 @@ mod health;
 mod inside;
 pub(crate) mod instance;
 mod keep_alive;
+mod latencies;
 mod log;
 mod lookup;
 mod neighbours;

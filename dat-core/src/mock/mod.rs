@@ -38,6 +38,8 @@ pub(crate) struct World {
     mads: Vec<Mad>,
     /// How long a device is waited for that does not answer what brings a queue pair up, or back.
     silence: Option<Nanos>,
+    /// How old entries of completion queues are by the device's clock, if it has one.
+    age: Option<Nanos>,
     random: u64,
 }
 
@@ -136,6 +138,16 @@ impl Net {
     /// The ACK timeout code a queue pair waits by.
     pub(crate) fn ack_timeout(&self, qpn: u32) -> u8 {
         self.0.borrow().qps[&qpn].borrow().ack_timeout
+    }
+
+    /// Time passes, in which nothing happens.
+    pub(crate) fn pass(&self, time: Nanos) {
+        self.0.borrow_mut().time += time;
+    }
+
+    /// From now on devices have clocks, by which every entry of a completion queue was written so long ago.
+    pub(crate) fn age(&self, age: Nanos) {
+        self.0.borrow_mut().age = Some(age);
     }
 
     pub(crate) fn now(&self) -> Nanos {
@@ -339,6 +351,10 @@ impl Provider for Mock {
 
     fn now(&self) -> Nanos {
         self.net.now()
+    }
+
+    fn since(&self, _written: u64) -> Option<Nanos> {
+        self.net.0.borrow().age
     }
 
     fn wait(&mut self, deadline: Nanos) -> Result<bool, ProviderError> {

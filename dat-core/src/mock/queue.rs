@@ -127,6 +127,10 @@ impl CompletionQueue for MockCq {
         state.armed.is_some() || state.fired
     }
 
+    fn written(&self) -> Option<u64> {
+        self.0.borrow().entries.front().map(|_| 0)
+    }
+
     fn capacity(&self) -> u32 {
         self.0.borrow().capacity
     }

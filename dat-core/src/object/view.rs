@@ -7,6 +7,7 @@ use std::sync::mpsc::Sender;
 
 use crate::address::Address;
 use crate::event::{AsyncEvent, ConnectionEventKind};
+use crate::latency::Histogram;
 use crate::object::ep::cause::EndCause;
 use crate::object::ep::state::EpState;
 use crate::object::ep::transport::EpTransport;
@@ -53,12 +54,34 @@ pub struct InstanceView {
     pub listeners: Vec<u64>,
     /// Addresses of its adapter.
     pub addresses: Vec<Address>,
+    /// What was measured of all its endpoints, those that were freed among them.
+    pub latencies: LatencyView,
     /// What it did last, if it records and that was asked for.
     pub recorded: Option<RecorderDump>,
 }
 
+/// What was measured ([`Ia::measure`](crate::Ia::measure)). `None`: nothing.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct LatencyView {
+    /// From the doorbell of a request until its completion was taken in.
+    pub completion: Option<Box<Histogram>>,
+    /// From the moment at which the device wrote a completion until a wait that slept found it.
+    pub wakeup: Option<Box<Histogram>>,
+}
+
+impl LatencyView {
+    pub(crate) fn new(of: Option<(&Histogram, &Histogram)>) -> Self {
+        let told = |which: &Histogram| (which.count() != 0).then(|| Box::new(which.clone()));
+        Self {
+            completion: of.and_then(|(completion, _)| told(completion)),
+            wakeup: of.and_then(|(_, wakeup)| told(wakeup)),
+        }
+    }
+}
+
 /// An endpoint.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EpView {
     /// Its number in the instance.
@@ -77,6 +100,8 @@ pub struct EpView {
     pub transport: EpTransport,
     /// What it has done.
     pub stats: EpStats,
+    /// What was measured of it.
+    pub latencies: LatencyView,
 }
 
 /// An EVD.

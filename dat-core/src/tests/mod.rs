@@ -8,6 +8,7 @@ mod connect;
 mod disconnect;
 mod evd;
 mod flood;
+mod latency;
 mod lmr;
 mod network;
 mod post;

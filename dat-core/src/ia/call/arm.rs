@@ -81,9 +81,22 @@ impl<P: Descriptor> Ia<P> {
             queue.mode.next(EvdInput::Wait).map_err(DatError::state)?;
         }
         let descriptor = self.descriptor()?;
+        let slept = core::mem::take(&mut self.may_sleep);
+        if slept {
+            self.woke();
+            // Before anybody else looks.
+            evds.iter().for_each(|evd| self.time_wakeup(evd.key));
+        }
         self.provider.woken();
         self.progress();
-        if self.have_events(evds) {
+        let ready = self.have_events(evds);
+        if slept {
+            for evd in evds {
+                let queue = &mut self.evds[evd.key];
+                queue.wakeups += u64::from(queue.len() > 0);
+            }
+        }
+        if ready {
             return Ok(Arm::Ready);
         }
         let mut quiet = true;
@@ -98,6 +111,7 @@ impl<P: Descriptor> Ia<P> {
             return Ok(Arm::Ready);
         }
         let until = self.nap(self.provider.now(), quiet, None);
+        self.may_sleep = true;
         Ok(Arm::Armed(Armed {
             ia: self,
             descriptor,

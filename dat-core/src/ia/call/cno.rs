@@ -40,6 +40,8 @@ pub struct CnoWait {
     deadline: Option<Nanos>,
     /// How often everybody had been sent home when the wait began.
     released: u64,
+    /// It has been looked at, so it may have slept.
+    slept: bool,
 }
 
 /// What a look at a CNO came to.
@@ -139,6 +141,7 @@ impl<P: Provider> Ia<P> {
             cno,
             deadline,
             released,
+            slept: false,
         })
     }
 
@@ -148,9 +151,15 @@ impl<P: Provider> Ia<P> {
     ///
     /// # Errors
     /// As [`Ia::cno_wait`]; the wait is over then.
-    pub fn cno_wait_look(&mut self, wait: CnoWait) -> DatResult<CnoLook> {
+    pub fn cno_wait_look(&mut self, mut wait: CnoWait) -> DatResult<CnoLook> {
         // A CNO with a waiter cannot be freed.
         let key = self.cno_key(wait.cno)?;
+        let slept = core::mem::replace(&mut wait.slept, true);
+        if slept {
+            self.woke();
+            // Before anybody else looks.
+            self.time_wakeup_of_cno(key);
+        }
         self.progress();
         let mut quiet = true;
         if !self.over(key, &wait) {
@@ -165,6 +174,9 @@ impl<P: Provider> Ia<P> {
             quiet = own + self.draining.unasked() + self.feeding.unasked() == 0;
         }
         if let Some(evd) = self.cnos[key].end_wait(wait.released) {
+            if slept && let Some(evd) = evd.and_then(|evd| self.evds.get_mut(evd)) {
+                evd.wakeups += 1;
+            }
             return Ok(CnoLook::Woken(evd.map(|evd| self.evd_handle(evd))));
         }
         let now = self.provider.now();
@@ -305,6 +317,13 @@ impl<P: Provider> Ia<P> {
                 self.arm_own(evd);
             }
             self.cnos[key].unasked.remove(evd);
+        }
+    }
+
+    fn time_wakeup_of_cno(&mut self, key: CnoKey) {
+        if self.observed {
+            let evds: Vec<EvdKey> = self.cnos[key].evds().collect();
+            evds.into_iter().for_each(|evd| self.time_wakeup(evd));
         }
     }
 

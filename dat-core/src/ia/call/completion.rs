@@ -10,12 +10,11 @@
 //! peer considers it complete. ESTABLISHED is queued at once, in front of that message.
 
 use crate::event::{DtoCompletion, DtoDetail, Event};
-use crate::handle::{EpHandle, EpKey, EvdKey, SrqKey, index_of};
+use crate::handle::{EpHandle, EpKey, EvdKey, SrqKey};
 use crate::ia::effect::Effect;
 use crate::ia::instance::Ia;
 use crate::object::ep::cause::EndCause;
 use crate::object::ep::state::{EpEvent, EpState};
-use crate::object::recorder::Record;
 use crate::provider::{
     Completion, CompletionEntry, CompletionQueue, Entry, Provider, QueuePair, SharedReceiveQueue,
 };
@@ -97,8 +96,8 @@ impl<P: Provider> Ia<P> {
         if done.own {
             return None;
         }
-        if let Some(recorder) = &mut self.recorder {
-            recorder.push(Record::done(self.provider.now(), index_of(key), &done));
+        if self.observed {
+            self.observe_done(key, &done);
         }
         if let Some(ep) = self.eps.get_mut(key) {
             ep.counts.done(&done, ep.srq.is_some());

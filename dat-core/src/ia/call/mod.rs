@@ -13,6 +13,7 @@ pub(crate) mod cr;
 pub(crate) mod ep;
 pub(crate) mod evd;
 mod keep_alive;
+mod latency;
 pub(crate) mod lmr;
 mod progress;
 pub(crate) mod psp;

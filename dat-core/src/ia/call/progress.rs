@@ -54,6 +54,9 @@ impl<P: Provider> Ia<P> {
         self.check_some_marks();
         self.look_after_drains();
         self.look_after_idle();
+        if self.observed {
+            self.look_after_samples();
+        }
         self.settle_effects();
         self.look_after_cnos();
         self.transmit();
@@ -144,6 +147,7 @@ impl<P: Provider> Ia<P> {
                     // Who asked may have gone.
                     let _ = to.send(self.view(what));
                 }
+                Some(Arrival::Measure(on)) => self.measure(on),
                 None => return,
             }
         }

@@ -4,7 +4,7 @@ use crate::handle::{EpKey, index_of};
 use crate::ia::instance::Ia;
 use crate::object::ep::state::EpState;
 use crate::object::recorder::{Posted, Record, Recorder, RecorderDump};
-use crate::provider::Provider;
+use crate::provider::{Completion, Provider};
 
 impl<P: Provider> Ia<P> {
     /// Records posts, completions and the states of endpoints from now on: the last
@@ -15,6 +15,7 @@ impl<P: Provider> Ia<P> {
     pub fn recorder_start(&mut self) {
         if self.recorder.is_none() {
             self.recorder = Some(Box::new(Recorder::new()));
+            self.observe();
             self.tell_who_is_recorded(true);
         }
     }
@@ -22,6 +23,7 @@ impl<P: Provider> Ia<P> {
     /// Records no more, and forgets what was recorded.
     pub fn recorder_stop(&mut self) {
         if self.recorder.take().is_some() {
+            self.observe();
             self.tell_who_is_recorded(false);
         }
     }
@@ -31,6 +33,12 @@ impl<P: Provider> Ia<P> {
     pub fn recorder_dump(&self) -> Option<RecorderDump> {
         let recorder = self.recorder.as_ref()?;
         Some(recorder.dump(self.id, self.provider.now()))
+    }
+
+    /// Whether anything is recorded or measured: the one thing that posts and completions in order ask.
+    pub(in crate::ia) fn observe(&mut self) {
+        let measured = self.latencies.as_ref().is_some_and(|all| all.on);
+        self.observed = self.recorder.is_some() || measured;
     }
 
     fn tell_who_is_recorded(&mut self, on: bool) {
@@ -70,9 +78,27 @@ impl<P: Provider> Ia<P> {
         bytes: u64,
         cookie: u64,
     ) {
+        if self.observed {
+            self.observe_post(key, what, bytes, cookie);
+        }
+    }
+
+    #[cold]
+    fn observe_post(&mut self, key: EpKey, what: (Posted, u32), bytes: u64, cookie: u64) {
         if let Some(recorder) = &mut self.recorder {
             let now = self.provider.now();
             recorder.push(Record::posted(now, index_of(key), what, bytes, cookie));
+        }
+    }
+
+    /// Records a completion, and takes the time of it.
+    #[cold]
+    pub(in crate::ia) fn observe_done(&mut self, key: EpKey, done: &Completion) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.push(Record::done(self.provider.now(), index_of(key), done));
+        }
+        if done.request {
+            self.time_done(key, done);
         }
     }
 }

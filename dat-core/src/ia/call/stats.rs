@@ -21,6 +21,7 @@ impl<P: Provider> Ia<P> {
             rmrs: self.rmrs.len(),
             traffic: self.ended.and(living),
             completions: self.ended_completions + queues.map(CompletionQueue::taken).sum::<u64>(),
+            wakeups: self.wakeups,
         }
     }
 

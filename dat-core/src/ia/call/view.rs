@@ -5,7 +5,9 @@ use crate::handle::{EpKey, index_of};
 use crate::ia::instance::Ia;
 use crate::object::ep::Ep;
 use crate::object::ep::state::EpState;
-use crate::object::view::{EpView, EvdView, Happened, InstanceView, LmrView, Notice, Wanted};
+use crate::object::view::{
+    EpView, EvdView, Happened, InstanceView, LatencyView, LmrView, Notice, Wanted,
+};
 use crate::provider::{Provider, QueuePair};
 
 impl<P: Provider> Ia<P> {
@@ -29,7 +31,12 @@ impl<P: Provider> Ia<P> {
             number: self.id,
             at: self.provider.now(),
             stats: self.stats(),
-            eps: eps.map(|(key, ep)| ep_view(key, ep)).collect(),
+            eps: eps
+                .map(|(key, ep)| EpView {
+                    latencies: self.latencies_of(key),
+                    ..ep_view(key, ep)
+                })
+                .collect(),
             evds: evds
                 .map(|(key, evd)| EvdView {
                     number: index_of(key),
@@ -51,6 +58,7 @@ impl<P: Provider> Ia<P> {
                 .collect(),
             listeners: listeners.take(wanted.objects).collect(),
             addresses: self.provider.addresses(),
+            latencies: self.latencies(),
             recorded: (wanted.events != 0)
                 .then(|| self.recorder_dump())
                 .flatten()
@@ -96,5 +104,6 @@ fn ep_view<P: Provider>(key: EpKey, ep: &Ep<P>) -> EpView {
         cause: ep.cause.filter(|_| ep.hot.state == EpState::Disconnected),
         transport: ep.transport,
         stats: ep.stats(),
+        latencies: LatencyView::default(),
     }
 }

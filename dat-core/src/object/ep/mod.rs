@@ -53,12 +53,12 @@ pub(crate) struct Hot {
     life: Lifecycle,
     /// The peer decides which receives notify.
     pub(crate) solicited_wait: bool,
-    /// The state takes requests, and they need not be recorded: what a Send of its own data asks first.
+    /// The state takes requests, and they need not be recorded or timed: what a Send of its own data asks first.
     pub(crate) takes_inline: bool,
 }
 
 /// Bytes of a DTO of one segment that is posted at once, for each operation: at most what a segment can have. Those of
-/// requests are 0 unless the endpoint is connected and not recorded, and each is where such a request may have no
+/// requests are 0 unless the endpoint is connected and not observed, and each is where such a request may have no
 /// segment; receives' where buffers come from an SRQ or have no segments. So one comparison of a length tells all of
 /// it.
 #[derive(Clone, Copy, Default)]
@@ -131,6 +131,8 @@ pub(crate) struct Ep<P: Provider> {
     pub(crate) counts: Counts,
     /// What happens to it is recorded: nothing is posted at once.
     recorded: bool,
+    /// The next request is timed: it is not posted at once.
+    timed: bool,
 }
 
 /// The other end.
@@ -239,6 +241,7 @@ impl<P: Provider> Ep<P> {
             marks: Watermarks::default(),
             counts: Counts::default(),
             recorded: false,
+            timed: false,
         }
     }
 
@@ -268,11 +271,17 @@ impl<P: Provider> Ep<P> {
         self.settle_at_once();
     }
 
+    /// Whether the next request is timed.
+    pub(crate) fn set_timed(&mut self, on: bool) {
+        self.timed = on;
+        self.settle_at_once();
+    }
+
     fn settle_at_once(&mut self) {
-        let unrecorded = !self.recorded;
-        let connected = unrecorded && self.hot.state == EpState::Connected;
-        self.hot.takes_inline = unrecorded && self.hot.state.takes_requests();
-        let receives = unrecorded && self.srq.is_none() && self.bounds.max_recv_iov != 0;
+        let unobserved = !self.recorded && !self.timed;
+        let connected = unobserved && self.hot.state == EpState::Connected;
+        self.hot.takes_inline = unobserved && self.hot.state.takes_requests();
+        let receives = !self.recorded && self.srq.is_none() && self.bounds.max_recv_iov != 0;
         let most = |segments: u32, limit: u64| {
             if connected && segments != 0 {
                 u32::try_from(limit).map_or(MAX_SEGMENT, |limit| limit.min(MAX_SEGMENT))

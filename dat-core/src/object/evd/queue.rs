@@ -23,8 +23,8 @@ use std::collections::VecDeque;
 
 pub(crate) struct Evd<P: Provider> {
     place: Name<EvdKey>,
-    /// Why a dequeue must not go straight to `cq`: events in `queue`, one for a waiter, one if it is recorded, and what
-    /// `cq` says.
+    /// Why a dequeue must not go straight to `cq`: events in `queue`, one for a waiter, one if it is recorded, one for each
+    /// request that is timed, and what `cq` says.
     pub(crate) obstacles: Obstacles,
     /// How many more looks at an empty `cq` are nothing but that ([`Evd::take_idle_look`]).
     idle: u8,
@@ -49,6 +49,10 @@ pub(crate) struct Evd<P: Provider> {
     pub(crate) cno: Option<CnoKey>,
     /// What comes here is recorded: no dequeue goes straight to `cq`.
     recorded: bool,
+    /// Requests that are timed, and complete here.
+    timed: usize,
+    /// Times that a wait which slept ran again for it.
+    pub(crate) wakeups: u64,
 }
 
 /// No EVD: it has no completion queue, and nothing goes in or out.
@@ -104,6 +108,8 @@ impl<P: Provider> Evd<P> {
             mode: CurrentMode::NEW,
             cno: None,
             recorded: false,
+            timed: 0,
+            wakeups: 0,
         }
     }
 
@@ -142,12 +148,23 @@ impl<P: Provider> Evd<P> {
     fn count_obstacles(&mut self) {
         let waiter = usize::from(self.mode.waiter != Waiter::Nobody);
         let recorded = usize::from(self.recorded);
-        self.obstacles.count(self.queue.len() + waiter + recorded);
+        self.obstacles
+            .count(self.queue.len() + waiter + recorded + self.timed);
     }
 
     /// Whether what comes here is recorded.
     pub(crate) fn set_recorded(&mut self, on: bool) {
         self.recorded = on;
+        self.count_obstacles();
+    }
+
+    /// One more request that completes here is timed, or one less.
+    pub(crate) fn timed(&mut self, one: bool) {
+        self.timed = if one {
+            self.timed + 1
+        } else {
+            self.timed.saturating_sub(1)
+        };
         self.count_obstacles();
     }
 
@@ -181,6 +198,7 @@ impl<P: Provider> Evd<P> {
             queued: self.queued,
             notifications: self.notifications,
             overflows: self.overflows,
+            wakeups: self.wakeups,
             waiting: self.len(),
         }
     }

@@ -140,7 +140,7 @@ impl<P: Provider> Ia<P> {
         flags: CompletionFlags,
         refusal: Refusal,
     ) -> DatResult<()> {
-        let refusal = if refusal == Refusal::State && self.recorder.is_some() {
+        let refusal = if refusal == Refusal::State && self.observed {
             self.post_inline::<false>(handle, what, data, cookie, flags)
                 .err()
         } else {
@@ -155,6 +155,9 @@ impl<P: Provider> Ia<P> {
         .map_err(|refusal| self.refused(handle, refusal))?;
         let what = Posted::request(what.op());
         self.record_post(handle.key, what, data.len() as u64, cookie.0);
+        if self.observed && !flags.contains(CompletionFlags::SUPPRESS) {
+            self.time_post(handle.key);
+        }
         Ok(())
     }
 }

@@ -202,6 +202,7 @@ impl<P: Provider> Ia<P> {
                 return Err(error);
             }
         }
+        self.measure_ep(key);
         self.attach(key, setup);
         Ok(key)
     }
@@ -547,6 +548,7 @@ impl<P: Provider> Ia<P> {
         }
         self.ended.ep(&last);
         self.abandon_binds(key);
+        self.measure_no_more(key);
         self.eps.remove(key);
         self.marked.remove(key);
         self.forget_context(EpHandle { key, ia: self.id });

@@ -284,6 +284,9 @@ impl<P: Provider> Ia<P> {
         .map_err(|QueueFull| Refusal::Full)?;
         let bytes = operation.limit().unwrap_or(total);
         self.record_post(handle.key, Posted::request(op), bytes, cookie.0);
+        if self.observed && !how.suppress {
+            self.time_post(handle.key);
+        }
         Ok(())
     }
 

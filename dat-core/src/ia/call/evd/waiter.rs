@@ -210,6 +210,12 @@ impl<P: Provider> Ia<P> {
     /// As [`Ia::evd_wait`]; the wait is over then.
     pub fn evd_wait_look(&mut self, mut wait: EvdWait) -> Result<EvdLook, WaitError> {
         let key = wait.evd.key;
+        if wait.seen.is_some() && self.evd(wait.evd).is_ok() {
+            // Before anybody else looks, and takes in what it woke up for.
+            self.woke();
+            self.evds[key].wakeups += 1;
+            self.time_wakeup(key);
+        }
         // An EVD with a waiter cannot be freed.
         if self.evd(wait.evd)?.mode.waiter == Waiter::Evicted {
             self.wait_over(key);

@@ -1,0 +1,119 @@
+//! How long things took: a histogram of plain words.
+//!
+//! The scale is logarithmic, with [`PARTS`] places to each power of two, so that a time is known to one part in eight
+//! from the first nanosecond to [`LONGEST`], in a fixed number of words. Places only grow, as counters do: who wants
+//! what happened between two looks takes the difference.
+
+use crate::provider::Nanos;
+
+/// Places to each power of two.
+const PARTS: usize = 8;
+/// Bits that a place's number within its power of two has.
+const PART_BITS: u32 = PARTS.ilog2();
+/// Powers of two that times are told apart by: what is longer than [`LONGEST`] is all in the last place.
+const POWERS: usize = 36;
+/// The end of the last place: 69 s.
+pub const LONGEST: Nanos = 1 << POWERS;
+/// Places: the first power's times have one each.
+const PLACES: usize = (POWERS - PART_BITS as usize + 1) * PARTS;
+
+/// How often something took how long.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Histogram {
+    places: [u64; PLACES],
+    sum: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self {
+            places: [0; PLACES],
+            sum: 0,
+        }
+    }
+}
+
+impl Histogram {
+    /// It took so long once more.
+    pub fn add(&mut self, took: Nanos) {
+        self.places[place(took)] += 1;
+        self.sum = self.sum.saturating_add(took);
+    }
+
+    /// How often.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.places.iter().sum()
+    }
+
+    /// All of it together, in nanoseconds.
+    #[must_use]
+    pub const fn sum(&self) -> u64 {
+        self.sum
+    }
+
+    /// The places with something in them: the time below which all of it lies, and above that of the place before;
+    /// and how often.
+    pub fn places(&self) -> impl Iterator<Item = (Nanos, u64)> {
+        let places = self.places.iter().enumerate();
+        places
+            .filter(|(_, count)| **count != 0)
+            .map(|(at, count)| (end(at), *count))
+    }
+}
+
+impl core::fmt::Debug for Histogram {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_map().entries(self.places()).finish()
+    }
+}
+
+/// Where a time is counted.
+fn place(took: Nanos) -> usize {
+    // CAST: below `LONGEST`, which has 36 bits.
+    let took = took.min(LONGEST - 1) as usize;
+    if took < PARTS {
+        return took;
+    }
+    let shift = took.ilog2() - PART_BITS;
+    (shift as usize) * PARTS + (took >> shift)
+}
+
+/// The first time that is beyond a place.
+const fn end(place: usize) -> Nanos {
+    let next = place + 1;
+    if next <= PARTS {
+        return next as u64; // CAST: widening.
+    }
+    let shift = next / PARTS - 1;
+    ((PARTS + next % PARTS) as u64) << shift // CAST: widening.
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_time_lies_in_its_place_and_a_place_is_an_eighth_of_its_power_at_most() {
+        let mut begin = 0;
+        for at in 0..PLACES {
+            let end = end(at);
+            assert!(begin < end, "place {at}");
+            assert_eq!((place(begin), place(end - 1)), (at, at), "{begin} to {end}");
+            assert!((end - begin) * 8 <= begin.max(8), "{begin} to {end}");
+            begin = end;
+        }
+        assert_eq!(begin, LONGEST);
+    }
+
+    #[test]
+    fn what_took_longer_than_all_places_is_counted_in_the_last() {
+        let mut taken = Histogram::default();
+        for took in [0, 1_000, LONGEST, u64::MAX] {
+            taken.add(took);
+        }
+        let places: Vec<(Nanos, u64)> = taken.places().collect();
+        assert_eq!(places, [(1, 1), (1_024, 1), (LONGEST, 2)]);
+        assert_eq!((taken.count(), taken.sum()), (4, u64::MAX));
+    }
+}
