@@ -22,6 +22,8 @@ pub(crate) struct Connection {
     unread: VecDeque<u8>,
     /// It wants to hear what happens.
     pub(crate) subscribed: bool,
+    /// It wants to know how long things take.
+    pub(crate) measures: bool,
     /// Notices that found no room since the last that did.
     pub(crate) lost: u64,
 }
@@ -39,6 +41,7 @@ impl Connection {
             heard: Vec::new(),
             unread: VecDeque::new(),
             subscribed: false,
+            measures: false,
             lost: 0,
         })
     }

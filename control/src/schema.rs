@@ -41,6 +41,68 @@ pub struct Resource {
     pub silent: Vec<u32>,
 }
 
+/// How often something took how long.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Histogram {
+    /// How often it was measured.
+    pub count: u64,
+    /// All of it together, in nanoseconds.
+    pub sum: u64,
+    /// Nanoseconds, and how often it took less than that, and not less than what the pair before says. Pairs are there for
+    /// what has happened.
+    pub buckets: Vec<(u64, u64)>,
+}
+
+impl Histogram {
+    /// A time, in nanoseconds, that so many of a thousand took less than. `None`: nothing was measured.
+    #[must_use]
+    pub fn quantile(&self, of_a_thousand: u64) -> Option<u64> {
+        let all: u64 = self.buckets.iter().map(|(_, count)| count).sum();
+        let wanted = all.saturating_mul(of_a_thousand).div_ceil(1_000);
+        let mut seen = 0;
+        let found = self.buckets.iter().find(|(_, count)| {
+            seen += count;
+            seen >= wanted
+        });
+        found.map(|(end, _)| *end)
+    }
+
+    /// What was measured since an earlier look.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let then: BTreeMap<u64, u64> = before.buckets.iter().copied().collect();
+        let buckets = self.buckets.iter();
+        let buckets = buckets.map(|(end, count)| {
+            let then = then.get(end).copied().unwrap_or(0);
+            (*end, count.saturating_sub(then))
+        });
+        Self {
+            count: self.count.saturating_sub(before.count),
+            sum: self.sum.saturating_sub(before.sum),
+            buckets: buckets.filter(|(_, count)| *count != 0).collect(),
+        }
+    }
+}
+
+/// How long requests and wakeups took. `None`: that was not measured.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Latency {
+    /// From the doorbell of a request until its completion was taken in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion: Option<Histogram>,
+    /// From when the device wrote a completion until the wait that slept for it ran again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wakeup: Option<Histogram>,
+}
+
+impl Latency {
+    /// Nothing was measured.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.completion.is_none() && self.wakeup.is_none()
+    }
+}
+
 /// An instance.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Instance {
@@ -48,6 +110,9 @@ pub struct Instance {
     pub instance: u32,
     /// All of it together: objects now, traffic so far.
     pub counters: Counters,
+    /// How long things took that were measured (method `measure`).
+    #[serde(default, skip_serializing_if = "Latency::is_empty")]
+    pub latency: Latency,
     /// Endpoints, at most as many as were asked for.
     pub endpoints: Vec<Endpoint>,
     /// Event dispatchers.
@@ -79,6 +144,9 @@ pub struct Endpoint {
     pub transport: String,
     /// What it has counted.
     pub counters: Counters,
+    /// How long things took that were measured (method `measure`).
+    #[serde(default, skip_serializing_if = "Latency::is_empty")]
+    pub latency: Latency,
 }
 
 /// An event dispatcher.

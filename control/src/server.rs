@@ -33,6 +33,13 @@ pub trait Subject: Send {
 
     /// What has happened since the last call, for those who asked to hear it (method `subscribe`).
     fn notices(&mut self) -> Vec<Value>;
+
+    /// Somebody wants to know how long things take, or nobody does any more (method `measure`). False: that is not known
+    /// here.
+    fn measure(&mut self, on: bool) -> bool {
+        let _ = on;
+        false
+    }
 }
 
 /// Who may ask, besides root.
@@ -150,6 +157,7 @@ pub fn serve<S: Subject + 'static>(
         told,
         ended: Some(ended),
         clients: Vec::new(),
+        measures: false,
         _taken: taken,
     };
     let thread = Builder::new()
@@ -172,6 +180,8 @@ struct Server<S> {
     /// A byte ends it. Its own end means that nobody will.
     ended: Option<UnixStream>,
     clients: Vec<Connection>,
+    /// One of them wants to know how long things take.
+    measures: bool,
     _taken: TakenPath,
 }
 
@@ -204,7 +214,21 @@ impl<S: Subject> Server<S> {
             if ready.knocks {
                 self.admit();
             }
+            // Clients that measured may have gone.
+            let _knows = self.see_who_measures();
         }
+    }
+
+    /// Has the subject measure as long as one of the clients wants it. False: it cannot.
+    fn see_who_measures(&mut self) -> bool {
+        let measures = self.clients.iter().any(|client| client.measures);
+        if measures != self.measures {
+            self.measures = measures && self.subject.measure(true);
+            if !measures {
+                self.subject.measure(false);
+            }
+        }
+        self.measures == measures
     }
 
     /// Whether whoever has the service has ended it. He may have left it.
@@ -324,6 +348,19 @@ impl<S: Subject> Server<S> {
             "unsubscribe" => {
                 self.clients[at].subscribed = false;
                 Ok(Value::Bool(true))
+            }
+            "measure" => {
+                self.clients[at].measures = true;
+                if self.see_who_measures() {
+                    Ok(Value::Bool(true))
+                } else {
+                    self.clients[at].measures = false;
+                    self.subject.call("measure", &request.params)
+                }
+            }
+            "unmeasure" => {
+                self.clients[at].measures = false;
+                Ok(Value::Bool(self.see_who_measures()))
             }
             method => self.subject.call(method, &request.params),
         };

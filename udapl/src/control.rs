@@ -1,7 +1,8 @@
 //! The control socket of an adapter: what can be seen of a live process from outside.
 //!
 //! JSON-RPC 2.0 over a Unix socket; docs/control.md has the methods, `datctl resource`, `stat`, `top`, `monitor` and
-//! `metrics` are their users. Nothing on it changes anything. A program asks for it by the adapter's name
+//! `metrics` are their users. Nothing on it changes what the process does; it may be measured for as long as a client
+//! wants it (method `measure`). A program asks for it by the adapter's name
 //! (`0000:3b:00.2,control=/run/target.sock`), by [`OpenOptions::control`](crate::OpenOptions::control), by
 //! `DAT_CONTROL` in its environment, or by [`serve`].
 //!
@@ -15,12 +16,14 @@ use std::time::{Duration, Instant};
 
 use control::rpc::{FAILED, INVALID_PARAMS, Refusal};
 use control::schema::{
-    Endpoint, Evd, Event, Instance, Recorded, Recorder, Region, Resource, SCHEMA, Srq, Stat,
-    Version,
+    Endpoint, Evd, Event, Histogram, Instance, Latency, Recorded, Recorder, Region, Resource,
+    SCHEMA, Srq, Stat, Version,
 };
 pub use control::{Access, ServeError, Service};
 use control::{Subject, Tell};
-use dat_core::{EvdFlags, EvdView, Happened, InstanceView, MemPrivFlags, Notice, Wanted};
+use dat_core::{
+    EvdFlags, EvdView, Happened, InstanceView, LatencyView, MemPrivFlags, Notice, Wanted,
+};
 use serde_json::Value;
 
 use crate::open::{Adapter, OpenError};
@@ -35,13 +38,15 @@ const EVENTS: u64 = 4_096;
 /// Notices that wait for the socket's thread.
 const NOTICES: usize = 4_096;
 /// What can be asked.
-const METHODS: [&str; 6] = [
+const METHODS: [&str; 8] = [
     "version",
     "resource",
     "stat",
     "recorder",
     "subscribe",
     "unsubscribe",
+    "measure",
+    "unmeasure",
 ];
 
 /// Serves the control socket of an adapter until the [`Service`] is dropped, or, once that is left, until the adapter
@@ -58,6 +63,7 @@ pub fn serve(adapter: &Adapter, path: &Path, access: Access) -> Result<Service, 
             adapter: adapter.clone(),
             notices,
             last: BTreeMap::new(),
+            measures: false,
         }
     });
     let service = served.map_err(|error| OpenError::Control {
@@ -111,6 +117,14 @@ struct Looked {
     notices: Arc<Mutex<Waiting>>,
     /// What instances last said.
     last: BTreeMap<u32, InstanceView>,
+    /// A client wants to know how long things take.
+    measures: bool,
+}
+
+impl Drop for Looked {
+    fn drop(&mut self) {
+        self.measure(false);
+    }
 }
 
 impl Subject for Looked {
@@ -138,6 +152,13 @@ impl Subject for Looked {
         }
         let values = events.iter().map(serde_json::to_value);
         values.filter_map(Result::ok).collect()
+    }
+
+    fn measure(&mut self, on: bool) -> bool {
+        if self.measures != on {
+            self.measures = self.adapter.dat().measure(on) && on;
+        }
+        self.measures == on
     }
 }
 
@@ -281,6 +302,7 @@ fn instance(view: &InstanceView) -> Instance {
     Instance {
         instance: view.number,
         counters: counters(view.stats.named()),
+        latency: latency(&view.latencies),
         endpoints: view
             .eps
             .iter()
@@ -293,6 +315,7 @@ fn instance(view: &InstanceView) -> Instance {
                 cause: ep.cause.map(|cause| cause.to_string()),
                 transport: ep.transport.to_string(),
                 counters: counters(ep.stats.named()),
+                latency: latency(&ep.latencies),
             })
             .collect(),
         evds: view.evds.iter().map(evd).collect(),
@@ -332,6 +355,18 @@ fn evd(evd: &EvdView) -> Evd {
         ),
         length: evd.qlen,
         counters: counters(evd.stats.named()),
+    }
+}
+
+fn latency(view: &LatencyView) -> Latency {
+    let told = |which: &dat_core::latency::Histogram| Histogram {
+        count: which.count(),
+        sum: which.sum(),
+        buckets: which.places().collect(),
+    };
+    Latency {
+        completion: view.completion.as_deref().map(told),
+        wakeup: view.wakeup.as_deref().map(told),
     }
 }
 

@@ -16,6 +16,8 @@ use crate::{Access, Client, ClientError, Service, Subject, Tell, serve};
 /// Echoes, and tells what it is given to tell.
 struct Echo {
     notices: Arc<Mutex<Vec<Value>>>,
+    /// What it was told about measuring.
+    measured: Arc<Mutex<Vec<bool>>>,
 }
 
 impl Subject for Echo {
@@ -30,11 +32,17 @@ impl Subject for Echo {
     fn notices(&mut self) -> Vec<Value> {
         core::mem::take(&mut *self.notices.lock().expect("nobody panics"))
     }
+
+    fn measure(&mut self, on: bool) -> bool {
+        self.measured.lock().expect("nobody panics").push(on);
+        true
+    }
 }
 
 struct World {
     service: Service,
     notices: Arc<Mutex<Vec<Value>>>,
+    measured: Arc<Mutex<Vec<bool>>>,
     tell: Tell,
     _directory: tempfile::TempDir,
 }
@@ -43,14 +51,20 @@ fn world() -> World {
     let directory = tempfile::tempdir().expect("a directory");
     let notices = Arc::new(Mutex::new(Vec::new()));
     let given = Arc::clone(&notices);
+    let measured = Arc::<Mutex<Vec<bool>>>::default();
+    let told = Arc::clone(&measured);
     let (sender, receiver) = std::sync::mpsc::channel();
     let service = serve(&directory.path().join("s"), Access::default(), |tell| {
         sender.send(tell).expect("it is waited for");
-        Echo { notices: given }
+        Echo {
+            notices: given,
+            measured: told,
+        }
     });
     World {
         service: service.expect("a socket"),
         notices,
+        measured,
         tell: receiver.recv().expect("it was made"),
         _directory: directory,
     }
@@ -206,6 +220,52 @@ fn who_subscribes_is_told_and_who_does_not_is_not() {
 }
 
 #[test]
+fn it_is_measured_as_long_as_one_client_wants_it() {
+    let world = world();
+    let told = || world.measured.lock().expect("nobody panics").clone();
+    let mut one = Client::connect(world.service.path()).expect("it listens");
+    let mut other = Client::connect(world.service.path()).expect("it listens");
+    for client in [&mut one, &mut other] {
+        let _: bool = client.call("measure", Value::Null).expect("an answer");
+    }
+    let _: bool = one.call("unmeasure", Value::Null).expect("an answer");
+    assert_eq!(told(), [true]);
+    drop(other);
+    // The server finds out when it looks.
+    while told() != [true, false] {
+        let _: Value = one.call("echo", json!({})).expect("an answer");
+    }
+}
+
+/// 90 in [8 us, 9 us), 9 in [16 us, 18 us), one in [1 ms, 1.1 ms).
+#[test]
+fn a_quantile_is_the_time_that_so_many_were_quicker_than() {
+    let buckets = vec![(9_000, 90), (18_000, 9), (1_100_000, 1)];
+    let taken = schema::Histogram {
+        count: 100,
+        sum: 2_000_000,
+        buckets,
+    };
+    let of = |quantile| taken.quantile(quantile);
+    assert_eq!(
+        [of(500), of(900), of(990)],
+        [Some(9_000), Some(9_000), Some(18_000)]
+    );
+    assert_eq!(of(999), Some(1_100_000));
+    let before = schema::Histogram {
+        count: 90,
+        sum: 800_000,
+        buckets: vec![(9_000, 90)],
+    };
+    let since = taken.since(&before);
+    assert_eq!(
+        (since.count, since.sum, since.quantile(500)),
+        (10, 1_200_000, Some(18_000))
+    );
+    assert_eq!(taken.since(&taken).quantile(500), None);
+}
+
+#[test]
 fn a_service_that_is_left_goes_on_until_nothing_can_happen_any_more() {
     let world = world();
     let path = world.service.path().to_owned();
@@ -232,6 +292,7 @@ fn the_socket_is_its_owners_alone_and_goes_with_its_service() {
     assert_eq!(mode & 0o777, 0o600);
     let taken = serve(&path, Access::default(), |_| Echo {
         notices: Arc::default(),
+        measured: Arc::default(),
     });
     assert!(
         taken.is_err(),

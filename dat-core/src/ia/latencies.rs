@@ -27,6 +27,8 @@ pub(in crate::ia) struct OfEp {
     pub(in crate::ia) wakeup: Histogram,
     /// When a request may be timed again.
     pub(in crate::ia) next: Nanos,
+    /// The number of the last one that was.
+    pub(in crate::ia) last: u64,
     pub(in crate::ia) sample: Sample,
 }
 

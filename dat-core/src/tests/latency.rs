@@ -68,6 +68,20 @@ fn between_two_samples_everything_is_posted_at_once() {
 }
 
 #[test]
+fn an_endpoint_that_posts_much_has_a_sample_though_little_time_has_passed() {
+    let (_net, mut a, b) = measured();
+    let (one, remote) = (a.triplet(0, 8), b.remote(8));
+    for _ in 0..3 * 1_024 {
+        a.ia.ep_post_rdma_write(a.ep, &[one], DtoCookie(1), &remote, NO_FLAGS)
+            .expect("posts");
+        assert_eq!(taken(&mut a), 1);
+        a.ia.progress();
+    }
+    let all = a.ia.latencies();
+    assert_eq!(told(all.completion.as_deref()).0, 3, "{all:?}");
+}
+
+#[test]
 fn receives_are_posted_at_once_however_requests_are_measured() {
     let (_net, mut a, _b) = measured();
     let one = a.triplet(0, 8);

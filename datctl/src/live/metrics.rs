@@ -11,9 +11,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use control::Client;
-use control::schema::Stat;
+use control::schema::{Histogram, Instance, Stat};
 
-use super::{Target, ask};
+use super::{Target, ask, measure};
 
 /// OpenMetrics 1.0.0, section "Overall Structure".
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -37,6 +37,9 @@ const GAUGES: [&str; 13] = [
     "longest_nanoseconds",
     "silent",
 ];
+/// Boundaries of histograms, as powers of two of nanoseconds: 256 ns to 69 s. They are always the same, as quantiles over
+/// several scrapes need it.
+const BOUNDARIES: core::ops::RangeInclusive<u32> = 8..=36;
 /// Endings of a command's counters.
 const OF_COMMANDS: [&str; 5] = [
     "_longest_nanoseconds",
@@ -55,10 +58,23 @@ pub(crate) struct Options {
     /// collector.
     #[arg(long)]
     listen: Option<SocketAddr>,
+    /// Have the process take the time of some requests and of wakeups for as long as this runs.
+    #[arg(long, requires = "listen")]
+    latencies: bool,
+}
+
+impl Options {
+    fn connect(&self) -> Result<Client, Box<dyn Error>> {
+        let mut client = self.target.connect()?;
+        if self.latencies {
+            measure(&mut client)?;
+        }
+        Ok(client)
+    }
 }
 
 pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
-    let mut client = options.target.connect()?;
+    let mut client = options.connect()?;
     let Some(address) = options.listen else {
         let stat: Stat = ask(&mut client, "stat")?;
         io::stdout().write_all(text(&stat).as_bytes())?;
@@ -82,7 +98,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
             }
         };
         let sent = match asked.as_deref() {
-            Some("/metrics") => answer(&stream, "200 OK", &scraped(&mut client, &options.target)?),
+            Some("/metrics") => answer(&stream, "200 OK", &scraped(&mut client, options)?),
             Some(_) => answer(&stream, "404 Not Found", "there is /metrics\n"),
             None => answer(&stream, "400 Bad Request", "GET /metrics\n"),
         };
@@ -94,11 +110,11 @@ pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
 }
 
 /// What the process counts now. It may have been started anew.
-fn scraped(client: &mut Client, target: &Target) -> Result<String, Box<dyn Error>> {
+fn scraped(client: &mut Client, options: &Options) -> Result<String, Box<dyn Error>> {
     if let Ok(stat) = ask::<Stat>(client, "stat") {
         return Ok(text(&stat));
     }
-    *client = target.connect()?;
+    *client = options.connect()?;
     Ok(text(&ask(client, "stat")?))
 }
 
@@ -191,8 +207,53 @@ fn text(stat: &Stat) -> String {
             let _ = writeln!(text, "{name}{suffix}{{{labels}}} {count}");
         }
     }
+    histogram(
+        &mut text,
+        "udapl_instance_completion_latency_seconds",
+        stat,
+        |instance| instance.latency.completion.as_ref(),
+    );
+    histogram(
+        &mut text,
+        "udapl_instance_wakeup_latency_seconds",
+        stat,
+        |instance| instance.latency.wakeup.as_ref(),
+    );
     text.push_str("# EOF\n");
     text
+}
+
+/// One histogram, of each instance that has it.
+fn histogram(
+    text: &mut String,
+    name: &str,
+    stat: &Stat,
+    of: impl Fn(&Instance) -> Option<&Histogram>,
+) {
+    let adapter = label(&stat.adapter);
+    let mut is_first = true;
+    for instance in &stat.instances {
+        let Some(all) = of(instance) else { continue };
+        if core::mem::take(&mut is_first) {
+            let _ = writeln!(text, "# TYPE {name} histogram\n# UNIT {name} seconds");
+        }
+        let labels = format!("adapter=\"{adapter}\",ia=\"{}\"", instance.instance);
+        // What takes longer than the last boundary is in none.
+        for power in BOUNDARIES {
+            let below = all.buckets.iter().filter(|(end, _)| *end <= 1 << power);
+            let below: u64 = below.map(|(_, count)| count).sum();
+            let boundary = seconds(1 << power);
+            let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{boundary}\"}} {below}");
+        }
+        let count = all.count;
+        let _ = writeln!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {count}");
+        let _ = writeln!(text, "{name}_count{{{labels}}} {count}");
+        let _ = writeln!(text, "{name}_sum{{{labels}}} {}", seconds(all.sum));
+    }
+}
+
+fn seconds(nanoseconds: u64) -> f64 {
+    Duration::from_nanos(nanoseconds).as_secs_f64()
 }
 
 /// A label's value (OpenMetrics 1.0.0, "Escaping").
@@ -204,9 +265,43 @@ fn label(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use control::schema::Instance;
+    use control::schema::Latency;
 
     use super::*;
+
+    #[test]
+    fn how_long_things_took_is_a_histogram_with_boundaries_that_stay() {
+        let stat = Stat {
+            adapter: "a".to_owned(),
+            instances: vec![Instance {
+                instance: 7,
+                latency: Latency {
+                    completion: Some(Histogram {
+                        count: 5,
+                        sum: 6_000,
+                        buckets: vec![(224, 2), (1_024, 1), (1_152, 2)],
+                    }),
+                    wakeup: None,
+                },
+                ..Instance::default()
+            }],
+            ..Stat::default()
+        };
+        let text = text(&stat);
+        let name = "udapl_instance_completion_latency_seconds";
+        let has = |line: &str| {
+            let line = format!("{name}{line}\n");
+            assert!(text.contains(&line), "{line}{text}");
+        };
+        let labels = "adapter=\"a\",ia=\"7\"";
+        has(&format!("_bucket{{{labels},le=\"0.000000256\"}} 2"));
+        has(&format!("_bucket{{{labels},le=\"0.000001024\"}} 3"));
+        has(&format!("_bucket{{{labels},le=\"0.000002048\"}} 5"));
+        has(&format!("_bucket{{{labels},le=\"+Inf\"}} 5"));
+        has(&format!("_sum{{{labels}}} 0.000006"));
+        has(" histogram");
+        assert!(!text.contains("wakeup_latency"), "{text}");
+    }
 
     #[test]
     fn counters_are_metrics_with_labels_and_what_is_of_now_is_a_gauge() {

@@ -10,6 +10,7 @@ pub(crate) mod top;
 
 use std::path::PathBuf;
 
+use control::rpc::METHOD_NOT_FOUND;
 use control::schema::{SCHEMA, Version};
 use control::{Client, ClientError};
 use serde_json::Value;
@@ -37,6 +38,15 @@ impl Target {
             .into());
         }
         Ok(client)
+    }
+}
+
+/// Has a process take the time of some requests and of wakeups, for as long as this client is there. One that cannot is
+/// looked at without.
+pub(crate) fn measure(client: &mut Client) -> Result<(), ClientError> {
+    match client.call::<bool>("measure", Value::Null) {
+        Err(ClientError::Refused(refusal)) if refusal.code == METHOD_NOT_FOUND => Ok(()),
+        answered => answered.map(drop),
     }
 }
 

@@ -110,6 +110,7 @@ fn of_instance(instance: &Instance, silent: &[u32]) -> String {
             "queued",
             "waiting",
             "overflows",
+            "wakeups",
         ],
         instance.evds.iter().map(|evd| {
             let count = |name: &str| evd.counters.get(name).copied().unwrap_or(0).to_string();
@@ -121,6 +122,7 @@ fn of_instance(instance: &Instance, silent: &[u32]) -> String {
                 count("queued"),
                 count("waiting"),
                 count("overflows"),
+                count("wakeups"),
             ]
         }),
     );

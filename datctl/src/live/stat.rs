@@ -46,6 +46,27 @@ impl Report for Shown {
             };
             (of, Some(&instance.counters))
         });
+        let timed = self.stat.instances.iter().flat_map(|instance| {
+            let of = format!("instance {}", instance.instance);
+            let parts = [
+                ("completion", instance.latency.completion.as_ref()),
+                ("wakeup", instance.latency.wakeup.as_ref()),
+            ];
+            let parts = parts
+                .into_iter()
+                .filter_map(|(name, all)| Some((name, all?)));
+            parts.flat_map(move |(name, all)| {
+                let row = |what: &str, count: u64| {
+                    [of.clone(), format!("{name}_{what}"), count.to_string()]
+                };
+                let quantile = |of_a_thousand| all.quantile(of_a_thousand).unwrap_or(0);
+                [
+                    row("samples", all.count),
+                    row("p50_nanoseconds", quantile(500)),
+                    row("p99_nanoseconds", quantile(990)),
+                ]
+            })
+        });
         let groups = self.stat.groups.iter();
         let groups = groups.map(|(name, counters)| (name.replace('_', " "), counters.as_ref()));
         let rows = instances
@@ -53,7 +74,8 @@ impl Report for Shown {
             .flat_map(|(of, counters)| match counters {
                 None => vec![[of, "not told".to_owned(), String::new()]],
                 Some(counters) => self.rows(&of, counters),
-            });
+            })
+            .chain(timed);
         format!(
             "{}\n{}",
             self.stat.adapter,

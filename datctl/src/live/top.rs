@@ -1,16 +1,19 @@
-//! `datctl top`: a screen that lives. What each endpoint does now, and what the network does to it.
+//! `datctl top`: a screen that lives. What each endpoint does now, how long that takes, and what the network does to it.
+//!
+//! As long as it runs the process takes the time of some requests and of wakeups; each screen tells of those that were
+//! measured since the one before.
 
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::{IsTerminal, Write, stdout};
 use std::time::{Duration, Instant};
 
-use control::schema::{Counters, Resource, Stat};
+use control::schema::{Counters, Endpoint, Histogram, Latency, Resource, Stat};
 use control::{Client, ClientError};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Target, ask};
+use super::{Target, ask, measure};
 use crate::report::{Output, Report, table};
 
 /// Endpoints of an instance that are looked at.
@@ -79,9 +82,50 @@ pub(crate) struct Screen {
     /// What the device counted in that time of what goes wrong.
     troubles: BTreeMap<String, u64>,
     connections: u64,
+    /// Of each instance: how long things took.
+    instances: Vec<OfInstance>,
     silent: Vec<u32>,
     #[serde(skip)]
     shown: usize,
+}
+
+/// What an instance measured between two looks.
+#[derive(Serialize)]
+struct OfInstance {
+    instance: u32,
+    /// Times a second that a wait which slept ran again.
+    wakeups: f64,
+    completion: Option<Quantiles>,
+    wakeup: Option<Quantiles>,
+}
+
+/// Nanoseconds that half of the samples took less than, and 99 of 100.
+#[derive(Serialize)]
+struct Quantiles {
+    samples: u64,
+    p50: u64,
+    p99: u64,
+}
+
+impl Quantiles {
+    fn between(before: Option<&Histogram>, now: Option<&Histogram>) -> Option<Self> {
+        let since = now?.since(before.unwrap_or(&Histogram::default()));
+        Some(Self {
+            samples: since.count,
+            p50: since.quantile(500)?,
+            p99: since.quantile(990)?,
+        })
+    }
+
+    /// Of completions, and of wakeups.
+    fn of(before: Option<&Latency>, now: &Latency) -> [Option<Self>; 2] {
+        let before =
+            |which: fn(&Latency) -> &Option<Histogram>| before.and_then(|all| which(all).as_ref());
+        [
+            Self::between(before(|all| &all.completion), now.completion.as_ref()),
+            Self::between(before(|all| &all.wakeup), now.wakeup.as_ref()),
+        ]
+    }
 }
 
 #[derive(Serialize)]
@@ -97,10 +141,13 @@ struct Rates {
     failed: f64,
     requests_outstanding: u64,
     recvs_outstanding: u64,
+    completion: Option<Quantiles>,
+    wakeup: Option<Quantiles>,
 }
 
 pub(crate) fn run(options: &Options, output: Output) -> Result<(), Box<dyn Error>> {
     let mut client = options.target.connect()?;
+    measure(&mut client)?;
     let mut before = Look::take(&mut client)?;
     let mut screens = 0;
     let live = !output.json && stdout().is_terminal();
@@ -125,13 +172,20 @@ pub(crate) fn run(options: &Options, output: Output) -> Result<(), Box<dyn Error
     Ok(())
 }
 
+/// How much a second a counter grew by.
+fn rate(name: &str, before: Option<&Counters>, now: &Counters, seconds: f64) -> f64 {
+    let count = |of: &Counters| of.get(name).copied().unwrap_or(0);
+    // CAST: a rate is told roughly.
+    count(now).saturating_sub(before.map_or(0, count)) as f64 / seconds
+}
+
 impl Screen {
     fn between(before: &Look, now: &Look, shown: usize) -> Self {
         let seconds = (now.at - before.at).as_secs_f64().max(1e-9);
-        let mut known: BTreeMap<(u32, u32), &Counters> = BTreeMap::new();
+        let mut known: BTreeMap<(u32, u32), &Endpoint> = BTreeMap::new();
         for instance in &before.resource.instances {
             for ep in &instance.endpoints {
-                known.insert((instance.instance, ep.endpoint), &ep.counters);
+                known.insert((instance.instance, ep.endpoint), ep);
             }
         }
         let mut endpoints = Vec::new();
@@ -139,11 +193,10 @@ impl Screen {
             for ep in &instance.endpoints {
                 let then = known.get(&(instance.instance, ep.endpoint));
                 let count = |name: &str| ep.counters.get(name).copied().unwrap_or(0);
-                let rate = |name: &str| {
-                    let then = then.and_then(|then| then.get(name)).copied().unwrap_or(0);
-                    // CAST: a rate is told roughly.
-                    count(name).saturating_sub(then) as f64 / seconds
-                };
+                let rate =
+                    |name: &str| rate(name, then.map(|then| &then.counters), &ep.counters, seconds);
+                let [completion, wakeup] =
+                    Quantiles::of(then.map(|then| &then.latency), &ep.latency);
                 endpoints.push(Rates {
                     instance: instance.instance,
                     endpoint: ep.endpoint,
@@ -156,6 +209,8 @@ impl Screen {
                     failed: rate("requests_failed") + rate("recvs_failed"),
                     requests_outstanding: count("requests_outstanding"),
                     recvs_outstanding: count("recvs_outstanding"),
+                    completion,
+                    wakeup,
                 });
             }
         }
@@ -172,7 +227,22 @@ impl Screen {
             let count = of(now, "queue", name).saturating_sub(of(before, "queue", name));
             (name.to_owned(), count)
         });
+        let instances = now.resource.instances.iter().map(|one| {
+            let earlier = before.resource.instances.iter();
+            let then = earlier
+                .into_iter()
+                .find(|then| then.instance == one.instance);
+            let [completion, wakeup] = Quantiles::of(then.map(|then| &then.latency), &one.latency);
+            let counted = then.map(|then| &then.counters);
+            OfInstance {
+                instance: one.instance,
+                wakeups: rate("wakeups", counted, &one.counters, seconds),
+                completion,
+                wakeup,
+            }
+        });
         Self {
+            instances: instances.collect(),
             adapter: now.resource.adapter.clone(),
             seconds,
             troubles: troubles
@@ -189,6 +259,26 @@ impl Screen {
             shown,
         }
     }
+}
+
+/// A time in nanoseconds, in microseconds or what else is short.
+fn time(nanoseconds: u64) -> String {
+    // CAST: told roughly.
+    let time = nanoseconds as f64;
+    let units = [(1e9, "s"), (1e6, "ms"), (1e3, "us")];
+    let unit = units.into_iter().find(|(size, _)| time >= *size);
+    unit.map_or_else(
+        || format!("{time}ns"),
+        |(size, name)| format!("{:.3}{name}", time / size),
+    )
+}
+
+/// Half of them and 99 of 100 took less.
+fn times(of: Option<&Quantiles>) -> String {
+    of.map_or_else(
+        || "-".to_owned(),
+        |of| format!("{}/{}", time(of.p50), time(of.p99)),
+    )
 }
 
 /// A rate, short: 1234567 is `1.23M`.
@@ -216,6 +306,8 @@ impl Report for Screen {
                 short(one.failed),
                 one.requests_outstanding.to_string(),
                 one.recvs_outstanding.to_string(),
+                times(one.completion.as_ref()),
+                times(one.wakeup.as_ref()),
             ]
         });
         let rates = table(
@@ -231,6 +323,8 @@ impl Report for Screen {
                 "failed/s",
                 "out",
                 "posted",
+                "done in p50/p99",
+                "woken in p50/p99",
             ],
             rows,
         );
@@ -256,6 +350,16 @@ impl Report for Screen {
         ];
         if left_out != 0 {
             lines.push(format!("{left_out} more, less busy"));
+        }
+        for one in &self.instances {
+            let samples = one.completion.as_ref().map_or(0, |of| of.samples);
+            lines.push(format!(
+                "instance {}: {} wakeups/s, woken in {}; done in {} ({samples} requests timed)",
+                one.instance,
+                short(one.wakeups),
+                times(one.wakeup.as_ref()),
+                times(one.completion.as_ref()),
+            ));
         }
         for number in &self.silent {
             lines.push(format!(

@@ -197,12 +197,59 @@ fn top_shows_rates_screen_by_screen() {
         screens[1]["endpoints"][0]["requests"], 0.0,
         "nothing was posted"
     );
+    assert_eq!(screens[1]["endpoints"][0]["completion"], Value::Null);
     let human = watched.run(&["top", "--count", "1", "--interval", "0.05"]);
     let human = String::from_utf8(human.stdout).expect("text");
     assert!(
         human.contains("no packet lost, repeated or refused"),
         "{human}"
     );
+}
+
+/// Sends messages for as long as a command runs.
+fn with_traffic(watched: &mut Watched, arguments: &[&str]) -> String {
+    let socket = watched.socket.display().to_string();
+    let [command, rest @ ..] = arguments else {
+        panic!("no command");
+    };
+    let arguments = [&[*command, &socket], rest].concat();
+    let output = thread::scope(|scope| {
+        let running = scope.spawn(|| datctl(&arguments));
+        while !running.is_finished() {
+            watched.send();
+            watched.ias.iter_mut().for_each(Ia::progress);
+        }
+        running.join().expect("it ends")
+    });
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn how_long_requests_take_is_measured_while_somebody_looks() {
+    let mut watched = Watched::new("sim:live-latency");
+    let text = with_traffic(
+        &mut watched,
+        &["top", "--count", "2", "--interval", "0.2", "--json"],
+    );
+    let last = text.lines().last().expect("a screen");
+    let screen: Value = serde_json::from_str(last).expect("JSON");
+    let endpoints = screen["endpoints"].as_array().expect("endpoints");
+    let sends = endpoints.iter().find(|one| !one["completion"].is_null());
+    let took = &sends.expect("one that is timed")["completion"];
+    assert!(took["samples"].as_u64() > Some(0), "{screen}");
+    assert!(took["p50"].as_u64() <= took["p99"].as_u64(), "{screen}");
+    let stat = watched.json("stat");
+    let kept = &stat["instances"][0]["latency"]["completion"];
+    assert!(kept["count"].as_u64() >= took["samples"].as_u64(), "{stat}");
+    let once = watched.run(&["metrics"]);
+    let once = String::from_utf8(once.stdout).expect("text");
+    let name = "# TYPE udapl_instance_completion_latency_seconds histogram\n";
+    assert!(once.contains(name), "{once}");
+    // Nobody looks any more.
+    (0..10).for_each(|_| watched.send());
+    let later = watched.json("stat");
+    assert_eq!(&later["instances"][0]["latency"]["completion"], kept);
 }
 
 #[test]

@@ -4,8 +4,8 @@
 //! *sample*: the endpoint lets nothing through at once until the next request ([`AtOnce`]), which so comes by the place
 //! where all of them are checked in order, and where it is looked whether it is to be timed. From then on the endpoint
 //! posts at once again, and the EVD of its requests has an obstacle instead, so that the completion comes by the place
-//! where all of them are settled. Between two samples of an endpoint lies [`BETWEEN`] at least, and in that time posts
-//! and dequeues cost what they always cost.
+//! where all of them are settled. Between two samples of an endpoint lies [`BETWEEN`], or [`REQUESTS`]
+//! that were posted, and meanwhile posts and dequeues cost what they always cost.
 //!
 //! | what | from | to |
 //! |---|---|---|
@@ -19,13 +19,16 @@
 use crate::handle::{EpKey, EvdKey};
 use crate::ia::instance::Ia;
 use crate::ia::latencies::{Latencies, OfEp, Sample, Timed};
+use crate::object::ep::Ep;
 use crate::object::ep::state::EpState;
 use crate::object::view::LatencyView;
 use crate::provider::{Completion, CompletionEntry, CompletionQueue, Nanos, Provider, QueuePair};
 use crate::types::DtoStatus;
 
-/// The least time between two samples of an endpoint.
+/// The time after which an endpoint has another sample.
 const BETWEEN: Nanos = 1_000_000;
+/// The requests after which it has one before that.
+const REQUESTS: u64 = 1_024;
 /// Endpoints that are looked at, at a time.
 const TURNS: usize = 64;
 
@@ -97,11 +100,15 @@ impl<P: Provider> Ia<P> {
             let Some(all) = self.measured() else { return };
             let Some(key) = all.turns.next() else { return };
             let of = all.eps.get(&key);
-            let (sample, next) = of.map_or((Sample::Idle, 0), |of| (of.sample, of.next));
+            let (sample, next, last) =
+                of.map_or((Sample::Idle, 0, 0), |of| (of.sample, of.next, of.last));
             let ep = self.eps.get(key);
             let ready = ep.filter(|ep| ep.hot.state == EpState::Connected);
             match (sample, ready) {
-                (Sample::Idle, Some(ep)) if ep.request_evd.is_some() && now >= next => {
+                (Sample::Idle, Some(ep))
+                    if ep.request_evd.is_some()
+                        && (now >= next || requests(ep).abs_diff(last) >= REQUESTS) =>
+                {
                     if let Some(all) = self.measured() {
                         all.eps.entry(key).or_default().sample = Sample::Armed;
                     }
@@ -172,6 +179,7 @@ impl<P: Provider> Ia<P> {
             let of = all.eps.entry(key).or_default();
             of.completion.add(took);
             of.next = now.saturating_add(BETWEEN);
+            of.last = timed.number;
         }
     }
 
@@ -226,4 +234,9 @@ impl<P: Provider> Ia<P> {
             all.eps.entry(ep).or_default().wakeup.add(took);
         }
     }
+}
+
+/// Requests that an endpoint's queue pair has had.
+fn requests<P: Provider>(ep: &Ep<P>) -> u64 {
+    ep.qp.get().map_or(0, |qp| qp.counts().requests)
 }
