@@ -5,6 +5,7 @@
 //! the exit status. What cannot be seen from here is unknown, and never ok.
 
 mod function;
+mod lossless;
 mod machine;
 mod physical;
 

@@ -9,6 +9,7 @@ use udapl::{CloseFlags, Ia};
 
 use crate::adapter::AdapterOptions;
 use crate::counted::Counted;
+use crate::qos::Qos;
 use crate::report::{Report, pairs, table};
 
 /// `info`
@@ -31,6 +32,7 @@ pub(crate) struct Adapter {
     firmware: String,
     dat_version: String,
     pub(crate) port: Port,
+    port_qos: Qos,
     gids: Vec<Gid>,
     capabilities: Capabilities,
     limits: Limits,
@@ -140,6 +142,7 @@ pub(crate) fn run(info: &Info) -> Result<Adapter, Box<dyn Error>> {
 impl Adapter {
     pub(crate) fn of(ia: &mut Ia) -> Result<Self, CmdError> {
         let state = ia.provider_mut().hca_mut().vport_state()?;
+        let qos = ia.provider_mut().hca_mut().port_qos()?;
         let (query, hca) = (ia.query(), ia.provider().hca());
         let (device_id, revision) = hca.hardware_version();
         let (major, minor, sub_minor) = hca.firmware_version();
@@ -154,6 +157,7 @@ impl Adapter {
             firmware: format!("{major}.{minor}.{sub_minor}"),
             dat_version: format!("{dat_major}.{dat_minor}"),
             port: Port::of(hca, &state),
+            port_qos: Qos::of(&qos),
             gids: hca
                 .gids()
                 .iter()
@@ -332,7 +336,13 @@ impl Report for Adapter {
                 self.bring_up.milliseconds, self.bring_up.commands, self.bring_up.firmware_pages
             ),
         );
-        let text = pairs(first.into_iter().chain(port.rows()).chain([bring_up]));
+        let text = pairs(
+            first
+                .into_iter()
+                .chain(port.rows())
+                .chain(self.port_qos.rows())
+                .chain([bring_up]),
+        );
         let can = pairs([
             ("reliable connections", yes(can.reliable_connections)),
             ("RoCE v2", yes(can.roce_v2)),

@@ -36,6 +36,7 @@ mod live;
 mod perf;
 mod ping;
 mod profiles;
+mod qos;
 mod record;
 mod report;
 mod rping;

@@ -30,6 +30,7 @@ use crate::report::BringupReport;
 use crate::teardown::{self, CloseError, CloseReport};
 use crate::vport::Port;
 use crate::vport::look::{self, VportState};
+use crate::vport::qos::{self, PortQos};
 use mlx_prm::{Command, Cqn, Eqn, Opcode, QueryQCounterOut, UarIndex, UarPage};
 
 /// A command on its way, and the type of its answer.
@@ -208,6 +209,15 @@ impl Hca {
     pub fn vport_state(&mut self) -> Result<VportState, CmdError> {
         let shared = Arc::clone(&self.shared);
         look::look(self, &shared.found.caps)
+    }
+
+    /// What the port does with priorities and about congestion, as far as this function is told.
+    ///
+    /// # Errors
+    /// [`CmdError`]: the device does not answer.
+    pub fn port_qos(&mut self) -> Result<PortQos, CmdError> {
+        let shared = Arc::clone(&self.shared);
+        qos::look(self, &shared.found.caps)
     }
 
     /// Sends a command and waits for its answer, serving events meanwhile.

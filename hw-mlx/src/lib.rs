@@ -74,6 +74,8 @@ pub use device::{Hca, Opened, Pending};
 pub use error::{CmdError, DeadCause, MissingCapability, MlxError, NotKept};
 pub use event::AsyncEvent;
 pub use gid::GidEntry;
+pub use mlx_prm::TrustState;
 pub use teardown::{CloseError, CloseReport};
 pub use vport::Port;
 pub use vport::look::{VportAdmin, VportState};
+pub use vport::qos::{CongestionControl, FlowControl, PortQos};

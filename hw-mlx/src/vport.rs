@@ -16,6 +16,7 @@
 
 pub(crate) mod look;
 mod paos;
+pub(crate) mod qos;
 mod register;
 mod speed;
 

@@ -1,7 +1,7 @@
 //! The simulator's handles: [`Sim`] for tests and [`SimFunction`] for the driver.
 
 use crate::card::seat::Seat;
-use crate::card::{Card, CardConfig, VfSettings};
+use crate::card::{Card, CardConfig, PortQos, VfSettings};
 use crate::clock::SimClock;
 use crate::config_space::CONFIG_BYTES;
 use crate::env::nanoseconds;
@@ -353,6 +353,13 @@ impl SimCard {
             env.settle(nic.seat);
         });
         true
+    }
+
+    /// Says what the port does with priorities and about congestion, as tools on the physical function's host would.
+    pub fn set_qos(&self, qos: PortQos) {
+        self.physical.with(|nic, env| {
+            env.card_mut(nic.seat).uplink.qos = qos;
+        });
     }
 
     /// What is said of a virtual function.

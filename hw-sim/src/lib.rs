@@ -81,7 +81,7 @@ mod view;
 pub mod wire;
 mod world;
 
-pub use card::{CardConfig, CardRules, LinkState, VfSettings};
+pub use card::{CardConfig, CardRules, LinkState, PortQos, VfSettings};
 pub use clock::SimClock;
 pub use device::{LinkId, Sim, SimCard, SimConfig, SimFunction};
 pub use fault::{Fault, Meeting, Meetings};

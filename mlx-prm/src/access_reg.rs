@@ -20,6 +20,10 @@ command! {
 codes! {
     /// Numbers of registers.
     pub struct RegisterId(u16) {
+        /// By which bits of a frame a port goes.
+        QPTS = 0x4002,
+        /// The priority of each code point.
+        QPDPM = 0x4013,
         /// InfiniBand port capability mask.
         PCAP = 0x5001,
         /// Modules and lanes.

@@ -13,7 +13,7 @@
 //! | [`opcode`], [`status`] | which commands there are, how they end |
 //! | [`function`], [`resources`] | commands for the function and for global resources |
 //! | [`caps`], [`caps_pages`], [`caps_flow`] | capability pages |
-//! | [`eq`], [`cq`], [`qp`], [`srq`], [`mkey`], [`umem`], [`vport`], [`smp`], [`access_reg`], [`port_counters`] | contexts and commands by object |
+//! | [`eq`], [`cq`], [`qp`], [`srq`], [`mkey`], [`umem`], [`vport`], [`smp`], [`access_reg`], [`port_counters`], [`congestion`] | contexts and commands by object |
 //! | [`eth_queue`], [`tir`] | Ethernet queues, and what stands between them and steering |
 //! | [`flow`], [`flow_match`] | flow tables, and what their entries compare |
 //! | [`eswitch`] | what the switch between a card's functions can do |
@@ -30,6 +30,7 @@ pub mod caps_flow;
 pub mod caps_pages;
 pub mod cmd_queue;
 mod command;
+pub mod congestion;
 pub mod cq;
 pub mod eq;
 pub mod eswitch;
@@ -59,6 +60,7 @@ pub use caps::*;
 pub use caps_flow::*;
 pub use caps_pages::*;
 pub use cmd_queue::*;
+pub use congestion::*;
 pub use cq::*;
 pub use eq::*;
 pub use eswitch::*;

@@ -3,7 +3,7 @@
 //! A virtual function reaches nobody unless its physical one lets it: the physical function's driver gives it its
 //! memory, its interface being up gives it its link, the switch in the card decides what it may send and what it hears.
 //! All of that is set on the physical function's side, by people who are seldom those who open the virtual one; so each
-//! line names the command. sysfs knows the interface, `ip` and `devlink` of iproute2 the rest; where they are not
+//! line names the command. sysfs knows the interface, `ip`, `devlink` and `dcb` of iproute2 the rest; where they are not
 //! there, or say nothing about this function, the line is unknown.
 
 use driver::PciAddress;
@@ -12,7 +12,7 @@ use hw_mlx::{ids, vport};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Line;
+use super::{Line, lossless};
 
 /// The driver that can be a physical function's for virtual ones.
 const DRIVER: &str = "mlx5_core";
@@ -47,6 +47,9 @@ pub(super) fn lines(machine: &Machine, function: &PciFunction) -> Vec<Line> {
         side.spoof_check(),
         side.trust(),
         side.vlan(),
+        lossless::priorities(machine, side.name()),
+        lossless::trust(machine, side.name()),
+        lossless::congestion(machine, side.physical.address),
     ]
 }
 

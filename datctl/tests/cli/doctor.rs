@@ -637,3 +637,29 @@ fn a_function_that_is_not_there_is_an_error_and_an_address_that_is_none_is_usage
     assert_eq!(code, 2);
     assert!(err.contains("is no PCI address"), "{err}");
 }
+
+#[test]
+fn what_the_port_does_with_priorities_is_told_with_what_mends_it() {
+    let line = slowed("pf pfc", |tree| {
+        tree.pfc("false,false,false,false,false,false,false,false");
+    });
+    assert!(
+        line.mend
+            .starts_with("dcb pfc set dev ens1f0 prio-pfc all:off 3:on"),
+        "{}",
+        line.mend
+    );
+    let line = slowed("pf priority", |tree| tree.priorities(""));
+    assert_eq!(line.mend, "dcb app add dev ens1f0 dscp-prio 26:3");
+    for (check, object) in [("pf pfc", "pfc"), ("pf priority", "app")] {
+        hidden(check, |tree| tree.remove("/usr/sbin/dcb"));
+        hidden(check, |tree| {
+            tree.write(&format!("/answers/dcb -j {object} show dev ens1f0"), "?");
+        });
+    }
+    hidden("pf congestion", |tree| {
+        tree.remove("/sys/kernel/debug/mlx5");
+    });
+    let (line, ..) = line_of(&Tree::good(), &[], "pf priority");
+    assert_eq!(line.found, "ens1f0 goes by DSCP: 26 is 3");
+}

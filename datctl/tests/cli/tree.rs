@@ -58,12 +58,15 @@ impl Tree {
         tree.netdev(PF1, "ens1f1");
         tree.netdev(OTHER, "eno1");
         // What the first port gives its virtual function.
-        for program in ["ip", "devlink"] {
+        for program in ["ip", "devlink", "dcb"] {
             let answer = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/machine/answer");
             tree.link(&format!("/usr/sbin/{program}"), answer);
         }
         tree.settings(VF_SETTINGS);
         tree.eswitch("legacy");
+        tree.pfc("false,false,false,true,false,false,false,false");
+        tree.priorities("\"dscp_prio\":[[26,3]]");
+        tree.write(&tree.congestion(), "1");
         // The machine.
         fs::create_dir_all(tree.path("/sys/class/iommu/dmar0")).expect("a folder");
         tree.write("/proc/cmdline", "root=/dev/sda1 intel_iommu=on quiet\n");
@@ -225,6 +228,27 @@ impl Tree {
             "/answers/ip -json link show dev ens1f0",
             format!(r#"[{{"ifname":"ens1f0","vfinfo_list":[{{"vf":0,{settings}}}]}}]"#),
         );
+    }
+
+    /// What `dcb` says of the port's priorities (iproute2 `dcb_pfc.c`): whether each is paused.
+    pub fn pfc(&self, paused: &str) {
+        self.write(
+            "/answers/dcb -j pfc show dev ens1f0",
+            format!(r#"{{"pfc_cap":8,"macsec_bypass":false,"delay":0,"prio_pfc":[{paused}]}}"#),
+        );
+    }
+
+    /// And of which priority what has (iproute2 `dcb_app.c`).
+    pub fn priorities(&self, rules: &str) {
+        self.write(
+            "/answers/dcb -j app show dev ens1f0",
+            format!("{{{rules}}}"),
+        );
+    }
+
+    /// Where the kernel shows that the port answers congestion (Linux `drivers/infiniband/hw/mlx5/cong.c`).
+    pub fn congestion(&self) -> String {
+        format!("/sys/kernel/debug/mlx5/{PF0}/cc_params/np_cnp_dscp")
     }
 
     /// What `devlink` says of the first port's switch.

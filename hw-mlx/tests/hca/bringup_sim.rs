@@ -605,6 +605,59 @@ fn a_function_without_a_mac_draws_and_announces_one() {
     world.assert_clean();
 }
 
+/// What a port does is its physical function's to say: pauses for priority 3, code point 26, no congestion control but
+/// there.
+#[test]
+fn what_the_port_does_with_priorities_is_told_as_far_as_a_function_may_ask() {
+    let sim = Sim::new(SimConfig::default());
+    let mut profile = Profile::default();
+    profile.general.set(|page| {
+        page.set_cc_query_allowed(true);
+    });
+    let card = sim.add_card(&CardConfig::new(profile, 1));
+    let mut set = hw_sim::PortQos {
+        paused_priorities: (0x08, 0x88),
+        trust: mlx_prm::TrustState::DSCP,
+        congestion: (0x08, 0x18),
+        cnp: (48, 6),
+        ..hw_sim::PortQos::default()
+    };
+    set.priorities[26] = 3;
+    card.set_qos(set.clone());
+    let open = |function: Arc<SimFunction>| {
+        let function = Function::in_process(function as Arc<dyn Device>).expect("a function");
+        Hca::open(function, config()).expect("bring-up")
+    };
+    let mut physical = open(card.physical());
+    let told = physical.port_qos().expect("it answers");
+    let flow = told.flow_control.expect("it is told");
+    assert_eq!(
+        (
+            flow.pause_sent,
+            flow.pause_obeyed,
+            flow.priorities_sent,
+            flow.priorities_obeyed
+        ),
+        (false, false, 0x08, 0x88)
+    );
+    assert_eq!(told.trust, Some(mlx_prm::TrustState::DSCP));
+    assert_eq!(told.dscp_priorities, Some(set.priorities));
+    let congestion = told.congestion.expect("it is told");
+    assert_eq!((congestion.reacts, congestion.notifies), (0x08, 0x18));
+    assert_eq!(
+        (congestion.cnp_dscp, congestion.cnp_priority),
+        (Some(48), Some(6))
+    );
+
+    // A virtual one hears of pauses, and of nothing else here.
+    let mut virtual_one = open(card.virtual_function(0).expect("one"));
+    let told = virtual_one.port_qos().expect("it answers");
+    assert_eq!(told.flow_control, Some(flow));
+    assert_eq!((told.trust, told.dscp_priorities), (None, None));
+    virtual_one.close().expect("teardown");
+    physical.close().expect("teardown");
+}
+
 /// The administrative state of the port, read or written by a driver's own hand.
 fn paos(hca: &mut Hca, switch: Option<u32>) -> u32 {
     let mut input = AccessRegIn::new();

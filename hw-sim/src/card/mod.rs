@@ -29,6 +29,7 @@
 //! whose port has changed since they were last told.
 
 mod ports;
+mod qos;
 pub mod seat;
 pub mod switch;
 pub mod uplink;
@@ -36,6 +37,7 @@ pub mod vport;
 
 use crate::eth::flow::FlowTables;
 use crate::profile::Profile;
+pub use qos::PortQos;
 use seat::PHYSICAL;
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -9,6 +9,7 @@
 //! (firmware option KEEP_ETH_LINK_UP, on by default). The administrative state (register PAOS) is up until the
 //! physical function's driver says otherwise, and stays over its resets.
 
+use super::PortQos;
 use super::vport::LinkState;
 use crate::port::{ETHERNET_OVERHEAD, FCS_BYTES};
 use crate::profile::Profile;
@@ -47,6 +48,8 @@ pub struct Uplink {
     pub light: bool,
     /// Frames that may pass, bytes, Ethernet header, VLAN tag and check sequence included.
     pub mtu: u16,
+    /// What it does with priorities and about congestion.
+    pub qos: PortQos,
     training: Training,
 }
 
@@ -59,6 +62,7 @@ impl Uplink {
             switch_state: LinkState::Follow,
             light,
             mtu: USUAL_MTU,
+            qos: PortQos::default(),
             training: if light {
                 Training::Done
             } else {

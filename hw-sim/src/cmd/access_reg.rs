@@ -9,7 +9,7 @@ use crate::card::AdminState;
 use crate::profile::PortType;
 use mlx_prm::{
     AccessRegIn, AccessRegOut, HostEndianness, Layout, Mcam, Mcqi, Mcqs, Paos, Pfcc, Pmtu, Ppcnt,
-    Ptys, RegisterId,
+    Ptys, Qpdpm, Qpts, RegisterId,
 };
 use zerocopy::IntoBytes;
 
@@ -74,7 +74,12 @@ fn access(
         RegisterId::PAOS => paos(cmd, image, read),
         RegisterId::PTYS => ptys(cmd, image, read),
         RegisterId::PPCNT => ppcnt(cmd, image, read),
-        RegisterId::PFCC if cmd.nic.profile.port_type == PortType::Ethernet => pfcc(image, read),
+        RegisterId::PFCC if cmd.nic.profile.port_type == PortType::Ethernet => {
+            pfcc(cmd, image, read)
+        }
+        // By priorities the port goes as its physical function says, which does not tell others.
+        RegisterId::QPTS if has_priorities(cmd) => qpts(cmd, image, read),
+        RegisterId::QPDPM if has_priorities(cmd) => qpdpm(cmd, image, read),
         RegisterId::NODE_DESC => node_description(cmd, image, read),
         RegisterId::PCAP => bytes_back(image, 0x14),
         RegisterId::MCAM if cmd.nic.caps.general.mcam_reg() => mcam(image, read),
@@ -238,15 +243,51 @@ fn ppcnt(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     Ok(out.as_bytes().to_vec())
 }
 
-/// Neither pause frames nor priority flow control: they can be read as off.
-fn pfcc(image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
+/// Pause frames are as they were set from outside.
+fn pfcc(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     let register: Pfcc = image_of(image)?;
     own_port(register.local_port())?;
     if !read {
         return Err(refuse!(BAD_PARAM, "flow control is not supported"));
     }
+    let qos = &cmd.env.card(cmd.nic.seat).uplink.qos;
     let mut out = Pfcc::new();
+    out.set_local_port(PORT)
+        .set_pptx(qos.pause.0)
+        .set_pprx(qos.pause.1)
+        .set_pfctx(qos.paused_priorities.0.into())
+        .set_pfcrx(qos.paused_priorities.1.into());
+    Ok(out.as_bytes().to_vec())
+}
+
+fn has_priorities(cmd: &Cmd<'_>) -> bool {
+    cmd.nic.profile.port_type == PortType::Ethernet && !cmd.nic.seat.is_virtual()
+}
+
+fn qpts(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
+    let register: Qpts = image_of(image)?;
+    own_port(register.local_port())?;
+    if !read {
+        return Err(refuse!(BAD_PARAM, "what the port goes by is fixed"));
+    }
+    let mut out = Qpts::new();
+    out.set_local_port(PORT)
+        .set_trust_state(cmd.env.card(cmd.nic.seat).uplink.qos.trust);
+    Ok(out.as_bytes().to_vec())
+}
+
+fn qpdpm(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
+    let register: Qpdpm = image_of(image)?;
+    own_port(register.local_port())?;
+    if !read {
+        return Err(refuse!(BAD_PARAM, "priorities of code points are fixed"));
+    }
+    let mut out = Qpdpm::new();
     out.set_local_port(PORT);
+    let priorities = cmd.env.card(cmd.nic.seat).uplink.qos.priorities;
+    for (dscp, priority) in priorities.into_iter().enumerate() {
+        out.set_priority(dscp, priority);
+    }
     Ok(out.as_bytes().to_vec())
 }
 

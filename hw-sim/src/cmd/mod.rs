@@ -13,6 +13,7 @@
 
 pub mod access_reg;
 pub mod caps;
+mod congestion;
 mod coverage;
 mod cq;
 mod eq;

@@ -1,8 +1,9 @@
 //! The table of commands.
 
 use super::{
-    Cmd, Outcome, access_reg, caps, cq, eq, eswitch, flow, function, hca_vport, mad_ifc, mcg, mkey,
-    qp, read_padded, resources, rq, rqt, sq, srq, tir, tis, umem, vport, xrc_srq,
+    Cmd, Outcome, access_reg, caps, congestion, cq, eq, eswitch, flow, function, hca_vport,
+    mad_ifc, mcg, mkey, qp, read_padded, resources, rq, rqt, sq, srq, tir, tis, umem, vport,
+    xrc_srq,
 };
 use mlx_prm::{self as prm, Command, Opcode};
 
@@ -119,6 +120,8 @@ static TABLE: &[Entry] = &[
     Entry::new::<prm::QueryHcaCapIn>(BOOTED_ON, caps::query_hca_cap).op_mods(OpMods::Any),
     Entry::new::<prm::SetHcaCapIn>(BOOTED_ON, caps::set_hca_cap).op_mods(OpMods::Any),
     Entry::new::<prm::AccessRegIn>(BOOTED_ON, access_reg::access_reg).op_mods(OpMods::UpTo(1)),
+    Entry::new::<prm::QueryCongStatusIn>(BOOTED_ON, congestion::query_cong_status),
+    Entry::new::<prm::QueryCongParamsIn>(BOOTED_ON, congestion::query_cong_params),
     // Global resources.
     Entry::new::<prm::AllocUarIn>(INITIALISED, resources::alloc_uar).creates(),
     Entry::new::<prm::DeallocUarIn>(INITIALISED, resources::dealloc_uar),

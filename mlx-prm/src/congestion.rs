@@ -1,0 +1,190 @@
+//! What a port does with priorities, and about congestion: which bits of a frame name its priority (registers QPTS and
+//! QPDPM), and the RoCE congestion control of the device (PRM "QUERY_CONG_STATUS", "QUERY_CONG_PARAMS"). As Linux has it:
+//! `include/linux/mlx5/mlx5_ifc.h` (`qpts_reg`, `qpdpm_reg`, `query_cong_status_in`, `query_cong_params_out`,
+//! `cong_control_r_roce_ecn_rp`, `cong_control_r_roce_ecn_np`) and `drivers/infiniband/hw/mlx5/cong.c`.
+//!
+//! Pause frames are register PFCC ([`Pfcc`](crate::Pfcc)).
+
+use layout::{codes, layout};
+
+use super::command::command;
+use super::{CmdStatus, Opcode};
+
+/// Code points of IP (RFC 2474).
+pub const DSCPS: usize = 64;
+
+codes! {
+    /// Which bits of a frame a port goes by (register QPTS).
+    pub struct TrustState(u8) {
+        /// The priority of its VLAN tag.
+        PCP = 1,
+        /// The code point of its IP header.
+        DSCP = 2,
+    }
+}
+
+codes! {
+    /// Who does what about congestion, as `cong_protocol` names it (Linux `cong.c` `mlx5_ib_cong_node_type`).
+    pub struct CongProtocol(u8) {
+        /// Who sends, and slows down when it is told (reaction point).
+        R_ROCE_ECN_RP = 1,
+        /// Who receives marked packets, and tells the sender (notification point).
+        R_ROCE_ECN_NP = 2,
+        /// What concerns both.
+        R_ROCE_GENERAL = 3,
+    }
+}
+
+layout! {
+    /// Which bits of a frame the port goes by (register QPTS).
+    pub struct Qpts(0x08) {
+        local_port: 0x00[23:16],
+        trust_state: 0x04(TrustState[2:0]),
+    }
+
+    /// The priority of each code point (register QPDPM): two bytes each, the enable bit and the priority.
+    pub struct Qpdpm(0x84) {
+        local_port: 0x00[23:16],
+        dscp: 0x04 [u8; 0x80],
+    }
+
+    /// How a sender slows down and recovers (DCQCN).
+    pub struct CongControlRRoceEcnRp(0x100) {
+        clamp_tgt_rate: 0x0c[27],
+        clamp_tgt_rate_after_time_inc: 0x0c[23],
+        /// Microseconds.
+        rpg_time_reset: 0x14 u32,
+        rpg_byte_reset: 0x18 u32,
+        rpg_threshold: 0x1c u32,
+        /// Mb/s; 0 is the port's.
+        rpg_max_rate: 0x20 u32,
+        rpg_ai_rate: 0x24 u32,
+        rpg_hai_rate: 0x28 u32,
+        rpg_gd: 0x2c u32,
+        rpg_min_dec_fac: 0x30 u32,
+        rpg_min_rate: 0x34 u32,
+        rate_to_set_on_first_cnp: 0x54 u32,
+        dce_tcp_g: 0x58 u32,
+        dce_tcp_rtt: 0x5c u32,
+        rate_reduce_monitor_period: 0x60 u32,
+        initial_alpha_value: 0x68 u32,
+    }
+
+    /// How a receiver tells a sender of marks (CNP).
+    pub struct CongControlRRoceEcnNp(0x100) {
+        /// Microseconds.
+        min_time_between_cnps: 0x14 u32,
+        cnp_dscp: 0x18[13:8],
+        cnp_prio_mode: 0x18[3],
+        cnp_802p_prio: 0x18[2:0],
+    }
+}
+
+impl Qpdpm {
+    /// The priority of a code point below [`DSCPS`].
+    #[must_use]
+    pub fn priority(&self, dscp: usize) -> u8 {
+        let low = dscp.saturating_mul(2).saturating_add(1);
+        self.dscp().get(low).map_or(0, |low| low & 0xf)
+    }
+
+    /// Sets it, with its enable bit.
+    pub fn set_priority(&mut self, dscp: usize, priority: u8) {
+        let mut all = *self.dscp();
+        if let Some(entry) = all
+            .get_mut(dscp.saturating_mul(2)..)
+            .and_then(<[u8]>::first_chunk_mut)
+        {
+            *entry = [0x80, priority & 0xf];
+        }
+        self.set_dscp(&all);
+    }
+}
+
+command! {
+    /// Whether the device does its part against congestion, for a priority.
+    QUERY_CONG_STATUS: QueryCongStatusIn(0x10) {
+        priority: 0x08[7:4],
+        cong_protocol: 0x08(CongProtocol[3:0]),
+    } -> QueryCongStatusOut(0x10) {
+        enable: 0x0c[31],
+        tag_enable: 0x0c[30],
+    }
+
+    /// How it does it. What the parameters are depends on the protocol.
+    QUERY_CONG_PARAMS: QueryCongParamsIn(0x10) {
+        cong_protocol: 0x08(CongProtocol[3:0]),
+    } -> QueryCongParamsOut(0x110) {
+        congestion_parameters: 0x10 [u8; 0x100],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::{FromBytes, IntoBytes};
+
+    /// Bits counted from the first as `mlx5_ifc.h` counts them: `trust_state` at 0x3d of `qpts_reg`; in `qpdpm_reg` the
+    /// entry of code point 26 at 0x20 + 26 * 0x10, its enable bit first and its priority last.
+    #[test]
+    fn the_registers_of_priorities_lie_where_linux_has_them() {
+        let qpts = Qpts::read_from_bytes(&[0, 1, 0, 0, 0, 0, 0, 2]).expect("8 bytes");
+        assert_eq!(
+            (qpts.local_port(), qpts.trust_state()),
+            (1, TrustState::DSCP)
+        );
+        let mut qpdpm = Qpdpm::new();
+        qpdpm.set_local_port(1).set_priority(26, 3);
+        let mut bytes = [0; 0x84];
+        (bytes[1], bytes[4 + 2 * 26], bytes[5 + 2 * 26]) = (1, 0x80, 3);
+        assert_eq!(qpdpm.as_bytes(), bytes);
+        assert_eq!(
+            (qpdpm.priority(26), qpdpm.priority(27), qpdpm.priority(64)),
+            (3, 0, 0)
+        );
+        qpdpm.set_priority(64, 7);
+        assert_eq!(qpdpm.as_bytes(), bytes, "there is no such code point");
+    }
+
+    /// `query_cong_status_in`: `priority` at 0x58, `cong_protocol` at 0x5c; `_out`: `enable` at 0x60.
+    #[test]
+    fn the_commands_of_congestion_lie_where_linux_has_them() {
+        let mut ask = QueryCongStatusIn::new();
+        ask.set_priority(3)
+            .set_cong_protocol(CongProtocol::R_ROCE_ECN_NP);
+        let bytes = ask.as_bytes();
+        assert_eq!(bytes[..4], [0x08, 0x22, 0, 0]);
+        assert_eq!(bytes[8..], [0, 0, 0, 0x32, 0, 0, 0, 0]);
+        let mut answer = [0; 0x10];
+        answer[0x0c] = 0x80;
+        assert!(
+            QueryCongStatusOut::read_from_bytes(&answer)
+                .expect("16 bytes")
+                .enable()
+        );
+        assert_eq!(
+            (QueryCongParamsIn::SIZE, QueryCongParamsOut::SIZE),
+            (0x10, 0x110)
+        );
+    }
+
+    /// `cnp_dscp` at 0xd2, six bits; `initial_alpha_value` at 0x340.
+    #[test]
+    fn the_parameters_of_congestion_lie_where_linux_has_them() {
+        let mut bytes = [0; 0x100];
+        bytes[0x14..0x1c].copy_from_slice(&[0, 0, 0, 4, 0, 0, 48, 6]);
+        let notify = CongControlRRoceEcnNp::read_from_bytes(&bytes).expect("0x100 bytes");
+        assert_eq!(
+            (
+                notify.min_time_between_cnps(),
+                notify.cnp_dscp(),
+                notify.cnp_802p_prio()
+            ),
+            (4, 48, 6)
+        );
+        assert!(!notify.cnp_prio_mode());
+        let mut react = CongControlRRoceEcnRp::new();
+        react.set_initial_alpha_value(0x0102_0304);
+        assert_eq!(react.as_bytes()[0x68..0x6c], [1, 2, 3, 4]);
+    }
+}
