@@ -361,6 +361,67 @@ fn metrics_are_text_for_prometheus_once_or_by_http() {
     assert!(!scraped[2].contains("200"), "{}", scraped[2]);
 }
 
+/// Names that look like those of this tool's metrics.
+fn metrics_in(text: &str) -> Vec<&str> {
+    let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+    let mut all: Vec<&str> = words.filter(|word| word.starts_with("udapl_")).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// A dashboard, or a rule, over a metric that is not there shows nothing and never says so.
+#[test]
+fn the_dashboard_and_the_rules_name_metrics_that_are_there() {
+    let mut watched = Watched::new("sim:live-names");
+    let _screens = with_traffic(&mut watched, &["top", "--count", "2", "--interval", "0.1"]);
+    let text = watched.run(&["metrics"]);
+    let text = String::from_utf8(text.stdout).expect("text");
+    // What is told by status or reason is there from the first one on.
+    const LATER: [&str; 4] = [
+        "udapl_instance_requests_ended_total",
+        "udapl_instance_recvs_ended_total",
+        "udapl_connections_refused_by_us_total",
+        "udapl_connections_refused_by_peers_total",
+    ];
+    let there = |name: &str| {
+        let is_sample = |line: &str| {
+            line.strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with('{'))
+        };
+        text.lines().any(is_sample) || LATER.contains(&name)
+    };
+    let dashboard = include_str!("../../../docs/grafana.json");
+    let dashboard: Value = serde_json::from_str(dashboard).expect("JSON");
+    assert!(dashboard["title"].is_string() && dashboard["schemaVersion"].is_u64());
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let mut expressions = Vec::new();
+    for panel in panels.iter().filter(|panel| panel["type"] != "row") {
+        assert!(
+            panel["title"].is_string() && panel["gridPos"].is_object(),
+            "{panel}"
+        );
+        let targets = panel["targets"].as_array().expect("targets");
+        assert!(!targets.is_empty(), "{panel}");
+        for target in targets {
+            expressions.push(target["expr"].as_str().expect("an expression").to_owned());
+        }
+    }
+    let rules = include_str!("../../../docs/alerts.yml");
+    let rules = rules
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("expr:"));
+    expressions.extend(rules.map(str::to_owned));
+    assert!(expressions.len() > 20, "{expressions:?}");
+    for expression in &expressions {
+        let names = metrics_in(expression);
+        assert!(!names.is_empty(), "{expression}");
+        for name in names {
+            assert!(there(name), "{name} of {expression} is not among\n{text}");
+        }
+    }
+}
+
 #[test]
 fn a_socket_that_nobody_serves_is_said_and_so_is_one_of_something_else() {
     for path in ["/nonexistent/a.sock", "/dev/null"] {
