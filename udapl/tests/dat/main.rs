@@ -26,6 +26,7 @@ mod evd_streams;
 mod ext;
 mod failover;
 mod flags;
+mod flooded;
 mod futures;
 mod inline;
 mod instances;
