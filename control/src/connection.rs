@@ -20,6 +20,8 @@ pub(crate) struct Connection {
     stream: UnixStream,
     heard: Vec<u8>,
     unread: VecDeque<u8>,
+    /// It says nothing more.
+    ended: bool,
     /// It wants to hear what happens.
     pub(crate) subscribed: bool,
     /// It wants to know how long things take.
@@ -40,6 +42,7 @@ impl Connection {
             stream,
             heard: Vec::new(),
             unread: VecDeque::new(),
+            ended: false,
             subscribed: false,
             measures: false,
             lost: 0,
@@ -54,6 +57,21 @@ impl Connection {
         !self.unread.is_empty()
     }
 
+    /// Whether it is to be heard: not while requests wait for their turn, so that they do not become more and more.
+    pub(crate) fn may_speak(&self) -> bool {
+        !self.ended && !self.has_line()
+    }
+
+    /// Whether a request has come that has had no turn.
+    pub(crate) fn has_line(&self) -> bool {
+        self.heard.contains(&b'\n')
+    }
+
+    /// Whether it has said all, and heard all that there is to say to it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.ended && !self.has_line() && !self.has_unread()
+    }
+
     /// Whether a notice may be put behind what waits: half of the room is for answers.
     pub(crate) fn takes_notices(&self) -> bool {
         self.unread.len() < MOST_UNREAD / 2
@@ -63,7 +81,10 @@ impl Connection {
     pub(crate) fn hear(&mut self) -> Result<(), Over> {
         let mut buffer = [0; AT_ONCE];
         match self.stream.read(&mut buffer) {
-            Ok(0) => Err(Over),
+            Ok(0) => {
+                self.ended = true;
+                Ok(())
+            }
             Ok(bytes) => {
                 self.heard.extend_from_slice(&buffer[..bytes]);
                 let line = self.heard.iter().rposition(|byte| *byte == b'\n');

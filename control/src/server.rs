@@ -255,11 +255,19 @@ impl<S: Subject> Server<S> {
             PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
         ];
         fds.extend(self.clients.iter().map(|client| {
-            let mut events = PollFlags::POLLIN;
+            let mut events = PollFlags::empty();
+            events.set(PollFlags::POLLIN, client.may_speak());
             events.set(PollFlags::POLLOUT, client.has_unread());
             PollFd::new(client.fd(), events)
         }));
-        match poll(&mut fds, PollTimeout::NONE) {
+        // A request that waits for its turn is not slept over.
+        let waits = self.clients.iter().any(Connection::has_line);
+        let timeout = if waits {
+            PollTimeout::ZERO
+        } else {
+            PollTimeout::NONE
+        };
+        match poll(&mut fds, timeout) {
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(error) => return Err(error),
         }
@@ -329,10 +337,11 @@ impl<S: Subject> Server<S> {
                 self.clients[at].say(&answer)?;
             }
         }
-        if writable || self.clients[at].has_unread() {
-            self.clients[at].flush()?;
+        let client = &mut self.clients[at];
+        if writable || client.has_unread() {
+            client.flush()?;
         }
-        Ok(())
+        if client.is_over() { Err(Over) } else { Ok(()) }
     }
 
     fn answer(&mut self, at: usize, line: &[u8]) -> Option<Answer> {

@@ -147,6 +147,21 @@ fn what_is_no_request_is_refused_with_its_code_and_the_next_one_is_answered() {
     }
 }
 
+/// The turn of a client has an end, and its requests are not over then.
+#[test]
+fn every_request_of_many_at_once_is_answered_and_so_are_those_before_the_end() {
+    let world = world();
+    let ask = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"echo\"}\n".repeat(100);
+    assert_eq!(answers(&world, ask.as_bytes()).lines().count(), 100);
+    let mut stream = UnixStream::connect(world.service.path()).expect("it listens");
+    stream.write_all(ask.as_bytes()).expect("it reads");
+    let patience = Some(Duration::from_secs(10));
+    stream.set_read_timeout(patience).expect("a time");
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(stream));
+    let told = lines.take(100).filter(Result::is_ok).count();
+    assert_eq!(told, 100);
+}
+
 #[test]
 fn a_request_without_a_name_is_not_answered() {
     let world = world();

@@ -1,0 +1,147 @@
+//! A control socket and clients that say anything: lines of JSON that is nearly a request, bytes, and lines without end,
+//! in pieces of any size. What is refused is refused with a code, nothing else ends a client but a line that is too
+//! long, and the next client is served.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use bolero::{TypeGenerator, check};
+use control::rpc::{INVALID_PARAMS, Refusal};
+use control::{Access, Subject, Tell, serve};
+use serde_json::{Value, json};
+
+use super::{Effort, directory};
+
+/// Bytes of a request (docs/control.md).
+const LONGEST: usize = 64 * 1024;
+
+/// Answers with what it was asked. The socket is there as long as somebody can tell of notices.
+struct Echo(#[expect(dead_code, reason = "kept")] Tell);
+
+impl Subject for Echo {
+    fn call(&mut self, method: &str, params: &Value) -> Result<Value, Refusal> {
+        if method == "refuse" {
+            return Err(Refusal::new(INVALID_PARAMS, "as asked"));
+        }
+        Ok(json!({ "method": method, "params": params }))
+    }
+
+    fn notices(&mut self) -> Vec<Value> {
+        Vec::new()
+    }
+
+    fn measure(&mut self, _on: bool) -> bool {
+        true
+    }
+}
+
+/// A line, or a part of one.
+#[derive(Clone, Debug, TypeGenerator)]
+enum Piece {
+    Bytes(Vec<u8>),
+    Known(u8),
+    End,
+    /// A request with members of these kinds.
+    Request(u8, u8, u8),
+    /// So many kibibytes of one byte.
+    Long(u8, u8),
+}
+
+const KNOWN: [&str; 14] = [
+    "{",
+    "}",
+    "[",
+    "]",
+    ":",
+    ",",
+    "\"jsonrpc\"",
+    "\"2.0\"",
+    "\"id\"",
+    "\"method\"",
+    "\"params\"",
+    "null",
+    "1e999",
+    "\"\\ud800\"",
+];
+const IDS: [&str; 6] = ["1", "\"a\"", "null", "[1]", "{}", "1.5"];
+const METHODS: [&str; 8] = [
+    "\"subscribe\"",
+    "\"unsubscribe\"",
+    "\"measure\"",
+    "\"unmeasure\"",
+    "\"refuse\"",
+    "\"x\"",
+    "7",
+    "null",
+];
+const PARAMS: [&str; 5] = ["{}", "{\"objects\": 1}", "[1]", "null", "\"x\""];
+
+fn one<'a>(of: &[&'a str], which: u8) -> &'a str {
+    of[usize::from(which) % of.len()]
+}
+
+fn text(pieces: &[Piece]) -> Vec<u8> {
+    let bytes = |piece: &Piece| match piece {
+        Piece::Bytes(bytes) => bytes.clone(),
+        Piece::Known(which) => one(&KNOWN, *which).into(),
+        Piece::End => b"\n".to_vec(),
+        Piece::Request(id, method, params) => format!(
+            "{{\"jsonrpc\": \"2.0\", \"id\": {}, \"method\": {}, \"params\": {}}}\n",
+            one(&IDS, *id),
+            one(&METHODS, *method),
+            one(&PARAMS, *params)
+        )
+        .into(),
+        Piece::Long(kibibytes, byte) => vec![*byte; usize::from(*kibibytes) * 1024],
+    };
+    pieces.iter().flat_map(bytes).collect()
+}
+
+/// Says all of it, in pieces of this size, and a good request behind it; what is answered.
+fn said(path: &Path, bytes: &[u8], at_once: usize) -> String {
+    let mut stream = UnixStream::connect(path).expect("it listens");
+    let good = b"\n{\"jsonrpc\":\"2.0\",\"id\":\"last\",\"method\":\"x\"}\n";
+    for piece in bytes.chunks(at_once).chain([good.as_slice()]) {
+        // Who is let go meanwhile cannot write the rest.
+        if stream.write_all(piece).is_err() {
+            break;
+        }
+    }
+    let _ = stream.shutdown(Shutdown::Write);
+    let mut answers = Vec::new();
+    let _ = stream.read_to_end(&mut answers);
+    String::from_utf8(answers).expect("JSON is text")
+}
+
+#[test]
+fn any_bytes_are_requests_or_are_refused_with_a_code() {
+    let directory = directory();
+    let path = directory.path().join("control");
+    let _service = serve(&path, Access::default(), Echo).expect("a socket");
+    let effort = Effort::new("control socket");
+    check!()
+        .with_type::<(Vec<Piece>, u16)>()
+        .with_iterations(Effort::iterations(500))
+        .for_each(|(pieces, at_once)| {
+            effort.one();
+            let bytes = text(pieces);
+            let said = said(&path, &bytes, usize::from(*at_once).max(64));
+            let mut last = None;
+            for line in said.lines() {
+                let answer: Value = serde_json::from_str(line).expect("an answer is JSON");
+                assert_eq!(answer["jsonrpc"], "2.0", "{line}");
+                let code = answer["error"]["code"].as_i64();
+                let refused = code.is_some_and(|code| (-32_768..=-32_000).contains(&code));
+                assert!(refused != answer.get("result").is_some(), "{line}");
+                last = Some(answer);
+            }
+            let longest = bytes.split(|byte| *byte == b'\n').map(<[u8]>::len).max();
+            if longest.is_none_or(|longest| longest <= LONGEST) {
+                let last = last.expect("the last request is answered");
+                assert_eq!(last["id"], "last", "{said}");
+                assert_eq!(last["result"]["method"], "x", "{said}");
+            }
+        });
+}
