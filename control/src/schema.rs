@@ -48,8 +48,8 @@ pub struct Histogram {
     pub count: u64,
     /// All of it together, in nanoseconds.
     pub sum: u64,
-    /// Nanoseconds, and how often it took less than that, and not less than what the pair before says. Pairs are there for
-    /// what has happened.
+    /// Nanoseconds, and how often it took less than that, and not less than what the pair before says. Pairs are
+    /// there for what has happened.
     pub buckets: Vec<(u64, u64)>,
 }
 

@@ -34,8 +34,8 @@ pub trait Subject: Send {
     /// What has happened since the last call, for those who asked to hear it (method `subscribe`).
     fn notices(&mut self) -> Vec<Value>;
 
-    /// Somebody wants to know how long things take, or nobody does any more (method `measure`). False: that is not known
-    /// here.
+    /// Somebody wants to know how long things take, or nobody does any more (method `measure`). False: that is not
+    /// known here.
     fn measure(&mut self, on: bool) -> bool {
         let _ = on;
         false

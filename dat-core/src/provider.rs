@@ -731,8 +731,8 @@ pub trait Provider: Sized {
     fn limits(&self) -> &Limits;
     /// The clock.
     fn now(&self) -> Nanos;
-    /// How long ago it was `written` by the device's own clock, which is read now: once for each wakeup that is measured,
-    /// and never for a post. `None`: the clock says nothing that makes sense.
+    /// How long ago it was `written` by the device's own clock, which is read now: once for each wakeup that is
+    /// measured, and never for a post. `None`: the clock says nothing that makes sense.
     fn since(&self, written: u64) -> Option<Nanos> {
         let _ = written;
         None

@@ -424,8 +424,8 @@ impl Hca {
         self.shared.clock.now()
     }
 
-    /// Nanoseconds since the device's own clock stood at `ticks`, as the timestamps of completions say it. `None`: that is
-    /// not a little while ago, so one of the two was no time.
+    /// Nanoseconds since the device's own clock stood at `ticks`, as the timestamps of completions say it. `None`:
+    /// that is not a little while ago, so one of the two was no time.
     pub fn since(&self, ticks: u64) -> Option<u64> {
         /// What lies longer ago was no wakeup's completion: a minute.
         const LONGEST_NS: u64 = 60_000_000_000;

@@ -7,8 +7,8 @@
 //!                                                       ^ asked here: is the target up, do requests have a rate?
 //! ```
 //!
-//! `promtool` checks the rules beside it. Both programs are those of Debian's package `prometheus`: installed, or unpacked
-//! under the target directory. Where it cannot be had that is said, and nothing is checked.
+//! `promtool` checks the rules beside it. Both programs are those of Debian's package `prometheus`: installed, or
+//! unpacked under the target directory. Where it cannot be had that is said, and nothing is checked.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

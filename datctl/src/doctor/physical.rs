@@ -3,8 +3,8 @@
 //! A virtual function reaches nobody unless its physical one lets it: the physical function's driver gives it its
 //! memory, its interface being up gives it its link, the switch in the card decides what it may send and what it hears.
 //! All of that is set on the physical function's side, by people who are seldom those who open the virtual one; so each
-//! line names the command. sysfs knows the interface, `ip`, `devlink` and `dcb` of iproute2 the rest; where they are not
-//! there, or say nothing about this function, the line is unknown.
+//! line names the command. sysfs knows the interface, `ip`, `devlink` and `dcb` of iproute2 the rest; where they are
+//! not there, or say nothing about this function, the line is unknown.
 
 use driver::PciAddress;
 use driver::pci::{Machine, Netdev, PciFunction, Role};

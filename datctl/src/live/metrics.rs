@@ -37,8 +37,8 @@ const GAUGES: [&str; 13] = [
     "longest_nanoseconds",
     "silent",
 ];
-/// Boundaries of histograms, as powers of two of nanoseconds: 256 ns to 69 s. They are always the same, as quantiles over
-/// several scrapes need it.
+/// Boundaries of histograms, as powers of two of nanoseconds: 256 ns to 69 s. They are always the same, as quantiles
+/// over several scrapes need it.
 const BOUNDARIES: core::ops::RangeInclusive<u32> = 8..=36;
 /// Endings of a command's counters.
 const OF_COMMANDS: [&str; 5] = [

@@ -1,4 +1,5 @@
-//! `datctl top`: a screen that lives. What each endpoint does now, how long that takes, and what the network does to it.
+//! `datctl top`: a screen that lives. What each endpoint does now, how long that takes, and what the network does to
+//! it.
 //!
 //! As long as it runs the process takes the time of some requests and of wakeups; each screen tells of those that were
 //! measured since the one before.

@@ -1,6 +1,6 @@
-//! A control socket and clients that say anything: lines of JSON that is nearly a request, bytes, and lines without end,
-//! in pieces of any size. What is refused is refused with a code, nothing else ends a client but a line that is too
-//! long, and the next client is served.
+//! A control socket and clients that say anything: lines of JSON that is nearly a request, bytes, and lines without
+//! end, in pieces of any size. What is refused is refused with a code, nothing else ends a client but a line that is
+//! too long, and the next client is served.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;

@@ -1,10 +1,10 @@
 //! Bytes from outside of the process that no card sent: what neighbours on this machine say, and what people write.
 //!
 //! A vfio-user server hears any client ([`server`]), a client any server ([`client`]); a wire's end gets any message
-//! ([`wires`]); a control socket reads any request ([`control`](mod@control)); a registry reads any `dat.conf` ([`conf`]), adapters are opened by any name ([`names`]), and simulated
-//! functions made of any file ([`files`]). Nothing panics or waits without a bound, nothing is believed that makes
-//! memory grow, what is refused is refused with its place, and afterwards honest neighbours are served and descriptors
-//! are all back.
+//! ([`wires`]); a control socket reads any request ([`control`](mod@control)); a registry reads any `dat.conf`
+//! ([`conf`]), adapters are opened by any name ([`names`]), and simulated functions made of any file ([`files`]).
+//! Nothing panics or waits without a bound, nothing is believed that makes memory grow, what is refused is refused
+//! with its place, and afterwards honest neighbours are served and descriptors are all back.
 //!
 //! `FUZZ_ITERATIONS=N` takes N executions of each instead of a few.
 

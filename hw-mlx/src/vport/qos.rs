@@ -1,5 +1,5 @@
-//! What the port does with priorities and about congestion, for people who look. All of it is the physical function's to
-//! set; what a function is not told is `None`, and no failure.
+//! What the port does with priorities and about congestion, for people who look. All of it is the physical function's
+//! to set; what a function is not told is `None`, and no failure.
 
 use super::{LOCAL_PORT, READ, access};
 use crate::caps::Caps;

@@ -1,5 +1,5 @@
-//! QUERY_CONG_STATUS and QUERY_CONG_PARAMS: what the device does against congestion. They need `cc_query_allowed`, which
-//! a virtual function has where its physical one's firmware lets it.
+//! QUERY_CONG_STATUS and QUERY_CONG_PARAMS: what the device does against congestion. They need `cc_query_allowed`,
+//! which a virtual function has where its physical one's firmware lets it.
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use mlx_prm::{

@@ -13,6 +13,7 @@ mod infiniband;
 mod lifecycle;
 mod link;
 mod multicast;
+mod priorities;
 mod rc;
 mod rc_counters;
 mod rc_datagram;

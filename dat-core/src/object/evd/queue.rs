@@ -23,8 +23,8 @@ use std::collections::VecDeque;
 
 pub(crate) struct Evd<P: Provider> {
     place: Name<EvdKey>,
-    /// Why a dequeue must not go straight to `cq`: events in `queue`, one for a waiter, one if it is recorded, one for each
-    /// request that is timed, and what `cq` says.
+    /// Why a dequeue must not go straight to `cq`: events in `queue`, one for a waiter, one if it is recorded, one
+    /// for each request that is timed, and what `cq` says.
     pub(crate) obstacles: Obstacles,
     /// How many more looks at an empty `cq` are nothing but that ([`Evd::take_idle_look`]).
     idle: u8,
