@@ -14,7 +14,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
+use std::thread::park_timeout;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -173,7 +173,7 @@ fn within<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<
             Ok(Some(found)) => return Ok(found),
             Ok(None) if Instant::now() > until => bail!("{what}: not within {PATIENCE:?}"),
             Err(error) if Instant::now() > until => return Err(error.context(what.to_owned())),
-            Ok(None) | Err(_) => sleep(Duration::from_millis(200)),
+            Ok(None) | Err(_) => park_timeout(Duration::from_millis(200)),
         }
     }
 }
