@@ -9,6 +9,7 @@ mod bind;
 mod devices;
 mod doctor;
 mod live;
+mod pictures;
 mod record;
 mod served;
 mod sockets;

@@ -1,0 +1,193 @@
+//! What the screens look like over a process with traffic: `docs/pictures`.
+//!
+//! The process is a `datctl perf` over two functions that another process plays, on the machine's clock, and the
+//! screens are those of `datctl` itself. With `PICTURES=write` in the environment they are drawn into
+//! `docs/pictures`; without, the words of each line of the pictures that are there are words of a line of the
+//! screens, whatever the figures are.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::served::{Process, Served, datctl};
+
+/// Columns and lines of a screen.
+const COLUMNS: usize = 150;
+const LINES: usize = 44;
+/// Size of a letter and of a line, in pixels.
+const LETTER: f64 = 7.83;
+const LINE: usize = 17;
+
+fn picture(name: &str) -> PathBuf {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/pictures");
+    PathBuf::from(folder).join(format!("{name}.svg"))
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
+fn unescaped(text: &str) -> String {
+    text.replace("&lt;", "<")
+        .replace("&gt;", ">")
+        .replace("&amp;", "&")
+}
+
+/// A screen as people see it: the command, and what it prints.
+fn drawn(command: &str, screen: &[&str]) -> String {
+    let prompt = format!("$ {command}");
+    let lines: Vec<&str> = [prompt.as_str()]
+        .into_iter()
+        .chain(screen.iter().copied())
+        .collect();
+    let columns = lines
+        .iter()
+        .map(|line| line.chars().count())
+        .max()
+        .unwrap_or(0);
+    // CAST: some hundreds.
+    #[expect(clippy::cast_precision_loss, reason = "small")]
+    let width = columns as f64 * LETTER + 24.0;
+    let height = lines.len() * LINE + 24;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height}\" font-family=\"DejaVu Sans Mono, monospace\" font-size=\"13\">\n\
+         <rect width=\"100%\" height=\"100%\" rx=\"6\" fill=\"#1b1f24\"/>\n"
+    );
+    for (at, line) in lines.iter().enumerate() {
+        let (y, colour) = (at * LINE + 24, if at == 0 { "#7ee787" } else { "#e6edf3" });
+        let line = escaped(line);
+        let _ = writeln!(
+            svg,
+            "<text x=\"12\" y=\"{y}\" fill=\"{colour}\" xml:space=\"preserve\">{line}</text>"
+        );
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+/// The words of a line: figures, times, addresses and paths are left out.
+fn words(line: &str) -> BTreeSet<String> {
+    let words = line.split(|letter: char| !letter.is_ascii_alphabetic() && letter != '_');
+    // Short ones may be units or parts of a number.
+    let words = words.filter(|word| word.len() > 3);
+    words.map(str::to_owned).collect()
+}
+
+/// What a picture has in its lines but the command.
+fn lines_of(svg: &str) -> Vec<String> {
+    let texts = svg
+        .lines()
+        .filter_map(|line| line.split_once("preserve\">"));
+    let texts = texts.filter_map(|(_, text)| text.strip_suffix("</text>"));
+    texts.skip(1).map(unescaped).collect()
+}
+
+/// Draws a screen, or holds it against its picture.
+fn show(name: &str, command: &str, output: &str) {
+    let screen: Vec<&str> = output.lines().take(LINES).collect();
+    let longest = screen.iter().map(|line| line.chars().count()).max();
+    assert!(longest <= Some(COLUMNS), "{command} is too wide: {output}");
+    if std::env::var_os("PICTURES").is_some_and(|value| value == "write") {
+        std::fs::write(picture(name), drawn(command, &screen)).expect("docs/pictures");
+    }
+    let svg = std::fs::read_to_string(picture(name)).expect("a picture");
+    let now: Vec<BTreeSet<String>> = output.lines().map(words).collect();
+    for line in lines_of(&svg) {
+        let then = words(&line);
+        assert!(
+            now.iter().any(|line| then.is_subset(line)),
+            "{command} has no line like {line:?} of {}; PICTURES=write draws it anew:\n{output}",
+            picture(name).display()
+        );
+    }
+}
+
+#[test]
+fn the_screens_over_a_process_with_traffic_are_those_of_the_pictures() {
+    let steer = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| steer.path().join(name).display().to_string();
+    let (control, steered) = (path("control"), path("steer"));
+    let served = Served::new(&["--steer", &steered]);
+    let traffic = [
+        "perf",
+        &format!("{},control={control}", served.name("a")),
+        &served.name("b"),
+        "--operation",
+        "send",
+        "--measure",
+        "latency",
+        "--bytes",
+        "64",
+        "--count",
+        "100000000",
+    ];
+    let _traffic = Process::start(&traffic);
+    let run = |command: &str| {
+        let mut words = command.split(' ');
+        let arguments: Vec<&str> = words
+            .by_ref()
+            .map(|word| if word == "SOCKET" { &control } else { word })
+            .collect();
+        let output = datctl(&arguments);
+        let said = String::from_utf8(output.stdout).expect("text");
+        let said = said.replace(&served.name("a"), "vfio-user:/run/nic.sock");
+        output.status.success().then_some(said)
+    };
+    // It is open, and connected, when there is an endpoint that sends.
+    let sends = |said: &str| {
+        let said: Value = serde_json::from_str(said).expect("JSON");
+        let requests = &said["instances"][0]["endpoints"][0]["counters"]["requests"];
+        requests.as_u64() > Some(100)
+    };
+    let until = Instant::now() + Duration::from_secs(60);
+    while !run("resource SOCKET --json").is_some_and(|said| sends(&said)) {
+        assert!(until > Instant::now(), "it does not connect");
+    }
+    let top = run("top SOCKET --count 2 --interval 1").expect("it answers");
+    let (_, second) = top.split_once("\n\n").expect("two screens");
+    show("top", "datctl top /run/target/4711.sock", second);
+    let resource = run("resource SOCKET").expect("it answers");
+    show(
+        "resource",
+        "datctl resource /run/target/4711.sock",
+        &resource,
+    );
+    let stat = run("stat SOCKET").expect("it answers");
+    let own: Vec<&str> = stat
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("commands"))
+        .collect();
+    let command = "datctl stat /run/target/4711.sock | grep -v ^.commands";
+    show("stat", command, &own.join("\n"));
+    let metrics = run("metrics SOCKET").expect("it answers");
+    let own: Vec<&str> = metrics
+        .lines()
+        .filter(|line| line.starts_with("udapl_instance") && !line.contains("_bucket"))
+        .collect();
+    let command = "datctl metrics /run/target/4711.sock | grep ^udapl_instance | grep -v _bucket";
+    show("metrics", command, &own.join("\n"));
+
+    let mut monitor = Process::start(&["monitor", &control, "--count", "2"]);
+    // It has subscribed when it tells of something: the link goes and comes until then.
+    let heard = std::thread::scope(|scope| {
+        let hearing = scope.spawn(|| [monitor.line(), monitor.line()]);
+        while !hearing.is_finished() {
+            for event in ["link-down", "link-up"] {
+                datctl(&["sim", "ctl", &steered, "function", event]);
+            }
+        }
+        hearing.join().expect("two lines")
+    });
+    let mut heard = heard;
+    heard.sort_by_key(|line| !line.contains("down"));
+    show(
+        "monitor",
+        "datctl monitor /run/target/4711.sock",
+        &heard.join("\n"),
+    );
+}
