@@ -3,6 +3,7 @@
 use super::core::Core;
 use crate::host::{Host, XrcSource};
 use crate::q_counters::QCounter;
+use crate::wire::Vlan;
 use mlx_prm::{Cqe64, CqeOpcode, ErrCqe, Syndrome, WqeOpcode};
 
 /// User index that means "as CQE version 0".
@@ -23,6 +24,8 @@ pub(super) struct Receipt {
     pub(super) flags_rqpn: u32,
     /// InfiniBand datagrams: source LID.
     pub(super) slid: u16,
+    /// Datagrams on Ethernet: the tag of the frame.
+    pub(super) vlan: Option<Vlan>,
     /// The WQE came from this XRC SRQ.
     pub(super) xrc: Option<XrcSource>,
 }
@@ -93,6 +96,9 @@ impl Core {
         let mut cqe = Cqe64::new();
         cqe.set_flags_rqpn(receipt.flags_rqpn)
             .set_slid(receipt.slid)
+            // Bit 0: there is a tag (Linux `drivers/infiniband/hw/mlx5/cq.c` `handle_responder`).
+            .set_l4_l3_hdr_type(u8::from(receipt.vlan.is_some()))
+            .set_vlan_info(receipt.vlan.map_or(0, Vlan::control))
             .set_srqn_uidx(user_index)
             .set_imm_inval_pkey(receipt.immediate)
             .set_byte_cnt(receipt.bytes)

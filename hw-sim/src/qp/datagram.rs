@@ -236,6 +236,10 @@ pub(super) fn receive(
             Link::Ethernet(_) => 0,
             Link::InfiniBand(lrh) => lrh.slid,
         },
+        vlan: match packet.link {
+            Link::Ethernet(ethernet) => ethernet.vlan,
+            Link::InfiniBand(_) => None,
+        },
         xrc: None,
     };
     core.complete_receive(host, &receipt);

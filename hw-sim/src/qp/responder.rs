@@ -719,6 +719,7 @@ fn receipt(packet: &Packet<'_>, opcode: CqeOpcode, wqe: &ReceiveWqe, bytes: u32)
         solicited: packet.bth.solicited,
         flags_rqpn: 0,
         slid: 0,
+        vlan: None,
         xrc: wqe.xrc,
     }
 }

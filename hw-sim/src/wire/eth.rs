@@ -17,6 +17,14 @@ pub struct Vlan {
     pub priority: u8,
 }
 
+impl Vlan {
+    /// Tag control information (IEEE 802.1Q): the priority, no drop eligibility, the identifier.
+    #[must_use]
+    pub fn control(self) -> u16 {
+        u16::from(self.priority & 7) << 13 | (self.id & 0x0fff)
+    }
+}
+
 /// View of an Ethernet header.
 #[derive(Clone, Copy, Debug)]
 pub struct EthPacket<T> {
@@ -113,8 +121,7 @@ impl EthRepr {
         put(out, 6, self.src);
         if let Some(vlan) = self.vlan {
             put(out, 12, VLAN.to_be_bytes());
-            let tag = u16::from(vlan.priority & 7) << 13 | (vlan.id & 0x0fff);
-            put(out, 14, tag.to_be_bytes());
+            put(out, 14, vlan.control().to_be_bytes());
         }
         put(out, self.buffer_len() - 2, self.ethertype.to_be_bytes());
     }

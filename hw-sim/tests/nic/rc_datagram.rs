@@ -68,14 +68,16 @@ fn datagram_over_ipv4_arrives_behind_its_right_aligned_header() {
 }
 
 #[test]
-fn datagram_over_ipv6_and_roce_v1_says_so() {
-    for (gid_index, l3_type) in [(1, 1), (2, 0)] {
+fn datagram_over_ipv6_and_roce_v1_says_so_and_in_which_vlan_it_came() {
+    for (gid_index, l3_type, vlan) in [(1, 1, Some(5)), (2, 0, None)] {
         let mut pair = Pair::with(&datagrams());
         pair.b.post_receive(&[(KEY, DATA, 2000)]);
         pair.a.post(&Wqe::datagram(2, QKEY, gid_index, DATA, 4));
         pair.settle();
         let cqe = &pair.b.receives()[0];
         assert_eq!(cqe.flags_rqpn() >> 24, 1 << 4 | l3_type);
+        let tagged = cqe.l4_l3_hdr_type() & 1 == 1;
+        assert_eq!(tagged.then(|| cqe.vlan_info() & 0xfff), vlan);
         let area = pair.b.host.read(DATA, 40);
         assert_eq!(
             (area[0] >> 4, &area[8..24], &area[24..]),
