@@ -29,7 +29,7 @@ use dat_core::NetworkEvent;
 use dat_core::log_budget::LogBudget;
 use dat_core::provider::MadAddress;
 use driver::Instant;
-use neighbour::{Event, Interface, Neighbours, Resolution};
+use neighbour::{Event, Interface, Neighbours, Reason, Resolution};
 
 use crate::device::Hca;
 use crate::error::{Mac, MlxError};
@@ -46,6 +46,10 @@ const WAITING: usize = 256;
 const REFRESH: Duration = Duration::from_secs(15);
 /// Of them at a time.
 const REFRESHED_AT_ONCE: usize = 64;
+
+/// How long a link may train, when the function has just been brought up, before a port that is down is taken for one
+/// that stays down. Real ones take a tenth of a second to ten; until then a connection request is worth repeating.
+pub(crate) const LINK_TRAINING: Duration = Duration::from_secs(10);
 
 /// How a destination is reached.
 #[derive(Debug)]
@@ -96,6 +100,8 @@ pub(crate) struct Network {
     /// The last of them that was looked after, and when the next ones are.
     refreshed: Option<(IpAddr, IpAddr)>,
     refresh_at: Duration,
+    /// The link was down when the function came up, and may train until then: who is not known may be found yet.
+    trains_until: Option<Duration>,
     /// A frame on its way out.
     frame: Box<[u8; SEND_BYTES]>,
     log: Log,
@@ -145,11 +151,13 @@ impl Network {
             peers: Peers::new(),
             refreshed: None,
             refresh_at: now,
+            trains_until: None,
             frame: Box::new([0; SEND_BYTES]),
             log: Log::default(),
         };
         if !hca.link_is_up() {
             network.neighbours.link(false, now);
+            network.trains_until = Some(now + LINK_TRAINING);
         }
         for (address, mac) in hca.neighbours() {
             if let Err(error) = network.neighbours.add_static(*address, *mac) {
@@ -296,18 +304,20 @@ impl Network {
 
     /// The link is up, or down.
     pub(crate) fn link(&mut self, up: bool, now: Instant) {
+        self.trains_until = None;
         self.neighbours.link(up, since_start(now));
         self.changed();
     }
 
     /// How a destination is reached from one of our addresses. Who is not known is asked for.
     pub(crate) fn way(&mut self, source: IpAddr, destination: IpAddr, now: Instant) -> Way {
-        let resolution = self
-            .neighbours
-            .resolve(source, destination, since_start(now));
-        let way = match resolution {
+        let time = since_start(now);
+        let trains = self.trains_until.is_some_and(|until| time < until);
+        let way = match self.neighbours.resolve(source, destination, time) {
             Resolution::Known(mac) => Way::Known(mac),
             Resolution::Pending => Way::Pending,
+            // Our addresses are announced when it is up: then all that waits is looked at again.
+            Resolution::Unreachable(Reason::LinkDown) if trains => Way::Pending,
             Resolution::Unreachable(reason) => {
                 Way::Unreachable(format!("{destination} from {source}: {reason}"))
             }

@@ -13,12 +13,9 @@ use super::{MlxProvider, datagrams};
 use crate::error::MlxError;
 use crate::event::AsyncEvent;
 use crate::gid::{GidEntry, address_of};
-use crate::network::Way;
+use crate::network::{LINK_TRAINING, Way};
 use crate::vport;
 
-/// How long a link may train, when the function has just been brought up, before a port that is down is taken for one
-/// that stays down. Real ones take a tenth of a second to ten; until then a connection request is worth repeating.
-const LINK_TRAINING: Duration = Duration::from_secs(10);
 /// How long a peer's MAC is asked for while a queue pair waits for it.
 const SEARCH: Duration = Duration::from_secs(5);
 

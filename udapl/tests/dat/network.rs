@@ -206,6 +206,28 @@ fn an_address_that_both_have_is_told_on_both_sides() {
     }
 }
 
+/// Nobody can be asked for as long as the link trains; who connects meanwhile is not told that nobody is there.
+#[test]
+fn who_connects_while_the_link_trains_finds_a_stranger_when_it_is_up() {
+    for to in [Fabric::ipv4(B), ipv6(B)] {
+        let fabric = Fabric::pair(1);
+        fabric.sim.inject(&fabric.function(A), &Fault::LinkDown);
+        let mut pair = Pair::over(fabric, &strangers());
+        connect(&mut pair, to);
+        pair.run_for(50);
+        let function = pair.fabric.function(A);
+        pair.fabric.sim.inject(&function, &Fault::LinkUp);
+        let (cr, b) = (pair.request(B), pair.sides[B].ep);
+        pair.sides[B]
+            .ia
+            .cr_accept(cr, Some(b), b"")
+            .expect("accepted");
+        pair.expect_connection(A, Kind::Established);
+        pair.expect_connection(B, Kind::Established);
+        pair.expect_alive();
+    }
+}
+
 /// IBTA: retry_count of the connection times the local ACK timeout, which is tens of milliseconds here.
 #[test]
 fn traffic_survives_a_link_that_flaps_and_a_connect_over_one_that_is_down_is_refused_at_once() {
