@@ -81,6 +81,8 @@ pub struct Counters {
     pub moved: u64,
     /// Neighbours that made room for others.
     pub evicted: u64,
+    /// Neighbours that are in the table now. This one goes down, too.
+    pub neighbours: u64,
     /// Frames of ours that were not sent, since too many waited or the caller's buffer was too short.
     pub frames_lost: u64,
     /// Events that nobody has fetched in time.

@@ -256,7 +256,9 @@ impl Neighbours {
     /// What happened, in numbers.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.counters
+        let mut counters = self.counters;
+        counters.neighbours = self.table.len() as u64;
+        counters
     }
 
     /// Time goes on.

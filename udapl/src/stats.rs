@@ -92,10 +92,14 @@ impl AdapterStats {
                 ("asked_all", network.asked_all),
                 ("asked_one", network.asked_one),
                 ("answered", network.answered),
+                ("unanswered", network.unanswered),
                 ("echoed", network.echoed),
                 ("announced", network.announced),
                 ("conflicts", network.conflicts),
+                ("contradicted", network.contradicted),
                 ("moved", network.moved),
+                ("evicted", network.evicted),
+                ("neighbours", network.neighbours),
             ])
         });
         BTreeMap::from([

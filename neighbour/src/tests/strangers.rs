@@ -47,6 +47,8 @@ fn a_hundred_thousand_forged_frames_change_nothing_that_is_known() {
         us.receive(&frame);
     }
     assert_eq!(us.us.entries().count(), known);
+    // All but the static one.
+    assert_eq!(us.us.counters().neighbours, known as u64 - 1);
     assert_eq!(us.resolve(OUR_V4, PEER_V4), Resolution::Known(PEER));
     assert_eq!(us.resolve(OUR_V6, PEER_V6), Resolution::Known(PEER));
     assert_eq!(us.resolve(OUR_V4, "10.0.0.3"), Resolution::Known(OTHER));
