@@ -9,6 +9,10 @@
 //! Every message has 16 bytes, big-endian: address 8, R_Key 4, length 4 (rdma-core, librdmacm/examples/rping.c). What
 //! the passive end says has no contents. The text is a C string that fills its buffer, because a passive `rping` writes
 //! back as much as `strlen` finds.
+//!
+//! The active end is here and waits for one thing after the other; the passive one ([`server`]) has several peers.
+
+mod server;
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -16,13 +20,15 @@ use std::time::{Duration, Instant};
 
 use udapl::{
     CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus,
-    EpHandle, Event, PspFlags, Qos, RmrTriplet, Timeout,
+    EpChange, EpHandle, EpTransport, Event, Qos, RmrTriplet, Timeout,
 };
 
 use crate::adapter::{Adapter, AdapterOptions, PATIENCE, Region, deadline, dto_failed, unexpected};
-use crate::ends::{Answered, Listening};
+use crate::ends::Listening;
 use crate::ping::Trips;
 use crate::report::Output;
+
+use self::server::Server;
 
 /// Bytes of a message.
 const MESSAGE_BYTES: usize = 16;
@@ -50,12 +56,22 @@ const KINDS: usize = 3;
 pub(crate) struct Rping {
     /// The adapter: a PCI address, vfio-user:SOCKET or sim:NAME.
     name: String,
-    /// Be the passive end for one peer, then end.
+    /// Be the passive end, for as many peers as --peers says, then end.
     #[arg(long, conflicts_with = "connect", required_unless_present = "connect")]
     listen: bool,
+    /// Peers that the passive end serves, several at a time. 0: any number, until it is ended.
+    #[arg(long, default_value_t = 1, conflicts_with = "connect")]
+    peers: u32,
+    /// Each line of standard input adds an address to the passive end's adapter or removes one, and is answered by a
+    /// line: add 192.0.2.1/24,gateway=192.0.2.254,vlan=100,priority=3 or remove 192.0.2.1.
+    #[arg(long, conflicts_with = "connect")]
+    control: bool,
     /// Connect to this address.
     #[arg(long)]
     connect: Option<IpAddr>,
+    /// Settings of the endpoint (docs/network.md), a list like dscp=26,priority=3,keep_alive_ms=1000.
+    #[arg(long, default_value = "", hide_default_value = true, value_parser = transport)]
+    transport: EpTransport,
     /// The RDMA-CM port.
     #[arg(long, default_value_t = 7174, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
@@ -76,9 +92,10 @@ pub(crate) struct Rping {
 pub(crate) fn run(rping: &Rping, output: Output) -> Result<(), Box<dyn Error>> {
     let options = rping.options.open_options();
     let port = u64::from(rping.port);
+    let adapter = Adapter::open(&rping.name, &options)?;
     if let Some(peer) = rping.connect {
-        let adapter = Adapter::open(&rping.name, &options)?;
-        let trips = trips(adapter, peer, port, rping.count, rping.bytes)?;
+        let to = (peer, port);
+        let trips = trips(adapter, to, &rping.transport, rping.count, rping.bytes)?;
         return Ok(output.show(&Trips::new(
             &rping.name,
             &peer.to_string(),
@@ -86,32 +103,49 @@ pub(crate) fn run(rping: &Rping, output: Output) -> Result<(), Box<dyn Error>> {
             trips,
         ))?);
     }
-    let mut adapter = Adapter::open(&rping.name, &options)?;
-    let events = adapter.events;
-    adapter
-        .ia
-        .psp_create(ConnQual(port), events, PspFlags::CONSUMER)?;
+    let server = Server::listen(adapter, port, rping.transport)?;
     output.show(&Listening {
-        listening: adapter.address().to_string(),
+        listening: server.address().to_string(),
     })?;
-    let mut end = End::accept(adapter)?;
-    let mut answered = 0;
-    while end.answer()? {
-        answered += 1;
+    let lines = rping.control.then(server::lines);
+    let answered = server.run(rping.peers, lines.as_ref(), output)?;
+    Ok(output.show(&answered)?)
+}
+
+/// `--transport`
+fn transport(list: &str) -> Result<EpTransport, String> {
+    let mut transport = EpTransport::default();
+    for setting in list.split(',').filter(|_| !list.is_empty()) {
+        let (name, value) = setting
+            .split_once('=')
+            .ok_or_else(|| format!("{setting:?} is not like dscp=26"))?;
+        transport
+            .set(name, value)
+            .map_err(|error| error.to_string())?;
     }
-    end.close()?;
-    Ok(output.show(&Answered { answered })?)
+    Ok(transport)
+}
+
+/// An unconnected endpoint with these settings.
+fn endpoint(adapter: &mut Adapter, transport: &EpTransport) -> Result<EpHandle, Box<dyn Error>> {
+    let ep = adapter.endpoint(4, 2)?;
+    let change = EpChange {
+        transport: Some(*transport),
+        ..EpChange::default()
+    };
+    adapter.ia.ep_modify(ep, &change)?;
+    Ok(ep)
 }
 
 /// Round trips with a passive `rping`, and how long they took.
 pub(crate) fn trips(
     adapter: Adapter,
-    peer: IpAddr,
-    port: u64,
+    (peer, port): (IpAddr, u64),
+    transport: &EpTransport,
     count: u32,
     bytes: u32,
 ) -> Result<Vec<Duration>, Box<dyn Error>> {
-    let mut end = End::connect(adapter, peer, port)?;
+    let mut end = End::connect(adapter, peer, port, transport)?;
     let trips = (0..count)
         .map(|number| end.ask(number, bytes))
         .collect::<Result<_, _>>()?;
@@ -120,7 +154,7 @@ pub(crate) fn trips(
     Ok(trips)
 }
 
-/// One end of a connection.
+/// The active end of a connection.
 struct End {
     adapter: Adapter,
     ep: EpHandle,
@@ -131,8 +165,8 @@ struct End {
 
 impl End {
     /// An unconnected end with a receive posted.
-    fn new(mut adapter: Adapter) -> Result<Self, Box<dyn Error>> {
-        let ep = adapter.endpoint(4, 2)?;
+    fn new(mut adapter: Adapter, transport: &EpTransport) -> Result<Self, Box<dyn Error>> {
+        let ep = endpoint(&mut adapter, transport)?;
         let region = adapter.region(SLOTS, SLOT_BYTES)?;
         let mut end = Self {
             adapter,
@@ -144,8 +178,13 @@ impl End {
         Ok(end)
     }
 
-    fn connect(adapter: Adapter, peer: IpAddr, port: u64) -> Result<Self, Box<dyn Error>> {
-        let mut end = Self::new(adapter)?;
+    fn connect(
+        adapter: Adapter,
+        peer: IpAddr,
+        port: u64,
+        transport: &EpTransport,
+    ) -> Result<Self, Box<dyn Error>> {
+        let mut end = Self::new(adapter, transport)?;
         let patience = Timeout::from_micros(u32::try_from(PATIENCE.as_micros())?);
         end.adapter.ia.ep_connect(
             end.ep,
@@ -156,22 +195,6 @@ impl End {
             Qos::BEST_EFFORT,
             ConnectFlags::empty(),
         )?;
-        end.established()?;
-        Ok(end)
-    }
-
-    /// Waits for a peer for as long as it takes.
-    fn accept(mut adapter: Adapter) -> Result<Self, Box<dyn Error>> {
-        let event = loop {
-            if let Some(event) = adapter.sleep(PATIENCE)? {
-                break event;
-            }
-        };
-        let Event::ConnectionRequest(request) = event else {
-            return Err(unexpected(&event, "a connection request"));
-        };
-        let mut end = Self::new(adapter)?;
-        end.adapter.ia.cr_accept(request.cr, Some(end.ep), &[])?;
         end.established()?;
         Ok(end)
     }
@@ -188,7 +211,16 @@ impl End {
         {
             return Ok(());
         }
-        Err(unexpected(&event, "a connection"))
+        Err(self.instead_of("a connection", &event))
+    }
+
+    /// An event nobody expected, and why the connection has ended if it has.
+    fn instead_of(&self, what: &str, event: &Event) -> Box<dyn Error> {
+        let error = unexpected(event, what);
+        match self.adapter.ia.ep_end_cause(self.ep) {
+            Ok(Some(cause)) => format!("{error}: {cause}").into(),
+            Ok(None) | Err(_) => error,
+        }
     }
 
     /// One round trip as the active end.
@@ -212,29 +244,6 @@ impl End {
             return Err(format!("text {number} came back changed").into());
         }
         Ok(took)
-    }
-
-    /// One round trip as the passive end. False: the peer has hung up instead.
-    fn answer(&mut self) -> Result<bool, Box<dyn Error>> {
-        let Some(source) = self.hear()? else {
-            return Ok(false);
-        };
-        let none = CompletionFlags::empty();
-        let place = self.region.local(SINK, place_bytes(&source)?);
-        let (ep, cookie) = (self.ep, RDMA as u64);
-        let ia = &mut self.adapter.ia;
-        ia.ep_post_rdma_read(ep, &[place], DtoCookie(cookie), &source, none)?;
-        self.finish(RDMA)?;
-        self.say(&[0; MESSAGE_BYTES])?;
-        let sink = self
-            .hear()?
-            .ok_or("the peer hung up before its text was written back")?;
-        let place = self.region.local(SINK, place_bytes(&sink)?);
-        let ia = &mut self.adapter.ia;
-        ia.ep_post_rdma_write(ep, &[place], DtoCookie(cookie), &sink, none)?;
-        self.finish(RDMA)?;
-        self.say(&[0; MESSAGE_BYTES])?;
-        Ok(true)
     }
 
     fn receive(&mut self) -> Result<(), Box<dyn Error>> {
@@ -295,7 +304,7 @@ impl End {
             {
                 return Ok(None);
             } else {
-                return Err(unexpected(&event, "a completion"));
+                return Err(self.instead_of("a completion", &event));
             }
         }
     }

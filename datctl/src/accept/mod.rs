@@ -254,8 +254,14 @@ fn kernel_peer(accept: &Accept, subject: &Subject<'_>) -> Result<Outcome, Box<dy
     };
     let adapter = Adapter::of(subject.open()?)?;
     let port = u64::from(accept.port);
-    let mut trips = rping::trips(adapter, peer, port, RPINGS, RPING_BYTES)
-        .map_err(|error| format!("{peer} port {port}: {error}"))?;
+    let mut trips = rping::trips(
+        adapter,
+        (peer, port),
+        &udapl::EpTransport::default(),
+        RPINGS,
+        RPING_BYTES,
+    )
+    .map_err(|error| format!("{peer} port {port}: {error}"))?;
     trips.sort_unstable();
     Ok(Outcome::Ok(format!(
         "{RPINGS} texts of {RPING_BYTES} bytes read and written back by {peer}, {:.2} ms in the middle",

@@ -329,6 +329,47 @@ fn rping_reads_and_writes_the_texts_of_its_peer() {
 }
 
 #[test]
+fn rping_serves_several_peers_whose_addresses_come_and_go() {
+    let served = Served::new(&[]);
+    let name = format!("{},address=192.0.2.1/24", served.name("a"));
+    let listen = ["rping", &name, "--listen", "--peers", "2", "--control"];
+    let mut listener = Process::start(&listen);
+    assert!(listener.line().starts_with("listening on fe80::"));
+    assert_eq!(
+        listener.ask("add 198.51.100.1/24,vlan=100,priority=3"),
+        "ok"
+    );
+    let refused = listener.ask("add 198.51.100.1/24");
+    assert!(refused.starts_with("add 198.51.100.1/24: "), "{refused}");
+    let peer = format!(
+        "{},address=192.0.2.2/24,address=198.51.100.2/24,vlan=100,priority=3",
+        served.name("b")
+    );
+    for (from, to) in [("192.0.2.2", "192.0.2.1"), ("198.51.100.2", "198.51.100.1")] {
+        let transport = format!("dscp=26,source_address={from}");
+        let connect = ["rping", &peer, "--connect", to, "--transport", &transport];
+        let (code, trips) = json(&connect);
+        assert_eq!((code, &trips["messages"]), (Some(0), &json!(10)), "{trips}");
+        let ended = listener.line();
+        assert!(
+            ended.starts_with(&format!("{from}: 10 messages; ")),
+            "{ended}"
+        );
+    }
+    assert_eq!(listener.line(), "answered 20 messages");
+    assert_eq!(listener.status(), Some(0));
+}
+
+#[test]
+fn a_setting_of_the_transport_that_is_none_is_a_usage_error() {
+    for wrong in ["dscp", "dscp=64", "speed=1"] {
+        let connect = ["rping", "sim:a", "--connect", "fe80::1"];
+        let output = datctl(&[&connect[..], &["--transport", wrong]].concat());
+        assert_eq!(output.status.code(), Some(2), "{wrong}");
+    }
+}
+
+#[test]
 fn both_ends_of_a_served_link_can_be_one_process() {
     let served = Served::new(&["--profile", "connectx-5,vectors=4,boot=1ms"]);
     let (code, trips) = json(&["ping", &served.name("a"), &served.name("b")]);
