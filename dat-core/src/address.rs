@@ -1,6 +1,7 @@
 //! An adapter's own addresses.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// An address that an adapter is to have, or has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,4 +106,17 @@ pub fn same_network(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
         (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return false,
     };
     differs >= u32::from(prefix)
+}
+
+/// The answer of a node that was asked for an echo ([`Ia::echo`](crate::Ia::echo)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Echo {
+    /// Who.
+    pub address: IpAddr,
+    /// To which of the echoes.
+    pub sequence: u16,
+    /// Bytes of data that came back.
+    pub bytes: usize,
+    /// How long it took from the request on, by the adapter's clock.
+    pub took: Duration,
 }

@@ -47,7 +47,7 @@ mod tests;
 mod turns;
 pub mod types;
 
-pub use address::{Address, Vlan};
+pub use address::{Address, Echo, Vlan};
 pub use attributes::{IaAttr, NamedAttr, ProviderAttr};
 pub use error::{DatError, DatResult, ReturnType, Subtype, strerror};
 pub use event::{

@@ -24,7 +24,7 @@ mod path;
 
 pub use path::{MadAddress, Path, ReadyToReceive, ReadyToSend};
 
-use crate::address::Address;
+use crate::address::{Address, Echo};
 use crate::event::{DtoDetail, NetworkEvent};
 use crate::types::{DtoStatus, MemPrivFlags};
 use std::net::IpAddr;
@@ -930,6 +930,18 @@ pub trait Provider: Sized {
     /// # Errors
     /// [`ProviderError::Unsupported`]: it is none of ours, or one that stays; nothing has changed.
     fn remove_address(&mut self, address: IpAddr) -> Result<(), ProviderError>;
+    /// Asks a node for an echo (ICMP), from the address that leads there. That of before is not waited for any more.
+    /// `false`: its MAC is being asked for, and nothing was sent.
+    ///
+    /// # Errors
+    /// [`ProviderError::Unreachable`], [`ProviderError::Unsupported`].
+    fn echo(&mut self, _destination: IpAddr, _sequence: u16) -> Result<bool, ProviderError> {
+        Err(ProviderError::Unsupported("echoes".to_owned()))
+    }
+    /// The answer to the last echo, once.
+    fn take_echo(&mut self) -> Option<Echo> {
+        None
+    }
     /// The path to a GID: which of our addresses leads there, unless `source` says which. Whether somebody is there
     /// shows when a datagram is sent.
     ///

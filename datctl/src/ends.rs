@@ -31,12 +31,12 @@ pub(crate) struct Ends {
     listen: bool,
     /// Connect to the adapter with this address.
     #[arg(long)]
-    connect: Option<IpAddr>,
+    pub(crate) connect: Option<IpAddr>,
     /// The connection qualifier: an RDMA-CM port up to 0xffff, else an IB service ID.
     #[arg(long, default_value = "0x100000001", value_parser = number)]
     qualifier: u64,
     #[command(flatten)]
-    options: AdapterOptions,
+    pub(crate) options: AdapterOptions,
 }
 
 /// Whom to connect to.

@@ -1,20 +1,26 @@
-//! `datctl ping`: messages back and forth over a connection.
+//! `datctl ping`: messages back and forth over a connection, or echoes of any node of the network (`--icmp`).
 //!
 //! The passive end echoes what it receives. The active end sends one message at a time, checks that the same bytes come
 //! back, and says how long that took.
 
 use std::error::Error;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use udapl::{CompletionFlags, DtoCookie};
 
+use crate::adapter::{Adapter, deadline};
 use crate::dialer::Dialer;
 use crate::ends::{Ends, Target, connect_by};
 use crate::hello::{Hello, Role};
 use crate::listener::pattern;
 use crate::report::{Output, Report, table};
 
+/// How long the answer to an echo may take.
+const ECHO_WITHIN: Duration = Duration::from_secs(2);
+/// How often it is looked for.
+const LOOK: Duration = Duration::from_millis(10);
 /// Cookies.
 const SEND: u64 = 1;
 const RECEIVE: u64 = 2;
@@ -24,6 +30,9 @@ const RECEIVE: u64 = 2;
 pub(crate) struct Ping {
     #[command(flatten)]
     ends: Ends,
+    /// Whom --connect names is any node of the network, RDMA or not: it is asked for echoes (ICMP).
+    #[arg(long, requires = "connect", conflicts_with = "bytes")]
+    icmp: bool,
     /// Round trips.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
@@ -45,6 +54,9 @@ pub(crate) struct Trips {
 }
 
 pub(crate) fn run(ping: &Ping, output: Output) -> Result<(), Box<dyn Error>> {
+    if let Some(node) = ping.ends.connect.filter(|_| ping.icmp) {
+        return echoes(ping, node, output);
+    }
     let Some((mut dialer, target)) = connect_by(&ping.ends, output)? else {
         return Ok(());
     };
@@ -56,6 +68,41 @@ pub(crate) fn run(ping: &Ping, output: Output) -> Result<(), Box<dyn Error>> {
         ping.bytes,
         trips,
     ))?;
+    Ok(())
+}
+
+/// Echoes of a node, one after the other.
+fn echoes(ping: &Ping, node: IpAddr, output: Output) -> Result<(), Box<dyn Error>> {
+    let name = &ping.ends.name;
+    let mut adapter = Adapter::open(name, &ping.ends.options.open_options())?;
+    let (mut trips, mut bytes) = (Vec::new(), 0);
+    for number in 0..ping.count {
+        // CAST: numbers of echoes wrap.
+        #[expect(clippy::cast_possible_truncation, reason = "they wrap")]
+        let sequence = number as u16;
+        let give_up = deadline();
+        while !adapter.ia.echo(node, sequence)? {
+            adapter.sleep(LOOK)?;
+            if Instant::now() > give_up {
+                return Err(format!("{node} is not found").into());
+            }
+        }
+        let give_up = Instant::now() + ECHO_WITHIN;
+        while Instant::now() < give_up {
+            adapter.sleep(LOOK)?;
+            if let Some(echo) = adapter.ia.echo_answered() {
+                trips.push(echo.took);
+                bytes = u32::try_from(echo.bytes)?;
+                break;
+            }
+        }
+    }
+    let answered = trips.len();
+    output.show(&Trips::new(name, &node.to_string(), bytes, trips))?;
+    adapter.close()?;
+    if answered < ping.count as usize {
+        return Err(format!("{node} answered {answered} of {} echoes", ping.count).into());
+    }
     Ok(())
 }
 

@@ -25,9 +25,9 @@ use std::ops::Bound;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use dat_core::NetworkEvent;
 use dat_core::log_budget::LogBudget;
 use dat_core::provider::MadAddress;
+use dat_core::{Echo, NetworkEvent};
 use driver::Instant;
 use neighbour::{Event, Interface, Neighbours, Reason, Resolution};
 
@@ -102,6 +102,9 @@ pub(crate) struct Network {
     refresh_at: Duration,
     /// The link was down when the function came up, and may train until then: who is not known may be found yet.
     trains_until: Option<Duration>,
+    /// When we asked for the last echo, and its answer until it is fetched.
+    echo_at: Duration,
+    echo: Option<Echo>,
     /// A frame on its way out.
     frame: Box<[u8; SEND_BYTES]>,
     log: Log,
@@ -152,6 +155,8 @@ impl Network {
             refreshed: None,
             refresh_at: now,
             trains_until: None,
+            echo_at: now,
+            echo: None,
             frame: Box::new([0; SEND_BYTES]),
             log: Log::default(),
         };
@@ -313,7 +318,9 @@ impl Network {
     pub(crate) fn way(&mut self, source: IpAddr, destination: IpAddr, now: Instant) -> Way {
         let time = since_start(now);
         let trains = self.trains_until.is_some_and(|until| time < until);
-        let way = match self.neighbours.resolve(source, destination, time) {
+        let resolution = self.neighbours.resolve(source, destination, time);
+        self.changed();
+        match resolution {
             Resolution::Known(mac) => Way::Known(mac),
             Resolution::Pending => Way::Pending,
             // Our addresses are announced when it is up: then all that waits is looked at again.
@@ -321,9 +328,31 @@ impl Network {
             Resolution::Unreachable(reason) => {
                 Way::Unreachable(format!("{destination} from {source}: {reason}"))
             }
-        };
-        self.changed();
+        }
+    }
+
+    /// Asks for an echo, if it is known how its destination is reached. That of before is not waited for any more.
+    pub(crate) fn echo(
+        &mut self,
+        source: IpAddr,
+        destination: IpAddr,
+        sequence: u16,
+        now: Instant,
+    ) -> Way {
+        let way = self.way(source, destination, now);
+        if let Way::Known(_) = way {
+            (self.echo_at, self.echo) = (since_start(now), None);
+            let _known = self
+                .neighbours
+                .echo(source, destination, sequence, self.echo_at);
+            self.changed();
+        }
         way
+    }
+
+    /// The answer to the last echo, once.
+    pub(crate) fn take_echo(&mut self) -> Option<Echo> {
+        self.echo.take()
     }
 
     /// A datagram whose destination is being asked for.
@@ -375,6 +404,19 @@ impl Network {
         }
         let (mut settled, mut told) = (false, Vec::new());
         while let Some(event) = self.neighbours.next_event() {
+            if let Event::Echoed {
+                address,
+                sequence,
+                bytes,
+            } = event
+            {
+                self.echo = Some(Echo {
+                    address,
+                    sequence,
+                    bytes,
+                    took: time.saturating_sub(self.echo_at),
+                });
+            }
             let (waited_for, event) = self.log.note(&event, now);
             settled |= waited_for;
             told.extend(event);
@@ -470,6 +512,7 @@ impl Log {
                     Some(NetworkEvent::AddressDuplicate { address, mac, lost }),
                 )
             }
+            Event::Echoed { .. } => (false, None),
             Event::Announced { address, vlan } => {
                 tracing::debug!(%address, ?vlan, "an address of ours was announced");
                 (true, None)

@@ -32,7 +32,7 @@ use dat_core::provider::{
     ReadyToReceive, ReadyToSend, Registration,
 };
 use dat_core::types::MemPrivFlags;
-use dat_core::{Descriptor, NetworkEvent, Waker};
+use dat_core::{Descriptor, Echo, NetworkEvent, Waker};
 use driver::{DmaArena, DmaMemory, Function, Instant};
 
 use self::counts::Registered;
@@ -890,6 +890,14 @@ impl Provider for MlxProvider {
     fn remove_address(&mut self, address: IpAddr) -> Result<(), ProviderError> {
         self.hca.retire_address(address)?;
         Ok(())
+    }
+
+    fn echo(&mut self, destination: IpAddr, sequence: u16) -> Result<bool, ProviderError> {
+        self.echo_from_here(destination, sequence)
+    }
+
+    fn take_echo(&mut self) -> Option<Echo> {
+        self.common.network()?.take_echo()
     }
 
     fn route(&self, gid: [u8; 16], source: Option<IpAddr>) -> Result<Path, ProviderError> {

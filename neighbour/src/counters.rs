@@ -24,7 +24,7 @@ pub enum Refusal {
     Sender,
     /// From our own MAC: our own frame has come back, or somebody pretends to be us.
     Ourselves,
-    /// About a neighbour that we do not ask for.
+    /// About a neighbour that we do not ask for, or an echo that we do not wait for.
     Unasked,
     /// The link is down.
     LinkDown,
@@ -48,6 +48,8 @@ pub struct Counters {
     pub advertisements: u64,
     /// Echo requests.
     pub echo_requests: u64,
+    /// Echo replies.
+    pub echo_replies: u64,
     /// Queries of MLDv2.
     pub queries: u64,
     refused: [u64; REFUSALS],

@@ -18,6 +18,11 @@ impl Draw {
         self.0.random_range(least..=most.max(least))
     }
 
+    /// A number that a stranger does not know.
+    pub(crate) fn number(&mut self) -> u16 {
+        self.0.random()
+    }
+
     /// A time up to another.
     pub(crate) fn up_to(&mut self, most: Duration) -> Duration {
         self.within(Duration::ZERO, most)

@@ -94,6 +94,15 @@ pub enum Event {
         /// again or the link has been down. If not, it stays ours and is defended (RFC 5227, 2.4 (c)).
         detecting: bool,
     },
+    /// A neighbour, or somebody behind a gateway, has answered [`echo`](crate::Neighbours::echo).
+    Echoed {
+        /// Who.
+        address: IpAddr,
+        /// To which of the echoes.
+        sequence: u16,
+        /// With how much data.
+        bytes: usize,
+    },
     /// An address of ours is ours, as far as the network knows, and is being announced; again after the link has been
     /// down.
     Announced {

@@ -19,6 +19,15 @@ use crate::state::Step;
 use crate::table::{Key, Table};
 use crate::wire::mld::Record;
 
+/// An echo request of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Echoing {
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
+    pub(crate) identifier: u16,
+    pub(crate) sequence: u16,
+}
+
 /// The neighbours of one adapter.
 ///
 /// Times are what has passed since the clock's beginning. One that is earlier than one before counts as that.
@@ -36,6 +45,8 @@ pub struct Neighbours {
     pub(crate) asks: Budget,
     pub(crate) answers: Budget,
     pub(crate) echoes: Budget,
+    /// The echo of ours that has no answer yet.
+    pub(crate) echo: Option<Echoing>,
     pub(crate) outbox: Outbox,
     pub(crate) counters: Counters,
     /// Not later than anything is due.
@@ -62,6 +73,7 @@ impl Neighbours {
             asks: Budget::new(config.asks_per_second),
             answers: Budget::new(config.answers_per_second),
             echoes: Budget::new(config.echoes_per_second),
+            echo: None,
             outbox: Outbox::new(&config),
             counters: Counters::default(),
             due: None,

@@ -1,7 +1,7 @@
 //! What a frame does.
 //!
-//! It can do four things: be answered, fill in or prove what was asked, make us ask, and take an address of ours that
-//! is still being looked for. It never makes an entry. Each has its bound: answers and echoes their rate and their
+//! It can do four things: be answered, fill in, prove or answer what was asked, make us ask, and take an address of ours
+//! that is still being looked for. It never makes an entry. Each has its bound: answers and echoes their rate and their
 //! share of what waits to be sent, a question one in a second for each neighbour, a defence one in ten.
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -11,9 +11,10 @@ use crate::address::{ALL_NODES, BROADCAST, Mac, group_mac, is_station, solicited
 use crate::config::RETRANS_TIMER;
 use crate::counters::Refusal;
 use crate::event::{Event, Reason};
-use crate::neighbours::Neighbours;
+use crate::neighbours::{Echoing, Neighbours};
 use crate::outbox::Share;
 use crate::own::{Claim, Own, Verdict};
+use crate::route::ECHO_DATA;
 use crate::state::{State, Step};
 use crate::table::Key;
 use crate::wire::ethernet::{self, Link};
@@ -57,6 +58,7 @@ impl Neighbours {
             Message::Solicitation(solicitation) => self.take_solicitation(&link, solicitation),
             Message::Advertisement(advertisement) => self.take_advertisement(&link, advertisement),
             Message::Echo(echo) => self.take_echo(&link, &echo),
+            Message::EchoReply(reply) => self.take_echo_reply(&link, &reply),
             Message::Query(query) => self.take_query(&link, query),
         }
     }
@@ -207,6 +209,31 @@ impl Neighbours {
             }
             None => self.counters.unanswered += 1,
         }
+        Ok(())
+    }
+
+    /// The answer that we wait for, once.
+    fn take_echo_reply(&mut self, link: &Link, reply: &Echo<'_>) -> Taken {
+        self.counters.echo_replies += 1;
+        if link.destination != self.config.mac {
+            return Err(Refusal::Elsewhere);
+        }
+        let answered = Echoing {
+            source: reply.destination,
+            destination: reply.source,
+            identifier: reply.identifier,
+            sequence: reply.sequence,
+        };
+        let asked = self.echo == Some(answered) && reply.data == ECHO_DATA;
+        if !asked || self.own_in(link, reply.destination).is_none() {
+            return Err(Refusal::Unasked);
+        }
+        self.echo = None;
+        self.tell(Event::Echoed {
+            address: reply.source,
+            sequence: reply.sequence,
+            bytes: reply.data.len(),
+        });
         Ok(())
     }
 

@@ -6,10 +6,14 @@ use std::time::Duration;
 
 use crate::address::{Interface, is_link_local, is_unicast, named_mac};
 use crate::event::{Reason, Resolution};
-use crate::neighbours::Neighbours;
+use crate::neighbours::{Echoing, Neighbours};
 use crate::own::{Claim, Own};
 use crate::state::{State, Step};
 use crate::table::{Key, Neighbour};
+use crate::wire::Echo;
+
+/// What an echo of ours has to bring back: as much as `ping` sends.
+pub(crate) const ECHO_DATA: [u8; 56] = [0x5a; 56];
 
 impl Neighbours {
     /// Which of our addresses to send from: the destination itself if it is ours; to a link-local destination a
@@ -74,6 +78,42 @@ impl Neighbours {
             self.step(key, Step::Used, Reason::NoAnswer);
         }
         self.answer(key)
+    }
+
+    /// Asks `destination` for an echo, from `source`, an address of ours. If its way is [`Resolution::Known`], the
+    /// request waits to be sent, and the one before is not waited for any more; if not, nothing has happened but what
+    /// [`resolve`](Self::resolve) does. The answer is [`Event::Echoed`].
+    pub fn echo(
+        &mut self,
+        source: IpAddr,
+        destination: IpAddr,
+        sequence: u16,
+        now: Duration,
+    ) -> Resolution {
+        let (source, destination) = (source.to_canonical(), destination.to_canonical());
+        let resolution = self.resolve(source, destination, now);
+        let Resolution::Known(to) = resolution else {
+            return resolution;
+        };
+        let identifier = self.draw.number();
+        let request = Echo {
+            source,
+            destination,
+            identifier,
+            sequence,
+            data: &ECHO_DATA,
+        };
+        let vlan = self.own(source).and_then(|own| own.interface.vlan);
+        if let Some(frame) = request.request(self.config.mac, to, vlan) {
+            self.echo = Some(Echoing {
+                source,
+                destination,
+                identifier,
+                sequence,
+            });
+            self.send(frame);
+        }
+        resolution
     }
 
     /// Traffic from `destination` to `source`, an address of ours, has proven that the neighbour it came by has our

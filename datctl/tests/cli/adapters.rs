@@ -361,6 +361,25 @@ fn rping_serves_several_peers_whose_addresses_come_and_go() {
 }
 
 #[test]
+fn ping_asks_a_node_that_need_not_answer_by_rdma() {
+    let served = Served::new(&[]);
+    let name = |side, address| format!("{},address={address}/24", served.name(side));
+    let node = name("a", "192.0.2.1");
+    let mut node = Process::start(&["rping", &node, "--listen"]);
+    assert!(node.line().starts_with("listening on "));
+    let asker = name("b", "192.0.2.2");
+    let ping = ["ping", &asker, "--icmp", "--count", "3", "--connect"];
+    let (code, trips) = json(&[&ping[..], &["192.0.2.1"]].concat());
+    assert_eq!(
+        (code, &trips["messages"], &trips["bytes"]),
+        (Some(0), &json!(3), &json!(56)),
+        "{trips}"
+    );
+    let (code, error) = json(&[&ping[..], &["192.0.2.9"]].concat());
+    assert_eq!(code, Some(1), "{error}");
+}
+
+#[test]
 fn a_setting_of_the_transport_that_is_none_is_a_usage_error() {
     for wrong in ["dscp", "dscp=64", "speed=1"] {
         let connect = ["rping", "sim:a", "--connect", "fe80::1"];

@@ -12,7 +12,7 @@ use driver::Instant;
 use super::{MlxProvider, datagrams};
 use crate::error::MlxError;
 use crate::event::AsyncEvent;
-use crate::gid::{GidEntry, address_of};
+use crate::gid::{GidEntry, address_of, gid_of};
 use crate::network::{LINK_TRAINING, Way};
 use crate::vport;
 
@@ -95,6 +95,29 @@ impl MlxProvider {
             self.end_retired();
         }
         joined
+    }
+
+    /// Asks a node for an echo; false if its MAC has to be found first.
+    pub(super) fn echo_from_here(
+        &mut self,
+        destination: IpAddr,
+        sequence: u16,
+    ) -> Result<bool, ProviderError> {
+        self.check_port()?;
+        let source = self.source(gid_of(destination), None)?.address;
+        let Some(mut network) = self.common.network() else {
+            let why = "the adapter takes no part in the network".to_owned();
+            return Err(ProviderError::Unsupported(why));
+        };
+        let way = network.echo(source, destination, sequence, self.hca.now());
+        drop(network);
+        // What waits to be sent is.
+        self.network_turn();
+        match way {
+            Way::Known(_) => Ok(true),
+            Way::Pending => Ok(false),
+            Way::Unreachable(why) => Err(ProviderError::Unreachable(why)),
+        }
     }
 
     /// What the port is now, as far as the device says. It was just told to be up.

@@ -1,6 +1,6 @@
 //! `ping`: echoes of both families (RFC 792; RFC 4443, 4.1 and 4.2).
 
-use super::peer::{echo, ethernet, ipv4_packet, v4};
+use super::peer::{echo, echo_reply, ethernet, ipv4_packet, v4};
 use super::*;
 use crate::Refusal;
 
@@ -20,6 +20,51 @@ fn an_echo_request_is_answered_with_its_data() {
         assert_eq!((sent.len(), sent[0].to, &sent[0].said), (1, PEER, &answer));
         assert_eq!(us.us.counters().echoed, 1);
         assert_eq!(us.us.entries().count(), 0);
+    }
+}
+
+/// The answer of a node to the request that was sent, as frames.
+fn answer_to(sent: &Sent, source: &str, destination: &str) -> Vec<u8> {
+    let Said::EchoRequest { body, .. } = &sent.said else {
+        panic!("{sent:?}");
+    };
+    echo_reply((OURS, PEER), source, destination, body)
+}
+
+/// RFC 792; RFC 4443, 4.1. Nobody else's answer counts, none that comes twice, and none to the echo before.
+#[test]
+fn an_echo_of_ours_is_answered_once_by_whom_it_went_to() {
+    for (ours, peer) in [(OUR_V4, PEER_V4), (OUR_V6, PEER_V6)] {
+        let mut us = Us::settled();
+        let echo = |us: &mut Us, sequence| us.us.echo(ip(ours), ip(peer), sequence, us.now);
+        assert_eq!(echo(&mut us, 1), Resolution::Pending);
+        us.us.add_static(ip(peer), PEER).expect("an address");
+        us.sent();
+        us.events();
+        assert_eq!(echo(&mut us, 1), Resolution::Known(PEER));
+        let first = us.sent();
+        assert_eq!((first.len(), first[0].to), (1, PEER));
+        assert_eq!(echo(&mut us, 2), Resolution::Known(PEER));
+        let second = us.sent();
+        us.receive(&answer_to(&first[0], peer, ours));
+        let another = if ip(peer).is_ipv4() {
+            "10.0.0.9"
+        } else {
+            "2001:db8::9"
+        };
+        us.receive(&answer_to(&second[0], another, ours));
+        assert_eq!(us.events(), []);
+        let answer = answer_to(&second[0], peer, ours);
+        us.receive(&answer);
+        us.receive(&answer);
+        let answered = Event::Echoed {
+            address: ip(peer),
+            sequence: 2,
+            bytes: 56,
+        };
+        assert_eq!(us.events(), [answered]);
+        assert_eq!(us.us.counters().refused(Refusal::Unasked), 3);
+        assert_eq!(us.sent(), []);
     }
 }
 

@@ -251,17 +251,37 @@ pub(super) fn echo(
     data: &[u8],
 ) -> Vec<u8> {
     let body = [&[0xbe, 0xef, 0x00, 0x07][..], data].concat();
+    icmp_echo([8, 128], (to, from), source, destination, &body)
+}
+
+/// An echo reply of either family; identifier and sequence number are the first of its body.
+pub(super) fn echo_reply(
+    macs: (Mac, Mac),
+    source: &str,
+    destination: &str,
+    body: &[u8],
+) -> Vec<u8> {
+    icmp_echo([0, 129], macs, source, destination, body)
+}
+
+fn icmp_echo(
+    [v4_type, v6_type]: [u8; 2],
+    (to, from): (Mac, Mac),
+    source: &str,
+    destination: &str,
+    body: &[u8],
+) -> Vec<u8> {
     let ends: [IpAddr; 2] = [super::ip(source), super::ip(destination)];
     match ends {
         [IpAddr::V4(source), IpAddr::V4(destination)] => {
-            let mut message = [&[8, 0, 0, 0][..], &body].concat();
+            let mut message = [&[v4_type, 0, 0, 0][..], body].concat();
             let checksum = !sum(&message);
             message[2..4].copy_from_slice(&checksum.to_be_bytes());
             let packet = ipv4_packet(source, destination, 1, 0, &message);
             ethernet(to, from, None, 0x0800, &packet)
         }
         [IpAddr::V6(source), IpAddr::V6(destination)] => {
-            let message = icmpv6(source, destination, 128, 0, &body);
+            let message = icmpv6(source, destination, v6_type, 0, body);
             let packet = ipv6_packet(source, destination, 58, 64, &message);
             ethernet(to, from, None, 0x86dd, &packet)
         }

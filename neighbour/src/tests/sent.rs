@@ -42,6 +42,11 @@ pub(super) enum Said {
         flags: u8,
         mac: Option<Mac>,
     },
+    EchoRequest {
+        source: IpAddr,
+        destination: IpAddr,
+        body: Vec<u8>,
+    },
     EchoReply {
         source: IpAddr,
         destination: IpAddr,
@@ -122,12 +127,22 @@ fn ipv4(packet: &[u8]) -> Said {
     assert_eq!(packet[0], 0x45);
     assert_eq!(sum(&packet[..20]), 0xffff, "header checksum");
     let message = &packet[20..usize::from(word(&packet[2..]))];
-    assert_eq!((packet[9], message[0], message[1]), (1, 0, 0));
+    assert_eq!((packet[9], message[1]), (1, 0));
     assert_eq!(sum(message), 0xffff, "ICMP checksum");
-    Said::EchoReply {
-        source: v4(&packet[12..]).into(),
-        destination: v4(&packet[16..]).into(),
-        body: message[4..].to_vec(),
+    let (source, destination) = (v4(&packet[12..]).into(), v4(&packet[16..]).into());
+    let body = message[4..].to_vec();
+    match message[0] {
+        0 => Said::EchoReply {
+            source,
+            destination,
+            body,
+        },
+        8 => Said::EchoRequest {
+            source,
+            destination,
+            body,
+        },
+        other => panic!("type {other}"),
     }
 }
 
@@ -150,6 +165,14 @@ fn ipv6(packet: &[u8]) -> Said {
     assert_eq!(message[1], 0, "code");
     let hop_limit = packet[7];
     match message[0] {
+        128 => {
+            assert_eq!(hop_limit, 64);
+            Said::EchoRequest {
+                source: source.into(),
+                destination: destination.into(),
+                body: message[4..].to_vec(),
+            }
+        }
         129 => {
             assert_eq!(hop_limit, 64);
             Said::EchoReply {

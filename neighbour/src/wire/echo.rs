@@ -1,4 +1,4 @@
-//! Answers to echo requests (RFC 792; RFC 4443, 4.2).
+//! Echo requests and the answers to them (RFC 792; RFC 4443, 4.1 and 4.2).
 
 use std::net::IpAddr;
 
@@ -10,23 +10,46 @@ use smoltcp::wire::{
 use super::{Echo, ethernet, ipv6};
 use crate::address::{Mac, Vlan};
 
-/// The hop limit of an answer: what a node sends with (RFC 1700).
+/// The hop limit of both: what a node sends with (RFC 1700).
 const HOP_LIMIT: u8 = 64;
 const ICMP_HEADER_BYTES: usize = 8;
 
 impl Echo<'_> {
     /// The frame with the answer, which goes where the request came from; `None` if it is longer than a frame of ours.
     pub(crate) fn answer(&self, mac: Mac, to: Mac, vlan: Option<Vlan>) -> Option<Vec<u8>> {
+        let answer = Echo {
+            source: self.destination,
+            destination: self.source,
+            ..*self
+        };
+        answer.emit(true, mac, to, vlan)
+    }
+
+    /// The frame with the request; `None` as above.
+    pub(crate) fn request(&self, mac: Mac, to: Mac, vlan: Option<Vlan>) -> Option<Vec<u8>> {
+        self.emit(false, mac, to, vlan)
+    }
+
+    fn emit(&self, reply: bool, mac: Mac, to: Mac, vlan: Option<Vlan>) -> Option<Vec<u8>> {
         match (self.source, self.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                let message = Icmpv4Repr::EchoReply {
-                    ident: self.identifier,
-                    seq_no: self.sequence,
-                    data: self.data,
+                let (ident, seq_no, data) = (self.identifier, self.sequence, self.data);
+                let message = if reply {
+                    Icmpv4Repr::EchoReply {
+                        ident,
+                        seq_no,
+                        data,
+                    }
+                } else {
+                    Icmpv4Repr::EchoRequest {
+                        ident,
+                        seq_no,
+                        data,
+                    }
                 };
                 let header = Ipv4Repr {
-                    src_addr: destination,
-                    dst_addr: source,
+                    src_addr: source,
+                    dst_addr: destination,
                     next_header: IpProtocol::Icmp,
                     payload_len: message.buffer_len(),
                     hop_limit: HOP_LIMIT,
@@ -43,15 +66,18 @@ impl Echo<'_> {
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
                 let around = ipv6::Out {
-                    source: destination,
-                    destination: source,
+                    source,
+                    destination,
                     hop_limit: HOP_LIMIT,
                     options: &[],
                 };
                 let bytes = ICMP_HEADER_BYTES + self.data.len();
                 (ipv6::HEADER_BYTES + bytes <= ethernet::MOST_PAYLOAD_BYTES).then(|| {
                     around.emit(mac, Some(to), vlan, bytes, |icmp| {
-                        icmp.set_msg_type(Icmpv6Message::EchoReply);
+                        icmp.set_msg_type(match reply {
+                            true => Icmpv6Message::EchoReply,
+                            false => Icmpv6Message::EchoRequest,
+                        });
                         icmp.set_msg_code(0);
                         icmp.set_echo_ident(self.identifier);
                         icmp.set_echo_seq_no(self.sequence);

@@ -1,17 +1,17 @@
-//! IPv4, as far as an echo request needs it (RFC 791, RFC 1122).
+//! IPv4, as far as an echo needs it (RFC 791, RFC 1122).
 
 use smoltcp::wire::{Icmpv4Message, Icmpv4Packet, IpProtocol, Ipv4Packet};
 
-use super::Echo;
+use super::{Echo, Message};
 use crate::address::is_sender;
 use crate::counters::Refusal;
 
 /// The header without options.
 const HEADER_BYTES: u8 = 20;
 
-/// An echo request in an IPv4 packet. Fragments are not put together, and options are not looked at: such packets are
+/// An echo request or its reply in an IPv4 packet. Fragments are not put together, and options are not looked at: such packets are
 /// refused.
-pub(crate) fn parse(payload: &[u8]) -> Result<Echo<'_>, Refusal> {
+pub(crate) fn parse(payload: &[u8]) -> Result<Message<'_>, Refusal> {
     let packet = Ipv4Packet::new_checked(payload).map_err(|_| Refusal::Malformed)?;
     if packet.version() != 4 {
         return Err(Refusal::Malformed);
@@ -29,17 +29,22 @@ pub(crate) fn parse(payload: &[u8]) -> Result<Echo<'_>, Refusal> {
         return Err(Refusal::Sender);
     }
     let icmp = Icmpv4Packet::new_checked(packet.payload()).map_err(|_| Refusal::Malformed)?;
-    if icmp.msg_type() != Icmpv4Message::EchoRequest || icmp.msg_code() != 0 {
+    let message = match icmp.msg_type() {
+        Icmpv4Message::EchoRequest => Message::Echo,
+        Icmpv4Message::EchoReply => Message::EchoReply,
+        _ => return Err(Refusal::Kind),
+    };
+    if icmp.msg_code() != 0 {
         return Err(Refusal::Kind);
     }
     if !icmp.verify_checksum() {
         return Err(Refusal::Checksum);
     }
-    Ok(Echo {
+    Ok(message(Echo {
         source: packet.src_addr().into(),
         destination: packet.dst_addr().into(),
         identifier: icmp.echo_ident(),
         sequence: icmp.echo_seq_no(),
         data: icmp.data(),
-    })
+    }))
 }

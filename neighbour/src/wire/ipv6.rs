@@ -62,12 +62,14 @@ pub(crate) fn parse(payload: &[u8]) -> Result<Message<'_>, Refusal> {
         return Err(Refusal::Sender);
     }
     let kind = Icmpv6Message::from(*icmp.first().ok_or(Refusal::Malformed)?);
-    let of_discovery = [
+    let plain = [
+        Icmpv6Message::EchoRequest,
+        Icmpv6Message::EchoReply,
         Icmpv6Message::NeighborSolicit,
         Icmpv6Message::NeighborAdvert,
     ];
     let is_query = kind == Icmpv6Message::MldQuery;
-    let is_taken = kind == Icmpv6Message::EchoRequest || of_discovery.contains(&kind);
+    let is_taken = plain.contains(&kind);
     if !(is_query || is_taken && !around.alert) {
         return Err(Refusal::Kind);
     }
@@ -81,7 +83,9 @@ pub(crate) fn parse(payload: &[u8]) -> Result<Message<'_>, Refusal> {
     if is_query {
         mld::query(&around, icmp)
     } else if kind == Icmpv6Message::EchoRequest {
-        echo(&around, icmp)
+        echo(&around, icmp).map(Message::Echo)
+    } else if kind == Icmpv6Message::EchoReply {
+        echo(&around, icmp).map(Message::EchoReply)
     } else if kind == Icmpv6Message::NeighborSolicit {
         ndisc::solicitation(&around, icmp)
     } else {
@@ -97,17 +101,17 @@ fn is_alert(options: &[u8]) -> bool {
     })
 }
 
-fn echo<'a>(around: &Around, icmp: Icmpv6Packet<&'a [u8]>) -> Result<Message<'a>, Refusal> {
+fn echo<'a>(around: &Around, icmp: Icmpv6Packet<&'a [u8]>) -> Result<Echo<'a>, Refusal> {
     if around.source.is_unspecified() {
         return Err(Refusal::Sender);
     }
-    Ok(Message::Echo(Echo {
+    Ok(Echo {
         source: around.source.into(),
         destination: around.destination.into(),
         identifier: icmp.echo_ident(),
         sequence: icmp.echo_seq_no(),
         data: icmp.payload(),
-    }))
+    })
 }
 
 /// An IPv6 packet of ours around an ICMPv6 message.

@@ -30,6 +30,7 @@ pub(crate) enum Message<'a> {
     Solicitation(Solicitation),
     Advertisement(Advertisement),
     Echo(Echo<'a>),
+    EchoReply(Echo<'a>),
     Query(Query),
 }
 
@@ -64,7 +65,7 @@ pub(crate) struct Advertisement {
     pub(crate) mac: Option<Mac>,
 }
 
-/// An echo request to one node (RFC 792; RFC 4443, 4.1).
+/// An echo request to one node, or the reply to one (RFC 792; RFC 4443, 4.1 and 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Echo<'a> {
     pub(crate) source: IpAddr,
@@ -87,7 +88,7 @@ pub(crate) struct Query {
 pub(crate) fn parse<'a>(link: &Link, payload: &'a [u8]) -> Result<Message<'a>, Refusal> {
     match link.protocol {
         EthernetProtocol::Arp => arp::parse(payload).map(Message::Arp),
-        EthernetProtocol::Ipv4 => ipv4::parse(payload).map(Message::Echo),
+        EthernetProtocol::Ipv4 => ipv4::parse(payload),
         EthernetProtocol::Ipv6 => ipv6::parse(payload),
         EthernetProtocol::Unknown(_) => Err(Refusal::Kind),
     }

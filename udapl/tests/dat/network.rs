@@ -72,6 +72,35 @@ fn an_address_that_nobody_answers_for_is_unreachable_within_seconds() {
     pair.assert_no_complaints();
 }
 
+/// Neither side has to speak RDMA for that; this one does, and nobody there is asked.
+#[test]
+fn a_node_is_asked_for_an_echo_and_answers() {
+    for to in [Fabric::ipv4(B), ipv6(B)] {
+        let mut pair = Pair::unconnected(&strangers());
+        // Who it is has to be found first; an optimistic address does not ask before its second is over (RFC 4429, 3.2).
+        assert_eq!(pair.sides[A].ia.echo(to, 1), Ok(false));
+        pair.run_for(2_500);
+        assert_eq!(pair.sides[A].ia.echo(to, 2), Ok(true));
+        assert_eq!(pair.sides[A].ia.echo_answered(), None);
+        pair.run_for(10);
+        let echo = pair.sides[A].ia.echo_answered().expect("an answer");
+        assert_eq!((echo.address, echo.sequence, echo.bytes), (to, 2, 56));
+        assert_eq!(pair.sides[A].ia.echo_answered(), None, "once");
+        pair.assert_no_complaints();
+    }
+}
+
+#[test]
+fn an_echo_of_a_node_that_is_not_there_or_not_to_be_reached_is_refused() {
+    let mut pair = Pair::unconnected(&strangers());
+    let nobody = "10.255.255.254".parse().expect("an address");
+    assert_eq!(pair.sides[A].ia.echo(nobody, 1), Ok(false));
+    pair.run_for(5_000);
+    let asked = pair.sides[A].ia.echo(nobody, 1);
+    refused(asked, ReturnType::InvalidAddress);
+    assert_eq!(pair.sides[A].ia.echo_answered(), None);
+}
+
 /// What a side has heard of the network.
 fn heard(pair: &mut Pair, side: usize) -> Vec<NetworkEvent> {
     let evd = pair.sides[side].ia.async_evd();

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::address::Address;
+use crate::address::{Address, Echo};
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::event::{AsyncEvent, NetworkEvent};
 use crate::handle::EpKey;
@@ -56,6 +56,36 @@ impl<P: Provider> Ia<P> {
         removed.map_err(|error| self.address_refused("address_remove", error))?;
         self.progress();
         Ok(())
+    }
+
+    /// Asks a node for an echo, as `ping` does: any node of the network, whether it speaks RDMA or not. The answer is
+    /// found by [`Ia::echo_answered`]; one echo of an adapter is under way at a time, and that of before is not waited for
+    /// any more. `false`: the node's MAC is being asked for, and nothing was sent; that is tried again after a wait.
+    ///
+    /// Page: none of DAT 1.2.
+    ///
+    /// # Errors
+    /// DAT_INVALID_ADDRESS|UNREACHABLE: nobody answers for it, or no address of ours leads there.
+    /// DAT_INVALID_ADDRESS|UNSUPPORTED: the adapter takes no part in the network.
+    pub fn echo(&mut self, destination: IpAddr, sequence: u16) -> DatResult<bool> {
+        self.alive()?;
+        let asked = self.provider.echo(destination.to_canonical(), sequence);
+        asked.map_err(|error| match error {
+            ProviderError::Unreachable(why) => {
+                self.health.note(format!("echo: {why}"));
+                DatError::new(ReturnType::InvalidAddress, Subtype::AddressUnreachable)
+                    .because("see last_device_error")
+            }
+            other => self.address_refused("echo", other),
+        })
+    }
+
+    /// The answer to the last echo, once. It comes while the adapter is waited on, or looked at as here.
+    ///
+    /// Page: none of DAT 1.2.
+    pub fn echo_answered(&mut self) -> Option<Echo> {
+        self.progress();
+        self.provider.take_echo()
     }
 
     fn address_refused(&mut self, what: &'static str, error: ProviderError) -> DatError {
