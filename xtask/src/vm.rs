@@ -60,7 +60,10 @@ pub enum Task {
         suite: Option<foreign::Which>,
     },
     /// Only what of the stock suites has our driver on one side and a stock RDMA stack on the other.
-    Interop,
+    Interop {
+        /// One of the two.
+        suite: Option<interop::Which>,
+    },
     /// Only one card of the stock suites: its physical function with the kernel's drivers, two virtual ones with ours.
     Card,
     /// Boot and give the console to a person. Ctrl-a x ends the machine.
@@ -170,11 +173,10 @@ fn datctl() -> Result<PathBuf> {
     Ok(shell::target_directory()?.join("debug/datctl"))
 }
 
-/// Builds an example of crate `udapl`; its name and path.
+/// Builds an example of crate `udapl`; its name and path. `cargo test --example` would build its tests, and leave the
+/// program as it was.
 fn example(name: &str) -> Result<image::Program> {
-    let mut build = cargo_test();
-    build.args(["--example", name]);
-    shell::run(build)?;
+    shell::run(shell::cargo(&["build", "--workspace", "--example", name]))?;
     let path = shell::target_directory()?.join("debug/examples").join(name);
     Ok((name.to_owned(), path))
 }
@@ -194,10 +196,7 @@ pub fn nvme(is_test: bool, options: &Options) -> Result<()> {
 pub fn run(task: &Task, options: &Options) -> Result<()> {
     let machine = machine::prepare(options.kernel)?;
     let test = |suite: &Suite| guest::test(&machine, suite, options);
-    let interop = || {
-        test(&interop::software())?;
-        test(&interop::mlx5())
-    };
+    let interop = || interop::all().iter().try_for_each(test);
     match task {
         Task::Test { stock: false } => test(&vfio::suite()),
         Task::Test { stock: true } => {
@@ -216,7 +215,8 @@ pub fn run(task: &Task, options: &Options) -> Result<()> {
         Task::Roce => test(&stock::ethernet()),
         Task::Foreign { suite: None } => foreign::all().iter().try_for_each(test),
         Task::Foreign { suite: Some(suite) } => test(&suite.suite()),
-        Task::Interop => interop(),
+        Task::Interop { suite: None } => interop(),
+        Task::Interop { suite: Some(suite) } => test(&suite.suite()),
         Task::Card => test(&card::suite()),
         Task::Shell { stock, roce } => {
             let suite = match (stock, roce) {

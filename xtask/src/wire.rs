@@ -87,7 +87,8 @@ pub fn run(capture: &Path, operations: &[(u8, &str)]) -> Result<()> {
     Ok(())
 }
 
-fn tshark(capture: &str, arguments: &[&str]) -> Result<String> {
+/// What `tshark` says of a capture.
+pub fn tshark(capture: &str, arguments: &[&str]) -> Result<String> {
     // A guess at what a program's message might be takes some of ours for broken ones of RPC over RDMA.
     let quiet = ["--disable-protocol", "rpcordma"];
     let mut command = shell::command("tshark", &quiet);

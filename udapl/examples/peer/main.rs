@@ -59,9 +59,6 @@ struct Arguments {
     /// The peer's address.
     #[arg(long)]
     peer: IpAddr,
-    /// The peer's MAC.
-    #[arg(long)]
-    mac: String,
     /// Which end to be.
     role: Role,
     /// What to do.
@@ -89,15 +86,7 @@ enum Case {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    let mac: Vec<u8> = arguments
-        .mac
-        .split(':')
-        .map(|byte| u8::from_str_radix(byte, 16))
-        .collect::<Result<_, _>>()?;
-    let mac = mac.try_into().ok().context("a MAC has six bytes")?;
-    let mut options = OpenOptions::default()
-        .address(arguments.address)
-        .neighbour(arguments.peer, mac);
+    let mut options = OpenOptions::default().address(arguments.address);
     options.ia.transport.rnr_retry = match arguments.case {
         Case::Never => FEW,
         Case::Prompt | Case::Late | Case::Reject | Case::Decline => FOREVER,

@@ -13,6 +13,23 @@ use anyhow::{Context, Result};
 use pcap_file::PcapError;
 use pcap_file::pcapng::{Block, PcapNgReader};
 
+use crate::{shell, wire};
+
+/// A severity of Wireshark's experts: PI_ERROR (epan/proto.h).
+const ERROR: u32 = 0x0080_0000;
+/// What Wireshark's dissector tells apart.
+pub const KINDS: [&str; 7] = [
+    "ARP",
+    "neighbour discovery",
+    "echo",
+    "RoCEv2",
+    "VLAN 100 with priority 3",
+    "DSCP 26",
+    "ECN-capable",
+];
+/// Frames that are shown of those that it complains of.
+const MOST_COMPLAINTS: usize = 5;
+
 /// Who refused, and with which timer code.
 type Refusal = (Ipv4Addr, u8);
 
@@ -41,6 +58,79 @@ pub fn refusals(path: &Path) -> Result<Vec<String>> {
         .iter()
         .map(|((from, timer), count)| format!("{from}: {count} RNR NAKs, timer code {timer}"))
         .collect())
+}
+
+/// What Wireshark's dissector finds in a capture: how many frames of each kind, and a line for each frame that it
+/// complains of. Nothing if it is not installed.
+///
+/// # Errors
+/// There is no such file, or it is no capture.
+pub fn dissected(path: &Path) -> Result<Vec<String>> {
+    if !shell::exists("tshark") {
+        return Ok(Vec::new());
+    }
+    // A queue pair's packets over IPv6 may have no UDP checksum (IBTA annex A17), and Linux' software RoCE's have none.
+    let options = ["-o", "udp.ignore_ipv6_zero_checksum:TRUE"];
+    let name = path.to_str().context("the capture's path is not UTF-8")?;
+    let fields = [
+        "frame.number",
+        "_ws.col.Protocol",
+        "vlan.id",
+        "vlan.priority",
+        "ip.dsfield.dscp",
+        "ipv6.tclass.dscp",
+        "ip.dsfield.ecn",
+        "ipv6.tclass.ecn",
+        "icmpv6.type",
+        "_ws.malformed",
+        "_ws.expert.severity",
+        "_ws.expert.message",
+        "frame.protocols",
+    ];
+    let mut arguments = options.to_vec();
+    arguments.extend(["-T", "fields", "-E", "separator=|", "-E", "occurrence=f"]);
+    for field in fields {
+        arguments.extend(["-e", field]);
+    }
+    let text = wire::tshark(name, &arguments)?;
+    Ok(count(&text))
+}
+
+/// Counts lines of such fields.
+fn count(text: &str) -> Vec<String> {
+    let mut counts = [0_u64; KINDS.len()];
+    let mut complaints = Vec::new();
+    for line in text.lines() {
+        let fields: Vec<&str> = line.split('|').collect();
+        let at = |number: usize| fields.get(number).copied().unwrap_or_default();
+        let protocols = fields.last().copied().unwrap_or_default();
+        let icmpv6: u32 = at(8).parse().unwrap_or(0);
+        let echo = protocols.contains(":icmp") && !protocols.contains(":icmpv6");
+        let marks = [4, 5].map(at);
+        let capable = [6, 7].iter().any(|&field| matches!(at(field), "1" | "2"));
+        let found = [
+            protocols.contains(":arp"),
+            (133..=137).contains(&icmpv6),
+            echo || (128..=129).contains(&icmpv6),
+            protocols.contains(":infiniband"),
+            (at(2), at(3)) == ("100", "3"),
+            marks.contains(&"26"),
+            capable,
+        ];
+        for (count, is_found) in counts.iter_mut().zip(found) {
+            *count += u64::from(is_found);
+        }
+        let severe = matches!(at(10).parse(), Ok(ERROR..));
+        if (severe || !at(9).is_empty()) && complaints.len() < MOST_COMPLAINTS {
+            complaints.push(format!("tshark complains of frame {}: {line}", at(0)));
+        }
+    }
+    let kinds = KINDS.iter().zip(counts);
+    let mut lines: Vec<String> = kinds
+        .map(|(kind, count)| format!("{kind}: {count}"))
+        .collect();
+    lines.extend(complaints);
+    lines
 }
 
 /// The frame's RNR NAK, if it is one.
@@ -82,6 +172,29 @@ mod tests {
         for (opcode, syndrome) in [(0x11, 0x1f), (0x11, 0x60), (0x0d, 0x2c)] {
             assert_eq!(refusal(&acknowledge(opcode, syndrome)), None);
         }
+    }
+
+    /// Fields as tshark 4.0 prints them.
+    #[test]
+    fn frames_are_counted_by_what_the_dissector_finds_in_them_and_errors_are_shown() {
+        let text = "\
+1|ARP|100|3|||||||||eth:ethertype:vlan:ethertype:arp
+2|ICMPv6||||0||0|135||||eth:ethertype:ipv6:icmpv6
+3|ICMPv6||||0||0|129||||eth:ethertype:ipv6:icmpv6:data
+4|ICMP|||0||0|||||| eth:ethertype:ip:icmp:data
+5|RRoCE|||26||2||||||eth:ethertype:ip:udp:infiniband
+6|RRoCE||||26||2|||6291456||eth:ethertype:ipv6:udp:infiniband
+7|RRoCE|||0||0|||1|8388608|Malformed Packet|eth:ethertype:ip:udp:infiniband
+";
+        let lines = count(text);
+        let counts = [1, 1, 2, 3, 1, 2, 2];
+        let expected = KINDS.iter().zip(counts);
+        let expected: Vec<String> = expected
+            .map(|(kind, count)| format!("{kind}: {count}"))
+            .collect();
+        assert_eq!(lines[..KINDS.len()], expected);
+        assert_eq!(lines.len(), KINDS.len() + 1, "{lines:?}");
+        assert!(lines[KINDS.len()].starts_with("tshark complains of frame 7: "));
     }
 
     #[test]

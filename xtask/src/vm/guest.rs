@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
@@ -33,6 +33,8 @@ const FIRST_SLOT: u8 = 3;
 const NETWORK_SLOT: u8 = 8;
 /// That device's end of the wire, a path in the folder of the run; the function's is wire.sock.
 const NETWORK_SOCKET: &str = "net.sock";
+/// Where the world of the functions is steered, a path in the folder of the run, in the suites that do so.
+pub(super) const STEER_SOCKET: &str = "steer.sock";
 /// What the guest's third serial port brings, in the folder of the run.
 pub(super) const KEPT: &str = "kept";
 /// What a process beside the guest says, likewise.
@@ -66,6 +68,9 @@ struct Server {
     said: BufReader<ChildStdout>,
     /// What it is told of a card; a server of other functions is told nothing.
     told: Option<ChildStdin>,
+    /// `datctl`, as it is run in the folder of the run.
+    program: PathBuf,
+    folder: PathBuf,
 }
 
 impl Server {
@@ -77,6 +82,22 @@ impl Server {
         self.said.read_line(&mut line)?;
         self.running.check()?;
         Ok(line.trim_end().to_owned())
+    }
+
+    /// Says something to the world of the functions; `ok` and its answer, or what is wrong.
+    fn steer(&self, words: &str) -> Result<String> {
+        let mut command = Command::new(&self.program);
+        // A socket's path is short, whatever the folder's.
+        command.current_dir(&self.folder);
+        command.args(["sim", "ctl", STEER_SOCKET]);
+        let said = command.args(words.split_whitespace()).output()?;
+        let (ok, text) = if said.status.success() {
+            ("ok ", said.stdout)
+        } else {
+            ("", said.stderr)
+        };
+        let text = String::from_utf8_lossy(&text);
+        Ok(format!("{ok}{}", text.lines().next().unwrap_or_default()))
     }
 }
 
@@ -165,7 +186,7 @@ fn serve(machine: &Machine, suite: &Suite) -> Result<Server> {
     let run = machine.path("run");
     std::fs::create_dir_all(&run)?;
     let sockets = suite.slots.sockets();
-    for socket in sockets.iter().chain(&[NETWORK_SOCKET]) {
+    for socket in sockets.iter().chain(&[NETWORK_SOCKET, STEER_SOCKET]) {
         let _ = std::fs::remove_file(run.join(socket));
     }
     let mut command = Command::new(super::datctl()?);
@@ -185,6 +206,8 @@ fn serve(machine: &Machine, suite: &Suite) -> Result<Server> {
         running,
         said: BufReader::new(said),
         told: input.filter(|_| suite.slots == Slots::Card),
+        program: super::datctl()?,
+        folder: run.clone(),
     };
     for _ in sockets {
         let mut line = String::new();
@@ -354,7 +377,14 @@ fn follow(
                 }
             }
             Ok(Line::Card(settings)) => {
-                if let Err(error) = answer(qemu, functions, &settings) {
+                let answered = functions.card(&settings);
+                if let Err(error) = answered.and_then(|it| answer(qemu, &it)) {
+                    return (steps, Err(error));
+                }
+            }
+            Ok(Line::Steer(words)) => {
+                let answered = functions.steer(&words);
+                if let Err(error) = answered.and_then(|it| answer(qemu, &it)) {
                     return (steps, Err(error));
                 }
             }
@@ -374,9 +404,8 @@ fn follow(
     }
 }
 
-/// Does to the card what the guest asks for, and tells it how that went.
-fn answer(qemu: &mut Running, functions: &mut Server, settings: &str) -> Result<()> {
-    let answer = functions.card(settings)?;
+/// Tells the guest how that went which it has asked for.
+fn answer(qemu: &mut Running, answer: &str) -> Result<()> {
     let guest = qemu.child.stdin.as_mut().context("QEMU's input")?;
     writeln!(guest, "{answer}").context("QEMU reads nothing")
 }

@@ -5,6 +5,7 @@
 //!   | TEXT                   the step says this
 //!   @done CODE MILLISECONDS  it has ended, with this exit status
 //!   @card SETTINGS           the step waits for an answer: the card's administrator says this of a virtual function
+//!   @steer WORDS             the step waits for an answer: this is said to the world of the functions
 //!   @over                    nothing follows
 //! ```
 
@@ -32,6 +33,8 @@ pub enum Line {
     /// What `ip link set PF vf` would do is to be done to the simulated card; the guest waits for a line that says how
     /// it went.
     Card(String),
+    /// What `datctl sim ctl` is to say to the world of the functions; the guest waits for a line likewise.
+    Steer(String),
     /// The suite has ended.
     Over,
     /// Anything else, which should not be there.
@@ -54,6 +57,9 @@ impl Line {
         }
         if let Some(settings) = text.strip_prefix("@card ") {
             return Self::Card(settings.to_owned());
+        }
+        if let Some(words) = text.strip_prefix("@steer ") {
+            return Self::Steer(words.to_owned());
         }
         if let Some(step) = text.strip_prefix("@step ") {
             return step
@@ -102,6 +108,10 @@ mod tests {
         assert_eq!(
             Line::parse("@card 0:trust"),
             Line::Card("0:trust".to_owned())
+        );
+        assert_eq!(
+            Line::parse("@steer function link-down"),
+            Line::Steer("function link-down".to_owned())
         );
         assert_eq!(Line::parse("@over"), Line::Over);
     }
