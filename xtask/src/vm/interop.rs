@@ -202,9 +202,8 @@ fn judge_software(step: &Step) -> Result<String> {
 /// No rule was broken, but for what the kernel does when its MAC changes: addresses go at once, whatever queue pairs
 /// have them (Linux `drivers/infiniband/core/cache.c`, `del_gid`). Ours is the first function.
 fn functions(step: &Step) -> Result<String> {
-    let known = |line: &&str| {
-        line.contains("its source GID left the table") && line.contains("sim:1.sock")
-    };
+    let known =
+        |line: &&str| line.contains("its source GID left the table") && line.contains("sim:1.sock");
     let bugs = step.lines_with("driver bug");
     let (gone, other): (Vec<&str>, Vec<&str>) = bugs.into_iter().partition(known);
     ensure!(other.is_empty(), "{}", other.join("\n"));
