@@ -340,6 +340,13 @@ impl Network {
         now: Instant,
     ) -> Way {
         let way = self.way(source, destination, now);
+        // A MAC may be known from the address itself, and the link be still down.
+        if self.trains_until.is_some() {
+            return match way {
+                Way::Known(_) => Way::Pending,
+                Way::Pending | Way::Unreachable(_) => way,
+            };
+        }
         if let Way::Known(_) = way {
             (self.echo_at, self.echo) = (since_start(now), None);
             let _known = self

@@ -346,37 +346,6 @@ impl MlxProvider {
         handled
     }
 
-    /// What an event says of the port.
-    fn note_port(&mut self, event: &AsyncEvent) {
-        match event {
-            AsyncEvent::PortDown => {
-                self.down = Some(Down {
-                    since: self.hca.now(),
-                    trains: false,
-                });
-                self.network_link(false);
-            }
-            // One of the lost ones may have said that it is up.
-            AsyncEvent::PortUp | AsyncEvent::EventsLost { .. } => {
-                self.down = None;
-                self.network_link(true);
-            }
-            AsyncEvent::PortChange { .. }
-            | AsyncEvent::CommEstablished { .. }
-            | AsyncEvent::QpError { .. }
-            | AsyncEvent::SqDrained { .. }
-            | AsyncEvent::SrqLastWqe { .. }
-            | AsyncEvent::SrqLimit { .. }
-            | AsyncEvent::SrqError { .. }
-            | AsyncEvent::CqError { .. }
-            | AsyncEvent::DeviceDead { .. }
-            | AsyncEvent::DeviceRequested
-            | AsyncEvent::Network(_)
-            | AsyncEvent::AddressRemoved { .. }
-            | AsyncEvent::Other { .. } => {}
-        }
-    }
-
     /// The event in the provider's words, if its object is still known.
     fn translate(&mut self, event: &AsyncEvent) -> Option<ProviderEvent> {
         let owner_of = |table: &BTreeMap<u32, u32>, number: u32| table.get(&number).copied();

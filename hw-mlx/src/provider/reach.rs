@@ -217,7 +217,38 @@ impl MlxProvider {
         Ok(())
     }
 
-    pub(super) fn network_link(&self, up: bool) {
+    /// What an event says of the port.
+    pub(super) fn note_port(&mut self, event: &AsyncEvent) {
+        match event {
+            AsyncEvent::PortDown => {
+                self.down = Some(Down {
+                    since: self.hca.now(),
+                    trains: false,
+                });
+                self.network_link(false);
+            }
+            // One of the lost ones may have said that it is up.
+            AsyncEvent::PortUp | AsyncEvent::EventsLost { .. } => {
+                self.down = None;
+                self.network_link(true);
+            }
+            AsyncEvent::PortChange { .. }
+            | AsyncEvent::CommEstablished { .. }
+            | AsyncEvent::QpError { .. }
+            | AsyncEvent::SqDrained { .. }
+            | AsyncEvent::SrqLastWqe { .. }
+            | AsyncEvent::SrqLimit { .. }
+            | AsyncEvent::SrqError { .. }
+            | AsyncEvent::CqError { .. }
+            | AsyncEvent::DeviceDead { .. }
+            | AsyncEvent::DeviceRequested
+            | AsyncEvent::Network(_)
+            | AsyncEvent::AddressRemoved { .. }
+            | AsyncEvent::Other { .. } => {}
+        }
+    }
+
+    fn network_link(&self, up: bool) {
         if let Some(mut network) = self.common.network() {
             network.link(up, self.hca.now());
         }

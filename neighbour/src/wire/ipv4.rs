@@ -9,8 +9,8 @@ use crate::counters::Refusal;
 /// The header without options.
 const HEADER_BYTES: u8 = 20;
 
-/// An echo request or its reply in an IPv4 packet. Fragments are not put together, and options are not looked at: such packets are
-/// refused.
+/// An echo request or its reply in an IPv4 packet. Fragments are not put together, and options are not looked at: such
+/// packets are refused.
 pub(crate) fn parse(payload: &[u8]) -> Result<Message<'_>, Refusal> {
     let packet = Ipv4Packet::new_checked(payload).map_err(|_| Refusal::Malformed)?;
     if packet.version() != 4 {

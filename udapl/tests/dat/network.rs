@@ -77,7 +77,8 @@ fn an_address_that_nobody_answers_for_is_unreachable_within_seconds() {
 fn a_node_is_asked_for_an_echo_and_answers() {
     for to in [Fabric::ipv4(B), ipv6(B)] {
         let mut pair = Pair::unconnected(&strangers());
-        // Who it is has to be found first; an optimistic address does not ask before its second is over (RFC 4429, 3.2).
+        // Who it is has to be found first; an optimistic address does not ask before its second is over (RFC 4429,
+        // 3.2).
         assert_eq!(pair.sides[A].ia.echo(to, 1), Ok(false));
         pair.run_for(2_500);
         assert_eq!(pair.sides[A].ia.echo(to, 2), Ok(true));
@@ -88,6 +89,23 @@ fn a_node_is_asked_for_an_echo_and_answers() {
         assert_eq!(pair.sides[A].ia.echo_answered(), None, "once");
         pair.assert_no_complaints();
     }
+}
+
+/// A link-local address names its MAC, which is known before the link is up.
+#[test]
+fn an_echo_waits_for_a_link_that_trains() {
+    let fabric = Fabric::pair(1);
+    fabric.sim.inject(&fabric.function(A), &Fault::LinkDown);
+    let mut pair = Pair::over(fabric, &PairConfig::default());
+    let to = pair.sides[B].ia.query().ia.ia_address;
+    assert_eq!(pair.sides[A].ia.echo(to, 1), Ok(false));
+    let function = pair.fabric.function(A);
+    pair.fabric.sim.inject(&function, &Fault::LinkUp);
+    pair.run_for(500);
+    assert_eq!(pair.sides[A].ia.echo(to, 2), Ok(true));
+    pair.run_for(500);
+    let echo = pair.sides[A].ia.echo_answered().expect("an answer");
+    assert_eq!((echo.address, echo.sequence), (to, 2));
 }
 
 #[test]

@@ -59,8 +59,9 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Asks a node for an echo, as `ping` does: any node of the network, whether it speaks RDMA or not. The answer is
-    /// found by [`Ia::echo_answered`]; one echo of an adapter is under way at a time, and that of before is not waited for
-    /// any more. `false`: the node's MAC is being asked for, and nothing was sent; that is tried again after a wait.
+    /// found by [`Ia::echo_answered`]; one echo of an adapter is under way at a time, and that of before is not waited
+    /// for any more. `false`: the node's MAC is being asked for, and nothing was sent; that is tried again after a
+    /// wait.
     ///
     /// Page: none of DAT 1.2.
     ///
