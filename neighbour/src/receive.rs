@@ -1,8 +1,8 @@
 //! What a frame does.
 //!
 //! It can do four things: be answered, fill in, prove or answer what was asked, make us ask, and take an address of
-//! ours that is still being looked for. It never makes an entry. Each has its bound: answers and echoes their rate and their
-//! share of what waits to be sent, a question one in a second for each neighbour, a defence one in ten.
+//! ours that is still being looked for. It never makes an entry. Each has its bound: answers and echoes their rate and
+//! their share of what waits to be sent, a question one in a second for each neighbour, a defence one in ten.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;

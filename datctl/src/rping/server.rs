@@ -204,9 +204,10 @@ impl Server {
         if done.status == DtoStatus::ErrFlushed {
             return;
         }
-        let stepped = match done.status {
-            DtoStatus::Success => session.step(done, &mut self.adapter),
-            _ => Err(dto_failed(done)),
+        let stepped = if done.status == DtoStatus::Success {
+            session.step(done, &mut self.adapter)
+        } else {
+            Err(dto_failed(done))
         };
         match stepped {
             Ok(false) => {}

@@ -29,10 +29,13 @@ pub(crate) fn parse(payload: &[u8]) -> Result<Message<'_>, Refusal> {
         return Err(Refusal::Sender);
     }
     let icmp = Icmpv4Packet::new_checked(packet.payload()).map_err(|_| Refusal::Malformed)?;
-    let message = match icmp.msg_type() {
-        Icmpv4Message::EchoRequest => Message::Echo,
-        Icmpv4Message::EchoReply => Message::EchoReply,
-        _ => return Err(Refusal::Kind),
+    let kind = icmp.msg_type();
+    let message = if kind == Icmpv4Message::EchoRequest {
+        Message::Echo
+    } else if kind == Icmpv4Message::EchoReply {
+        Message::EchoReply
+    } else {
+        return Err(Refusal::Kind);
     };
     if icmp.msg_code() != 0 {
         return Err(Refusal::Kind);

@@ -72,12 +72,16 @@ impl<P: Provider> Ia<P> {
         self.alive()?;
         let asked = self.provider.echo(destination.to_canonical(), sequence);
         asked.map_err(|error| match error {
-            ProviderError::Unreachable(why) => {
+            ProviderError::Unreachable(ref why) => {
                 self.health.note(format!("echo: {why}"));
                 DatError::new(ReturnType::InvalidAddress, Subtype::AddressUnreachable)
                     .because("see last_device_error")
             }
-            other => self.address_refused("echo", other),
+            ProviderError::Resources(_)
+            | ProviderError::Limit { .. }
+            | ProviderError::Unsupported(_)
+            | ProviderError::Device(_)
+            | ProviderError::Dead(_) => self.address_refused("echo", error),
         })
     }
 
