@@ -117,7 +117,9 @@ pub mod srq {
 
 /// The flight recorder: what an instance did last ([`Ia::recorder_dump`]).
 pub mod recorder {
-    pub use crate::object::recorder::{Posted, RECORDS, Record, Recorded, RecorderDump};
+    pub use crate::object::recorder::{
+        Keeper, Occasion, Posted, RECORDS, Record, Recorded, RecordedEp, RecorderDump,
+    };
 }
 
 /// The posts, by their halves.

@@ -972,6 +972,9 @@ pub trait Provider: Sized {
     fn waker(&self) -> Waker {
         Arc::new(|| {})
     }
+    /// An instance records what it does: from now on the device's driver records what is all instances' (commands,
+    /// management datagrams, what happens to the device), if it can.
+    fn record(&mut self) {}
     /// 64 random bits (identifiers and first packet sequence numbers); seeded in deterministic runs.
     fn random(&mut self) -> u64;
 }

@@ -4,10 +4,20 @@
 //! An endpoint that is recorded lets nothing through at once ([`AtOnce`](super::ep::AtOnce)), and an EVD always has an
 //! obstacle, so every post and every completion comes by the place where all of them are checked in order. Who does not
 //! record pays nothing for it.
+//!
+//! What is not one instance's (commands, datagrams, events of the device) the provider records
+//! ([`Provider::record`](crate::provider::Provider::record)).
+//!
+//! Somebody may want what a recorder holds at the moment something breaks, when nobody is there to ask for it: a
+//! [`Keeper`] is handed it where a connection breaks, and where the thread that has the instance panics, which drops
+//! the recorder. A peer can have connections break as often as it likes, so there is a budget for it.
 
 use core::fmt;
+use std::net::IpAddr;
 
+use super::ep::cause::EndCause;
 use super::ep::state::EpState;
+use crate::log_budget::LogBudget;
 use crate::provider::{Completion, Nanos, RequestOp};
 use crate::types::DtoStatus;
 
@@ -25,7 +35,7 @@ pub struct Record {
     /// Bytes posted, or transferred; 4 GiB - 1 if there are more.
     pub bytes: u32,
     /// Of a post: the peer's `rmr_context`. Of a failed completion: the device's syndrome, and in the upper half the
-    /// vendor's.
+    /// vendor's. Of a state: the number of the queue pair; 0 where there is none.
     pub context: u32,
     /// The endpoint's number in the instance.
     pub ep: u32,
@@ -47,6 +57,8 @@ pub enum Recorded {
     RecvDone(DtoStatus),
     /// The endpoint went from the first state to the second.
     State(EpState, EpState),
+    /// A connection ended, or an attempt at one, and why.
+    Ended(EndCause),
 }
 
 /// What was posted.
@@ -76,7 +88,9 @@ pub enum Posted {
 }
 
 impl Posted {
-    const fn name(self) -> &'static str {
+    /// What people call it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Send => "Send",
             Self::SendImmediate => "Send with immediate data",
@@ -144,14 +158,25 @@ impl Record {
         }
     }
 
-    pub(crate) const fn state(at: Nanos, ep: u32, from: EpState, to: EpState) -> Self {
+    pub(crate) const fn state(at: Nanos, ep: u32, qpn: u32, from: EpState, to: EpState) -> Self {
+        Self {
+            at,
+            cookie: 0,
+            bytes: 0,
+            context: qpn,
+            ep,
+            what: Recorded::State(from, to),
+        }
+    }
+
+    pub(crate) const fn ended(at: Nanos, ep: u32, cause: EndCause) -> Self {
         Self {
             at,
             cookie: 0,
             bytes: 0,
             context: 0,
             ep,
-            what: Recorded::State(from, to),
+            what: Recorded::Ended(cause),
         }
     }
 }
@@ -163,6 +188,7 @@ impl fmt::Display for Record {
         write!(f, "EP {}: ", self.ep)?;
         let (part, status) = match self.what {
             Recorded::State(from, to) => return write!(f, "{} -> {}", from.name(), to.name()),
+            Recorded::Ended(cause) => return write!(f, "the connection is over: {cause}"),
             Recorded::Posted(what) => {
                 write!(f, "{} posted, {bytes} bytes, ", what.name())?;
                 if self.context != 0 {
@@ -188,21 +214,79 @@ impl fmt::Display for Record {
     }
 }
 
+/// When a recorder is handed over unasked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Occasion {
+    /// A connection broke.
+    Broken {
+        /// The endpoint's number in the instance.
+        ep: u32,
+        /// Why, as far as it is known.
+        cause: Option<EndCause>,
+    },
+    /// The thread that has the instance panics.
+    Panic,
+}
+
+/// Takes what a recorder holds, in the thread of the instance, which it must not call.
+pub type Keeper = Box<dyn FnMut(Occasion, RecorderDump) + Send>;
+
 /// The ring.
 pub(crate) struct Recorder {
+    /// The instance's number in the process.
+    instance: u32,
     ring: Vec<Record>,
     /// Events recorded, ever.
     recorded: u64,
+    keeper: Option<Keeper>,
+    budget: LogBudget,
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        if std::thread::panicking() && self.keeper.is_some() {
+            // Nobody says what time it is any more, nor what the endpoints are.
+            let at = self.last().map_or(0, |record| record.at);
+            let dump = self.dump(at, Vec::new());
+            if let Some(keeper) = &mut self.keeper {
+                keeper(Occasion::Panic, dump);
+            }
+        }
+    }
 }
 
 impl Recorder {
     /// All of its memory, written once, so that no post meets a page fault.
-    pub(crate) fn new() -> Self {
-        let nothing = Record::state(0, 0, EpState::Unconnected, EpState::Unconnected);
+    pub(crate) fn new(instance: u32) -> Self {
+        let nothing = Record::state(0, 0, 0, EpState::Unconnected, EpState::Unconnected);
         Self {
+            instance,
             ring: vec![nothing; RECORDS],
             recorded: 0,
+            keeper: None,
+            budget: LogBudget::default(),
         }
+    }
+
+    pub(crate) fn keep_by(&mut self, keeper: Keeper) {
+        self.keeper = Some(keeper);
+    }
+
+    /// Whether somebody wants what it holds now that a connection broke.
+    pub(crate) fn is_wanted(&mut self, now: Nanos) -> bool {
+        self.keeper.is_some() && self.budget.take(now).is_some()
+    }
+
+    pub(crate) fn hand_over(&mut self, occasion: Occasion, dump: RecorderDump) {
+        if let Some(keeper) = &mut self.keeper {
+            keeper(occasion, dump);
+        }
+    }
+
+    fn last(&self) -> Option<&Record> {
+        let last = self.recorded.checked_sub(1)? % RECORDS as u64; // CAST: widening.
+        self.ring.get(usize::try_from(last).ok()?)
     }
 
     #[inline]
@@ -214,7 +298,7 @@ impl Recorder {
         self.recorded += 1;
     }
 
-    pub(crate) fn dump(&self, instance: u32, at: Nanos) -> RecorderDump {
+    pub(crate) fn dump(&self, at: Nanos, endpoints: Vec<RecordedEp>) -> RecorderDump {
         let kept = usize::try_from(self.recorded).map_or(RECORDS, |all| all.min(RECORDS));
         let (mut records, place) = (Vec::with_capacity(kept), self.recorded % RECORDS as u64);
         if kept == RECORDS {
@@ -225,10 +309,11 @@ impl Recorder {
             records.extend_from_slice(&self.ring[..kept]);
         }
         RecorderDump {
-            instance,
+            instance: self.instance,
             at,
             before: self.recorded - kept as u64,
             records,
+            endpoints,
         }
     }
 }
@@ -246,6 +331,20 @@ pub struct RecorderDump {
     pub before: u64,
     /// The events, oldest first.
     pub records: Vec<Record>,
+    /// Who the endpoints are when it is taken; none of them where the thread panicked.
+    pub endpoints: Vec<RecordedEp>,
+}
+
+/// An endpoint that the events are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecordedEp {
+    /// Its number in the instance.
+    pub ep: u32,
+    /// Number of its queue pair.
+    pub qp_number: Option<u32>,
+    /// The peer.
+    pub peer: Option<IpAddr>,
 }
 
 impl RecorderDump {
@@ -283,17 +382,42 @@ mod tests {
 
     #[test]
     fn a_full_ring_keeps_the_last_events_oldest_first_and_tells_how_many_are_lost() {
-        let mut recorder = Recorder::new();
+        let mut recorder = Recorder::new(7);
         let (all, kept) = (RECORDS as u64 + 3, RECORDS as u64);
         for at in 0..all {
             recorder.push(Record::posted(at, 1, (Posted::Send, 0), 8, at));
         }
-        let dump = recorder.dump(7, all);
+        let dump = recorder.dump(all, Vec::new());
         assert_eq!((dump.before, dump.records.len()), (3, RECORDS));
         assert!(dump.records.iter().map(|record| record.at).eq(3..3 + kept));
         let last = dump.last(2);
         assert_eq!(last.before, all - 2);
         assert!(last.records.iter().map(|record| record.at).eq(all - 2..all));
+    }
+
+    #[test]
+    fn a_thread_that_panics_hands_its_recorder_over() {
+        let (to, kept) = std::sync::mpsc::channel();
+        let mut recorder = Recorder::new(3);
+        recorder.keep_by(Box::new(move |occasion, dump| {
+            to.send((occasion, dump)).expect("somebody listens");
+        }));
+        recorder.push(Record::ended(5, 1, EndCause::TimedOut));
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+            let _recorder = recorder;
+            panic!("for a test");
+        }));
+        assert!(panicked.is_err());
+        let (occasion, dump) = kept.try_recv().expect("it was handed over");
+        assert_eq!((occasion, dump.instance, dump.at), (Occasion::Panic, 3, 5));
+        assert!(dump.to_string().contains("the time of the connect ran out"));
+    }
+
+    #[test]
+    fn a_recorder_that_is_dropped_otherwise_is_handed_to_nobody() {
+        let mut recorder = Recorder::new(3);
+        recorder.keep_by(Box::new(|occasion, _| panic!("{occasion:?}")));
+        drop(recorder);
     }
 
     #[test]

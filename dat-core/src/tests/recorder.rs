@@ -42,6 +42,7 @@ fn what_a_recorder_shows_is_every_post_completion_and_state_in_order() {
             R::RequestDone(good),
             R::RequestDone(good),
             R::State(S::Connected, S::Disconnected),
+            R::Ended(EndCause::Disconnected),
         ]
     );
     let receives = [R::Posted(Posted::Recv), R::RecvDone(good)];

@@ -22,6 +22,7 @@ pub mod rej;
 pub mod rep;
 pub mod req;
 pub mod rtu;
+mod words;
 
 pub use dreq::{DrepRepr, DreqRepr};
 pub use mad::{AttributeId, MAD_BYTES, Mad, MadHeader};
@@ -30,6 +31,7 @@ pub use rej::{RejRepr, RejectReason, Rejected};
 pub use rep::RepRepr;
 pub use req::{PathRepr, ReqRepr};
 pub use rtu::RtuRepr;
+pub use words::{CommIds, in_words};
 
 /// Why a datagram is not a connection management message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,20 +1,27 @@
 //! The flight recorder: what an instance did last. DAT 1.2 has no such calls.
 
+use crate::event::ConnectionEventKind;
 use crate::handle::{EpKey, index_of};
 use crate::ia::instance::Ia;
 use crate::object::ep::state::EpState;
-use crate::object::recorder::{Posted, Record, Recorder, RecorderDump};
-use crate::provider::{Completion, Provider};
+use crate::object::recorder::{
+    Keeper, Occasion, Posted, Record, RecordedEp, Recorder, RecorderDump,
+};
+use crate::provider::{Completion, Provider, QueuePair};
 
 impl<P: Provider> Ia<P> {
     /// Records posts, completions and the states of endpoints from now on: the last
     /// [`RECORDS`](crate::recorder::RECORDS) of them, in 2 MiB that are allocated here. Posts and dequeues then go the
     /// longer way. It is nothing if it records already.
     ///
+    /// What is not this instance's but the adapter's (commands, datagrams, events of the device) its provider records
+    /// from now on, until the adapter is closed.
+    ///
     /// Buffers of SRQs are not recorded when they are posted, only when they are done.
     pub fn recorder_start(&mut self) {
         if self.recorder.is_none() {
-            self.recorder = Some(Box::new(Recorder::new()));
+            self.recorder = Some(Box::new(Recorder::new(self.id)));
+            self.provider.record();
             self.observe();
             self.tell_who_is_recorded(true);
         }
@@ -32,7 +39,42 @@ impl<P: Provider> Ia<P> {
     #[must_use]
     pub fn recorder_dump(&self) -> Option<RecorderDump> {
         let recorder = self.recorder.as_ref()?;
-        Some(recorder.dump(self.id, self.provider.now()))
+        let endpoints = self.eps.iter().map(|(key, ep)| RecordedEp {
+            ep: index_of(key),
+            qp_number: ep.qp.get().map(QueuePair::number),
+            peer: ep.remote.map(|remote| remote.address),
+        });
+        Some(recorder.dump(self.provider.now(), endpoints.collect()))
+    }
+
+    /// Hands what is recorded to `keeper` whenever a connection breaks, at most eight times in ten seconds, and when
+    /// the thread panics. It does so until [`Ia::recorder_stop`], and is nothing while nothing is recorded.
+    pub fn recorder_keep(&mut self, keeper: Keeper) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.keep_by(keeper);
+        }
+    }
+
+    /// A connection of an endpoint is over, or an attempt at one: why is recorded.
+    pub(in crate::ia) fn record_end(&mut self, key: EpKey, kind: ConnectionEventKind) {
+        if self.recorder.is_none() || kind == ConnectionEventKind::Established {
+            return;
+        }
+        let (now, ep) = (self.provider.now(), index_of(key));
+        let cause = self.eps.get(key).and_then(|ep| ep.cause);
+        let Some(recorder) = &mut self.recorder else {
+            return;
+        };
+        if let Some(cause) = cause {
+            recorder.push(Record::ended(now, ep, cause));
+        }
+        if kind == ConnectionEventKind::Broken
+            && recorder.is_wanted(now)
+            && let Some(dump) = self.recorder_dump()
+            && let Some(recorder) = &mut self.recorder
+        {
+            recorder.hand_over(Occasion::Broken { ep, cause }, dump);
+        }
     }
 
     /// Whether anything is recorded or measured: the one thing that posts and completions in order ask.
@@ -65,7 +107,8 @@ impl<P: Provider> Ia<P> {
             && ep.hot.state != from
         {
             let now = self.provider.now();
-            recorder.push(Record::state(now, index_of(key), from, ep.hot.state));
+            let qpn = ep.qp.get().map_or(0, QueuePair::number);
+            recorder.push(Record::state(now, index_of(key), qpn, from, ep.hot.state));
         }
     }
 

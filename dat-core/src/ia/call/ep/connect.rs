@@ -381,6 +381,7 @@ impl<P: Provider> Ia<P> {
         };
         let evd = ep.connect_evd;
         self.notice_connection(key, kind);
+        self.record_end(key, kind);
         self.push_event(evd, Event::Connection(event));
     }
 
