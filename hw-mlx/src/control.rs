@@ -642,6 +642,7 @@ impl Control {
                                 | AsyncEvent::EventsLost { .. }
                                 | AsyncEvent::Other { .. } => {}
                             }
+                            self.queue.recorder().event(self.clock.now(), &event);
                             self.listeners.tell(event);
                             for_all = true;
                         }
@@ -671,6 +672,7 @@ impl Control {
 
     /// Tells every instance of an event, and wakes who sleeps.
     pub(crate) fn tell(&mut self, event: AsyncEvent) {
+        self.queue.recorder().event(self.now(), &event);
         self.listeners.tell(event);
         self.listeners.stir();
     }

@@ -26,6 +26,7 @@ use crate::gid::{self, GidEntry, Use};
 use crate::instance::visitor::Visitor;
 use crate::instance::{self, Listener, Own, Shared};
 use crate::pages::PageCounts;
+use crate::recorder::Recorder;
 use crate::report::BringupReport;
 use crate::teardown::{self, CloseError, CloseReport};
 use crate::vport::Port;
@@ -99,6 +100,12 @@ impl Opened {
             return Ok(None);
         }
         counters.map(Some)
+    }
+
+    /// Its flight recorder. `None`: it is closed.
+    #[must_use]
+    pub fn recorder(&self) -> Option<Arc<Recorder>> {
+        Some(Arc::clone(&self.0.upgrade()?.recorder))
     }
 
     /// What came of commands since the function was opened, by kind, and the pages that its firmware has been given and
@@ -605,6 +612,11 @@ impl Hca {
     pub fn counters(&mut self) -> Result<DeviceCounters, CmdError> {
         let shared = Arc::clone(&self.shared);
         counters::read(self, &shared.found.caps, shared.counter_set)
+    }
+
+    /// What the function's flight recorder is, for who starts it or wants what it holds.
+    pub fn recorder(&self) -> &Arc<Recorder> {
+        &self.shared.recorder
     }
 
     /// What came of commands since the function was opened, by kind.

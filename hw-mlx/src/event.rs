@@ -5,6 +5,7 @@
 //! word and name nothing for certain; whoever owns the object looks whether there is such a one.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
 use std::net::IpAddr;
 
 use dat_core::NetworkEvent;
@@ -93,6 +94,44 @@ pub enum AsyncEvent {
         /// Its sub-type.
         sub_type: u8,
     },
+}
+
+impl fmt::Display for AsyncEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PortUp => f.write_str("the port is up"),
+            Self::PortDown => f.write_str("the port is down"),
+            Self::PortChange { sub_type } => {
+                write!(f, "the port has changed, sub-type {sub_type:#x}")
+            }
+            Self::CommEstablished { qpn } => {
+                write!(f, "queue pair {qpn}: its first packet is here")
+            }
+            Self::SqDrained { qpn } => write!(f, "queue pair {qpn}: its send queue is drained"),
+            Self::QpError { qpn, event } => {
+                write!(
+                    f,
+                    "queue pair {qpn}: the device has stopped it, event {event:?}"
+                )
+            }
+            Self::SrqLastWqe { qpn } => {
+                write!(f, "queue pair {qpn}: its last shared receive is done")
+            }
+            Self::CqError { cqn, syndrome } => {
+                write!(f, "completion queue {cqn}: lost, syndrome {syndrome:#x}")
+            }
+            Self::SrqLimit { rmpn } => write!(f, "shared receive queue {rmpn}: below its limit"),
+            Self::SrqError { rmpn } => write!(f, "shared receive queue {rmpn}: lost"),
+            Self::DeviceDead { cause } => write!(f, "the device is dead: {cause}"),
+            Self::DeviceRequested => f.write_str("the system wants the function back"),
+            Self::Network(event) => event.fmt(f),
+            Self::AddressRemoved { address, .. } => {
+                write!(f, "{address} is no address of ours any more")
+            }
+            Self::EventsLost { count } => write!(f, "{count} events were thrown away"),
+            Self::Other { event, sub_type } => write!(f, "event {event:?}, sub-type {sub_type:#x}"),
+        }
+    }
 }
 
 /// What one entry asks for.

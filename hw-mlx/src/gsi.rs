@@ -66,6 +66,11 @@ const SEND_SEGMENTS: u32 = 3;
 /// Bytes between receive slots.
 const RECV_SLOT: usize = 320;
 
+/// Traffic class of our datagrams on a path.
+pub(crate) const fn traffic_class(path: &Path) -> u8 {
+    path.traffic_class & !ECN_MASK | ECN_CAPABLE
+}
+
 // The completion queue keeps one entry free; a send takes two blocks.
 const_assert!(SENDS + RECEIVES < 1 << LEAST_LOG_CQ_ENTRIES);
 const_assert!(RECEIVES <= 1 << LEAST_LOG_QP_ENTRIES);
@@ -366,7 +371,7 @@ impl Gsi {
             qpn: to.qpn & 0xff_ffff,
             udp_source_port: udp_source_port(path.flow_label, WIRE_QPN, to.qpn & 0xff_ffff),
             mac,
-            traffic_class: path.traffic_class & !ECN_MASK | ECN_CAPABLE,
+            traffic_class: traffic_class(path),
             hop_limit: path.hop_limit,
             source_gid_index: path.source_gid_index,
             flow_label: path.flow_label & 0xf_ffff,

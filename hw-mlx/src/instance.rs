@@ -34,6 +34,7 @@ use crate::eq::{self, Eq, Ring};
 use crate::error::{CmdError, MlxError};
 use crate::event::{Completions, Inbox, Meaning, decode};
 use crate::gid::GidTable;
+use crate::recorder::Recorder;
 use crate::report::BringupReport;
 use crate::segment::Hardware;
 use crate::vport::Port;
@@ -51,6 +52,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) function: Function,
     pub(crate) arena: DmaArena,
+    pub(crate) recorder: Arc<Recorder>,
     pub(crate) counter_set: Option<u32>,
     /// Our addresses.
     pub(crate) gids: GidTable,
@@ -72,6 +74,7 @@ impl Shared {
             clock: Arc::clone(&control.clock),
             function: control.function.clone(),
             arena: control.arena.clone(),
+            recorder: Arc::clone(control.queue.recorder()),
             counter_set: control.counter_set,
             control: Mutex::new(control),
             gids,

@@ -20,6 +20,7 @@
 //! | [`counters`] | what the device counts |
 //! | [`gsi`] | management datagrams through QP1 |
 //! | [`completion`] | what the device's error codes mean |
+//! | [`recorder`] | commands, datagrams, frames and events of the last while |
 //! | `random` | names and numbers drawn from a seed |
 //! | [`provider`] | all of it as DAT's provider |
 //!
@@ -57,6 +58,7 @@ pub mod pages;
 pub mod provider;
 pub mod qp;
 mod random;
+pub mod recorder;
 mod report;
 pub mod ring;
 mod segment;

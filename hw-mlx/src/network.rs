@@ -37,6 +37,7 @@ use crate::ethernet::{BROADCAST, Ethernet, SEND_BYTES};
 use crate::gid::{GidEntry, address_of};
 use crate::gsi::{MAD_BYTES, ReceivedMad};
 use crate::random::Random;
+use crate::recorder::Recorder;
 use crate::uar::Doorbells;
 
 /// Datagrams of each kind that wait for a MAC.
@@ -107,6 +108,7 @@ pub(crate) struct Network {
     echo: Option<Echo>,
     /// A frame on its way out.
     frame: Box<[u8; SEND_BYTES]>,
+    recorder: Arc<Recorder>,
     log: Log,
 }
 
@@ -158,6 +160,7 @@ impl Network {
             echo_at: now,
             echo: None,
             frame: Box::new([0; SEND_BYTES]),
+            recorder: Arc::clone(hca.recorder()),
             log: Log::default(),
         };
         if !hca.link_is_up() {
@@ -388,9 +391,10 @@ impl Network {
     pub(crate) fn turn(&mut self, now: Instant) -> Outcome {
         let time = since_start(now);
         let mut heard = false;
-        let neighbours = &mut self.neighbours;
+        let (neighbours, recorder) = (&mut self.neighbours, &self.recorder);
         self.ethernet.take_in(|frame| {
             heard = true;
+            recorder.frame(now, false, frame);
             neighbours.received(frame, time);
         });
         if self.due.is_some_and(|due| due <= time) {
@@ -404,7 +408,9 @@ impl Network {
             self.changed();
         }
         while let Some(bytes) = self.neighbours.next_frame(&mut *self.frame) {
-            if self.ethernet.send(&self.frame[..bytes]).is_err() {
+            if self.ethernet.send(&self.frame[..bytes]).is_ok() {
+                self.recorder.frame(now, true, &self.frame[..bytes]);
+            } else {
                 // It is asked or answered again.
                 tracing::debug!(bytes, "no room for a frame");
             }

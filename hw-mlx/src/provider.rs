@@ -957,6 +957,10 @@ impl Provider for MlxProvider {
         self.hca.waker()
     }
 
+    fn record(&mut self) {
+        self.hca.recorder().start();
+    }
+
     fn random(&mut self) -> u64 {
         self.random.next()
     }

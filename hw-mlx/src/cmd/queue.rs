@@ -13,6 +13,7 @@
 //! device's. Nothing here waits or looks at a clock.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use driver::{Be32, Block, DmaArena, DmaBuffer, DmaError, Instant, barrier};
@@ -23,6 +24,7 @@ use super::dump::{self, Direction};
 use super::mailbox::{Chain, INLINE_BYTES, Pool};
 use super::signature;
 use crate::error::CmdError;
+use crate::recorder::Recorder;
 use mlx_prm::{CmdQueueEntry, CmdStatus, DeliveryStatus, InitSegment, Opcode, TRANSPORT_PCIE};
 
 /// The queue is one page at most: log size + log stride <= 12 (PRM "Initialization Segment").
@@ -137,6 +139,7 @@ pub struct CommandQueue {
     next_token: u8,
     next_serial: u64,
     tallies: BTreeMap<Opcode, CommandTally>,
+    recorder: Arc<Recorder>,
     check_signatures: bool,
 }
 
@@ -169,6 +172,7 @@ impl CommandQueue {
             next_token: 1,
             next_serial: 0,
             tallies: BTreeMap::new(),
+            recorder: Arc::default(),
             check_signatures: false,
         }))
     }
@@ -196,6 +200,11 @@ impl CommandQueue {
     /// What came of the commands of each kind.
     pub fn tallies(&self) -> &BTreeMap<Opcode, CommandTally> {
         &self.tallies
+    }
+
+    /// Where commands are recorded, and everything else that is the function's.
+    pub(crate) fn recorder(&self) -> &Arc<Recorder> {
+        &self.recorder
     }
 
     /// Slots whose memory a silent device still holds.
@@ -417,7 +426,9 @@ impl CommandQueue {
         match std::mem::replace(slot, Slot::Free) {
             Slot::Done { answer, .. } => {
                 let tally = self.tallies.entry(ticket.opcode).or_default();
-                tally.answered(answer.is_ok(), now.since(ticket.posted_at));
+                let took = now.since(ticket.posted_at);
+                tally.answered(answer.is_ok(), took);
+                self.recorder.answered(now, ticket.opcode, &answer, took);
                 Some(answer)
             }
             Slot::Free | Slot::Posted(_) | Slot::Quarantined(_) => None,
@@ -435,7 +446,9 @@ impl CommandQueue {
                     flight.op_mod,
                     now.0.saturating_sub(flight.posted_at.0) / 1_000_000,
                 );
+                let had = now.since(flight.posted_at);
                 *slot = Slot::Quarantined(flight);
+                self.recorder.unanswered(now, told.0, had);
                 self.tallies.entry(told.0).or_default().unanswered += 1;
                 Some(told)
             }

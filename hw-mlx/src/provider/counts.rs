@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 pub use neighbour::Counters as NetworkCounters;
 
@@ -11,6 +11,7 @@ use crate::cmd::CommandTally;
 use crate::counters::DeviceCounters;
 use crate::error::CmdError;
 use crate::pages::PageCounts;
+use crate::recorder::Recorder;
 use mlx_prm::Opcode;
 
 impl OpenedProvider {
@@ -20,6 +21,12 @@ impl OpenedProvider {
     /// A command was refused, or never answered.
     pub fn device(&self) -> Result<Option<DeviceCounters>, CmdError> {
         self.function.counters()
+    }
+
+    /// The function's flight recorder. `None`: it is closed.
+    #[must_use]
+    pub fn recorder(&self) -> Option<Arc<Recorder>> {
+        self.function.recorder()
     }
 
     /// What is counted without asking the device. `None`: the function is closed.

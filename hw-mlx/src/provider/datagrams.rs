@@ -1,7 +1,9 @@
-//! The connection manager's datagrams as `tracing` events, with what it takes to write down the frames they travel in.
+//! The connection manager's datagrams in the flight recorder and as `tracing` events, with what it takes to write down
+//! the frames they travel in.
 //!
-//! A card shows nobody the frames it sends. What we gave it, and what it gave us, is known here: one event at TRACE
-//! level for each datagram, target `hw_mlx::mad`. Nothing is formatted unless somebody listens.
+//! A card shows nobody the frames it sends. What we gave it, and what it gave us, is known here: an entry of the
+//! recorder, and one event at TRACE level for each datagram, target `hw_mlx::mad`. Nothing is formatted unless somebody
+//! listens.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -10,8 +12,9 @@ use dat_core::provider::MadAddress;
 
 use crate::device::Hca;
 use crate::error::Mac;
-use crate::gsi::ReceivedMad;
+use crate::gsi::{MAD_BYTES, ReceivedMad, traffic_class};
 use crate::qp::context::udp_source_port;
+use crate::recorder::Datagram;
 
 /// Target of the events.
 const TARGET: &str = "hw_mlx::mad";
@@ -19,55 +22,68 @@ const TARGET: &str = "hw_mlx::mad";
 const GSI: u32 = 1;
 
 /// A datagram that was handed to the device.
-pub(super) fn sent(hca: &Hca, to: &MadAddress, mac: [u8; 6], mad: &[u8]) {
-    if !wanted() {
+pub(super) fn sent(hca: &Hca, to: &MadAddress, mac: [u8; 6], mad: &[u8; MAD_BYTES]) {
+    if !wanted(hca) {
         return;
     }
     let path = &to.path;
-    let source = hca
-        .gid_at(path.source_gid_index)
-        .map_or([0; 16], |entry| entry.gid);
-    let port = udp_source_port(path.flow_label, GSI, to.qpn & 0xff_ffff);
-    tracing::trace!(
-        target: TARGET,
-        way = "sent",
-        adapter = hca.name(),
-        source_mac = %Mac(hca.mac()),
-        mac = %Mac(mac),
-        source = %Ipv6Addr::from(source),
-        destination = %Ipv6Addr::from(path.gid),
-        traffic_class = path.traffic_class,
-        port,
-        source_qpn = GSI,
-        qpn = to.qpn,
-        mad = %Hex(mad)
-    );
+    let source = hca.gid_at(path.source_gid_index);
+    let datagram = Datagram {
+        source_mac: hca.mac(),
+        mac,
+        source: source.map_or([0; 16], |entry| entry.gid),
+        destination: path.gid,
+        traffic_class: traffic_class(path),
+        port: udp_source_port(path.flow_label, GSI, to.qpn & 0xff_ffff),
+        source_qpn: GSI,
+        qpn: to.qpn,
+        mad: *mad,
+    };
+    tell(hca, true, datagram);
 }
 
 /// A datagram that arrived. The device says neither its sender's MAC nor its port; both are 0 here.
 pub(super) fn received(hca: &Hca, received: &ReceivedMad) {
-    if !wanted() {
+    if !wanted(hca) {
         return;
     }
     let route = &received.route;
-    tracing::trace!(
-        target: TARGET,
-        way = "received",
-        adapter = hca.name(),
-        source_mac = %Mac([0; 6]),
-        mac = %Mac(hca.mac()),
-        source = %Ipv6Addr::from(route.source),
-        destination = %Ipv6Addr::from(route.destination),
-        traffic_class = route.traffic_class,
-        port = 0_u16,
-        source_qpn = received.qpn,
-        qpn = GSI,
-        mad = %Hex(&received.mad)
-    );
+    let datagram = Datagram {
+        source_mac: [0; 6],
+        mac: hca.mac(),
+        source: route.source,
+        destination: route.destination,
+        traffic_class: route.traffic_class,
+        port: 0,
+        source_qpn: received.qpn,
+        qpn: GSI,
+        mad: received.mad,
+    };
+    tell(hca, false, datagram);
 }
 
-fn wanted() -> bool {
-    tracing::enabled!(target: TARGET, tracing::Level::TRACE)
+fn tell(hca: &Hca, sent: bool, datagram: Datagram) {
+    tracing::trace!(
+        target: TARGET,
+        way = if sent { "sent" } else { "received" },
+        adapter = hca.name(),
+        source_mac = %Mac(datagram.source_mac),
+        mac = %Mac(datagram.mac),
+        source = %Ipv6Addr::from(datagram.source),
+        destination = %Ipv6Addr::from(datagram.destination),
+        traffic_class = datagram.traffic_class,
+        port = datagram.port,
+        source_qpn = datagram.source_qpn,
+        qpn = datagram.qpn,
+        mad = %Hex(&datagram.mad)
+    );
+    if hca.recorder().is_on() {
+        hca.recorder().datagram(hca.now(), sent, datagram);
+    }
+}
+
+fn wanted(hca: &Hca) -> bool {
+    hca.recorder().is_on() || tracing::enabled!(target: TARGET, tracing::Level::TRACE)
 }
 
 /// Bytes as digits.

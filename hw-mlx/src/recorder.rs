@@ -1,0 +1,490 @@
+//! The flight recorder of a function: its last commands, management datagrams, frames of the network's protocols, and
+//! what happened to device and link.
+//!
+//! They are the function's and not one instance's: whoever has a turn moves datagrams for all, and events are told to
+//! all. So they have a ring beside those of the instances (`dat_core::recorder`), from the moment the first instance
+//! records until the function is closed.
+//!
+//! The ring has a lock of its own, the last that is taken and held for one entry. Commands are recorded under the lock
+//! of the command queue, datagrams under none, frames under the network's; one lock for all keeps them in one order.
+//! No post comes here, nor a poll that takes in no datagram. While nothing is recorded it is the load of a flag.
+//!
+//! An entry has 32 bytes. What was sent as bytes does not fit one: those are kept beside the ring, at most
+//! [`KEPT_BYTES`] of them, and the oldest go first, so that an entry may outlive its bytes.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::collections::VecDeque;
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dat_core::provider::Nanos;
+use driver::Instant;
+use mlx_prm::{CmdStatus, Opcode};
+use static_assertions::const_assert;
+
+use crate::error::{CmdError, Mac};
+use crate::event::AsyncEvent;
+use crate::gsi::MAD_BYTES;
+
+/// Entries that are kept, the last ones.
+pub const RECORDS: usize = 65_536;
+/// Bytes of datagrams, frames and texts that are kept, the last ones: 4000 datagrams.
+pub const KEPT_BYTES: usize = 1 << 20;
+
+/// What became of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Answer {
+    /// It was done.
+    Done,
+    /// The firmware refused it.
+    Refused {
+        /// Status byte of the answer.
+        status: CmdStatus,
+        /// The firmware's detail code.
+        syndrome: u32,
+    },
+    /// It was not delivered, or its answer could not be believed.
+    Garbled,
+    /// Nobody answered while somebody waited.
+    Unanswered,
+}
+
+/// A management datagram and the way it went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// MAC that it came from; 0 for one that arrived, where the device does not say it.
+    pub source_mac: [u8; 6],
+    /// MAC that it went to.
+    pub mac: [u8; 6],
+    /// Source GID; an IPv4 address is `::ffff:a.b.c.d`.
+    pub source: [u8; 16],
+    /// Destination GID.
+    pub destination: [u8; 16],
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// UDP source port; 0 for one that arrived.
+    pub port: u16,
+    /// Queue pair it came from.
+    pub source_qpn: u32,
+    /// Queue pair it went to.
+    pub qpn: u32,
+    /// Its bytes.
+    pub mad: [u8; MAD_BYTES],
+}
+
+/// What was recorded, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// When, by the clock of the function.
+    pub at: Nanos,
+    /// What.
+    pub what: Recorded,
+}
+
+/// What was recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Recorded {
+    /// A command was answered, or given up.
+    Command {
+        /// Which.
+        opcode: Opcode,
+        /// What became of it.
+        answer: Answer,
+        /// From the doorbell until its answer was taken in.
+        took: Duration,
+    },
+    /// A management datagram was given to the card, or came from it.
+    Datagram {
+        /// It was sent; otherwise it arrived.
+        sent: bool,
+        /// `None`: newer ones took its place.
+        datagram: Option<Box<Datagram>>,
+    },
+    /// A frame of the network's protocols: ARP, neighbour discovery, echoes, reports of groups.
+    Frame {
+        /// It was sent; otherwise it arrived.
+        sent: bool,
+        /// From the destination's MAC on. `None`: newer ones took its place.
+        frame: Option<Box<[u8]>>,
+    },
+    /// Something happened to device, link or network, in words. `None`: newer ones took its place.
+    Event(Option<Box<str>>),
+}
+
+/// What the ring holds.
+#[derive(Clone, Copy)]
+enum Entry {
+    Command {
+        opcode: Opcode,
+        answer: Answer,
+        took: u64,
+    },
+    Datagram {
+        sent: bool,
+        kept: u64,
+    },
+    Frame {
+        sent: bool,
+        kept: u64,
+    },
+    Event {
+        kept: u64,
+    },
+}
+
+#[derive(Clone, Copy)]
+struct Record {
+    at: Nanos,
+    entry: Entry,
+}
+
+const_assert!(size_of::<Record>() <= 32);
+
+/// What does not fit an entry.
+#[derive(Clone)]
+enum Kept {
+    Datagram(Box<Datagram>),
+    Frame(Box<[u8]>),
+    Text(Box<str>),
+}
+
+impl Kept {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Datagram(_) => MAD_BYTES,
+            Self::Frame(frame) => frame.len(),
+            Self::Text(text) => text.len(),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Ring {
+    records: VecDeque<Record>,
+    /// Entries that made room for others.
+    before: u64,
+    kept: VecDeque<Kept>,
+    kept_bytes: usize,
+    /// Number of the first that is kept.
+    first_kept: u64,
+}
+
+impl Ring {
+    fn push(&mut self, at: Nanos, entry: Entry) {
+        if self.records.len() == RECORDS {
+            self.records.pop_front();
+            self.before += 1;
+        }
+        self.records.push_back(Record { at, entry });
+    }
+
+    /// Keeps something, and says under which number.
+    fn keep(&mut self, kept: Kept) -> u64 {
+        self.kept_bytes += kept.bytes();
+        self.kept.push_back(kept);
+        while self.kept_bytes > KEPT_BYTES
+            && let Some(oldest) = self.kept.pop_front()
+        {
+            self.kept_bytes -= oldest.bytes();
+            self.first_kept += 1;
+        }
+        // CAST: widening.
+        (self.first_kept + self.kept.len() as u64).saturating_sub(1)
+    }
+
+    fn kept(&self, number: u64) -> Option<&Kept> {
+        let at = number.checked_sub(self.first_kept)?;
+        self.kept.get(usize::try_from(at).ok()?)
+    }
+
+    fn told(&self, record: &Record) -> Told {
+        let what = match record.entry {
+            Entry::Command {
+                opcode,
+                answer,
+                took,
+            } => Recorded::Command {
+                opcode,
+                answer,
+                took: Duration::from_nanos(took),
+            },
+            Entry::Datagram { sent, kept } => Recorded::Datagram {
+                sent,
+                datagram: match self.kept(kept) {
+                    Some(Kept::Datagram(datagram)) => Some(datagram.clone()),
+                    Some(Kept::Frame(_) | Kept::Text(_)) | None => None,
+                },
+            },
+            Entry::Frame { sent, kept } => Recorded::Frame {
+                sent,
+                frame: match self.kept(kept) {
+                    Some(Kept::Frame(frame)) => Some(frame.clone()),
+                    Some(Kept::Datagram(_) | Kept::Text(_)) | None => None,
+                },
+            },
+            Entry::Event { kept } => Recorded::Event(match self.kept(kept) {
+                Some(Kept::Text(text)) => Some(text.clone()),
+                Some(Kept::Datagram(_) | Kept::Frame(_)) | None => None,
+            }),
+        };
+        Told {
+            at: record.at,
+            what,
+        }
+    }
+}
+
+/// The recorder of a function.
+#[derive(Default)]
+pub struct Recorder {
+    on: AtomicBool,
+    ring: Mutex<Ring>,
+}
+
+impl Recorder {
+    /// Records from now on, in 2 MiB that are allocated here, and what is kept beside them. It is nothing if it does
+    /// already.
+    pub fn start(&self) {
+        let mut ring = self.lock();
+        let room = RECORDS.saturating_sub(ring.records.len());
+        ring.records.reserve_exact(room);
+        self.on.store(true, Ordering::Relaxed);
+    }
+
+    /// What was recorded. `None`: nothing is being recorded.
+    #[must_use]
+    pub fn dump(&self) -> Option<RecorderDump> {
+        self.is_on().then(|| {
+            let ring = self.lock();
+            RecorderDump {
+                before: ring.before,
+                records: ring
+                    .records
+                    .iter()
+                    .map(|record| ring.told(record))
+                    .collect(),
+            }
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ring> {
+        // A panic half-way leaves at most an entry without its bytes.
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// A command was answered.
+    pub(crate) fn answered(
+        &self,
+        now: Instant,
+        opcode: Opcode,
+        answer: &Result<Vec<u8>, CmdError>,
+        took: Duration,
+    ) {
+        if self.is_on() {
+            let answer = match answer {
+                Ok(_) => Answer::Done,
+                Err(CmdError::Refused {
+                    status, syndrome, ..
+                }) => Answer::Refused {
+                    status: *status,
+                    syndrome: *syndrome,
+                },
+                Err(_) => Answer::Garbled,
+            };
+            self.command(now, opcode, answer, took);
+        }
+    }
+
+    /// A command was given up.
+    pub(crate) fn unanswered(&self, now: Instant, opcode: Opcode, took: Duration) {
+        if self.is_on() {
+            self.command(now, opcode, Answer::Unanswered, took);
+        }
+    }
+
+    fn command(&self, now: Instant, opcode: Opcode, answer: Answer, took: Duration) {
+        let entry = Entry::Command {
+            opcode,
+            answer,
+            took: u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
+        };
+        self.lock().push(now.0, entry);
+    }
+
+    pub(crate) fn datagram(&self, now: Instant, sent: bool, datagram: Datagram) {
+        let mut ring = self.lock();
+        let kept = ring.keep(Kept::Datagram(Box::new(datagram)));
+        ring.push(now.0, Entry::Datagram { sent, kept });
+    }
+
+    pub(crate) fn frame(&self, now: Instant, sent: bool, frame: &[u8]) {
+        if self.is_on() {
+            let mut ring = self.lock();
+            let kept = ring.keep(Kept::Frame(frame.into()));
+            ring.push(now.0, Entry::Frame { sent, kept });
+        }
+    }
+
+    pub(crate) fn event(&self, now: Instant, event: &AsyncEvent) {
+        if self.is_on() {
+            let mut ring = self.lock();
+            let kept = ring.keep(Kept::Text(event.to_string().into()));
+            ring.push(now.0, Entry::Event { kept });
+        }
+    }
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder")
+            .field("on", &self.is_on())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the recorder of a function held.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RecorderDump {
+    /// Entries that were recorded before these, and are lost.
+    pub before: u64,
+    /// The entries, oldest first.
+    pub records: Vec<Told>,
+}
+
+impl RecorderDump {
+    /// The last entries of it, at most so many.
+    #[must_use]
+    pub fn last(mut self, entries: usize) -> Self {
+        let dropped = self.records.len().saturating_sub(entries);
+        self.records.drain(..dropped);
+        self.before += dropped as u64; // CAST: widening.
+        self
+    }
+}
+
+/// In words, without the time.
+impl fmt::Display for Recorded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const GONE: &str = "(its bytes made room for newer ones)";
+        let way = |sent: bool| if sent { "sent" } else { "received" };
+        match self {
+            Self::Command {
+                opcode,
+                answer,
+                took,
+            } => {
+                match opcode.name() {
+                    Some(name) => write!(f, "command {name}: ")?,
+                    None => write!(f, "command {:#06x}: ", opcode.0)?,
+                }
+                match answer {
+                    Answer::Done => f.write_str("done")?,
+                    Answer::Refused { status, syndrome } => write!(
+                        f,
+                        "refused, status {:#04x}, syndrome {syndrome:#010x}",
+                        status.0
+                    )?,
+                    Answer::Garbled => f.write_str("not delivered, or its answer is garbled")?,
+                    Answer::Unanswered => f.write_str("no answer")?,
+                }
+                let took = took.as_nanos();
+                write!(f, ", after {}.{:03} us", took / 1000, took % 1000)
+            }
+            Self::Datagram { sent, datagram } => {
+                write!(f, "datagram {}: ", way(*sent))?;
+                let Some(datagram) = datagram else {
+                    return f.write_str(GONE);
+                };
+                let gid = |gid: [u8; 16]| Ipv6Addr::from(gid).to_canonical();
+                write!(
+                    f,
+                    "{}, {} to {}",
+                    dat_core::cm::wire::in_words(&datagram.mad),
+                    gid(datagram.source),
+                    gid(datagram.destination)
+                )
+            }
+            Self::Frame { sent, frame } => {
+                write!(f, "frame {}: ", way(*sent))?;
+                let Some(frame) = frame else {
+                    return f.write_str(GONE);
+                };
+                if let Some((to, rest)) = frame.split_first_chunk::<6>()
+                    && let Some((from, rest)) = rest.split_first_chunk::<6>()
+                    && let Some((kind, _)) = rest.split_first_chunk::<2>()
+                {
+                    let kind = match u16::from_be_bytes(*kind) {
+                        0x0806 => "ARP".to_owned(),
+                        0x0800 => "IPv4".to_owned(),
+                        0x86dd => "IPv6".to_owned(),
+                        0x8100 => "of a VLAN".to_owned(),
+                        other => format!("EtherType {other:#06x}"),
+                    };
+                    write!(f, "{kind}, {} to {}, ", Mac(*from), Mac(*to))?;
+                }
+                write!(f, "{} bytes", frame.len())
+            }
+            Self::Event(Some(text)) => f.write_str(text),
+            Self::Event(None) => f.write_str("an event (its text made room for newer ones)"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recorder_that_was_not_started_keeps_nothing() {
+        let recorder = Recorder::default();
+        recorder.event(Instant(1), &AsyncEvent::PortDown);
+        recorder.frame(Instant(1), true, &[0; 64]);
+        assert!(recorder.dump().is_none());
+        assert_eq!(recorder.lock().records.len(), 0);
+    }
+
+    #[test]
+    fn bytes_of_the_oldest_frames_go_first_and_their_entries_say_so() {
+        let recorder = Recorder::default();
+        recorder.start();
+        let frames = KEPT_BYTES / 1024 + 3;
+        for at in 0..frames {
+            recorder.frame(Instant(at as u64), true, &[at.to_be_bytes()[7]; 1024]);
+        }
+        let dump = recorder.dump().expect("it records");
+        assert_eq!((dump.before, dump.records.len()), (0, frames));
+        for (at, told) in dump.records.iter().enumerate() {
+            let Recorded::Frame { sent: true, frame } = &told.what else {
+                panic!("{told:?}")
+            };
+            let kept = frame.as_ref().map(|frame| frame[0]);
+            assert_eq!(kept, (at >= 3).then(|| at.to_be_bytes()[7]), "frame {at}");
+        }
+        assert!(dump.records[0].what.to_string().contains("made room"));
+    }
+
+    #[test]
+    fn a_full_ring_keeps_the_last_entries_and_counts_the_lost_ones() {
+        let recorder = Recorder::default();
+        recorder.start();
+        let took = Duration::from_nanos(1_500);
+        for at in 0..RECORDS as u64 + 2 {
+            recorder.answered(Instant(at), Opcode::CREATE_QP, &Ok(Vec::new()), took);
+        }
+        let dump = recorder.dump().expect("it records");
+        assert_eq!((dump.before, dump.records.len()), (2, RECORDS));
+        assert_eq!(dump.records[0].at, 2);
+        let text = dump.records[0].what.to_string();
+        assert_eq!(text, "command CREATE_QP: done, after 1.500 us");
+        assert_eq!(dump.last(1).before, RECORDS as u64 + 1);
+    }
+}
