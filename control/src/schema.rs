@@ -206,8 +206,71 @@ pub struct Recorder {
     pub adapter: String,
     /// Those that have answered.
     pub instances: Vec<Recorded>,
+    /// What is no instance's: commands, datagrams, frames, events of device and link. `None`: nobody has recorded yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub function: Option<RecordedFunction>,
     /// Those that did not.
     pub silent: Vec<u32>,
+    /// All of it as a pcapng file, in hexadecimal digits, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pcapng: Option<String>,
+}
+
+/// What a function did last.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct RecordedFunction {
+    /// Events before these.
+    pub before: u64,
+    /// A line each, oldest first: milliseconds before the answer, what.
+    pub events: Vec<String>,
+}
+
+/// An event of a flight recorder, as a file of it has it: a note of the pcapng file, in JSON. Fields that an event of
+/// its kind does not have are left out.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(default)]
+pub struct Entry {
+    /// `post`, `completion`, `state` or `end` of an instance; `command`, `event` or `lost` (a datagram or a frame whose
+    /// bytes are not kept) of the function; `dump` and `endpoint` of what was there when the file was written.
+    pub kind: String,
+    /// For people.
+    pub says: String,
+    /// Number of the instance in its process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<u32>,
+    /// The endpoint's number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<u32>,
+    /// Its queue pair's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_pair: Option<u32>,
+    /// The peer's address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// What was posted; the status of a completion; the state after a step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub what: Option<String>,
+    /// The state before a step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// Of a post or a completion: it is a receive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receive: Option<bool>,
+    /// Bytes posted, or transferred.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u32>,
+    /// The consumer's cookie.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cookie: Option<u64>,
+    /// Of a failed completion: syndrome and vendor syndrome.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub syndromes: Option<(u8, u8)>,
+    /// The adapter's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<String>,
+    /// The process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process: Option<u32>,
 }
 
 /// What an instance did last.

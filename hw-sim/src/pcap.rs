@@ -3,10 +3,14 @@
 //! Each function is one interface, described when it is added; each frame is an Enhanced Packet
 //! Block with the virtual time it was transmitted at. Time starts at the simulation's origin, in
 //! nanoseconds (`if_tsresol` 9), so that a capture of a deterministic run is the same file each time.
+//!
+//! What is no frame is written down as text: an interface of notes is of link type WIRESHARK_UPPER_PDU, whose packets
+//! say which dissector their bytes are for, here `json`. So Wireshark shows the fields of a note, and complains of
+//! nothing.
 
 use crate::profile::PortType;
 use pcap_file::pcapng::PcapNgWriter;
-use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
@@ -18,6 +22,31 @@ use thiserror::Error;
 
 /// log10 of the timestamp unit, as `if_tsresol` codes it.
 const NANOSECONDS: u8 = 9;
+
+/// Before the text of a note: tag "name of the dissector" (12), 4 bytes, `json`, and the end of tags (Wireshark,
+/// `epan/exported_pdu.h`).
+pub const NOTE_HEADER: [u8; 12] = *b"\0\x0c\0\x04json\0\0\0\0";
+
+/// What is said of a frame besides its bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Remark<'a> {
+    /// For people.
+    pub comment: &'a str,
+    /// The function sent it; otherwise it arrived.
+    pub sent: bool,
+}
+
+impl Remark<'_> {
+    /// Values of `epb_flags`, bits 0 and 1 (pcapng, "Enhanced Packet Block Flags Word").
+    const INBOUND: u32 = 1;
+    const OUTBOUND: u32 = 2;
+
+    /// Whether flags of a frame say that it was sent.
+    #[must_use]
+    pub const fn is_sent(flags: u32) -> bool {
+        flags & 3 == Self::OUTBOUND
+    }
+}
 
 /// The capture could not be written.
 #[derive(Debug, Error)]
@@ -63,11 +92,24 @@ impl<W: Write> Capture<W> {
     /// # Errors
     /// [`CaptureError::Write`]: the writer refused.
     pub fn add_interface(&mut self, name: &str, port_type: PortType) -> Result<u32, CaptureError> {
+        let linktype = match port_type {
+            PortType::Ethernet => DataLink::ETHERNET,
+            PortType::InfiniBand => DataLink::INFINIBAND,
+        };
+        self.describe(name, linktype)
+    }
+
+    /// Adds an interface of notes, for [`Capture::note`].
+    ///
+    /// # Errors
+    /// [`CaptureError::Write`]: the writer refused.
+    pub fn add_notes(&mut self, name: &str) -> Result<u32, CaptureError> {
+        self.describe(name, DataLink::WIRESHARK_UPPER_PDU)
+    }
+
+    fn describe(&mut self, name: &str, linktype: DataLink) -> Result<u32, CaptureError> {
         self.writer.write_pcapng_block(InterfaceDescriptionBlock {
-            linktype: match port_type {
-                PortType::Ethernet => DataLink::ETHERNET,
-                PortType::InfiniBand => DataLink::INFINIBAND,
-            },
+            linktype,
             snaplen: 0,
             options: vec![
                 InterfaceDescriptionOption::IfName(Cow::Borrowed(name)),
@@ -79,11 +121,53 @@ impl<W: Write> Capture<W> {
         Ok(id)
     }
 
+    /// Writes a note in JSON that was made at `now`.
+    ///
+    /// # Errors
+    /// As [`Capture::frame`].
+    pub fn note(&mut self, interface: u32, now: u64, json: &str) -> Result<(), CaptureError> {
+        let bytes = [&NOTE_HEADER, json.as_bytes()].concat();
+        self.frame(interface, now, &bytes)
+    }
+
     /// Writes a frame that `interface` transmitted at `now` (virtual nanoseconds).
     ///
     /// # Errors
     /// [`CaptureError::Interface`]: no interface has that number. [`CaptureError::Write`]: the writer refused.
     pub fn frame(&mut self, interface: u32, now: u64, frame: &[u8]) -> Result<(), CaptureError> {
+        self.block(interface, now, frame, Vec::new())
+    }
+
+    /// Writes a frame with what is said of it.
+    ///
+    /// # Errors
+    /// As [`Capture::frame`].
+    pub fn remarked(
+        &mut self,
+        interface: u32,
+        now: u64,
+        frame: &[u8],
+        remark: Remark<'_>,
+    ) -> Result<(), CaptureError> {
+        let way = if remark.sent {
+            Remark::OUTBOUND
+        } else {
+            Remark::INBOUND
+        };
+        let options = vec![
+            EnhancedPacketOption::Comment(Cow::Borrowed(remark.comment)),
+            EnhancedPacketOption::Flags(way),
+        ];
+        self.block(interface, now, frame, options)
+    }
+
+    fn block(
+        &mut self,
+        interface: u32,
+        now: u64,
+        frame: &[u8],
+        options: Vec<EnhancedPacketOption<'_>>,
+    ) -> Result<(), CaptureError> {
         if interface >= self.interfaces {
             return Err(CaptureError::Interface(interface));
         }
@@ -92,7 +176,7 @@ impl<W: Write> Capture<W> {
             timestamp: Duration::from_nanos(now),
             original_len: u32::try_from(frame.len()).unwrap_or(u32::MAX),
             data: Cow::Borrowed(frame),
-            options: Vec::new(),
+            options,
         })?;
         Ok(())
     }

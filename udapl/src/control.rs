@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use control::rpc::{FAILED, INVALID_PARAMS, Refusal};
 use control::schema::{
-    Endpoint, Evd, Event, Histogram, Instance, Latency, Recorded, Recorder, Region, Resource,
-    SCHEMA, Srq, Stat, Version,
+    Endpoint, Evd, Event, Histogram, Instance, Latency, Recorded, RecordedFunction, Recorder,
+    Region, Resource, SCHEMA, Srq, Stat, Version,
 };
 pub use control::{Access, ServeError, Service};
 use control::{Subject, Tell};
@@ -27,6 +27,7 @@ use dat_core::{
 use serde_json::Value;
 
 use crate::open::{Adapter, OpenError};
+use crate::recorder::{self, Dump};
 use crate::stats::Counters;
 
 /// How long an instance may take to answer.
@@ -35,6 +36,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const OBJECTS: u64 = 4_096;
 /// Events of each instance's flight recorder that are told unless another number is asked for.
 const EVENTS: u64 = 4_096;
+/// As many of them as are told at most where they are wanted as a file, whose digits take more.
+const EVENTS_OF_A_FILE: u64 = 8_192;
 /// Notices that wait for the socket's thread.
 const NOTICES: usize = 4_096;
 /// What can be asked.
@@ -222,11 +225,22 @@ impl Looked {
     }
 
     fn recorder(&mut self, params: &Value) -> Result<Recorder, Refusal> {
+        let as_file = match params.get("pcapng") {
+            None => false,
+            Some(asked) => asked.as_bool().ok_or_else(|| {
+                Refusal::new(INVALID_PARAMS, "pcapng is true or false".to_owned())
+            })?,
+        };
+        let most = if as_file { EVENTS_OF_A_FILE } else { 1 << 16 };
         let wanted = Wanted {
-            events: number(params, "events", EVENTS, 1 << 16)?,
+            events: number(params, "events", EVENTS, most)?,
             ..Wanted::default()
         };
         let (views, silent) = self.ask(wanted)?;
+        let function = self.adapter.device().recorder();
+        let function = function
+            .and_then(|recorder| recorder.dump())
+            .map(|dump| dump.last(wanted.events));
         let answered = views.iter().filter(|view| !silent.contains(&view.number));
         let instances = answered.map(|view| Recorded {
             instance: view.number,
@@ -240,10 +254,41 @@ impl Looked {
                     .collect()
             }),
         });
+        let instances = instances.collect();
+        let held = views.iter().filter(|view| !silent.contains(&view.number));
+        let held = held.filter_map(|view| view.recorded.clone()).collect();
+        let now = views.iter().map(|view| view.at).max();
+        let dump = Dump::new(
+            self.adapter.name(),
+            "asked for from outside",
+            held,
+            function,
+        );
+        let pcapng = if as_file {
+            let mut file = Vec::new();
+            dump.write_pcapng(&mut file)
+                .map_err(|error| Refusal::new(FAILED, error.to_string()))?;
+            Some(file.iter().map(|byte| format!("{byte:02x}")).collect())
+        } else {
+            None
+        };
+        let function = dump.function.as_ref().map(|held| RecordedFunction {
+            before: held.before,
+            events: held
+                .records
+                .iter()
+                .map(|told| {
+                    let ago = recorder::before(now.unwrap_or_else(|| dump.at()), told.at);
+                    format!("{ago:>12} {}", told.what)
+                })
+                .collect(),
+        });
         Ok(Recorder {
             adapter: self.adapter.name().to_owned(),
-            instances: instances.collect(),
+            instances,
+            function,
             silent,
+            pcapng,
         })
     }
 

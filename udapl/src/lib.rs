@@ -64,6 +64,8 @@ mod memory;
 pub mod name;
 mod open;
 pub mod reactor;
+#[cfg(feature = "control")]
+pub mod recorder;
 pub mod registry;
 mod stats;
 mod wired;

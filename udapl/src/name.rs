@@ -25,7 +25,8 @@
 //! | `,endpoints=N` | room for so many endpoints, of all instances together, if the device can have them; otherwise it has what it has |
 //! | `,vectors=N` | so many interrupt vectors for completions, if there are as many; one for each instance is best where they sleep |
 //! | `,memory=NAME` | memory in common with the other adapters of this process that have the same name here: pinned once for all, and what one has registered another can register too ([`OpenOptions::memory`]) |
-//! | `,recorder=on` | a flight recorder in each instance ([`OpenOptions::recorder`]) |
+//! | `,recorder=on` | a flight recorder in the instance ([`OpenOptions::recorder`]) |
+//! | `,recorder=FOLDER` | one in each instance, and what it holds is kept there when something breaks ([`OpenOptions::recorder_folder`]); there is a `/` in it |
 //! | `,control=PATH` | a socket at which the adapter can be looked at from outside ([`OpenOptions::control`]); `{pid}` in it is the number of the process |
 //! | `,mac=MAC` | the MAC of a simulated function; of a virtual one, what its administrator gives it |
 //! | `,profile=NAME` | the kind of device a simulated function is: a generation such as `connectx-7-vf`, or the path of a file |
@@ -122,14 +123,11 @@ const KEYS: [Key; 15] = [
     },
     Key {
         key: "recorder",
-        value: "on|off",
-        add: |mut options, text| {
-            options.ia.recorder = match text {
-                "on" => true,
-                "off" => false,
-                _ => return None,
-            };
-            Some(options)
+        value: "on|off|FOLDER, with a / in it",
+        add: |options, text| match text {
+            "on" => Some(options.recorder(true)),
+            "off" => Some(options.recorder(false)),
+            _ => text.contains('/').then(|| options.recorder_folder(text)),
         },
     },
     Key {
@@ -363,6 +361,21 @@ mod tests {
         assert!(parsed.hca.network, "unless it is switched off");
         let (_, parsed) = parse("sim:a,network=off", &OpenOptions::default()).expect("an option");
         assert!(!parsed.hca.network);
+    }
+
+    #[test]
+    fn a_recorder_is_on_or_off_or_keeps_what_it_holds_in_a_folder() {
+        for (name, on, folder) in [
+            ("sim:a,recorder=on", true, None),
+            ("sim:a,recorder=off", false, None),
+            ("sim:a,recorder=/var/tmp/dat", true, Some("/var/tmp/dat")),
+        ] {
+            let (_, parsed) = parse(name, &OpenOptions::default()).expect(name);
+            assert_eq!(parsed.ia.recorder, on, "{name}");
+            assert_eq!(parsed.recorder_folder, folder.map(Into::into), "{name}");
+        }
+        let slip = parse("sim:a,recorder=yes", &OpenOptions::default());
+        assert!(slip.is_err(), "no word, and no folder without a /");
     }
 
     #[test]

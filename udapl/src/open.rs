@@ -50,6 +50,8 @@ pub struct OpenOptions {
     pub memory: Option<String>,
     /// Where the adapter can be looked at from outside, see [`OpenOptions::control`].
     pub control: Option<PathBuf>,
+    /// Where what was recorded is kept when something breaks, see [`OpenOptions::recorder_folder`].
+    pub recorder_folder: Option<PathBuf>,
 }
 
 impl Default for OpenOptions {
@@ -63,6 +65,7 @@ impl Default for OpenOptions {
             simulated: Simulated::default(),
             memory: None,
             control: None,
+            recorder_folder: None,
         }
     }
 }
@@ -147,10 +150,21 @@ impl OpenOptions {
     }
 
     /// Whether the first instance records what it does ([`Ia::recorder_start`], [`Ia::recorder_dump`]). It does not
-    /// unless this says so, or the environment variable `DAT_RECORDER` is `1`.
+    /// unless this says so, or the environment variable `DAT_RECORDER` is `1`, or names a folder.
     #[must_use]
     pub const fn recorder(mut self, on: bool) -> Self {
         self.ia.recorder = on;
+        self
+    }
+
+    /// Has every instance record, and keeps what they recorded in this folder when a connection breaks and when the
+    /// thread of an instance panics: as text, and as a pcapng file for `datctl decode` and Wireshark. The last 16 dumps
+    /// of a process are kept. It takes feature `control`. Environment variable `DAT_RECORDER` does the same for every
+    /// adapter that a process opens without this, if there is a `/` in it.
+    #[must_use]
+    pub fn recorder_folder(mut self, path: impl Into<PathBuf>) -> Self {
+        self.ia.recorder = true;
+        self.recorder_folder = Some(path.into());
         self
     }
 
@@ -235,6 +249,16 @@ pub enum OpenError {
         name: String,
         /// Where.
         path: PathBuf,
+    },
+    /// What is recorded cannot be kept where that was asked for.
+    #[error("{name}: recorder folder {}: {error}", path.display())]
+    Recorder {
+        /// The adapter.
+        name: String,
+        /// The folder.
+        path: PathBuf,
+        /// Why not.
+        error: std::io::Error,
     },
     /// Its last instance has been closed.
     #[error("{name} is closed: its last instance is gone")]
@@ -356,7 +380,7 @@ impl Adapter {
             error,
         })?;
         let made = self.dat.instance(provider.ok_or_else(closed)?, config);
-        made.map_err(|error| {
+        made.map(kept).map_err(|error| {
             // Its last instance was closed meanwhile.
             if error.return_type() == ReturnType::InvalidHandle {
                 closed()
@@ -741,6 +765,10 @@ fn sharing(
 
 fn bring_up(function: Function, options: &OpenOptions) -> Result<Ia, OpenError> {
     let name = function.name().to_owned();
+    let mut ia = options.ia;
+    #[allow(unused_variables, reason = "a folder takes feature `control`")]
+    let (recorded, folder) = recorder(&name, options)?;
+    ia.recorder |= recorded;
     let reached = function.clone();
     let provider = MlxProvider::open(function, options.hca.clone());
     let provider = provider.map_err(|error| match reached.lost() {
@@ -748,9 +776,47 @@ fn bring_up(function: Function, options: &OpenOptions) -> Result<Ia, OpenError> 
         Some(error) => OpenError::Function { name, error },
         None => OpenError::BringUp { name, error },
     })?;
-    let mut ia = options.ia;
-    ia.recorder |= std::env::var_os("DAT_RECORDER").is_some_and(|value| value == "1");
-    Ok(Ia::open(provider, ia)?)
+    #[cfg(feature = "control")]
+    if let Some(folder) = folder.and_then(|path| crate::recorder::shared(&path).ok()) {
+        // It was opened before, and is known.
+        crate::recorder::keep(provider.hca().recorder(), folder);
+    }
+    Ok(kept(Ia::open(provider, ia)?))
+}
+
+/// Whether the environment has instances record, and where what they record is kept: where the options ask for it, or
+/// else the environment.
+fn recorder(name: &str, options: &OpenOptions) -> Result<(bool, Option<PathBuf>), OpenError> {
+    let said = std::env::var_os("DAT_RECORDER").map(PathBuf::from);
+    let folder = said
+        .clone()
+        .filter(|path| path.as_os_str().as_encoded_bytes().contains(&b'/'));
+    let folder = options.recorder_folder.clone().or(folder);
+    let on = said.is_some_and(|value| value.as_os_str() == "1");
+    let Some(path) = folder else {
+        return Ok((on, None));
+    };
+    let opened = Err(std::io::Error::new(
+        std::io::ErrorKind::Unsupported,
+        "this library was built without feature `control`",
+    ));
+    #[cfg(feature = "control")]
+    let opened = opened.or_else(|_: std::io::Error| crate::recorder::shared(&path).map(drop));
+    match opened {
+        Ok(()) => Ok((on, Some(path))),
+        Err(error) => Err(OpenError::Recorder {
+            name: name.to_owned(),
+            path,
+            error,
+        }),
+    }
+}
+
+/// Has an instance keep what it records, if its adapter does.
+fn kept(ia: Ia) -> Ia {
+    #[cfg(feature = "control")]
+    let ia = crate::recorder::kept_by(ia);
+    ia
 }
 
 /// An adapter that a close has left as it was.

@@ -38,6 +38,7 @@ pub(super) fn dat_error(error: OpenError) -> DatError {
         | OpenError::Closed { .. }
         | OpenError::Function { .. }
         | OpenError::Link { .. }
+        | OpenError::Recorder { .. }
         | OpenError::Thread { .. } => {
             DatError::new(ReturnType::InsufficientResources, Subtype::ResourceDevice)
         }

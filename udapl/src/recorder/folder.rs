@@ -1,0 +1,217 @@
+//! The folder that dumps are written to when nobody is there to ask for them.
+//!
+//! Whoever may write to the folder could have us write elsewhere, by a link of the name that we are about to use. So
+//! the folder is no link and belongs to the user of the process or to root; others may write to it only where nobody
+//! can remove what is another's (a sticky folder, as /tmp is). A file is made anew or not at all, is its owner's
+//! alone, and is reached through the folder's descriptor, which was looked at, and not through its path again.
+//!
+//! A dump is two files, `ADAPTER-PROCESS-INSTANCE-SECONDS-NUMBER.txt` and `.pcapng`. The oldest of a process go when it
+//! has written [`DUMPS`] of them; what other processes wrote is left alone, and from [`FILES`] files on nothing is
+//! written.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use dat_core::recorder::{Keeper, Occasion};
+use hw_mlx::recorder::Recorder;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open, openat};
+use nix::sys::stat::{Mode, SFlag, fstat};
+use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
+
+use super::Dump;
+use crate::Ia;
+
+/// Dumps of a process that are kept, the last ones.
+pub(crate) const DUMPS: usize = 16;
+/// Files in a folder from which on nothing is written.
+const FILES: usize = 512;
+/// Names that are tried for a file.
+const TRIES: u32 = 64;
+
+/// A folder that dumps are written to.
+pub(crate) struct Folder {
+    path: PathBuf,
+    folder: OwnedFd,
+    /// Names of the dumps, without their ends, oldest first.
+    written: VecDeque<String>,
+    next: u32,
+}
+
+/// A folder, for all that write to it.
+pub(crate) type Shared = Arc<Mutex<Folder>>;
+
+/// Folders of this process by their paths, and those of functions that are open.
+struct Folders {
+    by_path: BTreeMap<PathBuf, Shared>,
+    of_functions: Vec<(Weak<Recorder>, Shared)>,
+}
+
+static FOLDERS: Mutex<Folders> = Mutex::new(Folders {
+    by_path: BTreeMap::new(),
+    of_functions: Vec::new(),
+});
+
+impl Folder {
+    /// Opens a folder, and makes it if it is not there.
+    fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        match nix::unistd::mkdir(path, Mode::S_IRWXU) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let folder = open(path, flags, Mode::empty())?;
+        let stat = fstat(&folder)?;
+        let others =
+            Mode::from_bits_truncate(stat.st_mode).intersects(Mode::S_IWGRP | Mode::S_IWOTH);
+        let sticky = stat.st_mode & Mode::S_ISVTX.bits() != 0;
+        let is_folder = SFlag::from_bits_truncate(stat.st_mode).contains(SFlag::S_IFDIR);
+        let refuse = |why: &str| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        if !is_folder {
+            return refuse("it is no folder");
+        }
+        if stat.st_uid != geteuid().as_raw() && stat.st_uid != 0 {
+            return refuse("it belongs to another user");
+        }
+        if others && !sticky {
+            return refuse("others may replace what is in it (chmod go-w)");
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            folder,
+            written: VecDeque::new(),
+            next: 0,
+        })
+    }
+
+    /// Writes a dump, and says under which name.
+    fn write(&mut self, dump: &Dump) -> io::Result<PathBuf> {
+        while self.written.len() >= DUMPS
+            && let Some(oldest) = self.written.pop_front()
+        {
+            for end in ["txt", "pcapng"] {
+                let name = format!("{oldest}.{end}");
+                // Somebody may have put it away.
+                let _ = unlinkat(&self.folder, name.as_str(), UnlinkatFlags::NoRemoveDir);
+            }
+        }
+        if std::fs::read_dir(&self.path)?.take(FILES).count() == FILES {
+            let full = format!("there are {FILES} files in it");
+            return Err(io::Error::new(io::ErrorKind::StorageFull, full));
+        }
+        let (name, text) = self.begin(dump)?;
+        self.written.push_back(name.clone());
+        let mut text = BufWriter::new(text);
+        write!(text, "{dump}")?;
+        text.flush()?;
+        let capture = self.create(&format!("{name}.pcapng"))?;
+        dump.write_pcapng(BufWriter::new(capture))
+            .map_err(io::Error::other)?;
+        Ok(self.path.join(format!("{name}.pcapng")))
+    }
+
+    /// The first file of a name that is free.
+    fn begin(&mut self, dump: &Dump) -> io::Result<(String, File)> {
+        let letter = |letter: char| {
+            if letter.is_ascii_alphanumeric() {
+                letter
+            } else {
+                '_'
+            }
+        };
+        let adapter: String = dump.adapter.chars().take(64).map(letter).collect();
+        let instance = dump.instances.first().map_or(0, |dump| dump.instance);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let seconds = now.map_or(0, |now| now.as_secs());
+        for _ in 0..TRIES {
+            let name = format!(
+                "{adapter}-{}-{instance}-{seconds}-{}",
+                dump.process, self.next
+            );
+            self.next = self.next.wrapping_add(1);
+            match self.create(&format!("{name}.txt")) {
+                Ok(file) => return Ok((name, file)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            format!("{TRIES} names for a file are taken"),
+        ))
+    }
+
+    fn create(&self, name: &str) -> io::Result<File> {
+        // A link of that name is not followed: whatever there is, is refused.
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+        let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+        let file = openat(&self.folder, name, flags | OFlag::O_NOFOLLOW, mode)?;
+        Ok(file.into())
+    }
+}
+
+/// The folder of that path; one for the whole process.
+///
+/// # Errors
+/// It cannot be written to, or not safely.
+pub(crate) fn shared(path: &Path) -> io::Result<Shared> {
+    let mut folders = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = folders.by_path.get(path) {
+        return Ok(Arc::clone(known));
+    }
+    let folder = Arc::new(Mutex::new(Folder::open(path)?));
+    let known = Arc::clone(&folder);
+    folders.by_path.insert(path.to_owned(), known);
+    Ok(folder)
+}
+
+/// Has the instances of a function that was just opened keep what they record in a folder.
+pub(crate) fn keep(function: &Arc<Recorder>, folder: Shared) {
+    let mut folders = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
+    folders
+        .of_functions
+        .retain(|(function, _)| function.strong_count() > 0);
+    let function = Arc::downgrade(function);
+    folders.of_functions.push((function, folder));
+}
+
+/// Has an instance do so, if those of its function do.
+pub(crate) fn kept_by(mut ia: Ia) -> Ia {
+    let hca = ia.provider().hca();
+    let (adapter, function) = (hca.name().to_owned(), Arc::clone(hca.recorder()));
+    let folders = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut of_functions = folders.of_functions.iter();
+    let own = of_functions.find(|(other, _)| other.as_ptr() == Arc::as_ptr(&function));
+    let Some(folder) = own.map(|(_, folder)| Arc::clone(folder)) else {
+        return ia;
+    };
+    drop(folders);
+    let keeper: Keeper = Box::new(move |occasion, held| {
+        let reason = match occasion {
+            Occasion::Broken { ep, cause } => match cause {
+                Some(cause) => format!("the connection of EP {ep} broke: {cause}"),
+                None => format!("the connection of EP {ep} broke"),
+            },
+            Occasion::Panic => "the thread of the instance panicked".to_owned(),
+            _ => "something broke".to_owned(),
+        };
+        let dump = Dump::broken(&adapter, reason, held, &function);
+        let mut folder = folder.lock().unwrap_or_else(PoisonError::into_inner);
+        match folder.write(&dump) {
+            Ok(path) => {
+                tracing::warn!(adapter, reason = dump.reason, path = %path.display(), "what was recorded is kept");
+            }
+            Err(error) => {
+                tracing::error!(adapter, reason = dump.reason, folder = %folder.path.display(), %error, "what was recorded is not kept");
+            }
+        }
+    });
+    ia.recorder_start();
+    ia.recorder_keep(keeper);
+    ia
+}
