@@ -369,6 +369,26 @@ impl Bench {
                     )
                 }
             }
+            "recorded_post_rdma_write" => {
+                self.a.ia.recorder_start();
+                let took = self.quietly(|side| {
+                    region_recorded_post_rdma_write(&mut side.ia, side.ep, side.slice, &remote)
+                });
+                self.a.ia.recorder_stop();
+                self.ring();
+                (took, BATCH)
+            }
+            "recorded_dequeue_one" => {
+                self.quietly(|side| {
+                    region_post_rdma_write(&mut side.ia, side.ep, side.slice, &remote)
+                });
+                self.ring();
+                self.a.ia.recorder_start();
+                let took =
+                    self.quietly(|side| region_recorded_dequeue_one(&mut side.ia, side.events));
+                self.a.ia.recorder_stop();
+                (took, BATCH)
+            }
             "dequeue_empty" => (
                 self.quietly(|side| region_dequeue_empty(&mut side.ia, side.events)),
                 BATCH,
@@ -465,6 +485,28 @@ fn region_post_rdma_write(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &R
     for cookie in 0..BATCH {
         ia.ep_post_rdma_write(ep, &iov, DtoCookie(cookie), remote, FLAGS)
             .expect("a post");
+    }
+}
+
+/// The same with a flight recorder.
+#[inline(never)]
+fn region_recorded_post_rdma_write(
+    ia: &mut Ia,
+    ep: EpHandle,
+    slice: LmrSlice,
+    remote: &RmrTriplet,
+) {
+    let iov = [slice];
+    for cookie in 0..BATCH {
+        ia.ep_post_rdma_write(ep, &iov, DtoCookie(cookie), remote, FLAGS)
+            .expect("a post");
+    }
+}
+
+#[inline(never)]
+fn region_recorded_dequeue_one(ia: &mut Ia, events: EvdHandle) {
+    for _ in 0..BATCH {
+        dequeue(ia, events);
     }
 }
 
@@ -707,7 +749,7 @@ fn region_bare_poll(ring: &[[AtomicU64; 8]], owners: &[AtomicU8], record: &Atomi
     sum
 }
 
-const OPERATIONS: [&str; 27] = [
+const OPERATIONS: [&str; 29] = [
     "bare_post",
     "bare_poll",
     "post_send",
@@ -726,6 +768,8 @@ const OPERATIONS: [&str; 27] = [
     "dequeue_one",
     "poll_16",
     "dequeue_empty",
+    "recorded_post_rdma_write",
+    "recorded_dequeue_one",
     "evd_wait_ready",
     "post_and_dequeue",
     "c_post_rdma_write",
