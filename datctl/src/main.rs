@@ -25,6 +25,7 @@ mod address;
 mod bind;
 mod card;
 mod counted;
+mod decode;
 mod devices;
 mod dialer;
 mod doctor;
@@ -155,6 +156,11 @@ enum Command {
     Monitor(live::monitor::Options),
     /// Shows what the instances of a live process did last, if they record: posts, completions, states.
     Recorder(live::recorder::Options),
+    /// Prints the sequence of a connection from a file of a flight recorder, and draws it as a ladder of both sides.
+    ///
+    /// A file is written by `datctl recorder --pcapng`, and by a process with NAME,recorder=FOLDER when a connection
+    /// breaks. Wireshark opens it, too.
+    Decode(decode::Options),
     /// Gives the counters of a live process as OpenMetrics text.
     Metrics(live::metrics::Options),
     /// Says what a number or a name from a log means.
@@ -303,6 +309,7 @@ fn run(command: Command, machine: &Machine, output: Output) -> Result<bool, Box<
         Command::Top(options) => live::top::run(&options, output)?,
         Command::Monitor(options) => live::monitor::run(&options, output)?,
         Command::Recorder(options) => output.show(&live::recorder::run(&options)?)?,
+        Command::Decode(options) => output.show(&decode::run(&options)?)?,
         Command::Metrics(options) => live::metrics::run(&options)?,
         Command::Explain(options) => output.show(&live::explain::run(&options)?)?,
     }

@@ -42,7 +42,7 @@ pub(crate) use self::bundle::trace_writer;
 use self::outside::TO_NOTICE;
 use self::subject::Subject;
 use self::table::{Acceptance, Row, Verdict};
-pub(crate) use self::wire::Listener as WireListener;
+pub(crate) use self::wire::{Listener as WireListener, bytes};
 use crate::adapter::{Adapter, AdapterOptions};
 use crate::report::Output;
 use crate::{doctor, rping};

@@ -15,19 +15,14 @@ use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use hw_mlx::recorder::Datagram;
 use hw_sim::PortType;
 use hw_sim::pcap::{Capture, CaptureError};
-use hw_sim::wire::{
-    BthRepr, DethRepr, EthRepr, Headers, Ipv4Repr, Ipv6Repr, Network, Opcode, Packet, Psn, UdpRepr,
-};
 use tracing::Subscriber;
 use tracing::field::{Field, Visit};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
-
-/// The queue key of the general services interface (IBTA volume 1, section 3.5.3).
-const Q_KEY: u32 = 0x8001_0000;
-const HOP_LIMIT: u8 = 64;
+use udapl::recorder::datagram_frame;
 
 /// Where frames go once a run has begun.
 static WIRE: OnceLock<Mutex<Wire>> = OnceLock::new();
@@ -139,62 +134,17 @@ impl Said {
 
     /// The frame a datagram travels in; nothing for an event that is none.
     fn frame(&self) -> Option<Vec<u8>> {
-        let (source, destination) = (self.address("source")?, self.address("destination")?);
-        let (class, udp) = (
-            self.number("traffic_class")?,
-            UdpRepr {
-                src_port: self.number("port")?,
-                payload_len: 0,
-            },
-        );
-        let network = match (source.to_ipv4_mapped(), destination.to_ipv4_mapped()) {
-            (Some(source), Some(destination)) => Network::Ipv4(
-                Ipv4Repr {
-                    src: source.octets(),
-                    dst: destination.octets(),
-                    tos: class,
-                    ident: 0,
-                    dont_fragment: true,
-                    ttl: HOP_LIMIT,
-                    payload_len: 0,
-                },
-                udp,
-            ),
-            _ => Network::Ipv6(
-                Ipv6Repr {
-                    src: source.octets(),
-                    dst: destination.octets(),
-                    traffic_class: class,
-                    flow_label: 0,
-                    hop_limit: HOP_LIMIT,
-                    payload_len: 0,
-                },
-                udp,
-            ),
-        };
-        let link = EthRepr {
-            dst: self.mac("mac")?,
-            src: self.mac("source_mac")?,
-            vlan: None,
-            ethertype: network.ethertype(),
-        };
-        let bth = BthRepr::new(Opcode::ud(false), self.number("qpn")?, Psn::new(0));
-        let headers = Headers {
-            deth: Some(DethRepr {
-                qkey: Q_KEY,
-                src_qpn: self.number("source_qpn")?,
-            }),
-            ..Headers::NONE
-        };
-        let payload = bytes(self.text("mad"))?;
-        let packet = Packet {
-            link: link.into(),
-            network,
-            bth,
-            headers,
-            payload: &payload,
-        };
-        Some(packet.emit())
+        Some(datagram_frame(&Datagram {
+            source_mac: self.mac("source_mac")?,
+            mac: self.mac("mac")?,
+            source: self.address("source")?.octets(),
+            destination: self.address("destination")?.octets(),
+            traffic_class: self.number("traffic_class")?,
+            port: self.number("port")?,
+            source_qpn: self.number("source_qpn")?,
+            qpn: self.number("qpn")?,
+            mad: bytes(self.text("mad"))?.try_into().ok()?,
+        }))
     }
 
     fn address(&self, name: &str) -> Option<Ipv6Addr> {
@@ -207,7 +157,7 @@ impl Said {
 }
 
 /// Digits as bytes.
-fn bytes(digits: &str) -> Option<Vec<u8>> {
+pub(crate) fn bytes(digits: &str) -> Option<Vec<u8>> {
     let even = digits.len().is_multiple_of(2) && digits.is_ascii();
     even.then(|| {
         (0..digits.len())
@@ -219,6 +169,8 @@ fn bytes(digits: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use hw_sim::wire::Packet;
+
     use super::*;
 
     fn said(fields: &[(&'static str, &str)]) -> Said {
@@ -230,46 +182,43 @@ mod tests {
         )
     }
 
-    const FIELDS: [(&str, &str); 9] = [
-        ("source_mac", "02:00:5e:10:00:01"),
-        ("mac", "02:00:5e:10:00:02"),
-        ("source", "fe80::5eff:fe10:1"),
-        ("destination", "fe80::5eff:fe10:2"),
-        ("traffic_class", "2"),
-        ("port", "49152"),
-        ("source_qpn", "1"),
-        ("qpn", "1"),
-        ("mad", "01070103"),
-    ];
+    /// A datagram of 256 bytes, as digits.
+    fn mad() -> String {
+        "01070103".repeat(64)
+    }
+
+    fn fields(mad: &str) -> [(&'static str, &str); 9] {
+        [
+            ("source_mac", "02:00:5e:10:00:01"),
+            ("mac", "02:00:5e:10:00:02"),
+            ("source", "fe80::5eff:fe10:1"),
+            ("destination", "fe80::5eff:fe10:2"),
+            ("traffic_class", "2"),
+            ("port", "49152"),
+            ("source_qpn", "1"),
+            ("qpn", "1"),
+            ("mad", mad),
+        ]
+    }
 
     #[test]
     fn a_datagram_becomes_the_frame_it_travels_in() {
-        let frame = said(&FIELDS).frame().expect("a frame");
+        let frame = said(&fields(&mad())).frame().expect("a frame");
         let packet = Packet::parse(&frame).expect("with a good ICRC");
-        assert_eq!(packet.payload, [1, 7, 1, 3]);
+        assert_eq!(packet.payload[..4], [1, 7, 1, 3]);
         assert_eq!(packet.network.dst_gid()[15], 2);
-        assert_eq!(packet.headers.deth.map(|deth| deth.qkey), Some(Q_KEY));
         assert_eq!(packet.bth.dest_qpn, 1);
-        let mut fields = FIELDS;
-        fields[2].1 = "::ffff:192.0.2.1";
-        fields[3].1 = "::ffff:192.0.2.2";
-        let frame = said(&fields).frame().expect("a frame");
-        let packet = Packet::parse(&frame).expect("with a good ICRC");
-        assert!(matches!(packet.network, Network::Ipv4(ip, _) if ip.dst == [192, 0, 2, 2]));
     }
 
     #[test]
     fn what_is_no_datagram_becomes_no_frame() {
-        for gone in 0..FIELDS.len() {
-            let mut fields = FIELDS.to_vec();
+        let mad = mad();
+        for gone in 0..9 {
+            let mut fields = fields(&mad).to_vec();
             let (name, _) = fields.remove(gone);
-            assert!(
-                said(&fields).frame().is_none() || name == "mad",
-                "without {name}"
-            );
+            assert!(said(&fields).frame().is_none(), "without {name}");
         }
-        let mut fields = FIELDS;
-        fields[8].1 = "0g";
-        assert!(said(&fields).frame().is_none());
+        let digits = "0g".repeat(256);
+        assert!(said(&fields(&digits)).frame().is_none());
     }
 }

@@ -1,13 +1,21 @@
 //! `datctl recorder`: what the instances of a live process did last, if they record.
 
 use std::error::Error;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 
 use control::schema::Recorder;
 use serde::Serialize;
 use serde_json::json;
 
 use super::Target;
+use crate::accept::bytes;
 use crate::report::Report;
+
+/// Events of an instance that the socket puts into a file.
+const EVENTS_OF_A_FILE: u64 = 8_192;
 
 /// `recorder`
 #[derive(clap::Args)]
@@ -17,6 +25,9 @@ pub(crate) struct Options {
     /// Events of each instance, at most.
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..=65536))]
     events: u64,
+    /// Write all of it to this file, for `datctl decode` and Wireshark; at most 8192 events of each instance.
+    #[arg(long, value_name = "FILE")]
+    pcapng: Option<PathBuf>,
 }
 
 /// What they did.
@@ -26,8 +37,19 @@ pub(crate) struct Shown(Recorder);
 
 pub(crate) fn run(options: &Options) -> Result<Shown, Box<dyn Error>> {
     let mut client = options.target.connect()?;
-    let params = json!({ "events": options.events });
-    Ok(Shown(client.call("recorder", params)?))
+    let Some(path) = &options.pcapng else {
+        let params = json!({ "events": options.events });
+        return Ok(Shown(client.call("recorder", params)?));
+    };
+    let params = json!({ "events": options.events.min(EVENTS_OF_A_FILE), "pcapng": true });
+    let mut told: Recorder = client.call("recorder", params)?;
+    let digits = told.pcapng.take().unwrap_or_default();
+    let bytes = bytes(&digits).ok_or("the process sent something else than a file")?;
+    let mut file = OpenOptions::new();
+    file.write(true).create_new(true).mode(0o600);
+    let written = file.open(path).and_then(|mut file| file.write_all(&bytes));
+    written.map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(Shown(told))
 }
 
 impl Report for Shown {
@@ -50,6 +72,15 @@ impl Report for Shown {
         let silent = self.0.silent.iter();
         let silent =
             silent.map(|number| format!("instance {number} is silent: its thread makes no call"));
-        told.chain(silent).collect::<Vec<_>>().join("\n\n")
+        let function = self.0.function.iter().map(|function| {
+            let head = format!(
+                "the function: {} events, {} before them; in ms before now",
+                function.events.len(),
+                function.before
+            );
+            [&[head], function.events.as_slice()].concat().join("\n")
+        });
+        let all = told.chain(function).chain(silent);
+        all.collect::<Vec<_>>().join("\n\n")
     }
 }

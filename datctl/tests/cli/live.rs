@@ -320,6 +320,73 @@ fn what_instances_did_last_is_told_where_they_record() {
 }
 
 #[test]
+fn what_was_recorded_is_written_to_a_file_that_decode_reads() {
+    let mut watched = Watched::new("sim:live-recorder-file");
+    watched.ias.iter_mut().for_each(Ia::recorder_start);
+    let ended = watched.ias[0].ep_disconnect(watched.eps[0], CloseFlags::Abrupt);
+    ended.expect("it ends");
+    for side in [0, 1] {
+        event(&mut watched.ias, side, watched.evds[side]);
+        let reset = watched.ias[side].ep_reset(watched.eps[side]);
+        reset.expect("it is over");
+    }
+    watched.connect();
+    watched.send();
+    let path = watched.socket.with_file_name("kept.pcapng");
+    let file = path.display().to_string();
+    let written = watched.run(&["recorder", "--pcapng", &file]);
+    assert!(written.status.success(), "{written:?}");
+    let told = String::from_utf8(written.stdout).expect("text");
+    assert!(
+        told.contains("the function: ") && told.contains("datagram sent: REQ of queue pair"),
+        "{told}"
+    );
+    let again = watched.run(&["recorder", "--pcapng", &file]);
+    assert_eq!(again.status.code(), Some(1), "a file is not written over");
+
+    let (code, listed) = json(&["decode", &file]);
+    assert_eq!(code, Some(0), "{listed}");
+    // Of each end the connection that was over, and the next one.
+    let connections = listed["connections"].as_array().expect("a list");
+    assert_eq!(connections.len(), 4, "{listed}");
+    let qpn = connections[1]["queue_pair"].to_string();
+    let (code, one) = json(&["decode", &file, "--qp", &qpn]);
+    assert_eq!(code, Some(0), "{one}");
+    // Both ends are in one file, and found there.
+    assert_eq!(one["both"], true, "{one}");
+    let steps = one["steps"].as_array().expect("steps");
+    let has = |side: &str, kind: &str| {
+        let mut steps = steps.iter();
+        steps.any(|step| step["side"] == side && step["kind"] == kind)
+    };
+    for (side, kind) in [
+        ("here", "sent"),
+        ("here", "done"),
+        ("peer", "received"),
+        ("peer", "done_receive"),
+    ] {
+        assert!(has(side, kind), "{side} {kind}: {one}");
+    }
+    let nowhere = datctl(&["decode", &file, "--connection", "5"]);
+    assert_eq!(nowhere.status.code(), Some(1));
+}
+
+#[test]
+fn a_file_that_no_recorder_wrote_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("other");
+    for bytes in [
+        &b""[..],
+        b"not a capture",
+        &[0x0a, 0x0d, 0x0d, 0x0a, 28, 0, 0, 0],
+    ] {
+        std::fs::write(&file, bytes).expect("a file");
+        let output = datctl(&["decode", &file.display().to_string()]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+    }
+}
+
+#[test]
 fn metrics_are_text_for_prometheus_once_or_by_http() {
     let mut watched = Watched::new("sim:live-metrics");
     watched.send();

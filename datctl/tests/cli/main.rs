@@ -6,6 +6,7 @@
 mod accept;
 mod adapters;
 mod bind;
+mod broken;
 mod devices;
 mod doctor;
 mod live;

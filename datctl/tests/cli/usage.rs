@@ -24,6 +24,7 @@ fn every_command_explains_itself() {
         &["monitor"],
         &["metrics"],
         &["recorder"],
+        &["decode"],
         &["explain"],
     ];
     for command in commands {

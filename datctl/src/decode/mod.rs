@@ -1,0 +1,163 @@
+//! `datctl decode`: the sequence of a connection, from what a flight recorder held.
+//!
+//! ```text
+//!   read         a pcapng file of a recorder: frames, and notes of what the card was told
+//!   connection   which of them belong to one connection, and which connection of another file is its other side
+//!   sequence     both sides in one order
+//!   ladder       that as a picture
+//! ```
+//!
+//! A file comes from anywhere. Nothing in it is believed further than it is shown.
+
+mod connection;
+mod ladder;
+mod read;
+mod sequence;
+
+use std::error::Error;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use self::connection::Connection;
+use self::read::File;
+use self::sequence::Sequence;
+use crate::report::{Report, table};
+
+/// `decode`
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// A pcapng file that a flight recorder was written to.
+    file: PathBuf,
+    /// Which connection, by its number in the list that is shown without this. One that is alone need not be named.
+    #[arg(long, value_name = "N")]
+    connection: Option<usize>,
+    /// Which connection, by the number of its queue pair here; the last one that had it.
+    #[arg(long, value_name = "N", value_parser = number, conflicts_with = "connection")]
+    qp: Option<u32>,
+    /// What the peer's recorder held. Both ends in one file are found without this.
+    #[arg(long, value_name = "FILE")]
+    peer: Option<PathBuf>,
+    /// Draw the sequence into this file, as an SVG ladder.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Lines, at most; the last ones.
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    last: u32,
+}
+
+/// A number, decimal or hexadecimal.
+fn number(text: &str) -> Result<u32, std::num::ParseIntError> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    }
+}
+
+/// What there is to show.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(crate) enum Shown {
+    List { connections: Vec<Connection> },
+    One(Sequence),
+}
+
+pub(crate) fn run(options: &Options) -> Result<Shown, Box<dyn Error>> {
+    let file = File::read(&options.file)?;
+    let connections = connection::all_of(&file);
+    let path = options.file.display();
+    let wanted = match (options.connection, options.qp) {
+        (Some(number), _) => Some(
+            number
+                .checked_sub(1)
+                .and_then(|at| connections.get(at))
+                .ok_or_else(|| {
+                    format!(
+                        "{path}: there is no connection {number}, only {}",
+                        connections.len()
+                    )
+                })?,
+        ),
+        (None, Some(qpn)) => Some(
+            connections
+                .iter()
+                .rfind(|one| one.queue_pair == Some(qpn))
+                .ok_or_else(|| format!("{path}: no connection of queue pair {qpn:#x}"))?,
+        ),
+        (None, None) => match &connections[..] {
+            [one] => Some(one),
+            _ => None,
+        },
+    };
+    let other = options.peer.as_deref().map(File::read).transpose()?;
+    let Some(ours) = wanted else {
+        if options.svg.is_some() {
+            return Err(format!(
+                "{path}: {} connections: say which with --connection or --qp",
+                connections.len()
+            )
+            .into());
+        }
+        return Ok(Shown::List { connections });
+    };
+    let theirs = match &other {
+        Some(file) => {
+            let all = connection::all_of(file);
+            let found = all.into_iter().rfind(|one| one.is_other_side_of(ours));
+            let peer = options.peer.as_deref().unwrap_or(&options.file).display();
+            Some(found.ok_or_else(|| {
+                format!(
+                    "{peer}: nothing of the other side: queue pair {}",
+                    ours.peer_queue_pair
+                        .map_or("unknown".to_owned(), |qpn| format!("{qpn:#x}"))
+                )
+            })?)
+        }
+        None => connections
+            .iter()
+            .rfind(|one| one.is_other_side_of(ours))
+            .cloned(),
+    };
+    let last = usize::try_from(options.last).unwrap_or(usize::MAX);
+    let sequence = Sequence::of(&file, ours, theirs.as_ref(), other.as_ref(), last);
+    if let Some(svg) = &options.svg {
+        std::fs::write(svg, ladder::draw(&sequence))
+            .map_err(|error| format!("{}: {error}", svg.display()))?;
+    }
+    Ok(Shown::One(sequence))
+}
+
+impl Report for Shown {
+    fn human(&self) -> String {
+        match self {
+            Self::List { connections } if connections.is_empty() => {
+                "no connection: nothing was recorded of an endpoint".to_owned()
+            }
+            Self::List { connections } => {
+                let rows = connections.iter().enumerate().map(|(at, one)| {
+                    [
+                        (at + 1).to_string(),
+                        one.instance.to_string(),
+                        one.endpoint.to_string(),
+                        one.queue_pair
+                            .map_or(String::new(), |qpn| format!("{qpn:#x}")),
+                        one.peer.clone().unwrap_or_default(),
+                        one.rows.len().to_string(),
+                        one.ended.clone().unwrap_or_default(),
+                    ]
+                });
+                let header = [
+                    "connection",
+                    "instance",
+                    "EP",
+                    "queue pair",
+                    "peer",
+                    "events",
+                    "ended",
+                ];
+                table(header, rows)
+            }
+            Self::One(sequence) => sequence.human(),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! A file of a flight recorder, read.
+
+use std::error::Error;
+use std::path::Path;
+
+use control::schema::Entry;
+use hw_sim::pcap::{NOTE_HEADER, Remark};
+use hw_sim::wire::Packet;
+use pcap_file::DataLink;
+use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
+use pcap_file::pcapng::{Block, PcapNgReader};
+use udapl::recorder::{Mad, Message};
+
+/// The longest file that is read.
+const LONGEST: u64 = 1 << 30;
+
+/// What is in a file.
+pub(super) struct File {
+    /// Name of the adapter.
+    pub(super) adapter: String,
+    /// Process that had it open.
+    pub(super) process: Option<u32>,
+    /// Why it was written.
+    pub(super) reason: String,
+    /// Endpoints when it was written.
+    pub(super) endpoints: Vec<Entry>,
+    /// What happened, in the order of the file.
+    pub(super) told: Vec<Told>,
+}
+
+/// Something that happened.
+pub(super) struct Told {
+    /// Nanoseconds of the file's clock.
+    pub(super) at: u64,
+    /// What.
+    pub(super) what: What,
+}
+
+/// What happened.
+pub(super) enum What {
+    /// The card was told something, or told us.
+    Note(Box<Entry>),
+    /// A message of the connection manager.
+    Message {
+        /// It was sent; otherwise it arrived.
+        sent: bool,
+        /// What it says.
+        message: Box<Message>,
+        /// Its bytes.
+        mad: Box<Mad>,
+    },
+}
+
+impl File {
+    pub(super) fn read(path: &Path) -> Result<Self, Box<dyn Error>> {
+        let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+        let file = std::fs::File::open(path).map_err(|error| failed(&error))?;
+        let bytes = file.metadata().map_err(|error| failed(&error))?.len();
+        if bytes > LONGEST {
+            return Err(failed(&format!("{bytes} bytes are more than a recorder writes")).into());
+        }
+        let reader = std::io::BufReader::new(file);
+        let mut reader = PcapNgReader::new(reader).map_err(|error| failed(&error))?;
+        let mut read = Self {
+            adapter: "?".to_owned(),
+            process: None,
+            reason: String::new(),
+            endpoints: Vec::new(),
+            told: Vec::new(),
+        };
+        let (mut links, mut notes) = (Vec::new(), 0_usize);
+        while let Some(block) = reader.next_block() {
+            match block.map_err(|error| failed(&error))? {
+                Block::InterfaceDescription(interface) => links.push(interface.linktype),
+                Block::EnhancedPacket(packet) => {
+                    let link = usize::try_from(packet.interface_id)
+                        .ok()
+                        .and_then(|at| links.get(at));
+                    let at = u64::try_from(packet.timestamp.as_nanos()).unwrap_or(u64::MAX);
+                    let sent = packet.options.iter().any(|option| {
+                        matches!(option, EnhancedPacketOption::Flags(flags) if Remark::is_sent(*flags))
+                    });
+                    match link {
+                        Some(DataLink::WIRESHARK_UPPER_PDU) => {
+                            notes += usize::from(read.note(at, &packet.data));
+                        }
+                        Some(DataLink::ETHERNET) => read.frame(at, sent, &packet.data),
+                        Some(_) | None => {}
+                    }
+                }
+                Block::SectionHeader(_)
+                | Block::Packet(_)
+                | Block::SimplePacket(_)
+                | Block::NameResolution(_)
+                | Block::InterfaceStatistics(_)
+                | Block::SystemdJournalExport(_)
+                | Block::Unknown(_) => {}
+            }
+        }
+        if notes == 0 {
+            return Err(failed(&"no file of a flight recorder: it has none of its notes").into());
+        }
+        Ok(read)
+    }
+
+    /// A note. False: it is none of ours.
+    fn note(&mut self, at: u64, bytes: &[u8]) -> bool {
+        let Some(json) = bytes.strip_prefix(&NOTE_HEADER) else {
+            return false;
+        };
+        let Ok(entry) = serde_json::from_slice::<Entry>(json) else {
+            return false;
+        };
+        match entry.kind.as_str() {
+            "dump" => {
+                self.adapter = entry.adapter.unwrap_or_default();
+                self.process = entry.process;
+                self.reason = entry.says;
+            }
+            "endpoint" => self.endpoints.push(entry),
+            _ => self.told.push(Told {
+                at,
+                what: What::Note(Box::new(entry)),
+            }),
+        }
+        true
+    }
+
+    /// A frame, if it is one of the connection manager.
+    fn frame(&mut self, at: u64, sent: bool, bytes: &[u8]) {
+        let Ok(packet) = Packet::parse_ignoring_icrc(bytes) else {
+            return;
+        };
+        let Some(mad) = packet.payload.first_chunk::<256>() else {
+            return;
+        };
+        if let Ok((_, message)) = Message::parse(mad) {
+            let (message, mad) = (Box::new(message), Box::new(*mad));
+            let what = What::Message { sent, message, mad };
+            self.told.push(Told { at, what });
+        }
+    }
+}
