@@ -19,6 +19,8 @@ pub struct Place {
     pub worker: WorkerId,
     /// The queue that the connection's private data named.
     pub queue: u16,
+    /// Entries that it said the queue has.
+    pub entries: u16,
 }
 
 /// What a connection has become.
@@ -105,7 +107,7 @@ impl Model {
         } else {
             QUEUE_ENTRIES
         };
-        if connect.size == 0 || connect.size >= most {
+        if connect.size == 0 || connect.size >= most.min(place.entries) {
             return Err(NotConnected::in_command(at::SIZE));
         }
         let host = Nqn::of_field(&data.host).map_err(|_| NotConnected::in_data(at::HOST))?;

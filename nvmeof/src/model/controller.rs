@@ -159,6 +159,12 @@ impl Controller {
         self.status |= crate::nvme::fabrics::csts::CFS;
     }
 
+    /// It is disabled or shut down: it has no I/O queues and no event requests any more.
+    pub(super) fn reset(&mut self) {
+        self.queues.clear();
+        self.events.forget();
+    }
+
     /// Whether a queue of this number was free.
     pub(super) fn add_queue(&mut self, queue: u16) -> bool {
         self.queues.insert(queue)
@@ -174,13 +180,14 @@ impl Controller {
         }
     }
 
-    /// The namespaces that have changed; forgotten unless they are to be retained.
-    pub(super) fn changed(&mut self, retain: bool) -> Vec<u32> {
-        let changed = self.changed.iter().copied().collect();
-        if !retain {
-            self.changed.clear();
-        }
-        changed
+    /// The namespaces that have changed.
+    pub(super) fn changed(&self) -> Vec<u32> {
+        self.changed.iter().copied().collect()
+    }
+
+    /// The host knows of them.
+    pub(super) fn forget_changed(&mut self) {
+        self.changed.clear();
     }
 
     /// A command that failed goes into the error log.

@@ -130,11 +130,18 @@ impl Events {
         Some(kind.result())
     }
 
-    /// A log page was read: events of its kind are told again.
-    pub fn read(&mut self, page: u8) {
+    /// A log page was read: events of its kind are told again. Whether a request can be answered with one that was
+    /// held back.
+    pub fn read(&mut self, page: u8) -> bool {
         for kind in KINDS.into_iter().filter(|kind| kind.page() == page) {
             self.told &= !Self::mark(kind);
         }
+        self.requests > 0 && self.next().is_some()
+    }
+
+    /// The controller is disabled: nothing is asked for, nothing waits, and no request does.
+    pub fn forget(&mut self) {
+        *self = Self::default();
     }
 }
 

@@ -19,6 +19,30 @@ mod id {
     pub(super) const WRITE_PROTECTION: u8 = 0x84;
 }
 
+/// A dword of flags for each feature: bit 0 there is such a feature, 20 it is of a namespace, 21 of a controller.
+pub(super) fn effects(is_discovery: bool) -> Vec<u8> {
+    const BYTES: usize = 1024;
+    let mut said = vec![0; BYTES];
+    let of_io: &[u8] = &[
+        id::WRITE_CACHE,
+        id::QUEUES,
+        id::HOST_ID,
+        id::WRITE_PROTECTION,
+    ];
+    let of_io = if is_discovery { &[] } else { of_io };
+    for feature in [id::EVENTS, id::KEEP_ALIVE].iter().chain(of_io) {
+        let at = usize::from(*feature) * 4;
+        said[at] = 1;
+        said[at + 2] = 1
+            << if *feature == id::WRITE_PROTECTION {
+                4
+            } else {
+                5
+            };
+    }
+    said
+}
+
 /// A keep-alive time, rounded up to what is kept.
 pub(super) const fn keep_alive(ms: u32) -> u32 {
     match ms
@@ -64,6 +88,9 @@ impl Model {
         let asked = sqe.cdw11.get();
         match (feature(sqe), controller.is_discovery()) {
             (id::QUEUES, false) => {
+                if controller.queues().next().is_some() {
+                    return Status::SEQUENCE.dnr().into();
+                }
                 if asked & 0xffff == 0xffff || asked >> 16 == 0xffff {
                     return Status::INVALID_FIELD.dnr().into();
                 }
@@ -126,6 +153,10 @@ impl Model {
             let of_namespace = feature(sqe) == id::WRITE_PROTECTION;
             let changeable = !matches!(feature(sqe), id::WRITE_CACHE | id::HOST_ID);
             return Answer::result(u64::from(of_namespace) << 1 | u64::from(changeable) << 2);
+        }
+        // What is not saved has its default as its saved value.
+        if what != 0 && matches!(feature(sqe), id::EVENTS | id::KEEP_ALIVE) {
+            return Answer::done();
         }
         match feature(sqe) {
             id::WRITE_CACHE => Answer::result(1),

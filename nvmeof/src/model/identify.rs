@@ -1,7 +1,7 @@
 //! Identify: what the controller and its namespaces are.
 
 use uuid::Uuid;
-use zerocopy::little_endian::U32;
+use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::feature::KEEP_ALIVE_STEP;
@@ -54,7 +54,19 @@ impl Model {
                 }
                 Answer::data(numbers(subsystem, nsid))
             }
-            _ if nsid == 0 || nsid > NAMESPACES => Status::INVALID_NAMESPACE.dnr().into(),
+            (cns::SUBSYSTEM_CONTROLLERS, _) => {
+                Answer::data(self.controller_list(controller, sqe.cdw10.get() >> 16))
+            }
+            (cns::NAMESPACE_CONTROLLERS, _) => match namespace {
+                Some(_) => Answer::data(self.controller_list(controller, sqe.cdw10.get() >> 16)),
+                None => Status::INVALID_NAMESPACE.dnr().into(),
+            },
+            (cns::NAMESPACE | cns::INDEPENDENT_NAMESPACE | cns::DESCRIPTORS, _)
+            | (cns::SET_NAMESPACE, 0)
+                if nsid == 0 || nsid > NAMESPACES =>
+            {
+                Status::INVALID_NAMESPACE.dnr().into()
+            }
             (cns::NAMESPACE, _) => Answer::data(namespace.map_or_else(nothing, |one| nvm(&one))),
             (cns::SET_NAMESPACE, 0) => Answer::data(nothing()),
             (cns::INDEPENDENT_NAMESPACE, _) => {
@@ -69,6 +81,24 @@ impl Model {
     }
 }
 
+impl Model {
+    /// Controllers of the same subsystem from this number on: how many, and their numbers. All of them have all of its
+    /// namespaces.
+    fn controller_list(&self, of: &Controller, from: u32) -> Vec<u8> {
+        let same = self.controllers.values();
+        let same =
+            same.filter(|one| one.subsystem() == of.subsystem() && u32::from(one.id()) >= from);
+        let ids: Vec<u16> = same.map(Controller::id).take(BYTES / 2 - 1).collect();
+        let mut list = Vec::with_capacity(BYTES);
+        let count = u16::try_from(ids.len()).unwrap_or(u16::MAX);
+        for number in core::iter::once(count).chain(ids) {
+            list.extend_from_slice(U16::new(number).as_bytes());
+        }
+        list.resize(BYTES, 0);
+        list
+    }
+}
+
 fn nothing() -> Vec<u8> {
     vec![0; BYTES]
 }
@@ -77,6 +107,7 @@ fn nothing() -> Vec<u8> {
 fn common(controller: &Controller) -> identify::Controller {
     let mut said = identify::Controller::new_zeroed();
     said.firmware = padded(FIRMWARE);
+    said.max_transfer = MAX_TRANSFER_SHIFT;
     said.id = controller.id().into();
     said.version = VERSION.into();
     said.attributes = 1.into();
@@ -110,7 +141,6 @@ fn io(controller: &Controller, subsystem: &Subsystem) -> Vec<u8> {
     said.model = padded(&subsystem.config().model);
     // Several ports and controllers, asymmetric access.
     said.sharing = 1 | 1 << 1 | 1 << 3;
-    said.max_transfer = MAX_TRANSFER_SHIFT;
     said.events = event::OF_IO.into();
     said.kind = 1;
     said.firmware_slots = 1 | 1 << 1;
@@ -127,8 +157,7 @@ fn io(controller: &Controller, subsystem: &Subsystem) -> Vec<u8> {
     said.namespaces = NAMESPACES.into();
     said.max_namespaces = NAMESPACES.into();
     said.commands = COMMANDS.into();
-    said.fused = 0.into();
-    // Format 0.
+    // Format 0 of ranges.
     said.copy_formats = 1.into();
     // There is a cache, and Flush takes all namespaces.
     said.write_cache = 1 | 3 << 1;

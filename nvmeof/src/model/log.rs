@@ -16,7 +16,7 @@ const TEMPERATURE: u16 = 300;
 impl Model {
     pub(super) fn log_page(&mut self, id: u16, sqe: &Sqe) -> Answer {
         let wanted = Wanted::of(sqe);
-        let Some(controller) = self.controllers.get_mut(&id) else {
+        let Some(controller) = self.controllers.get(&id) else {
             return Status::INTERNAL.into();
         };
         let nsid = sqe.nsid.get();
@@ -26,12 +26,12 @@ impl Model {
             (page::ERRORS, _) => Answer::data(errors(controller)),
             (page::HEALTH, false) => self.health(id, nsid),
             (page::FIRMWARE, false) => Answer::data(firmware()),
-            (page::CHANGED_NAMESPACES, false) => Answer::data(changed(controller, wanted.retain)),
+            (page::CHANGED_NAMESPACES, false) => Answer::data(changed(controller)),
             (page::EFFECTS, false) => Answer::data(effects()),
-            (page::ACCESS, false) => {
-                let controller = &self.controllers[&id];
-                self.access_page(controller, wanted.specific & 1 != 0)
+            (page::FEATURE_EFFECTS, is_discovery) => {
+                Answer::data(super::feature::effects(is_discovery))
             }
+            (page::ACCESS, false) => self.access_page(controller, wanted.specific & 1 != 0),
             _ => Status::LOG_PAGE.dnr().into(),
         };
         if !whole.status.is_success() {
@@ -41,10 +41,8 @@ impl Model {
         if wanted.offset > length || !wanted.offset.is_multiple_of(4) || wanted.bytes > LONGEST {
             return Status::INVALID_FIELD.dnr().into();
         }
-        if !wanted.retain
-            && let Some(controller) = self.controllers.get_mut(&id)
-        {
-            controller.events.read(wanted.page);
+        if !wanted.retain {
+            self.page_read(id, wanted.page);
         }
         let (Ok(from), Ok(bytes)) = (
             usize::try_from(wanted.offset),
@@ -55,6 +53,22 @@ impl Model {
         let mut data = whole.data[from..].to_vec();
         data.resize(bytes, 0);
         Answer::data(data)
+    }
+
+    /// A page was read, and its event is not to be retained.
+    fn page_read(&mut self, id: u16, page: u8) {
+        if let Some(controller) = self.controllers.get_mut(&id) {
+            if page == page::CHANGED_NAMESPACES {
+                controller.forget_changed();
+            }
+            if controller.events.read(page) {
+                let worker = controller.worker();
+                self.notices.push(super::Notice::Event {
+                    worker,
+                    controller: id,
+                });
+            }
+        }
     }
 
     fn health(&self, id: u16, nsid: u32) -> Answer {
@@ -96,7 +110,12 @@ impl Model {
 fn supported(is_discovery: bool) -> Vec<u8> {
     let mut said = vec![0; 1024];
     let pages: &[u8] = if is_discovery {
-        &[page::SUPPORTED, page::ERRORS, page::DISCOVERY]
+        &[
+            page::SUPPORTED,
+            page::ERRORS,
+            page::FEATURE_EFFECTS,
+            page::DISCOVERY,
+        ]
     } else {
         &[
             page::SUPPORTED,
@@ -106,6 +125,7 @@ fn supported(is_discovery: bool) -> Vec<u8> {
             page::CHANGED_NAMESPACES,
             page::EFFECTS,
             page::ACCESS,
+            page::FEATURE_EFFECTS,
         ]
     };
     for page in pages {
@@ -133,8 +153,8 @@ fn firmware() -> Vec<u8> {
     said
 }
 
-fn changed(controller: &mut Controller, retain: bool) -> Vec<u8> {
-    let changed = controller.changed(retain);
+fn changed(controller: &Controller) -> Vec<u8> {
+    let changed = controller.changed();
     let told = if changed.len() > CHANGED {
         vec![ALL_NAMESPACES]
     } else {

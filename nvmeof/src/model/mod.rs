@@ -128,6 +128,11 @@ pub enum Notice {
         /// Whose.
         controller: u16,
     },
+    /// All workers: this controller was disabled or shut down. Its I/O queues end, and event requests are answered.
+    Reset {
+        /// Which.
+        controller: u16,
+    },
     /// All workers: this controller is over, its connections end.
     Over {
         /// Which.

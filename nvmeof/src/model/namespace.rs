@@ -29,8 +29,8 @@ pub struct Namespace {
     disk: Disk,
     blocks: AtomicU64,
     protected: AtomicBool,
-    /// What each worker has done on it.
-    tallies: Mutex<Vec<Arc<Tally>>>,
+    /// What each worker has done on it, and what was done by those that are no more.
+    tallies: Mutex<(Vec<Arc<Tally>>, Done)>,
 }
 
 /// What one worker has done on a namespace. That worker alone writes it.
@@ -69,6 +69,15 @@ pub struct Done {
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
+}
+
+impl Done {
+    fn add(&mut self, tally: &Tally) {
+        self.reads += tally.reads.load(Ordering::Relaxed);
+        self.writes += tally.writes.load(Ordering::Relaxed);
+        self.read_bytes += tally.read_bytes.load(Ordering::Relaxed);
+        self.written_bytes += tally.written_bytes.load(Ordering::Relaxed);
+    }
 }
 
 impl Namespace {
@@ -156,7 +165,15 @@ impl Namespace {
     pub fn tally(&self) -> Arc<Tally> {
         let tally = Arc::<Tally>::default();
         let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
-        tallies.push(Arc::clone(&tally));
+        let (live, gone) = &mut *tallies;
+        live.retain(|one| {
+            let is_used = Arc::strong_count(one) > 1;
+            if !is_used {
+                gone.add(one);
+            }
+            is_used
+        });
+        live.push(Arc::clone(&tally));
         tally
     }
 
@@ -164,12 +181,9 @@ impl Namespace {
     #[must_use]
     pub fn done(&self) -> Done {
         let tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut done = Done::default();
-        for tally in tallies.iter() {
-            done.reads += tally.reads.load(Ordering::Relaxed);
-            done.writes += tally.writes.load(Ordering::Relaxed);
-            done.read_bytes += tally.read_bytes.load(Ordering::Relaxed);
-            done.written_bytes += tally.written_bytes.load(Ordering::Relaxed);
+        let (live, mut done) = (&tallies.0, tallies.1);
+        for tally in live {
+            done.add(tally);
         }
         done
     }

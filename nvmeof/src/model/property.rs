@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   CC.EN 0 -> 1    the fields are ones that are offered? CSTS.RDY : else CSTS.CFS
-//!   CC.EN 1 -> 0    CSTS.RDY goes; the association stays
-//!   CC.SHN 0 -> n   CSTS.SHST complete; commands other than these are refused from then on
+//!   CC.EN 1 -> 0    CSTS.RDY goes, and so do I/O queues and event requests; the association stays
+//!   CC.SHN 0 -> n   CSTS.SHST complete, likewise; commands other than these are refused from then on
 //!   CC.SHN n -> 0   CSTS.SHST normal
 //! ```
 
@@ -16,9 +16,10 @@ pub(super) const VERSION: u32 = 0x0002_0000;
 /// CAP.TO: a controller is ready within so many 500 ms.
 const READY_WITHIN: u64 = 15;
 
-/// Controller Capabilities: entries of a queue, queues are contiguous, time until it is ready, the NVM command set.
+/// Controller Capabilities: entries of a queue, queues are contiguous, time until it is ready, the NVM command set, and
+/// that it is ready no sooner than its media is (CRMS.CRWMS).
 const fn capabilities() -> u64 {
-    (QUEUE_ENTRIES as u64 - 1) | 1 << 16 | READY_WITHIN << 24 | 1 << 37
+    (QUEUE_ENTRIES as u64 - 1) | 1 << 16 | READY_WITHIN << 24 | 1 << 37 | 1 << 59
 }
 
 impl Model {
@@ -32,6 +33,7 @@ impl Model {
             (property::VS, false) => VERSION.into(),
             (property::CC, false) => controller.configuration.0.into(),
             (property::CSTS, false) => controller.status.into(),
+            (property::CRTO, false) => READY_WITHIN,
             _ => return Status::INVALID_FIELD.dnr().into(),
         };
         Answer::result(value)
@@ -47,7 +49,12 @@ impl Model {
         };
         match (wanted.offset, wanted.is_long) {
             (property::CC, false) => {
+                let was_ready = controller.is_ready();
                 controller.configure(Configuration(value), now);
+                if was_ready && !controller.is_ready() {
+                    controller.reset();
+                    self.notices.push(super::Notice::Reset { controller: id });
+                }
                 Answer::done()
             }
             _ => Status::INVALID_FIELD.dnr().into(),

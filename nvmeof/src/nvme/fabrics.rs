@@ -33,6 +33,8 @@ pub mod property {
     pub const CSTS: u32 = 0x1c;
     /// NVM Subsystem Reset.
     pub const NSSR: u32 = 0x20;
+    /// Controller Ready Timeouts.
+    pub const CRTO: u32 = 0x68;
 }
 
 /// What Connect has in its command.

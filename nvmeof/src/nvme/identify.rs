@@ -28,6 +28,10 @@ pub mod cns {
     pub const SET_ACTIVE_NAMESPACES: u8 = 0x07;
     /// A namespace, whatever its command set.
     pub const INDEPENDENT_NAMESPACE: u8 = 0x08;
+    /// Controllers that have a namespace.
+    pub const NAMESPACE_CONTROLLERS: u8 = 0x12;
+    /// Controllers of the subsystem.
+    pub const SUBSYSTEM_CONTROLLERS: u8 = 0x13;
 }
 
 /// Identify Controller, the fields that this target has something to say in.
@@ -108,7 +112,7 @@ pub struct Controller {
     pub write_protection: u8,
     /// ACWU: blocks of a compare and write, less one.
     pub fused_blocks: U16,
-    /// OCFS: formats of the ranges of Copy.
+    /// OCFS: formats of Copy's ranges.
     pub copy_formats: U16,
     /// SGLS.
     pub sgl: U32,

@@ -22,6 +22,8 @@ pub mod page {
     pub const EFFECTS: u8 = 0x05;
     /// Asymmetric namespace access.
     pub const ACCESS: u8 = 0x0c;
+    /// Feature identifiers supported and effects.
+    pub const FEATURE_EFFECTS: u8 = 0x12;
     /// Discovery.
     pub const DISCOVERY: u8 = 0x70;
     /// Reservation notifications.

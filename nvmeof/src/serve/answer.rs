@@ -31,9 +31,25 @@ impl Worker {
             return self.drop_io(at);
         };
         queue.outstanding += 1;
+        let is_overrun = queue.is_overrun();
         match (queue.state(), bytes) {
             (State::Ending, _) => self.drop_io(at),
-            (_, None | Some(..COMMAND)) => {
+            // Not even a capsule: the connection is on its way out.
+            (_, None) => {
+                self.drop_io(at)?;
+                self.leave(id)
+            }
+            _ if is_overrun => {
+                let of = queue.attached.as_ref().map(|one| one.controller);
+                tracing::warn!(
+                    worker = self.id,
+                    controller = of,
+                    "more commands than the queue has entries"
+                );
+                self.drop_io(at)?;
+                self.fail(id)
+            }
+            (_, Some(..COMMAND)) => {
                 // A capsule without a whole command cannot be answered: the host breaks the rules, and its controller
                 // is over.
                 let of = queue.attached.as_ref().map(|one| one.controller);
@@ -44,17 +60,26 @@ impl Worker {
                     "a capsule without a command"
                 );
                 self.drop_io(at)?;
-                match of {
-                    Some(controller) => self.target.with(|model| model.fail_controller(controller)),
-                    None => self.leave(id)?,
-                }
-                Ok(())
+                self.fail(id)
             }
             (State::Accepted, _) => {
                 queue.early.push(at);
                 Ok(())
             }
             (State::Connected | State::Attached, _) => self.begin(at),
+        }
+    }
+
+    /// A host breaks the rules: its controller is over, or its connection if it has none.
+    pub(super) fn fail(&mut self, id: super::queue::QueueId) -> Result<(), WorkerError> {
+        let queue = self.queues.get(id);
+        match queue.and_then(|queue| queue.attached.as_ref()) {
+            Some(one) => {
+                let controller = one.controller;
+                self.target.with(|model| model.fail_controller(controller));
+                Ok(())
+            }
+            None => self.leave(id),
         }
     }
 
@@ -157,6 +182,7 @@ impl Worker {
         match &queue.attached {
             None => self.connect(at),
             Some(Attached { number: 0, .. }) => self.administer(at),
+            Some(_) if io.sqe.opcode == admin::FABRICS => self.administer(at),
             Some(_) => self.execute(at),
         }
     }
@@ -178,7 +204,7 @@ impl Worker {
                 let shelf = connected
                     .shelf
                     .as_ref()
-                    .map(|shelf| self.shelves.index(shelf));
+                    .map(|shelf| self.shelves.join(shelf));
                 queue.step(QueueStep::Attach);
                 queue.head = 1 % connected.entries;
                 queue.attached = Some(Attached::new(&connected, shelf));
@@ -194,6 +220,11 @@ impl Worker {
 
     /// A command that the model carries out.
     fn administer(&mut self, at: u32) -> Result<(), WorkerError> {
+        self.administer_with(at, false)
+    }
+
+    /// Likewise; `has_buffer`: it has waited for one.
+    fn administer_with(&mut self, at: u32, has_buffer: bool) -> Result<(), WorkerError> {
         let io = &mut self.ios[at as usize];
         let room = match (io.sqe.direction(), io.data) {
             (Direction::ToHost, Data::Remote { bytes, .. }) => bytes,
@@ -203,14 +234,12 @@ impl Worker {
             return self.refuse(at, Status::SGL_LENGTH.dnr());
         }
         if io.spot.is_none() && room > PAGE {
-            match self.buffers.take() {
-                Some(buffer) => io.spot = Some(Spot::Buffer(buffer)),
-                None => {
-                    io.step(Step::Lack);
-                    self.buffers.wait(at);
-                    return Ok(());
-                }
+            if !has_buffer && !self.buffers.has(1) {
+                io.step(Step::Lack);
+                self.buffers.wait(at, 1);
+                return Ok(());
             }
+            io.spot = self.buffers.take().map(Spot::Buffer);
         }
         let spot = *io.spot.get_or_insert(Spot::Page(at));
         let Some(queue) = self.queues.get(io.queue) else {
@@ -261,19 +290,15 @@ impl Worker {
         }
     }
 
-    /// There is a buffer for an I/O that waited for one.
-    pub(super) fn found(&mut self, at: u32, buffer: u32) -> Result<(), WorkerError> {
+    /// There are buffers for an I/O that waited for them.
+    pub(super) fn found(&mut self, at: u32) -> Result<(), WorkerError> {
         let io = &mut self.ios[at as usize];
         io.step(Step::Found);
-        if io.spot.is_none() {
-            io.spot = Some(Spot::Buffer(buffer));
-        } else {
-            io.second = Some(buffer);
-        }
         let queue = self.queues.get(io.queue);
         match queue.and_then(|queue| queue.attached.as_ref()) {
-            Some(Attached { number: 0, .. }) | None => self.administer(at),
-            Some(_) => self.place(at),
+            Some(Attached { number: 0, .. }) | None => self.administer_with(at, true),
+            Some(_) if io.sqe.opcode == admin::FABRICS => self.administer_with(at, true),
+            Some(_) => self.place(at, true),
         }
     }
 

@@ -6,11 +6,14 @@ use zerocopy::IntoBytes;
 use super::io::State as IoState;
 use super::queue::{QueueId, State, Step};
 use super::worker::{Worker, WorkerError};
-use crate::model::{ADMIN_ENTRIES, Place, QUEUE_ENTRIES, QUEUES};
+use crate::model::{ADMIN_ENTRIES, Moment, Place, QUEUE_ENTRIES, QUEUES};
+use crate::nvme::Status;
 use crate::nvme::rdma::{AcceptData, Reject, RequestData};
 
 /// RDMA Reads of a connection at once; the adapter keeps the others back.
 const READS: u32 = 16;
+/// How long a connection may stay without Connect.
+const STRANGERS: Moment = Moment::from_secs(60);
 
 /// Entries of the queue that is asked for.
 fn check(data: RequestData) -> Result<u16, Reject> {
@@ -50,9 +53,10 @@ impl Worker {
             Ok(taken) => taken,
             Err(reject) => {
                 tracing::info!(worker = self.id, %host, reason = reject.text(), "connection rejected");
-                return Ok(self
-                    .ia
-                    .cr_reject_with(request.cr, reject.data().as_bytes())?);
+                if let Err(error) = self.ia.cr_reject_with(request.cr, reject.data().as_bytes()) {
+                    tracing::debug!(worker = self.id, %host, %error, "it had given up");
+                }
+                return Ok(());
             }
         };
         let reply = AcceptData::new(entries);
@@ -65,8 +69,9 @@ impl Worker {
             port: self.config.port,
             worker: self.id,
             queue: data.queue.get(),
+            entries,
         };
-        self.queues.add(ep, place);
+        self.queues.add(ep, place, self.target.now());
         Ok(())
     }
 
@@ -122,6 +127,7 @@ impl Worker {
             .attached
             .as_ref()
             .map(|one| (one.controller, one.number));
+        let queue_shelf = queue.attached.as_ref().and_then(|one| one.shelf);
         tracing::debug!(worker = self.id, queue = ?of, cause = ?self.ia.ep_end_cause(ep), "connection over");
         if let Some((controller, number)) = of {
             if number == 0 {
@@ -129,6 +135,9 @@ impl Worker {
             }
             self.target
                 .with(|model| model.queue_lost(controller, number));
+        }
+        if let Some(shelf) = queue_shelf {
+            self.shelves.leave(shelf);
         }
         self.ready.retain(|io| self.ios[*io as usize].queue != id);
         for at in 0..self.config.ios {
@@ -162,6 +171,45 @@ impl Worker {
         Ok(())
     }
 
+    /// A controller was disabled or shut down: its I/O queues end, and whoever waits for an event is told.
+    pub(super) fn controller_reset(&mut self, controller: u16) -> Result<(), WorkerError> {
+        for id in self.queues.ids() {
+            let attached = self
+                .queues
+                .get(id)
+                .and_then(|queue| queue.attached.as_ref());
+            if attached.is_some_and(|one| one.controller == controller && one.number != 0) {
+                self.leave(id)?;
+            }
+        }
+        let aborted = crate::model::Answer::refused(Status::ABORTED);
+        for at in self.held.remove(&controller).into_iter().flatten() {
+            self.ios[at as usize].happened(&aborted);
+            self.ready.push(at);
+        }
+        Ok(())
+    }
+
+    /// Connections of which nobody has made a queue for so long are over.
+    pub(super) fn expire_strangers(&mut self, now: Moment) -> Result<(), WorkerError> {
+        for id in self.queues.ids() {
+            let Some(queue) = self.queues.get(id) else {
+                continue;
+            };
+            if matches!(queue.state(), State::Accepted | State::Connected)
+                && now.saturating_sub(queue.since) >= STRANGERS
+            {
+                tracing::info!(
+                    worker = self.id,
+                    queue = queue.place.queue,
+                    "a connection without Connect"
+                );
+                self.leave(id)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Ends a connection from here. What it has posted comes back, and then its end.
     pub(super) fn leave(&mut self, id: QueueId) -> Result<(), WorkerError> {
         let Some(queue) = self.queues.get_mut(id) else {
@@ -171,10 +219,20 @@ impl Worker {
             return Ok(());
         }
         let ep = queue.ep;
-        if self.ia.ep_get_status(ep)?.state == EpState::Disconnected {
-            self.ended(ep)
-        } else {
-            Ok(self.ia.ep_disconnect(ep, CloseFlags::Abrupt)?)
+        match self.ia.ep_get_status(ep)?.state {
+            EpState::Disconnected => self.ended(ep),
+            EpState::CompletionPending | EpState::Connected | EpState::DisconnectPending => {
+                Ok(self.ia.ep_disconnect(ep, CloseFlags::Abrupt)?)
+            }
+            // There is nothing to end yet; it is tried again.
+            EpState::Unconnected
+            | EpState::Reserved
+            | EpState::PassiveConnectionPending
+            | EpState::ActiveConnectionPending
+            | EpState::TentativeConnectionPending => {
+                queue.is_leaving = false;
+                Ok(())
+            }
         }
     }
 }

@@ -40,6 +40,8 @@ pub(super) struct Local {
 #[derive(Debug)]
 struct LocalShelf {
     shelf: Arc<Shelf>,
+    /// Queues of the worker whose namespaces are on it.
+    users: u32,
     seen: u64,
     namespaces: Vec<Option<Local>>,
 }
@@ -49,17 +51,29 @@ struct LocalShelf {
 pub(super) struct Shelves(Vec<LocalShelf>);
 
 impl Shelves {
-    /// The number of a shelf; it is looked at when it is used.
-    pub(super) fn index(&mut self, shelf: &Arc<Shelf>) -> usize {
-        let there = self.0.iter().position(|one| Arc::ptr_eq(&one.shelf, shelf));
-        there.unwrap_or_else(|| {
-            self.0.push(LocalShelf {
-                shelf: Arc::clone(shelf),
-                seen: u64::MAX,
-                namespaces: Vec::new(),
-            });
-            self.0.len() - 1
-        })
+    /// The number of a shelf, which one more queue uses; it is looked at when it is used.
+    pub(super) fn join(&mut self, shelf: &Arc<Shelf>) -> usize {
+        let same = |one: &LocalShelf| Arc::ptr_eq(&one.shelf, shelf);
+        let there = self.0.iter().position(same);
+        let there = there.or_else(|| self.0.iter().position(|one| one.users == 0));
+        let at = there.unwrap_or(self.0.len());
+        match self.0.get_mut(at) {
+            Some(one) if same(one) => one.users += 1,
+            Some(one) => *one = LocalShelf::new(shelf),
+            None => self.0.push(LocalShelf::new(shelf)),
+        }
+        at
+    }
+
+    /// A queue uses it no more. What nobody uses keeps no disk open.
+    pub(super) fn leave(&mut self, shelf: usize) {
+        if let Some(one) = self.0.get_mut(shelf) {
+            one.users -= 1;
+            if one.users == 0 {
+                one.namespaces.clear();
+                one.seen = u64::MAX;
+            }
+        }
     }
 
     /// A namespace.
@@ -91,6 +105,15 @@ impl Shelves {
 }
 
 impl LocalShelf {
+    fn new(shelf: &Arc<Shelf>) -> Self {
+        Self {
+            shelf: Arc::clone(shelf),
+            users: 1,
+            seen: u64::MAX,
+            namespaces: Vec::new(),
+        }
+    }
+
     /// Takes in what is on the shelf now. A namespace that was here already stays as it is.
     #[cold]
     fn refresh(&mut self) {
@@ -254,40 +277,32 @@ impl Worker {
             return self.refuse(at, Status::SGL_LENGTH.dnr());
         }
         self.ios[at as usize].bytes = wanted.bytes;
-        self.place(at)
+        self.place(at, false)
     }
 
-    /// Finds room for an I/O's data, and has it come.
-    pub(super) fn place(&mut self, at: u32) -> Result<(), WorkerError> {
+    /// Finds room for an I/O's data, and has it come. `has_buffers`: it has waited for them, and they are free.
+    pub(super) fn place(&mut self, at: u32, has_buffers: bool) -> Result<(), WorkerError> {
         let io = &mut self.ios[at as usize];
         let in_capsule = matches!(io.data, Data::Capsule { .. });
-        if io.spot.is_none() {
-            io.spot = if in_capsule || io.bytes <= PAGE {
-                Some(Spot::Page(at))
-            } else {
-                self.buffers.take().map(Spot::Buffer)
-            };
-            if io.spot.is_none() {
-                io.step(Step::Lack);
-                self.buffers.wait(at);
-                return Ok(());
-            }
-        }
+        let in_page = in_capsule || io.bytes <= PAGE;
         // What is compared, copied or verified comes from the disk to a second place.
-        if io.second.is_none()
-            && matches!(
-                io.sqe.opcode,
-                opcode::COMPARE | opcode::COPY | opcode::VERIFY
-            )
-        {
-            match self.buffers.take() {
-                Some(buffer) => io.second = Some(buffer),
-                None => {
-                    io.step(Step::Lack);
-                    self.buffers.wait(at);
-                    return Ok(());
-                }
-            }
+        let is_double = matches!(
+            io.sqe.opcode,
+            opcode::COMPARE | opcode::COPY | opcode::VERIFY
+        );
+        let needs = usize::from(!in_page) + usize::from(is_double);
+        if needs != 0 && !has_buffers && !self.buffers.has(needs) {
+            io.step(Step::Lack);
+            self.buffers.wait(at, needs);
+            return Ok(());
+        }
+        io.spot = if in_page {
+            Some(Spot::Page(at))
+        } else {
+            self.buffers.take().map(Spot::Buffer)
+        };
+        if is_double {
+            io.second = self.buffers.take();
         }
         let comes = io.sqe.direction() == crate::nvme::command::Direction::ToController;
         if comes && io.bytes != 0 && !in_capsule {

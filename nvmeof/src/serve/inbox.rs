@@ -13,6 +13,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 pub(super) enum Message {
     /// An event request of this controller can be answered.
     Event(u16),
+    /// This controller was disabled or shut down: its I/O queues end.
+    Reset(u16),
     /// This controller is over: its connections end.
     Over(u16),
     /// Everything ends.

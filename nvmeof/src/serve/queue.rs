@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use udapl::EpHandle;
 
-use crate::model::{Connected, Place, PortAccess};
+use crate::model::{Connected, Moment, Place, PortAccess};
 
 /// Which queue: a place of the worker's table, and how often that was given out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +106,8 @@ pub(super) struct Queue {
     pub behind: VecDeque<u32>,
     /// Head of the submission queue.
     pub head: u16,
+    /// When it was accepted.
+    pub since: Moment,
     /// The endpoint is told to disconnect.
     pub is_leaving: bool,
 }
@@ -120,6 +122,13 @@ impl Queue {
         let next = self.state.next(step);
         self.state = next.unwrap_or(self.state);
         next.is_some()
+    }
+
+    /// The host has sent more than its queue has entries. It may have as many again whose answers it has and whose
+    /// leaving is not known here yet.
+    #[inline]
+    pub(super) fn is_overrun(&self) -> bool {
+        self.outstanding > 2 * u32::from(self.place.entries)
     }
 
     /// A command is taken in; the head of the submission queue after it.
@@ -147,7 +156,7 @@ fn place_of(ep: EpHandle) -> usize {
 
 impl Queues {
     /// A connection begins.
-    pub(super) fn add(&mut self, ep: EpHandle, place: Place) -> QueueId {
+    pub(super) fn add(&mut self, ep: EpHandle, place: Place, now: Moment) -> QueueId {
         let queue = Queue {
             ep,
             place,
@@ -157,6 +166,7 @@ impl Queues {
             early: Vec::new(),
             behind: VecDeque::new(),
             head: 0,
+            since: now,
             is_leaving: false,
         };
         let at = self.free.pop().unwrap_or_else(|| {

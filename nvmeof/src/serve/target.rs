@@ -72,6 +72,11 @@ impl Target {
 }
 
 fn deliver(inboxes: &[Arc<Inbox>], notice: Notice) {
+    let all = |message| {
+        for inbox in inboxes {
+            inbox.put(message);
+        }
+    };
     match notice {
         Notice::Event { worker, controller } => {
             let at = usize::try_from(worker).unwrap_or(usize::MAX);
@@ -79,11 +84,8 @@ fn deliver(inboxes: &[Arc<Inbox>], notice: Notice) {
                 inbox.put(Message::Event(controller));
             }
         }
-        Notice::Over { controller } => {
-            for inbox in inboxes {
-                inbox.put(Message::Over(controller));
-            }
-        }
+        Notice::Reset { controller } => all(Message::Reset(controller)),
+        Notice::Over { controller } => all(Message::Over(controller)),
     }
 }
 

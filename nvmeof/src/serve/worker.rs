@@ -29,6 +29,8 @@ use crate::model::{Moment, WorkerId};
 const EVENTS: usize = 32;
 /// How often the model's times are looked at; a sleep is no longer.
 const TICK: Duration = Duration::from_millis(500);
+/// Turns after which a worker that has no rest looks whether it is time for that.
+const TURNS: u32 = 1024;
 /// How long connections have to end when everything does.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -91,12 +93,14 @@ pub enum WorkerError {
     #[error("{0}")]
     Close(Box<NotClosed<Ia>>),
     /// A number that cannot be.
-    #[error("{what} of a worker: {number}, there can be 1 to {most}")]
+    #[error("{what} of a worker: {number}, there can be {least} to {most}")]
     Range {
         /// Of what.
         what: &'static str,
         /// How many were asked for.
         number: u32,
+        /// How many there have to be.
+        least: u32,
         /// How many there can be.
         most: u32,
     },
@@ -155,12 +159,18 @@ impl Worker {
         const IOS: u32 = 1 << 16;
         /// Likewise one of buffers.
         const BUFFERS: u32 = 1 << 14;
-        for (what, number, most) in [
-            ("I/Os", config.ios, IOS),
-            ("buffers", config.buffers, BUFFERS),
+        for (what, number, least, most) in [
+            ("I/Os", config.ios, 1, IOS),
+            // A comparison has two.
+            ("buffers", config.buffers, 2, BUFFERS),
         ] {
-            if !(1..=most).contains(&number) {
-                return Err(WorkerError::Range { what, number, most });
+            if !(least..=most).contains(&number) {
+                return Err(WorkerError::Range {
+                    what,
+                    number,
+                    least,
+                    most,
+                });
             }
         }
         let zone = ia.pz_create()?;
@@ -224,7 +234,13 @@ impl Worker {
     pub fn run(mut self) -> Result<Over, WorkerError> {
         let mut events = [Event::NONE; EVENTS];
         let mut idle = 0;
+        let mut turns = 0;
         loop {
+            turns += 1;
+            if turns == TURNS {
+                turns = 0;
+                self.look_at_times()?;
+            }
             let taken = self.ia.evd_poll(self.events, &mut events)?;
             for event in &events[..taken] {
                 self.take(event)?;
@@ -249,15 +265,13 @@ impl Worker {
 
     /// Sleeps until something comes, or the model's times want to be looked at.
     fn sleep(&mut self) -> Result<(), WorkerError> {
-        let now = self.target.now();
-        if now >= self.next_tick {
-            self.target.with(|model| model.expire(now));
-            self.next_tick = now + TICK;
-            // What came of it is in the inbox.
+        // What comes of it may be in the inbox.
+        if self.look_at_times()? {
             return Ok(());
         }
+        let now = self.target.now();
         let clock = RealClock::new();
-        let left = self.next_tick - now;
+        let left = self.next_tick.saturating_sub(now);
         match self.ia.arm(&[self.events])? {
             Arm::Ready => {}
             Arm::Armed(armed) => {
@@ -268,6 +282,18 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    /// Ends what has been silent for too long, if it is time to look at that. Whether it was.
+    fn look_at_times(&mut self) -> Result<bool, WorkerError> {
+        let now = self.target.now();
+        if now < self.next_tick {
+            return Ok(false);
+        }
+        self.next_tick = now + TICK;
+        self.target.with(|model| model.expire(now));
+        self.expire_strangers(now)?;
+        Ok(true)
     }
 
     /// What the disks have done. Whether there was anything.
@@ -341,6 +367,7 @@ impl Worker {
     fn hear(&mut self, message: Message) -> Result<(), WorkerError> {
         match message {
             Message::Event(controller) => self.tell_events(controller),
+            Message::Reset(controller) => self.controller_reset(controller)?,
             Message::Over(controller) => self.controller_over(controller)?,
             Message::Stop => {
                 if let Some(psp) = self.psp.take() {
@@ -355,10 +382,19 @@ impl Worker {
         Ok(())
     }
 
-    /// Posts what the turn has brought: responses, then receives.
+    /// Hands out what the turn has freed, and posts what it has brought: responses, then receives.
     fn finish_turn(&mut self) -> Result<(), WorkerError> {
-        if !self.ready.is_empty() {
-            self.respond()?;
+        loop {
+            while let Some(io) = self.buffers.next() {
+                self.found(io)?;
+            }
+            if !self.ready.is_empty() {
+                self.respond()?;
+            }
+            // Answers that nobody takes free buffers at once.
+            if !self.buffers.has_next() {
+                break;
+            }
         }
         if !self.spare.is_empty() {
             self.post_spare()?;
@@ -404,11 +440,7 @@ impl Worker {
                 self.ready.push(next);
             }
         }
-        self.clear_away(queue)?;
-        while let Some((io, buffer)) = self.buffers.next() {
-            self.found(io, buffer)?;
-        }
-        Ok(())
+        self.clear_away(queue)
     }
 
     /// Nobody wants an answer of an I/O that is nowhere else.

@@ -1,0 +1,215 @@
+//! Properties, keep-alive, features and the ends of controllers.
+
+use super::*;
+
+const CSTS: u32 = 0x1c;
+
+fn status(model: &mut Model, id: u16) -> u64 {
+    get(model, id, CSTS, false).result
+}
+
+#[test]
+fn properties_are_those_of_the_table_and_no_others() {
+    let mut model = model(true);
+    let id = admin(&mut model, &disks(), HOST);
+    // MQES 127, CQR, TO 15, the NVM command set, CRWMS.
+    let cap = 127 | 1 << 16 | 15 << 24 | 1 << 37 | 1 << 59;
+    assert_eq!(get(&mut model, id, 0x00, true).result, cap);
+    assert_eq!(get(&mut model, id, 0x08, false).result, 0x0002_0000);
+    assert_eq!(get(&mut model, id, 0x68, false).result, 15);
+    for (offset, is_long) in [
+        (0x00, false),
+        (0x08, true),
+        (0x14, true),
+        (0x0c, false),
+        (0x20, false),
+        (0x1000, false),
+    ] {
+        let refused = get(&mut model, id, offset, is_long).status;
+        assert_eq!(code(refused), 0x002 | DNR, "{offset:#x} {is_long}");
+    }
+    for offset in [0x00, 0x08, CSTS, 0x20, 0x68] {
+        assert_eq!(
+            code(set(&mut model, id, offset, 1).status),
+            0x002 | DNR,
+            "{offset:#x}"
+        );
+    }
+    assert_eq!(
+        code(command(&mut model, id, &sqe(0x7f, 4, [2, 0, 0, 0])).status),
+        0x002 | DNR
+    );
+}
+
+/// The sequences that Linux writes, and configurations that are not offered.
+#[test]
+fn a_controller_is_enabled_reset_and_shut_down_by_its_configuration() {
+    let mut model = model(true);
+    let id = admin(&mut model, &disks(), HOST);
+    set(&mut model, id, 0x14, 0x0046_0000);
+    assert_eq!(status(&mut model, id), 0);
+    assert_eq!(
+        code(command(&mut model, id, &sqe(0x06, 0, [1, 0, 0, 0])).status),
+        0x00c | DNR
+    );
+    set(&mut model, id, 0x14, 0x0046_0001);
+    assert_eq!(status(&mut model, id), 1);
+    assert!(model.take_notices().is_empty());
+    set(&mut model, id, 0x14, 0x0046_0000);
+    assert_eq!(
+        (status(&mut model, id), model.take_notices()),
+        (0, vec![Notice::Reset { controller: id }])
+    );
+    set(&mut model, id, 0x14, 0x0046_0001);
+    set(&mut model, id, 0x14, 0x0046_4001);
+    assert_eq!(
+        status(&mut model, id),
+        0b1001,
+        "ready, and shutdown complete"
+    );
+    assert_eq!(model.take_notices(), [Notice::Reset { controller: id }]);
+    assert_eq!(
+        code(command(&mut model, id, &sqe(0x18, 0, [0; 4])).status),
+        0x00c | DNR
+    );
+    for wrong in [
+        0x0046_0061,
+        0x0046_0081,
+        0x0046_0801,
+        0x0045_0001,
+        0x0036_0001,
+    ] {
+        let id = admin(&mut model, &disks(), HOST);
+        set(&mut model, id, 0x14, wrong);
+        assert_eq!(status(&mut model, id), 2, "CFS of {wrong:#x}");
+    }
+}
+
+#[test]
+fn a_reset_frees_io_queues_and_event_requests() {
+    let mut model = model(true);
+    let id = ready(&mut model, &disks(), HOST);
+    let data = data(&disks(), HOST, id);
+    model
+        .connect(place(1), asked(1), &data, secs(0))
+        .expect("a queue");
+    assert_eq!(
+        code(command(&mut model, id, &sqe(0x09, 0, [7, 0, 0, 0])).status),
+        0x00c | DNR,
+        "too late"
+    );
+    for _ in 0..4 {
+        wait(&mut model, id);
+    }
+    assert_eq!(
+        code(command(&mut model, id, &sqe(0x0c, 0, [0; 4])).status),
+        0x105 | DNR
+    );
+    set(&mut model, id, 0x14, 0x0046_0000);
+    set(&mut model, id, 0x14, 0x0046_0001);
+    wait(&mut model, id);
+    model
+        .connect(place(1), asked(1), &data, secs(0))
+        .expect("free again");
+}
+
+#[test]
+fn a_silent_host_is_dead_after_its_keep_alive_time_and_one_that_speaks_is_not() {
+    let mut model = model(true);
+    let id = ready(&mut model, &disks(), HOST);
+    // Heard of at 1 s, 5 s of patience.
+    assert_eq!(model.expire(Moment::from_millis(5999)), Some(secs(6)));
+    let alive = model.command(id, 0, &sqe(0x18, 0, [0; 4]), 0, secs(5));
+    assert_eq!(alive, Outcome::Answered(Answer::done()));
+    assert_eq!(model.expire(secs(9)), Some(secs(10)));
+    assert_eq!(model.expire(secs(10)), None);
+    assert_eq!(model.take_notices(), [Notice::Over { controller: id }]);
+    assert!(model.controller(id).is_none());
+    // Without a keep-alive time it lives for ever; whoever is not enabled, or discovers, has 120 s.
+    let id = ready(&mut model, &disks(), HOST);
+    command(&mut model, id, &sqe(0x09, 0, [0x0f, 0, 0, 0]));
+    assert_eq!(model.expire(secs(1 << 30)), None);
+    assert!(model.controller(id).is_some());
+    let idle = admin(&mut model, &disks(), HOST);
+    assert_eq!(model.expire(secs(119)), Some(secs(120)));
+    assert_eq!(model.expire(secs(120)), None);
+    assert!(model.controller(idle).is_none());
+}
+
+#[test]
+fn features_are_set_and_given_back_and_others_refused() {
+    let mut model = model(true);
+    let id = ready(&mut model, &disks(), HOST);
+    let m = &mut model;
+    let mut feature = |opcode, nsid, dword10: u32, dword11| {
+        let answer = command(m, id, &sqe(opcode, nsid, [dword10, dword11, 0, 0]));
+        (code(answer.status), answer.result, answer.data)
+    };
+    let done = |result| (0, result, Vec::new());
+    let refused = |status| (status | DNR, 0, Vec::new());
+    assert_eq!(feature(0x09, 0, 7, 0x0003_0003), done(0x007f_007f));
+    assert_eq!(feature(0x09, 0, 7, 0xffff_0003), refused(0x002));
+    // Keep-alive times are rounded up to seconds.
+    assert_eq!(feature(0x09, 0, 0x0f, 1001), done(0));
+    assert_eq!(feature(0x0a, 0, 0x0f, 0), done(2000));
+    assert_eq!(feature(0x0a, 0, 0x10f, 0), done(0), "the default");
+    assert_eq!(feature(0x09, 0, 0x0f, u32::MAX), done(0));
+    assert_eq!(feature(0x0a, 0, 0x0f, 0), done(4_294_967_000));
+    assert_eq!(feature(0x09, 0, 0x0b, 0x900), done(0));
+    assert_eq!(feature(0x0a, 0, 0x0b, 0), done(0x900));
+    assert_eq!(
+        feature(0x09, 0, 0x0b, 0x200),
+        refused(0x002),
+        "an event that is not offered"
+    );
+    assert_eq!(feature(0x0a, 0, 0x81, 1), (0, 0, vec![7; 16]));
+    assert_eq!(feature(0x0a, 0, 0x81, 0), refused(0x002), "64 bits");
+    assert_eq!(feature(0x09, 0, 0x81, 1), refused(0x00c));
+    assert_eq!(feature(0x0a, 0, 0x06, 0), done(1));
+    assert_eq!(feature(0x09, 0, 0x06, 0), refused(0x10e));
+    assert_eq!(feature(0x09, 1, 0x84, 1), done(0));
+    assert_eq!(feature(0x0a, 1, 0x84, 0), done(1));
+    assert_eq!(feature(0x09, 1, 0x84, 2), refused(0x002));
+    assert_eq!(feature(0x09, 2, 0x84, 1), refused(0x00b));
+    assert_eq!(
+        feature(0x09, 0, 0x8000_000b, 0),
+        refused(0x10d),
+        "to be saved"
+    );
+    assert_eq!(feature(0x0a, 0, 0x30f, 0), done(4), "changeable");
+    for unknown in [0x00, 0x01, 0x0e, 0x16, 0xff] {
+        assert_eq!(feature(0x09, 0, unknown, 0), refused(0x002), "{unknown:#x}");
+        assert_eq!(feature(0x0a, 0, unknown, 0), refused(0x002), "{unknown:#x}");
+    }
+}
+
+#[test]
+fn opcodes_and_flags_that_are_none_are_refused() {
+    let mut model = model(true);
+    let id = ready(&mut model, &disks(), HOST);
+    for opcode in
+        (0..=0xff).filter(|one| ![0x02, 0x06, 0x08, 0x09, 0x0a, 0x0c, 0x18, 0x7f].contains(one))
+    {
+        assert_eq!(
+            code(command(&mut model, id, &sqe(opcode, 0, [0; 4])).status),
+            0x001 | DNR,
+            "{opcode:#x}"
+        );
+    }
+    for flags in [0x00, 0x41, 0x42, 0x80, 0xc0] {
+        let mut odd = sqe(0x18, 0, [0; 4]);
+        odd.flags = flags;
+        assert_eq!(
+            code(command(&mut model, id, &odd).status),
+            0x002 | DNR,
+            "{flags:#x}"
+        );
+    }
+    assert_eq!(
+        command(&mut model, id, &sqe(0x08, 0, [0; 4])),
+        Answer::result(1),
+        "not aborted"
+    );
+    let gone = model.command(id + 1, 0, &sqe(0x18, 0, [0; 4]), 0, secs(1));
+    assert_eq!(gone, Outcome::Answered(Status::INTERNAL.into()));
+}
