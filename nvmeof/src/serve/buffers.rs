@@ -19,6 +19,11 @@ impl Buffers {
         }
     }
 
+    /// How many are free.
+    pub(super) fn free(&self) -> usize {
+        self.free.len()
+    }
+
     /// Whether so many are to be had: they are free, and nobody waits for them already.
     #[inline]
     pub(super) fn has(&self, count: usize) -> bool {

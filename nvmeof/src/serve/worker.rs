@@ -119,6 +119,10 @@ pub struct Over {
     pub connections: u64,
     /// Times it slept.
     pub sleeps: u64,
+    /// I/Os that had not ended when it did, and buffers that they had: none, unless connections did not end in time.
+    pub ios_left: usize,
+    /// Buffers likewise.
+    pub buffers_left: usize,
 }
 
 /// A worker.
@@ -465,10 +469,16 @@ impl Worker {
     fn close(self) -> Result<Over, WorkerError> {
         let Self {
             ia,
-            over,
+            mut over,
             mut reactor,
+            ios,
+            buffers,
+            config,
             ..
         } = self;
+        let left = ios.iter().filter(|io| io.state() != State::Posted);
+        over.ios_left = left.count();
+        over.buffers_left = (config.buffers as usize).saturating_sub(buffers.free()); // CAST: widening.
         // Disks have what they were given before the memory goes.
         reactor.wait_all(RealClock::new().now() + FAREWELL)?;
         ia_close(ia, CloseFlags::Abrupt).map_err(|error| WorkerError::Close(Box::new(error)))?;

@@ -3,12 +3,16 @@
 use anyhow::Result;
 use nvmeof::disk::Source;
 use nvmeof::nvme::Status;
+use nvmeof::nvme::command::io;
 use nvmeof::nvme::identify::cns;
+use nvmeof::nvme::sgl::Sgl;
+use zerocopy::IntoBytes;
 
+use crate::host::{Host, Queue, command, transfer};
 use crate::world::World;
 
 /// Bytes that say where they are.
-fn pattern(seed: u8, bytes: usize) -> Vec<u8> {
+pub fn pattern(seed: u8, bytes: usize) -> Vec<u8> {
     let byte = |at: usize| u8::try_from((at / 256 + at) % 256).expect("a byte");
     (0..bytes).map(|at| byte(at) ^ seed).collect()
 }
@@ -69,5 +73,177 @@ fn what_is_written_is_read_from_a_block_to_the_longest_transfer() -> Result<()> 
     drop(host);
     let over = world.stop()?;
     assert_eq!(over[0].connections, 2);
+    Ok(())
+}
+
+/// A file of so many bytes in the world's stead, before there is one.
+fn file(bytes: u64) -> Result<(tempfile::TempDir, Source)> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("disk");
+    std::fs::File::create(&path)?.set_len(bytes)?;
+    Ok((folder, Source::File(path)))
+}
+
+/// A range of Dataset Management.
+fn range(first: u64, blocks: u32) -> Vec<u8> {
+    let range = nvmeof::nvme::command::Range {
+        attributes: 0.into(),
+        blocks: blocks.into(),
+        first: first.into(),
+    };
+    range.as_bytes().to_vec()
+}
+
+/// A source range of Copy: where it begins, and blocks less one (bytes 8 and 16 of 32).
+fn source(first: u8, blocks: u8) -> [u8; 32] {
+    let mut range = [0; 32];
+    range[8] = first;
+    range[16] = blocks - 1;
+    range
+}
+
+#[test]
+fn every_command_of_the_set_does_what_it_says_and_answers_with_its_status() -> Result<()> {
+    let (_folder, disk) = file(1 << 20)?;
+    for disk in [disk, Source::Memory(1 << 20)] {
+        let mut world = World::new(1, disk, 9)?;
+        let mut host = world.host()?;
+        let subsystem = world.subsystem.clone();
+        let (_admin, controller) = host.controller(&subsystem)?;
+        let mut queue = host.io_queue(&subsystem, controller, 1, 64)?;
+        let queue = &mut queue;
+        const SPARE: usize = 1 << 19;
+        let good = Status::SUCCESS;
+        let past = Status::LBA_RANGE.dnr();
+        let blocks = |host: &mut Host, queue: &mut Queue, first, count: u32| -> Result<Vec<u8>> {
+            host.memory
+                .write_from(SPARE, &vec![0xee; count as usize * 512])?;
+            let status = host.read(queue, first, count, SPARE, count * 512)?;
+            anyhow::ensure!(status.is_success(), "{status}");
+            Ok(host.memory.read(SPARE, count as usize * 512)?)
+        };
+        let written = pattern(1, 64 * 512);
+        host.memory.write_from(0, &written)?;
+        assert_eq!(host.write(queue, 0, 64, 0, 64 * 512)?, good);
+        // Write Zeroes, with and without leave to deallocate.
+        let none = Sgl::keyed(0, 0, 0, false);
+        for (first, flags) in [(1, 0), (5, 1 << 25)] {
+            let mut sqe = transfer(io::WRITE_ZEROES, first, 2);
+            sqe.cdw12 = (sqe.cdw12.get() | flags).into();
+            assert_eq!(host.status(queue, sqe, none)?, good);
+        }
+        assert_eq!(
+            host.status(queue, transfer(io::WRITE_ZEROES, 2047, 2), none)?,
+            past
+        );
+        let mut now = written.clone();
+        now[512..3 * 512].fill(0);
+        now[5 * 512..7 * 512].fill(0);
+        assert_eq!(blocks(&mut host, queue, 0, 64)?, now);
+        // Deallocate: two ranges, and hints that do nothing; a range beyond the end leaves all as it is.
+        let mut list = range(8, 8);
+        list.extend(range(32, 1));
+        host.memory.write_from(SPARE, &list)?;
+        let data = host.data(SPARE, 4096);
+        let deallocate = |ranges: u32, attribute: u32| {
+            let mut sqe = command(io::DATASET_MANAGEMENT);
+            sqe.nsid = 1.into();
+            (sqe.cdw10, sqe.cdw11) = ((ranges - 1).into(), attribute.into());
+            sqe
+        };
+        assert_eq!(host.status(queue, deallocate(2, 3), data)?, good);
+        assert_eq!(blocks(&mut host, queue, 0, 64)?, now);
+        host.memory.write_from(SPARE, &list)?;
+        assert_eq!(host.status(queue, deallocate(2, 4), data)?, good);
+        now[8 * 512..16 * 512].fill(0);
+        now[32 * 512..33 * 512].fill(0);
+        assert_eq!(blocks(&mut host, queue, 0, 64)?, now);
+        list.extend(range(2048, 1));
+        host.memory.write_from(SPARE, &list)?;
+        assert_eq!(host.status(queue, deallocate(3, 4), data)?, past);
+        let short = host.data(SPARE, 32);
+        assert_eq!(
+            host.status(queue, deallocate(3, 4), short)?,
+            Status::SGL_LENGTH.dnr()
+        );
+        // Compare, and Verify.
+        host.memory.write_from(0, &now)?;
+        let data = host.data(0, 64 * 512);
+        assert_eq!(
+            host.status(queue, transfer(io::COMPARE, 0, 64), data)?,
+            good
+        );
+        host.memory
+            .write_from(64 * 512 - 1, &[!now[64 * 512 - 1]])?;
+        assert_eq!(
+            host.status(queue, transfer(io::COMPARE, 0, 64), data)?,
+            Status::COMPARE.dnr()
+        );
+        assert_eq!(
+            host.status(queue, transfer(io::VERIFY, 0, 2048), none)?,
+            good
+        );
+        assert_eq!(
+            host.status(queue, transfer(io::VERIFY, 1, 2048), none)?,
+            past
+        );
+        // Copy: two ranges, the second within the first, behind each other.
+        let copy = |ranges: u32, first: u32| {
+            let mut sqe = command(io::COPY);
+            sqe.nsid = 1.into();
+            (sqe.cdw10, sqe.cdw12) = (first.into(), (ranges - 1).into());
+            sqe
+        };
+        let list = [source(16, 10), source(20, 3)].concat();
+        host.memory.write_from(SPARE, &list)?;
+        let data = host.data(SPARE, 64);
+        assert_eq!(host.status(queue, copy(2, 100), data)?, good);
+        let expected = [&now[16 * 512..26 * 512], &now[20 * 512..23 * 512]].concat();
+        assert_eq!(blocks(&mut host, queue, 100, 13)?, expected);
+        host.memory.write_from(SPARE, &list)?;
+        assert_eq!(host.status(queue, copy(2, 2040), data)?, past);
+        assert_eq!(
+            host.status(queue, copy(129, 100), data)?,
+            Status::COPY_SIZE.dnr()
+        );
+        let mut other = copy(2, 100);
+        other.cdw12 = (other.cdw12.get() | 1 << 8).into();
+        assert_eq!(
+            host.status(queue, other, data)?,
+            Status::INVALID_FIELD.dnr(),
+            "format 1"
+        );
+        // Flush for one, for all, and for none.
+        for (nsid, status) in [
+            (1, good),
+            (u32::MAX, good),
+            (2, Status::INVALID_NAMESPACE.dnr()),
+        ] {
+            let mut sqe = command(io::FLUSH);
+            sqe.nsid = nsid.into();
+            assert_eq!(host.status(queue, sqe, none)?, status, "{nsid:#x}");
+        }
+        // In the capsule, and forced to the medium; longer than what came; from the middle of it.
+        let mut sqe = transfer(io::WRITE, 200, 1);
+        sqe.cdw12 = (sqe.cdw12.get() | 1 << 30).into();
+        sqe.sgl = Sgl::in_capsule(512);
+        host.send(queue, sqe, &written[..512])?;
+        assert_eq!(host.response(queue)?.status(), good);
+        assert_eq!(blocks(&mut host, queue, 200, 1)?, written[..512]);
+        host.send(queue, sqe, &written[..256])?;
+        assert_eq!(host.response(queue)?.status(), Status::SGL_OFFSET.dnr());
+        let mut sqe = transfer(io::READ, 200, 1);
+        sqe.sgl = Sgl::in_capsule(512);
+        host.send(queue, sqe, &written[..512])?;
+        assert_eq!(host.response(queue)?.status(), Status::INVALID_FIELD.dnr());
+        for opcode in [0x04, 0x18, 0x79, 0xff] {
+            assert_eq!(
+                host.status(queue, transfer(opcode, 0, 1), none)?,
+                Status::INVALID_OPCODE.dnr()
+            );
+        }
+        drop(host);
+        world.stop()?;
+    }
     Ok(())
 }

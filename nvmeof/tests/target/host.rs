@@ -22,7 +22,7 @@ const NONE: CompletionFlags = CompletionFlags::empty();
 pub const DATA: usize = 1 << 20;
 /// Commands behind the data, and responses behind them.
 const COMMANDS: usize = DATA;
-const SLOTS: usize = 64;
+const SLOTS: usize = 256;
 /// A capsule with a page behind the command.
 const CAPSULE: usize = 64 + 4096;
 const RESPONSES: usize = COMMANDS + SLOTS * CAPSULE;
@@ -34,13 +34,16 @@ const HOST_ID: [u8; 16] = [0x11; 16];
 /// A host with an adapter of its own.
 pub struct Host {
     pub ia: Ia,
-    zone: PzHandle,
+    pub zone: PzHandle,
     pub memory: DmaMemory,
     pub region: LmrCreated,
     all: LmrSlice,
     target: IpAddr,
     port: u16,
     pub name: Nqn,
+    /// What the next controller is to have; 0 is none.
+    pub keep_alive_ms: u32,
+    slot: usize,
 }
 
 /// A queue of a host.
@@ -72,6 +75,8 @@ impl Host {
             target,
             port,
             name: HOST.parse()?,
+            keep_alive_ms: 0,
+            slot: 0,
         })
     }
 
@@ -81,7 +86,12 @@ impl Host {
         Sgl::keyed(address, bytes, self.region.rmr_context, false)
     }
 
-    fn part(&self, at: usize, bytes: usize) -> Result<LmrSlice> {
+    /// Where the capsule of a slot is.
+    pub fn capsule_at(&self, slot: usize) -> usize {
+        COMMANDS + slot * CAPSULE
+    }
+
+    pub fn part(&self, at: usize, bytes: usize) -> Result<LmrSlice> {
         let part = self.all.part(u32::try_from(at)?, u32::try_from(bytes)?);
         part.context("inside the memory")
     }
@@ -93,9 +103,10 @@ impl Host {
         entries: u16,
         number: u16,
     ) -> Result<Result<Queue, Option<u16>>> {
-        let events = self
-            .ia
-            .evd_create(512, EvdFlags::CONNECTION | EvdFlags::DTO)?;
+        let events = self.ia.evd_create(
+            512,
+            EvdFlags::CONNECTION | EvdFlags::DTO | EvdFlags::RMR_BIND,
+        )?;
         let attr = EpAttr {
             max_recv_dtos: u32::from(entries) + 1,
             max_request_dtos: 2 * u32::from(entries) + 1,
@@ -169,7 +180,9 @@ impl Host {
         let cid = queue.next;
         queue.next = queue.next.wrapping_add(1);
         sqe.cid = cid.into();
-        let slot = usize::from(cid) % SLOTS;
+        // Of all queues: an event request may wait in one for long.
+        let slot = self.slot;
+        self.slot = (slot + 1) % SLOTS;
         let (at, answer) = (COMMANDS + slot * CAPSULE, RESPONSES + slot * 16);
         self.memory.write_from(at, sqe.as_bytes())?;
         self.memory.write_from(at + 64, data)?;
@@ -207,6 +220,22 @@ impl Host {
         Cqe::read_from_bytes(&bytes).map_err(|_| anyhow::anyhow!("16 bytes"))
     }
 
+    /// Waits until the target ends a connection; what came before is of no interest.
+    pub fn expect_end(&mut self, queue: &Queue) -> Result<()> {
+        loop {
+            if let Event::Connection(event) = self.ia.evd_wait(queue.events, PATIENCE, 1)?.0 {
+                ensure!(event.kind != ConnectionEventKind::Established, "{event:?}");
+                return Ok(());
+            }
+        }
+    }
+
+    /// A command about blocks with this data; how it went.
+    pub fn status(&mut self, queue: &mut Queue, mut sqe: Sqe, data: Sgl) -> Result<Status> {
+        sqe.sgl = data;
+        Ok(self.command(queue, sqe)?.status())
+    }
+
     /// Makes a connection a queue of a controller.
     pub fn connect(&mut self, queue: &mut Queue, subsystem: &Nqn, controller: u16) -> Result<Cqe> {
         let data = ConnectData::new(HOST_ID, controller, subsystem.field(), self.name.field());
@@ -216,7 +245,12 @@ impl Host {
         sqe.sgl = self.data(0, 1024);
         sqe.cdw10 = (u32::from(queue.number) << 16).into();
         sqe.cdw11 = u32::from(queue.entries - 1).into();
-        sqe.cdw12 = if queue.number == 0 { 5000 } else { 0 }.into();
+        sqe.cdw12 = if queue.number == 0 {
+            self.keep_alive_ms
+        } else {
+            0
+        }
+        .into();
         self.command(queue, sqe)
     }
 

@@ -106,6 +106,11 @@ impl World {
         self.target.stop();
         let workers = self.workers.into_iter();
         let ended = workers.map(|worker| Ok(worker.join().expect("no panic")?));
-        ended.collect()
+        let ended = ended.collect::<Result<Vec<_>>>()?;
+        for over in &ended {
+            // Every place and every buffer came back.
+            assert_eq!((over.ios_left, over.buffers_left), (0, 0), "{over:?}");
+        }
+        Ok(ended)
     }
 }
