@@ -34,6 +34,8 @@ pub struct Connected {
     pub entries: u16,
     /// The host does without the head of the submission queue.
     pub without_head: bool,
+    /// By which number the host is known.
+    pub host_id: [u8; 16],
     /// Namespaces; none for discovery.
     pub shelf: Option<Arc<Shelf>>,
     /// How they are reached.
@@ -138,6 +140,7 @@ impl Model {
             queue: connect.queue,
             entries: connect.size + 1,
             without_head: connect.without_head(),
+            host_id: data.host_id,
             shelf,
             access,
         })

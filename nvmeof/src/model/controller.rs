@@ -1,6 +1,6 @@
 //! A controller: what a host has of a subsystem, from its Connect on the admin queue until that queue is over.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::event::Events;
 use super::{Moment, WorkerId};
@@ -35,6 +35,10 @@ pub struct Controller {
     queues: BTreeSet<u16>,
     /// Namespaces that have changed since the host asked for the last time.
     changed: BTreeSet<u32>,
+    /// What reservations have to tell, and what of it the host does not want to hear, by namespace.
+    pub(super) reservation_notices: VecDeque<(u32, super::reservation::Told)>,
+    pub(super) reservation_masks: BTreeMap<u32, u32>,
+    pub(super) reservation_count: u64,
     errors: VecDeque<ErrorEntry>,
     error_count: u64,
 }
@@ -68,6 +72,9 @@ impl Controller {
             events: Events::default(),
             queues: BTreeSet::new(),
             changed: BTreeSet::new(),
+            reservation_notices: VecDeque::new(),
+            reservation_masks: BTreeMap::new(),
+            reservation_count: 0,
             errors: VecDeque::new(),
             error_count: 0,
         }

@@ -16,6 +16,8 @@ mod id {
     pub(super) const EVENTS: u8 = 0x0b;
     pub(super) const KEEP_ALIVE: u8 = 0x0f;
     pub(super) const HOST_ID: u8 = 0x81;
+    pub(super) const RESERVATION_MASK: u8 = 0x82;
+    pub(super) const RESERVATION_PERSISTENCE: u8 = 0x83;
     pub(super) const WRITE_PROTECTION: u8 = 0x84;
 }
 
@@ -27,6 +29,8 @@ pub(super) fn effects(is_discovery: bool) -> Vec<u8> {
         id::WRITE_CACHE,
         id::QUEUES,
         id::HOST_ID,
+        id::RESERVATION_MASK,
+        id::RESERVATION_PERSISTENCE,
         id::WRITE_PROTECTION,
     ];
     let of_io = if is_discovery { &[] } else { of_io };
@@ -52,6 +56,14 @@ pub(super) const fn keep_alive(ms: u32) -> u32 {
         Some(ms) => ms,
         None => u32::MAX - u32::MAX % KEEP_ALIVE_STEP_MS,
     }
+}
+
+/// Features that each namespace has of its own.
+const fn is_of_namespace(feature: u8) -> bool {
+    matches!(
+        feature,
+        id::RESERVATION_MASK | id::RESERVATION_PERSISTENCE | id::WRITE_PROTECTION
+    )
 }
 
 /// Feature identifier: bits 7:0 of dword 10.
@@ -108,6 +120,9 @@ impl Model {
                 Answer::done()
             }
             (id::WRITE_PROTECTION, false) => self.protect(id, sqe.nsid.get(), asked),
+            (id::RESERVATION_MASK, false) => self.mask_reservations(id, sqe.nsid.get(), asked),
+            // Nothing persists through power loss, and nothing can be told to.
+            (id::RESERVATION_PERSISTENCE, false) if asked & 1 == 0 => Answer::done(),
             (id::HOST_ID, false) => Status::SEQUENCE.dnr().into(),
             (id::WRITE_CACHE, false) => Status::NOT_CHANGEABLE.dnr().into(),
             _ => Status::INVALID_FIELD.dnr().into(),
@@ -140,9 +155,15 @@ impl Model {
         let what = sqe.cdw10.get() >> 8 & 7;
         let known = match (feature(sqe), controller.is_discovery()) {
             (id::EVENTS | id::KEEP_ALIVE, _) => true,
-            (id::WRITE_CACHE | id::QUEUES | id::HOST_ID | id::WRITE_PROTECTION, is_discovery) => {
-                !is_discovery
-            }
+            (
+                id::WRITE_CACHE
+                | id::QUEUES
+                | id::HOST_ID
+                | id::RESERVATION_MASK
+                | id::RESERVATION_PERSISTENCE
+                | id::WRITE_PROTECTION,
+                is_discovery,
+            ) => !is_discovery,
             _ => false,
         };
         if !known || what > 3 {
@@ -150,8 +171,11 @@ impl Model {
         }
         if what == 3 {
             // Not saveable; of each namespace; changeable.
-            let of_namespace = feature(sqe) == id::WRITE_PROTECTION;
-            let changeable = !matches!(feature(sqe), id::WRITE_CACHE | id::HOST_ID);
+            let of_namespace = is_of_namespace(feature(sqe));
+            let changeable = !matches!(
+                feature(sqe),
+                id::WRITE_CACHE | id::HOST_ID | id::RESERVATION_PERSISTENCE
+            );
             return Answer::result(u64::from(of_namespace) << 1 | u64::from(changeable) << 2);
         }
         // What is not saved has its default as its saved value.
@@ -164,6 +188,12 @@ impl Model {
             id::EVENTS => Answer::result(controller.events.wanted().into()),
             id::KEEP_ALIVE => Answer::result(controller.keep_alive_ms().into()),
             id::HOST_ID if sqe.cdw11.get() & 1 == 1 => Answer::data(controller.host_id().to_vec()),
+            id::RESERVATION_PERSISTENCE => Answer::done(),
+            id::RESERVATION_MASK => {
+                let masks = &controller.reservation_masks;
+                let mask = masks.get(&sqe.nsid.get()).copied().unwrap_or(0);
+                Answer::result(mask.into())
+            }
             id::WRITE_PROTECTION => {
                 let subsystem = self.subsystems.get(controller.subsystem());
                 match subsystem.and_then(|one| one.namespace(sqe.nsid.get())) {

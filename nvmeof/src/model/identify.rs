@@ -19,8 +19,8 @@ use crate::nvme::{Sqe, Status};
 const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
 /// SGLS: any alignment of data, keyed descriptors, offsets in the capsule.
 const SGL: u32 = 1 | 1 << 2 | 1 << 20;
-/// ONCS: Compare, Dataset Management, Write Zeroes, Verify, Copy.
-const COMMANDS: u16 = 1 | 1 << 2 | 1 << 3 | 1 << 7 | 1 << 8;
+/// ONCS: Compare, Dataset Management, Write Zeroes, reservations, Verify, Copy.
+const COMMANDS: u16 = 1 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 7 | 1 << 8;
 /// Blocks of all ranges of a Copy; of one range as well.
 pub(crate) const COPY_BLOCKS: u16 = 1 << 15;
 /// Ranges of a Copy.
@@ -188,6 +188,7 @@ fn nvm(namespace: &Namespace) -> Vec<u8> {
     said.capacity = blocks.into();
     said.used = blocks.into();
     said.sharing = 1;
+    said.reservations = super::reserve::CAPABILITIES;
     said.access_group = namespace.group().into();
     said.attributes = namespace.is_protected().into();
     said.nguid = *namespace.uuid().as_bytes();
@@ -209,6 +210,7 @@ fn nvm(namespace: &Namespace) -> Vec<u8> {
 fn independent(namespace: &Namespace) -> Vec<u8> {
     let mut said = identify::IndependentNamespace::new_zeroed();
     said.sharing = 1;
+    said.reservations = super::reserve::CAPABILITIES;
     said.access_group = namespace.group().into();
     said.attributes = namespace.is_protected().into();
     said.state = 1;

@@ -28,6 +28,7 @@ impl Model {
             (page::FIRMWARE, false) => Answer::data(firmware()),
             (page::CHANGED_NAMESPACES, false) => Answer::data(changed(controller)),
             (page::EFFECTS, false) => Answer::data(effects()),
+            (page::RESERVATION, false) => Answer::data(controller.reservation_page()),
             (page::FEATURE_EFFECTS, is_discovery) => {
                 Answer::data(super::feature::effects(is_discovery))
             }
@@ -61,7 +62,9 @@ impl Model {
             if page == page::CHANGED_NAMESPACES {
                 controller.forget_changed();
             }
-            if controller.events.read(page) {
+            let is_more = page == page::RESERVATION && controller.reservation_page_read();
+            let can_tell = controller.events.read(page);
+            if is_more && controller.events.happened(super::event::Kind::Reservation) || can_tell {
                 let worker = controller.worker();
                 self.notices.push(super::Notice::Event {
                     worker,
@@ -126,6 +129,7 @@ fn supported(is_discovery: bool) -> Vec<u8> {
             page::EFFECTS,
             page::ACCESS,
             page::FEATURE_EFFECTS,
+            page::RESERVATION,
         ]
     };
     for page in pages {
@@ -183,7 +187,16 @@ fn effects() -> Vec<u8> {
     ] {
         said[usize::from(opcode) * 4] = 1;
     }
-    for opcode in [io::READ, io::COMPARE, io::FLUSH, io::VERIFY] {
+    for opcode in [
+        io::READ,
+        io::COMPARE,
+        io::FLUSH,
+        io::VERIFY,
+        io::RESERVATION_REGISTER,
+        io::RESERVATION_REPORT,
+        io::RESERVATION_ACQUIRE,
+        io::RESERVATION_RELEASE,
+    ] {
         said[IO + usize::from(opcode) * 4] = 1;
     }
     for opcode in [

@@ -21,6 +21,8 @@ mod identify;
 mod log;
 mod namespace;
 mod property;
+mod reservation;
+mod reserve;
 mod subsystem;
 
 #[cfg(test)]
@@ -36,6 +38,8 @@ pub use connect::{Connected, NotConnected, Place};
 pub use controller::Controller;
 pub(crate) use identify::COPY_BLOCKS;
 pub use namespace::{Namespace, NamespaceConfig, Tally};
+pub use reservation::{HostId, Reservations};
+pub use reserve::bytes as reservation_bytes;
 pub use subsystem::{Shelf, Subsystem, SubsystemConfig};
 
 use crate::nvme::{Nqn, Status};

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use uuid::Uuid;
 
+use super::reservation::Reservations;
 use crate::disk::{Disk, DiskError};
 
 /// What a namespace is made of.
@@ -29,6 +30,9 @@ pub struct Namespace {
     disk: Disk,
     blocks: AtomicU64,
     protected: AtomicBool,
+    /// Counts changes of reservations, so that workers, which keep a copy, look at a word.
+    reservation_changes: AtomicU64,
+    reservations: Mutex<Arc<Reservations>>,
     /// What each worker has done on it, and what was done by those that are no more.
     tallies: Mutex<(Vec<Arc<Tally>>, Done)>,
 }
@@ -90,6 +94,8 @@ impl Namespace {
             protected: AtomicBool::new(config.disk.is_read_only()),
             disk: config.disk,
             blocks: AtomicU64::new(blocks),
+            reservation_changes: AtomicU64::new(0),
+            reservations: Mutex::default(),
             tallies: Mutex::default(),
         }
     }
@@ -158,6 +164,31 @@ impl Namespace {
 
     fn complain(&self, error: &DiskError) {
         tracing::warn!(nsid = self.nsid, disk = self.disk.name(), %error, "the disk's size is not to be had");
+    }
+
+    /// Counts changes of its reservations; 0: there has never been one.
+    #[inline]
+    #[must_use]
+    pub fn reservation_changes(&self) -> u64 {
+        self.reservation_changes.load(Ordering::Acquire)
+    }
+
+    /// Its reservations as they are now.
+    #[must_use]
+    pub fn reservations(&self) -> Arc<Reservations> {
+        let now = self.reservations.lock();
+        Arc::clone(&now.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn change_reservations<T, E>(
+        &self,
+        change: impl FnOnce(&mut Reservations) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let now = self.reservations.lock();
+        let mut now = now.unwrap_or_else(PoisonError::into_inner);
+        let done = change(Arc::make_mut(&mut now))?;
+        self.reservation_changes.fetch_add(1, Ordering::Release);
+        Ok(done)
     }
 
     /// A place where a worker counts.

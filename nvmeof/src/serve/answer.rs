@@ -2,6 +2,7 @@
 
 use udapl::{CompletionFlags, EpHandle, ReturnType, RmrTriplet};
 use zerocopy::FromZeros;
+use zerocopy::little_endian::U64;
 
 use super::io::Step;
 use super::layout::{COMMAND, PAGE, RESPONSE, Spot};
@@ -12,6 +13,14 @@ use crate::nvme::command::{Direction, admin};
 use crate::nvme::fabrics::{Connect, ConnectData, kind as fabrics};
 use crate::nvme::sgl::Data;
 use crate::nvme::{Cqe, Sqe, Status};
+
+/// A command of an I/O queue that the model carries out without the disk's part.
+const fn is_models(opcode: u8) -> bool {
+    matches!(
+        opcode,
+        admin::FABRICS | crate::nvme::command::io::RESERVATION_REPORT
+    )
+}
 
 impl Worker {
     /// A receive has come back: with a command, or because it failed.
@@ -219,7 +228,7 @@ impl Worker {
     }
 
     /// A command that the model carries out.
-    fn administer(&mut self, at: u32) -> Result<(), WorkerError> {
+    pub(super) fn administer(&mut self, at: u32) -> Result<(), WorkerError> {
         self.administer_with(at, false)
     }
 
@@ -254,9 +263,17 @@ impl Worker {
             io.sqe,
             self.target.now(),
         );
-        let outcome = self
-            .target
-            .with(|model| model.command(controller, number, &sqe, room, now));
+        // The keys that a reservation command comes with.
+        let (region, from) = self.memory.at(spot);
+        let keys = [0, 8].map(|key| region.buffer.read_obj::<U64>(from as usize + key).get());
+        let is_reservation = number != 0 && sqe.opcode != admin::FABRICS;
+        let outcome = self.target.with(|model| {
+            if is_reservation {
+                model.reserve(controller, number, &sqe, keys, room)
+            } else {
+                model.command(controller, number, &sqe, room, now)
+            }
+        });
         match outcome {
             Outcome::Waits => {
                 io.step(Step::Hold);
@@ -297,7 +314,7 @@ impl Worker {
         let queue = self.queues.get(io.queue);
         match queue.and_then(|queue| queue.attached.as_ref()) {
             Some(Attached { number: 0, .. }) | None => self.administer_with(at, true),
-            Some(_) if io.sqe.opcode == admin::FABRICS => self.administer_with(at, true),
+            Some(_) if is_models(io.sqe.opcode) => self.administer_with(at, true),
             Some(_) => self.place(at, true),
         }
     }

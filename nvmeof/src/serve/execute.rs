@@ -18,7 +18,7 @@ use super::layout::{PAGE, Spot};
 use super::queue::{Attached, Queue};
 use super::worker::{Worker, WorkerError};
 use crate::disk::Handle;
-use crate::model::{MAX_TRANSFER, Namespace, Shelf, Tally};
+use crate::model::{MAX_TRANSFER, Namespace, Reservations, Shelf, Tally, reservation_bytes};
 use crate::nvme::command::{ALL_NAMESPACES, CopyRange, FUSE, PSDT, PSDT_SGL, Range, io as opcode};
 use crate::nvme::sgl::Data;
 use crate::nvme::{Sqe, Status};
@@ -34,6 +34,23 @@ pub(super) struct Local {
     pub namespace: Arc<Namespace>,
     pub handle: Handle,
     pub tally: Arc<Tally>,
+    /// Its reservations as they were seen, and after how many changes; none: there has never been one.
+    reservations: (u64, Option<Arc<Reservations>>),
+}
+
+impl Local {
+    /// Takes in the reservations that there are now.
+    #[cold]
+    fn refresh(&mut self, changes: u64) {
+        self.reservations = (changes, Some(self.namespace.reservations()));
+    }
+
+    /// Whether reservations let a host do this.
+    #[inline]
+    fn allows(&self, host: &[u8; 16], opcode: u8) -> bool {
+        let there = self.reservations.1.as_ref();
+        there.is_none_or(|one| one.allows(host, writes(opcode) || opcode == opcode::FLUSH))
+    }
 }
 
 /// The namespaces of a subsystem as a worker has them.
@@ -84,10 +101,13 @@ impl Shelves {
             shelf.refresh();
         }
         // CAST: 32 bits fit.
-        shelf
-            .namespaces
-            .get((nsid as usize).wrapping_sub(1))?
-            .as_ref()
+        let place = shelf.namespaces.get_mut((nsid as usize).wrapping_sub(1));
+        let local = place?.as_mut()?;
+        let changes = local.namespace.reservation_changes();
+        if changes != local.reservations.0 {
+            local.refresh(changes);
+        }
+        Some(local)
     }
 
     /// All namespaces of a shelf.
@@ -135,6 +155,7 @@ impl LocalShelf {
                 Some(Local {
                     handle: handle.ok()?,
                     tally: namespace.tally(),
+                    reservations: (0, None),
                     namespace: Arc::clone(namespace),
                 })
             })
@@ -159,6 +180,17 @@ pub(super) fn inside(namespace: &Namespace, first: u64, blocks: u64) -> Result<(
     }
 }
 
+/// Commands that the model carries out.
+const fn is_reservation(opcode: u8) -> bool {
+    matches!(
+        opcode,
+        opcode::RESERVATION_REGISTER
+            | opcode::RESERVATION_REPORT
+            | opcode::RESERVATION_ACQUIRE
+            | opcode::RESERVATION_RELEASE
+    )
+}
+
 pub(super) const fn writes(opcode: u8) -> bool {
     matches!(
         opcode,
@@ -170,6 +202,9 @@ pub(super) const fn writes(opcode: u8) -> bool {
 fn check(sqe: &Sqe, attached: &Attached, local: &Local) -> Result<Wanted, Status> {
     let namespace = &*local.namespace;
     attached.access.check(namespace.group())?;
+    if !local.allows(&attached.host_id, sqe.opcode) {
+        return Err(Status::RESERVATION.dnr());
+    }
     if writes(sqe.opcode) && namespace.is_protected() {
         return Err(Status::WRITE_PROTECTED.dnr());
     }
@@ -191,6 +226,11 @@ fn check(sqe: &Sqe, attached: &Attached, local: &Local) -> Result<Wanted, Status
             Ok(Wanted { bytes: 0 })
         }
         opcode::FLUSH => Ok(Wanted { bytes: 0 }),
+        opcode::RESERVATION_REGISTER
+        | opcode::RESERVATION_ACQUIRE
+        | opcode::RESERVATION_RELEASE => Ok(Wanted {
+            bytes: reservation_bytes(sqe.opcode),
+        }),
         opcode::DATASET_MANAGEMENT => {
             let ranges = (sqe.cdw10.get() & 0xff) + 1;
             Ok(Wanted {
@@ -259,6 +299,9 @@ impl Worker {
         if sqe.opcode == opcode::FLUSH && sqe.nsid.get() == ALL_NAMESPACES {
             return self.flush_all(at);
         }
+        if sqe.opcode == opcode::RESERVATION_REPORT {
+            return self.administer(at);
+        }
         let wanted = match Self::parts(&self.queues, &mut self.shelves, io) {
             Ok((_, attached, local)) => check(&sqe, attached, local),
             Err(status) => Err(status),
@@ -323,6 +366,9 @@ impl Worker {
             ..
         } = self;
         let io = &mut ios[at as usize];
+        if is_reservation(io.sqe.opcode) {
+            return self.administer(at);
+        }
         let local = match Self::parts(queues, shelves, io) {
             Ok((_, _, local)) => local,
             Err(status) => return self.refuse(at, status),

@@ -72,6 +72,7 @@ pub(super) struct Attached {
     pub number: u16,
     pub entries: u16,
     pub without_head: bool,
+    pub host_id: [u8; 16],
     /// Which of the worker's shelves its namespaces are on; none for discovery.
     pub shelf: Option<usize>,
     pub access: Arc<PortAccess>,
@@ -84,6 +85,7 @@ impl Attached {
             number: connected.queue,
             entries: connected.entries,
             without_head: connected.without_head,
+            host_id: connected.host_id,
             shelf,
             access: Arc::clone(&connected.access),
         }

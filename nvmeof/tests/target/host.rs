@@ -43,6 +43,8 @@ pub struct Host {
     pub name: Nqn,
     /// What the next controller is to have; 0 is none.
     pub keep_alive_ms: u32,
+    /// Host identifier.
+    pub id: [u8; 16],
     slot: usize,
 }
 
@@ -77,6 +79,7 @@ impl Host {
             name: HOST.parse()?,
             keep_alive_ms: 0,
             slot: 0,
+            id: HOST_ID,
         })
     }
 
@@ -238,7 +241,7 @@ impl Host {
 
     /// Makes a connection a queue of a controller.
     pub fn connect(&mut self, queue: &mut Queue, subsystem: &Nqn, controller: u16) -> Result<Cqe> {
-        let data = ConnectData::new(HOST_ID, controller, subsystem.field(), self.name.field());
+        let data = ConnectData::new(self.id, controller, subsystem.field(), self.name.field());
         self.memory.write_from(0, data.as_bytes())?;
         let mut sqe = command(admin::FABRICS);
         sqe.nsid = u32::from(kind::CONNECT).into();

@@ -6,4 +6,5 @@ mod discovery;
 mod ends;
 mod faults;
 mod host;
+mod reservations;
 mod world;

@@ -1,0 +1,455 @@
+//! Reservations of a namespace: who has registered, and who holds it (Base specification, "Reservations").
+//!
+//! ```text
+//!                 Acquire                          Preempt: another holder or type
+//!   NOT RESERVED -----------------------> RESERVED ----------------.
+//!        ^                                  |  ^                   |
+//!        '--- Release, Clear, Unregister ---'  '-------------------'
+//! ```
+//!
+//! Hosts are known by their host identifiers. What changes is told to the other registrants; whom to tell what is
+//! given back. Nothing outlives the process: persistence through power loss is not offered.
+
+use std::collections::BTreeMap;
+
+use crate::nvme::Status;
+
+/// A host's identifier.
+pub type HostId = [u8; 16];
+
+/// Types of reservations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// The holder writes.
+    WriteExclusive = 1,
+    /// The holder reads and writes.
+    ExclusiveAccess = 2,
+    /// Registrants write.
+    WriteExclusiveRegistrants = 3,
+    /// Registrants read and write.
+    ExclusiveAccessRegistrants = 4,
+    /// Registrants write, and each is a holder.
+    WriteExclusiveAll = 5,
+    /// Registrants read and write, and each is a holder.
+    ExclusiveAccessAll = 6,
+}
+
+impl Kind {
+    /// By its number.
+    pub(super) fn of(number: u32) -> Option<Self> {
+        [
+            Self::WriteExclusive,
+            Self::ExclusiveAccess,
+            Self::WriteExclusiveRegistrants,
+            Self::ExclusiveAccessRegistrants,
+            Self::WriteExclusiveAll,
+            Self::ExclusiveAccessAll,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u32 == number)
+    }
+
+    const fn is_of_all(self) -> bool {
+        matches!(self, Self::WriteExclusiveAll | Self::ExclusiveAccessAll)
+    }
+
+    const fn is_of_one(self) -> bool {
+        matches!(self, Self::WriteExclusive | Self::ExclusiveAccess)
+    }
+
+    const fn guards_reads(self) -> bool {
+        matches!(
+            self,
+            Self::ExclusiveAccess | Self::ExclusiveAccessRegistrants | Self::ExclusiveAccessAll
+        )
+    }
+}
+
+/// What a host is told: the types of the reservation notification log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Told {
+    /// Its registration was taken away.
+    RegistrationPreempted = 1,
+    /// There is no reservation any more, or another.
+    Released = 2,
+    /// The reservation was taken away.
+    Preempted = 3,
+}
+
+/// What a host asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// It registers this key.
+    Register(u64),
+    /// It gives its key up; none: whatever it is.
+    Unregister(Option<u64>),
+    /// Its key, or whatever it is, becomes this one.
+    Replace(Option<u64>, u64),
+    /// With its key it acquires a reservation.
+    Acquire(u64, Kind),
+    /// With its key it takes registrations with another away, and the reservation if that was theirs.
+    Preempt(u64, u64, Kind),
+    /// With its key it releases its reservation.
+    Release(u64, Kind),
+    /// With its key it takes away everything.
+    Clear(u64),
+}
+
+/// The reservation, and who has registered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reservations {
+    generation: u32,
+    keys: BTreeMap<HostId, u64>,
+    held: Option<(HostId, Kind)>,
+}
+
+/// Whom to tell what.
+pub type Notes = Vec<(HostId, Told)>;
+
+const CONFLICT: Status = Status::RESERVATION.dnr();
+
+impl Reservations {
+    /// Counts changes of registrations.
+    #[must_use]
+    pub const fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Its type.
+    #[must_use]
+    pub fn kind(&self) -> Option<Kind> {
+        self.held.map(|(_, kind)| kind)
+    }
+
+    /// Registrants, their keys, and whether they hold it.
+    pub fn registrants(&self) -> impl Iterator<Item = (&HostId, u64, bool)> {
+        let registered = self.keys.iter();
+        registered.map(|(host, key)| (host, *key, self.holds(host)))
+    }
+
+    fn holds(&self, host: &HostId) -> bool {
+        self.held.as_ref().is_some_and(|(holder, kind)| {
+            holder == host || kind.is_of_all() && self.keys.contains_key(host)
+        })
+    }
+
+    /// Whether a host may read or write.
+    #[must_use]
+    pub fn allows(&self, host: &HostId, writes: bool) -> bool {
+        match &self.held {
+            Some((holder, kind)) if writes || kind.guards_reads() => {
+                if kind.is_of_one() {
+                    holder == host
+                } else {
+                    self.keys.contains_key(host)
+                }
+            }
+            _ => true,
+        }
+    }
+
+    fn others(&self, than: &HostId, told: Told) -> Notes {
+        let others = self.keys.keys().filter(|host| *host != than);
+        others.map(|host| (*host, told)).collect()
+    }
+
+    fn knows(&self, host: &HostId, key: Option<u64>) -> Result<(), Status> {
+        match self.keys.get(host) {
+            Some(has) if key.is_none_or(|key| key == *has) => Ok(()),
+            _ => Err(CONFLICT),
+        }
+    }
+
+    /// What a host asks for is done.
+    ///
+    /// # Errors
+    /// The status it is answered with; nothing has changed.
+    pub fn step(&mut self, host: &HostId, request: Request) -> Result<Notes, Status> {
+        match request {
+            Request::Register(key) => {
+                if self.keys.get(host).is_some_and(|has| *has != key) {
+                    return Err(CONFLICT);
+                }
+                self.keys.insert(*host, key);
+                self.count();
+                Ok(Notes::new())
+            }
+            Request::Unregister(key) => {
+                self.knows(host, key)?;
+                let is_last = self.keys.len() == 1;
+                let ends = match self.held {
+                    Some((_, kind)) if kind.is_of_all() => is_last,
+                    Some((holder, _)) => holder == *host,
+                    None => false,
+                };
+                let kind = self.kind();
+                self.keys.remove(host);
+                self.count();
+                if !ends {
+                    return Ok(Notes::new());
+                }
+                self.held = None;
+                let is_told = kind.is_some_and(|kind| !kind.is_of_one());
+                Ok(if is_told {
+                    self.others(host, Told::Released)
+                } else {
+                    Notes::new()
+                })
+            }
+            Request::Replace(key, new) => {
+                self.knows(host, key)?;
+                self.keys.insert(*host, new);
+                self.count();
+                Ok(Notes::new())
+            }
+            Request::Acquire(key, kind) => {
+                self.knows(host, Some(key))?;
+                match self.held {
+                    None => self.held = Some((*host, kind)),
+                    Some((_, has)) if has == kind && self.holds(host) => {}
+                    Some(_) => return Err(CONFLICT),
+                }
+                Ok(Notes::new())
+            }
+            Request::Preempt(key, theirs, kind) => self.preempt(host, key, theirs, kind),
+            Request::Release(key, kind) => {
+                self.knows(host, Some(key))?;
+                if !self.holds(host) {
+                    return Ok(Notes::new());
+                }
+                if self.kind() != Some(kind) {
+                    return Err(Status::INVALID_FIELD.dnr());
+                }
+                self.held = None;
+                Ok(if kind.is_of_one() {
+                    Notes::new()
+                } else {
+                    self.others(host, Told::Released)
+                })
+            }
+            Request::Clear(key) => {
+                self.knows(host, Some(key))?;
+                let told = self.others(host, Told::Preempted);
+                self.keys.clear();
+                self.held = None;
+                self.count();
+                Ok(told)
+            }
+        }
+    }
+
+    fn preempt(
+        &mut self,
+        host: &HostId,
+        key: u64,
+        theirs: u64,
+        kind: Kind,
+    ) -> Result<Notes, Status> {
+        self.knows(host, Some(key))?;
+        let takes = match self.held {
+            None => false,
+            Some((_, has)) if has.is_of_all() => theirs == 0,
+            Some((holder, _)) => self.keys.get(&holder) == Some(&theirs),
+        };
+        if theirs == 0 && !takes {
+            return Err(Status::INVALID_FIELD.dnr());
+        }
+        let all = takes && theirs == 0;
+        if !all && !self.keys.values().any(|has| *has == theirs) {
+            return Err(CONFLICT);
+        }
+        let before = self.clone();
+        // Whoever preempts itself stays.
+        self.keys
+            .retain(|one, has| one == host || !all && *has != theirs);
+        let gone = before
+            .keys
+            .keys()
+            .filter(|one| !self.keys.contains_key(*one));
+        let mut told: Notes = gone
+            .map(|one| {
+                let held = takes && before.holds(one);
+                (
+                    *one,
+                    if held {
+                        Told::Preempted
+                    } else {
+                        Told::RegistrationPreempted
+                    },
+                )
+            })
+            .collect();
+        if takes {
+            self.held = Some((*host, kind));
+            if before.kind().is_some_and(|has| has != kind) {
+                told.extend(self.others(host, Told::Released));
+            }
+        }
+        self.count();
+        Ok(told)
+    }
+
+    const fn count(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: HostId = [1; 16];
+    const B: HostId = [2; 16];
+    const C: HostId = [3; 16];
+
+    /// A, B and C have registered with 1, 2 and 3, and A holds one of this type.
+    fn held(kind: u32) -> (Reservations, Kind) {
+        let mut all = Reservations::default();
+        for (host, key) in [(A, 1), (B, 2), (C, 3)] {
+            all.step(&host, Request::Register(key)).expect("registered");
+        }
+        let kind = Kind::of(kind).expect("a type");
+        all.step(&A, Request::Acquire(1, kind)).expect("acquired");
+        (all, kind)
+    }
+
+    /// Base specification, "Command Behavior in the Presence of a Reservation": read and write of the holder, of a
+    /// registrant, and of a host that is none.
+    #[test]
+    fn who_may_read_and_write_is_as_the_table_says() {
+        for (kind, table) in [
+            (1, "rw r- r-"),
+            (2, "rw -- --"),
+            (3, "rw rw r-"),
+            (4, "rw rw --"),
+            (5, "rw rw r-"),
+            (6, "rw rw --"),
+        ] {
+            let (all, _) = held(kind);
+            let may = [A, B, [9; 16]].map(|host| {
+                let letter = |writes, letter| {
+                    if all.allows(&host, writes) {
+                        letter
+                    } else {
+                        '-'
+                    }
+                };
+                format!("{}{}", letter(false, 'r'), letter(true, 'w'))
+            });
+            assert_eq!(may.join(" "), table, "type {kind}");
+        }
+        assert!(Kind::of(0).is_none() && Kind::of(7).is_none());
+    }
+
+    #[test]
+    fn keys_that_are_not_the_hosts_are_conflicts_that_change_nothing() {
+        let (before, kind) = held(1);
+        let mut all = before.clone();
+        for request in [
+            Request::Register(9),
+            Request::Unregister(Some(9)),
+            Request::Replace(Some(9), 1),
+            Request::Acquire(9, kind),
+            Request::Acquire(2, kind),
+            Request::Preempt(9, 1, kind),
+            Request::Preempt(2, 9, kind),
+            Request::Release(9, kind),
+            Request::Clear(9),
+        ] {
+            assert_eq!(all.step(&B, request), Err(CONFLICT), "{request:?}");
+            assert_eq!(all.step(&[9; 16], Request::Clear(2)), Err(CONFLICT));
+        }
+        let field = Err(Status::INVALID_FIELD.dnr());
+        assert_eq!(
+            all.step(&B, Request::Preempt(2, 0, kind)),
+            field,
+            "no key, and not of all"
+        );
+        assert_eq!(
+            all.step(&A, Request::Release(1, Kind::ExclusiveAccess)),
+            field,
+            "another type"
+        );
+        assert_eq!(
+            all.step(&B, Request::Release(2, kind)),
+            Ok(vec![]),
+            "it holds none"
+        );
+        assert_eq!(all, before);
+    }
+
+    #[test]
+    fn a_release_is_told_to_registrants_where_they_have_a_part_in_it() {
+        for kind in 1..=6 {
+            let (mut all, of) = held(kind);
+            let told = all.step(&A, Request::Release(1, of)).expect("released");
+            let expected = [(B, Told::Released), (C, Told::Released)];
+            assert_eq!(
+                told,
+                if kind < 3 { &[][..] } else { &expected[..] },
+                "type {kind}"
+            );
+            assert!(all.kind().is_none() && all.allows(&[9; 16], true));
+            assert_eq!(all.generation(), 3, "no registration has changed");
+            // The holder unregisters: of those of all registrants the others keep it.
+            let (mut all, _) = held(kind);
+            let told = all
+                .step(&A, Request::Unregister(Some(1)))
+                .expect("unregistered");
+            assert_eq!(all.kind().is_some(), kind > 4, "type {kind}");
+            assert_eq!(
+                told.len(),
+                if kind == 3 || kind == 4 { 2 } else { 0 },
+                "type {kind}"
+            );
+            assert_eq!(all.generation(), 4);
+        }
+    }
+
+    #[test]
+    fn a_preemption_takes_registrations_away_and_the_reservation_with_its_holders() {
+        for kind in 1..=6 {
+            let (mut all, _) = held(kind);
+            // Of a registrant that does not hold it alone.
+            let told = all.step(&B, Request::Preempt(2, 3, Kind::ExclusiveAccess));
+            assert_eq!(
+                told,
+                Ok(vec![(C, Told::RegistrationPreempted)]),
+                "type {kind}"
+            );
+            assert_eq!(all.kind(), Kind::of(kind));
+            let theirs = if kind > 4 { 0 } else { 1 };
+            let (mut all, _) = held(kind);
+            let told = all
+                .step(&B, Request::Preempt(2, theirs, Kind::ExclusiveAccess))
+                .expect("preempted");
+            assert_eq!(
+                (told[0], all.kind()),
+                ((A, Told::Preempted), Some(Kind::ExclusiveAccess))
+            );
+            assert!(all.allows(&B, true) && !all.allows(&A, false));
+            assert_eq!(
+                all.registrants().count(),
+                if kind > 4 { 1 } else { 2 },
+                "type {kind}"
+            );
+            assert_eq!(all.generation(), 4);
+        }
+        let (mut all, _) = held(1);
+        let told = all.step(&C, Request::Clear(3)).expect("cleared");
+        assert_eq!(told, [(A, Told::Preempted), (B, Told::Preempted)]);
+        assert_eq!((all.registrants().count(), all.kind()), (0, None));
+    }
+
+    #[test]
+    fn keys_are_replaced_and_given_up_whatever_they_are_if_the_host_says_so() {
+        let (mut all, _) = held(2);
+        assert_eq!(all.step(&B, Request::Replace(None, 7)), Ok(vec![]));
+        assert_eq!(all.step(&B, Request::Unregister(Some(7))), Ok(vec![]));
+        assert_eq!(all.step(&B, Request::Unregister(None)), Err(CONFLICT));
+        assert_eq!(all.step(&C, Request::Unregister(None)), Ok(vec![]));
+        assert_eq!(all.registrants().collect::<Vec<_>>(), [(&A, 1, true)]);
+    }
+}

@@ -1,0 +1,197 @@
+//! Reservation commands, and the log page and features that go with them.
+
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U16, U32, U64};
+
+use super::reservation::{Kind, Request, Told};
+use super::{Answer, Controller, Model, Outcome, event};
+use crate::nvme::command::{ALL_NAMESPACES, io};
+use crate::nvme::{Sqe, Status};
+
+/// RESCAP: all six types, and IEKEY as since 1.3; nothing persists through power loss.
+pub(super) const CAPABILITIES: u8 = 0xfe;
+/// Notices that wait at most.
+const NOTICES: usize = 64;
+/// What may be masked: a bit for each of [`Told`].
+pub(super) const MASKABLE: u32 = 0b1110;
+
+/// Bytes that a reservation command comes with.
+#[must_use]
+pub const fn bytes(opcode: u8) -> u32 {
+    match opcode {
+        io::RESERVATION_REGISTER | io::RESERVATION_ACQUIRE => 16,
+        io::RESERVATION_RELEASE => 8,
+        _ => 0,
+    }
+}
+
+/// What a command asks for.
+fn request(sqe: &Sqe, data: [u64; 2]) -> Result<Request, Status> {
+    const FIELD: Status = Status::INVALID_FIELD.dnr();
+    let (dword, [key, second]) = (sqe.cdw10.get(), data);
+    let (action, ignores_key) = (dword & 7, dword & 8 != 0);
+    let kind = || Kind::of(dword >> 8 & 0xff).ok_or(FIELD);
+    match (sqe.opcode, action) {
+        (io::RESERVATION_REGISTER, _) if !matches!(dword >> 30, 0 | 2) => {
+            // CPTPL: to be kept through power loss, which is not offered, or a reserved value.
+            Err(FIELD)
+        }
+        (io::RESERVATION_REGISTER, 0) => Ok(Request::Register(second)),
+        (io::RESERVATION_REGISTER, 1) => Ok(Request::Unregister((!ignores_key).then_some(key))),
+        (io::RESERVATION_REGISTER, 2) => {
+            Ok(Request::Replace((!ignores_key).then_some(key), second))
+        }
+        _ if ignores_key => Err(FIELD),
+        (io::RESERVATION_ACQUIRE, 0) => Ok(Request::Acquire(key, kind()?)),
+        // Commands of the preempted host that are at a disk end as they end; no more of them begin.
+        (io::RESERVATION_ACQUIRE, 1 | 2) => Ok(Request::Preempt(key, second, kind()?)),
+        (io::RESERVATION_RELEASE, 0) => Ok(Request::Release(key, kind()?)),
+        (io::RESERVATION_RELEASE, 1) => Ok(Request::Clear(key)),
+        _ => Err(FIELD),
+    }
+}
+
+impl Model {
+    /// Carries out a reservation command of an I/O queue. `data` is what came with it, `room` how many bytes the host
+    /// takes.
+    pub fn reserve(
+        &mut self,
+        id: u16,
+        queue: u16,
+        sqe: &Sqe,
+        data: [u64; 2],
+        room: u32,
+    ) -> Outcome {
+        let answer = self.reserved(id, sqe, data, room);
+        if !answer.status.is_success() {
+            self.note_error(id, queue, sqe, answer.status);
+        }
+        Outcome::Answered(answer)
+    }
+
+    fn reserved(&mut self, id: u16, sqe: &Sqe, data: [u64; 2], room: u32) -> Answer {
+        let Some(controller) = self.controllers.get(&id) else {
+            return Status::INTERNAL.into();
+        };
+        let (host, name, nsid) = (
+            *controller.host_id(),
+            controller.subsystem().clone(),
+            sqe.nsid.get(),
+        );
+        let subsystem = self.subsystems.get(&name);
+        let Some(namespace) = subsystem.and_then(|one| one.namespace(nsid)) else {
+            return Status::INVALID_NAMESPACE.dnr().into();
+        };
+        if sqe.opcode == io::RESERVATION_REPORT {
+            return report(&namespace.reservations(), sqe, room);
+        }
+        let done = request(sqe, data).and_then(|request| {
+            namespace.change_reservations(|reservations| reservations.step(&host, request))
+        });
+        match done {
+            Ok(notes) => {
+                for (whom, told) in notes {
+                    self.note_reservation(&name, &whom, nsid, told);
+                }
+                Answer::done()
+            }
+            Err(status) => status.into(),
+        }
+    }
+
+    fn note_reservation(
+        &mut self,
+        subsystem: &crate::nvme::Nqn,
+        host: &[u8; 16],
+        nsid: u32,
+        told: Told,
+    ) {
+        let theirs = self.controllers.values_mut();
+        let theirs = theirs.filter(|one| one.subsystem() == subsystem && one.host_id() == host);
+        let ids: Vec<u16> = theirs
+            .filter_map(|one| one.note_reservation(nsid, told).then(|| one.id()))
+            .collect();
+        for id in ids {
+            self.tell(id, event::Kind::Reservation);
+        }
+    }
+
+    /// Namespaces whose notices a feature is about: one, or all.
+    pub(super) fn mask_reservations(&mut self, id: u16, nsid: u32, mask: u32) -> Answer {
+        let name = self.controllers[&id].subsystem().clone();
+        let subsystem = self.subsystems.get(&name);
+        let there: Vec<u32> = match (nsid, subsystem) {
+            (ALL_NAMESPACES, Some(subsystem)) => {
+                subsystem.namespaces().map(|one| one.nsid()).collect()
+            }
+            (one, Some(subsystem)) if subsystem.namespace(one).is_some() => vec![one],
+            _ => return Status::INVALID_NAMESPACE.dnr().into(),
+        };
+        if let Some(controller) = self.controllers.get_mut(&id) {
+            for nsid in there {
+                controller.reservation_masks.insert(nsid, mask & MASKABLE);
+            }
+        }
+        Answer::done()
+    }
+}
+
+impl Controller {
+    /// Whether it is one that is told.
+    fn note_reservation(&mut self, nsid: u32, told: Told) -> bool {
+        let mask = self.reservation_masks.get(&nsid).copied().unwrap_or(0);
+        let is_told = mask & 1 << told as u32 == 0 && self.reservation_notices.len() < NOTICES;
+        if is_told {
+            self.reservation_notices.push_back((nsid, told));
+        }
+        is_told
+    }
+
+    /// The log page: the oldest notice, and how many more there are.
+    pub(super) fn reservation_page(&self) -> Vec<u8> {
+        let mut page = vec![0; 64];
+        page[..8].copy_from_slice(U64::new(self.reservation_count).as_bytes());
+        if let Some((nsid, told)) = self.reservation_notices.front() {
+            page[..8].copy_from_slice(U64::new(self.reservation_count + 1).as_bytes());
+            page[8] = *told as u8;
+            page[9] = u8::try_from(self.reservation_notices.len() - 1).unwrap_or(u8::MAX);
+            page[12..16].copy_from_slice(U32::new(*nsid).as_bytes());
+        }
+        page
+    }
+
+    /// The oldest notice was read. Whether there is another.
+    pub(super) fn reservation_page_read(&mut self) -> bool {
+        if self.reservation_notices.pop_front().is_some() {
+            self.reservation_count += 1;
+        }
+        !self.reservation_notices.is_empty()
+    }
+}
+
+/// The status data structure with identifiers of 128 bits.
+fn report(reservations: &super::reservation::Reservations, sqe: &Sqe, room: u32) -> Answer {
+    const HEAD: usize = 64;
+    if sqe.cdw11.get() & 1 == 0 {
+        return Status::HOST_ID.dnr().into();
+    }
+    let bytes = (u64::from(sqe.cdw10.get()) + 1) * 4;
+    if bytes > room.into() {
+        return Status::SGL_LENGTH.dnr().into();
+    }
+    let mut data = vec![0; HEAD];
+    data[..4].copy_from_slice(U32::new(reservations.generation()).as_bytes());
+    data[4] = reservations.kind().map_or(0, |kind| kind as u8);
+    let count = reservations.registrants().count();
+    data[5..7].copy_from_slice(U16::new(u16::try_from(count).unwrap_or(u16::MAX)).as_bytes());
+    for (host, key, holds) in reservations.registrants() {
+        let mut entry = [0; 64];
+        entry[..2].fill(0xff);
+        entry[2] = holds.into();
+        entry[8..16].copy_from_slice(U64::new(key).as_bytes());
+        entry[16..32].copy_from_slice(host);
+        data.extend_from_slice(&entry);
+    }
+    data.resize(usize::try_from(bytes).unwrap_or(HEAD), 0);
+    Answer::data(data)
+}

@@ -1,0 +1,139 @@
+//! Two hosts and a namespace that one of them reserves.
+
+use anyhow::Result;
+use nvmeof::disk::Source;
+use nvmeof::nvme::command::{admin, io};
+use nvmeof::nvme::{Sqe, Status};
+
+use crate::host::{Host, Queue, command, transfer};
+use crate::world::World;
+
+const CONFLICT: Status = Status::RESERVATION.dnr();
+
+/// A reservation command with its keys.
+fn reserve(
+    host: &mut Host,
+    queue: &mut Queue,
+    opcode: u8,
+    dword: u32,
+    keys: [u8; 2],
+) -> Result<Status> {
+    let mut data = [0; 16];
+    (data[0], data[8]) = (keys[0], keys[1]);
+    host.memory.write_from(0, &data)?;
+    let mut sqe: Sqe = command(opcode);
+    sqe.nsid = 1.into();
+    sqe.cdw10 = dword.into();
+    let bytes = if opcode == io::RESERVATION_RELEASE {
+        8
+    } else {
+        16
+    };
+    let data = host.data(0, bytes);
+    host.status(queue, sqe, data)
+}
+
+#[test]
+fn a_host_that_holds_no_reservation_meets_a_conflict_and_is_told_when_it_ends() -> Result<()> {
+    const DONE: Status = Status::SUCCESS;
+    let mut world = World::new(1, Source::Memory(1 << 20), 9)?;
+    let mut host = world.host()?;
+    let subsystem = world.subsystem.clone();
+    let (_first, controller) = host.controller(&subsystem)?;
+    let mut a = host.io_queue(&subsystem, controller, 1, 16)?;
+    host.id = [0x22; 16];
+    let (mut second, controller) = host.controller(&subsystem)?;
+    let mut b = host.io_queue(&subsystem, controller, 1, 16)?;
+    assert_eq!(
+        reserve(&mut host, &mut a, io::RESERVATION_ACQUIRE, 1 << 8, [1, 0])?,
+        CONFLICT,
+        "not registered"
+    );
+    assert_eq!(
+        reserve(&mut host, &mut a, io::RESERVATION_REGISTER, 0, [0, 1])?,
+        DONE
+    );
+    assert_eq!(
+        reserve(&mut host, &mut b, io::RESERVATION_REGISTER, 0, [0, 2])?,
+        DONE
+    );
+    // Exclusive access, of registrants, by A.
+    assert_eq!(
+        reserve(&mut host, &mut a, io::RESERVATION_ACQUIRE, 2 << 8, [1, 0])?,
+        DONE
+    );
+    for opcode in [io::READ, io::WRITE, io::COMPARE] {
+        let data = host.data(0, 512);
+        assert_eq!(
+            host.status(&mut a, transfer(opcode, 0, 1), data)?,
+            DONE,
+            "{opcode}"
+        );
+        assert_eq!(
+            host.status(&mut b, transfer(opcode, 0, 1), data)?,
+            CONFLICT,
+            "{opcode}"
+        );
+    }
+    let mut flush = command(io::FLUSH);
+    flush.nsid = 1.into();
+    assert_eq!(host.command(&mut b, flush)?.status(), CONFLICT);
+    // The report: generation, type, registrants; then each of them.
+    let mut report = command(io::RESERVATION_REPORT);
+    report.nsid = 1.into();
+    report.cdw10 = 47.into();
+    let data = host.data(4096, 192);
+    assert_eq!(
+        host.status(&mut b, report, data)?,
+        Status::HOST_ID.dnr(),
+        "identifiers of 64 bits"
+    );
+    report.cdw11 = 1.into();
+    assert_eq!(host.status(&mut b, report, data)?, DONE);
+    let said = host.memory.read(4096, 192)?;
+    assert_eq!(&said[..7], [2, 0, 0, 0, 2, 2, 0]);
+    let entry = |at: usize| (said[at], said[at + 2], said[at + 8], said[at + 16]);
+    assert_eq!(
+        (entry(64), entry(128)),
+        ((0xff, 1, 1, 0x11), (0xff, 0, 2, 0x22))
+    );
+    // A clears everything, and B is told.
+    host.send(&mut second, command(admin::ASYNC_EVENT), &[])?;
+    assert_eq!(
+        reserve(&mut host, &mut a, io::RESERVATION_RELEASE, 1, [1, 0])?,
+        DONE
+    );
+    assert_eq!(host.response(&mut second)?.result.get(), 0x0080_0006);
+    let (status, page) = host.log(&mut second, 0x80, 64)?;
+    assert_eq!(
+        (status, page[0], page[8], page[9], page[12]),
+        (DONE, 1, 3, 0, 1),
+        "preempted, of namespace 1"
+    );
+    let (_, page) = host.log(&mut second, 0x80, 64)?;
+    assert_eq!((page[0], page[8]), (1, 0), "no more");
+    assert_eq!(host.write(&mut b, 0, 1, 0, 512)?, DONE);
+    // What is not offered: persistence, and existing keys that are ignored where they may not be.
+    let field = Status::INVALID_FIELD.dnr();
+    assert_eq!(
+        reserve(&mut host, &mut a, io::RESERVATION_REGISTER, 3 << 30, [0, 1])?,
+        field
+    );
+    assert_eq!(
+        reserve(
+            &mut host,
+            &mut a,
+            io::RESERVATION_ACQUIRE,
+            1 << 8 | 8,
+            [0, 1]
+        )?,
+        field
+    );
+    assert_eq!(
+        reserve(&mut host, &mut a, io::RESERVATION_ACQUIRE, 7 << 8, [0, 1])?,
+        field
+    );
+    drop(host);
+    world.stop()?;
+    Ok(())
+}
