@@ -17,6 +17,8 @@
 //! what is refused, is in docs/nvmeof.md.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "daemon")]
+pub mod daemon;
 pub mod disk;
 pub mod model;
 pub mod nvme;

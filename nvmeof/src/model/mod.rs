@@ -389,6 +389,23 @@ impl Model {
         Ok(())
     }
 
+    /// Removes a port; controllers that were reached by it end.
+    ///
+    /// # Errors
+    /// There is no such port.
+    pub fn remove_port(&mut self, id: u16) -> Result<(), ModelError> {
+        let removed = self.ports.remove(&id);
+        removed.ok_or_else(|| ModelError::unknown("port", id))?;
+        let by_it = |controller: &&Controller| controller.port() == id;
+        let ended = self.controllers.values().filter(by_it);
+        let ended: Vec<u16> = ended.map(Controller::id).collect();
+        for controller in ended {
+            self.end_controller(controller);
+        }
+        self.discovery_changed();
+        Ok(())
+    }
+
     /// The ports.
     pub fn ports(&self) -> impl Iterator<Item = &Port> {
         self.ports.values()

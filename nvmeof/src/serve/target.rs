@@ -13,7 +13,8 @@ pub struct Target(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     model: Mutex<Model>,
-    inboxes: Mutex<Vec<Arc<Inbox>>>,
+    /// By worker; those that have ended have none.
+    inboxes: Mutex<Vec<Option<Arc<Inbox>>>>,
     began: Instant,
 }
 
@@ -57,30 +58,64 @@ impl Target {
 
     /// Ends all workers: each closes its connections, and its thread returns.
     pub fn stop(&self) {
-        for inbox in lock(&self.0.inboxes).iter() {
+        for inbox in lock(&self.0.inboxes).iter().flatten() {
+            inbox.put(Message::Stop);
+        }
+    }
+
+    /// Ends one worker.
+    pub fn stop_worker(&self, worker: WorkerId) {
+        let at = usize::try_from(worker).unwrap_or(usize::MAX);
+        if let Some(Some(inbox)) = lock(&self.0.inboxes).get(at) {
             inbox.put(Message::Stop);
         }
     }
 
     /// One more worker.
-    pub(super) fn join(&self, inbox: Arc<Inbox>) -> WorkerId {
+    pub(super) fn join(&self, inbox: Arc<Inbox>) -> Member {
         let mut inboxes = lock(&self.0.inboxes);
-        inboxes.push(inbox);
+        inboxes.push(Some(inbox));
         // CAST: workers are threads; there are not that many.
-        u32::try_from(inboxes.len() - 1).unwrap_or(u32::MAX)
+        let id = u32::try_from(inboxes.len() - 1).unwrap_or(u32::MAX);
+        Member {
+            target: self.clone(),
+            id,
+        }
     }
 }
 
-fn deliver(inboxes: &[Arc<Inbox>], notice: Notice) {
+/// A worker's place. Without it the worker is told nothing more.
+#[derive(Debug)]
+pub(super) struct Member {
+    target: Target,
+    id: WorkerId,
+}
+
+impl Member {
+    pub(super) const fn id(&self) -> WorkerId {
+        self.id
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let at = usize::try_from(self.id).unwrap_or(usize::MAX);
+        if let Some(inbox) = lock(&self.target.0.inboxes).get_mut(at) {
+            *inbox = None;
+        }
+    }
+}
+
+fn deliver(inboxes: &[Option<Arc<Inbox>>], notice: Notice) {
     let all = |message| {
-        for inbox in inboxes {
+        for inbox in inboxes.iter().flatten() {
             inbox.put(message);
         }
     };
     match notice {
         Notice::Event { worker, controller } => {
             let at = usize::try_from(worker).unwrap_or(usize::MAX);
-            if let Some(inbox) = inboxes.get(at) {
+            if let Some(Some(inbox)) = inboxes.get(at) {
                 inbox.put(Message::Event(controller));
             }
         }

@@ -22,7 +22,7 @@ use super::inbox::{Inbox, Message};
 use super::io::{Io, State, Step};
 use super::layout::Memory;
 use super::queue::{QueueId, Queues};
-use super::target::Target;
+use super::target::{Member, Target};
 use crate::model::{Moment, WorkerId};
 
 /// Events that are taken at once.
@@ -131,6 +131,7 @@ pub struct Worker {
     pub(super) id: WorkerId,
     pub(super) config: WorkerConfig,
     inbox: Arc<Inbox>,
+    _member: Member,
     pub(super) ia: Ia,
     pub(super) zone: PzHandle,
     pub(super) events: EvdHandle,
@@ -195,7 +196,8 @@ impl Worker {
         let inbox = Arc::new(Inbox::new()?);
         let psp =
             ia.psp_create_shared(ConnQual::port(config.service), events, PspFlags::CONSUMER)?;
-        let id = target.join(Arc::clone(&inbox));
+        let member = target.join(Arc::clone(&inbox));
+        let id = member.id();
         tracing::debug!(
             worker = id,
             port = config.port,
@@ -208,6 +210,7 @@ impl Worker {
             id,
             config,
             inbox,
+            _member: member,
             ia,
             zone,
             events,
@@ -230,7 +233,13 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Serves until [`Target::stop`].
+    /// As the target counts it.
+    #[must_use]
+    pub const fn id(&self) -> WorkerId {
+        self.id
+    }
+
+    /// Serves until [`Target::stop`] or [`Target::stop_worker`].
     ///
     /// # Errors
     /// [`WorkerError::Gone`]: the adapter is dead or wanted back. Everything else is a call that was refused although

@@ -1,0 +1,116 @@
+//! `nvmeofd --demo`: a file of 64 MiB on a simulated function, and the commands by which a virtual machine mounts it.
+//!
+//! ```text
+//!   nvmeofd -- simulated function --(Unix socket)-- datctl sim serve -- QEMU -- mlx5_ib, nvme-rdma of the guest
+//! ```
+
+use std::error::Error;
+use std::fs::{self, File};
+use std::io::{Write, stdout};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use nvmeof::daemon::{NamespaceSettings, PortSettings, Settings, SubsystemSettings};
+use nvmeof::disk::Source;
+use nvmeof::nvme::Nqn;
+
+use crate::run::run as serve;
+
+/// The subsystem, unless another name is given.
+pub(crate) const SUBSYSTEM: &str = "nqn.2026-11.org.udapl:disks";
+/// Bytes of the file.
+const BYTES: u64 = 64 << 20;
+/// Our address, and the guest's (RFC 5737: for documentation).
+const HERE: &str = "192.0.2.1";
+const GUEST: &str = "192.0.2.2";
+
+pub(crate) fn run(
+    folder: Option<&Path>,
+    name: &Nqn,
+    service: u16,
+    workers: u16,
+) -> Result<ExitCode, Box<dyn Error>> {
+    let temporary;
+    let folder = match folder {
+        Some(folder) => {
+            fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+            folder
+        }
+        None => {
+            temporary = tempfile::Builder::new().prefix("nvmeofd-").tempdir()?;
+            temporary.path()
+        }
+    };
+    let folder = folder.canonicalize()?;
+    let disk = make_disk(&folder)?;
+    let wire = folder.join("wire");
+    let mut subsystem = SubsystemSettings::new(name);
+    subsystem.any_host = true;
+    let namespace = NamespaceSettings::new(name, 1, Source::File(disk.clone()));
+    subsystem.namespaces.insert(1, namespace);
+    let adapter = format!(
+        "sim:target,mac=02:00:00:00:0f:01,link=unix:{},address={HERE}/24",
+        wire.display()
+    );
+    let port = PortSettings {
+        service,
+        workers,
+        ..PortSettings::new(adapter)
+    };
+    let settings = Settings {
+        ports: [(1, port)].into(),
+        subsystems: [(name.clone(), subsystem)].into(),
+        ..Settings::default()
+    };
+    let text = commands(&folder, &wire, &disk, name, service);
+    serve(&settings, || {
+        let mut out = stdout();
+        out.write_all(text.as_bytes())?;
+        Ok(out.flush()?)
+    })
+}
+
+/// The file. One that is there already keeps what is in it.
+fn make_disk(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
+    let path = folder.join("disk");
+    let failed = |error| format!("{}: {error}", path.display());
+    let mut options = File::options();
+    options.write(true).create(true).truncate(false);
+    let file = options.open(&path).map_err(failed)?;
+    if file.metadata().map_err(failed)?.len() < BYTES {
+        file.set_len(BYTES).map_err(failed)?;
+    }
+    Ok(path)
+}
+
+/// What a person types.
+fn commands(folder: &Path, wire: &Path, disk: &Path, name: &Nqn, service: u16) -> String {
+    let (wire, disk) = (wire.display(), disk.display());
+    let nic = folder.join("nic.sock");
+    let nic = nic.display();
+    format!(
+        "\
+serving {disk}, 64 MiB, as namespace 1 of {name}
+        at {HERE} port {service}, on a simulated function whose wire is {wire}
+
+A card for a virtual machine, on the other end of that wire:
+  datctl sim serve --profile roce --socket {nic} --link unix:{wire}
+
+The machine: QEMU 10.1 or later; the card reaches its memory, which is why that is shared:
+  qemu-system-x86_64 -machine q35,memory-backend=mem -object memory-backend-memfd,id=mem,size=2G,share=on \\
+    -device pcie-root-port,id=port3,chassis=3 \\
+    -device '{{\"driver\":\"vfio-user-pci\",\"bus\":\"port3\",\"socket\":{{\"type\":\"unix\",\"path\":\"{nic}\"}}}}' ...
+
+In the machine, as root; the card is the network device of driver mlx5_core, eth0 here:
+  modprobe -a mlx5_ib nvme-rdma
+  ip link set eth0 up
+  ip addr add {GUEST}/24 dev eth0
+  nvme discover -t rdma -a {HERE} -s {service}
+  nvme connect -t rdma -a {HERE} -s {service} -n {name}
+  mkfs.ext4 /dev/nvme0n1
+  mount /dev/nvme0n1 /mnt
+
+Ctrl-C ends this.
+"
+    )
+}

@@ -1,0 +1,100 @@
+//! nvmeofd: disks for hosts, by NVMe over RDMA, without a kernel's RDMA stack.
+//!
+//! ```text
+//! nvmeofd --demo
+//! nvmeofd --adapter 3b:00.2,address=192.0.2.1/24 --subsystem nqn.2026-11.org.example:disks --disk /dev/sdb
+//! ```
+//!
+//! docs/nvmeof.md is its manual.
+#![forbid(unsafe_code)]
+
+mod demo;
+mod log;
+mod run;
+
+use std::error::Error;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use nvmeof::daemon::{NamespaceSettings, PortSettings, Settings, SubsystemSettings};
+use nvmeof::disk::Source;
+use nvmeof::nvme::Nqn;
+
+const EXIT_STATUS: &str = "Exit status: 0 ended by SIGTERM or SIGINT, all connections closed; 1 not ok, the reason is on the error stream; 2 usage.";
+
+/// An NVMe over RDMA target.
+#[derive(Parser)]
+#[command(version, about, after_help = EXIT_STATUS)]
+struct Arguments {
+    /// Serves a file of 64 MiB on a simulated function, and says how a virtual machine mounts it.
+    #[arg(long, conflicts_with = "adapter")]
+    demo: bool,
+    /// With --demo: the folder for its sockets and its file, which then stay; a temporary one without it.
+    #[arg(long, value_name = "DIR", requires = "demo")]
+    socket: Option<PathBuf>,
+    /// The adapter to listen at, such as 3b:00.2,address=192.0.2.1/24.
+    #[arg(long, requires = "disk")]
+    adapter: Option<String>,
+    /// The name of the subsystem that hosts connect to.
+    #[arg(long, value_name = "NQN", default_value = demo::SUBSYSTEM)]
+    subsystem: Nqn,
+    /// A file or a block device to serve, to any host; several are namespaces 1, 2 and so on.
+    #[arg(long, value_name = "PATH", requires = "adapter")]
+    disk: Vec<PathBuf>,
+    /// The service (TCP port number) to listen at.
+    #[arg(long, default_value_t = 4420, value_parser = clap::value_parser!(u16).range(1..))]
+    service: u16,
+    /// Threads that serve, an instance of the adapter each.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    workers: u16,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "nvmeofd: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
+    if arguments.demo {
+        return demo::run(
+            arguments.socket.as_deref(),
+            &arguments.subsystem,
+            arguments.service,
+            arguments.workers,
+        );
+    }
+    if let Some(adapter) = &arguments.adapter {
+        let settings = of_arguments(adapter, arguments);
+        return run::run(&settings, || Ok(()));
+    }
+    Err("nothing to serve: --demo, or --adapter and --disk".into())
+}
+
+/// What a command line without a file says.
+fn of_arguments(adapter: &str, arguments: &Arguments) -> Settings {
+    let name = &arguments.subsystem;
+    let mut subsystem = SubsystemSettings::new(name);
+    subsystem.any_host = true;
+    for (nsid, path) in (1..).zip(&arguments.disk) {
+        let namespace = NamespaceSettings::new(name, nsid, Source::File(path.clone()));
+        subsystem.namespaces.insert(nsid, namespace);
+    }
+    let port = PortSettings {
+        service: arguments.service,
+        workers: arguments.workers,
+        ..PortSettings::new(adapter)
+    };
+    Settings {
+        ports: [(1, port)].into(),
+        subsystems: [(name.clone(), subsystem)].into(),
+        ..Settings::default()
+    }
+}

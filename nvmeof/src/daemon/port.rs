@@ -1,0 +1,220 @@
+//! A port that is there: an adapter, and threads that serve it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::thread::JoinHandle;
+
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+use udapl::{Adapter, Ia, IaConfig, OpenError, OpenOptions, ia_open, name};
+
+use super::settings::PortSettings;
+use crate::model::WorkerId;
+use crate::serve::{Over, Target, Worker, WorkerConfig, WorkerError};
+
+/// Why there is no port.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PortError {
+    /// The adapter cannot be opened.
+    #[error("{0}")]
+    Open(#[from] OpenError),
+    /// Another port has it, and has said something else of it.
+    #[error("adapter {adapter}: port {other} has it already, as {there}")]
+    OtherName {
+        /// The adapter, as it was to be called.
+        adapter: String,
+        /// Which port.
+        other: u16,
+        /// What it is called there.
+        there: String,
+    },
+    /// A worker cannot be made.
+    #[error("adapter {adapter}: worker {number}: {error}")]
+    Worker {
+        /// The adapter.
+        adapter: String,
+        /// Which one of the port, from 0.
+        number: u16,
+        /// Why not.
+        error: WorkerError,
+    },
+    /// There is no thread for it.
+    #[error("a thread for a worker: {0}")]
+    Thread(std::io::Error),
+}
+
+/// A worker that runs.
+struct Running {
+    id: WorkerId,
+    thread: JoinHandle<Result<Over, WorkerError>>,
+}
+
+/// A port that is there.
+pub(super) struct Port {
+    adapter: Adapter,
+    name: String,
+    addresses: Vec<SocketAddr>,
+    workers: Vec<Running>,
+}
+
+/// What of a name says which function it is.
+fn device(adapter: &str) -> Result<String, OpenError> {
+    let (device, _) = name::parse(adapter, &OpenOptions::default())?;
+    Ok(device.to_owned())
+}
+
+impl Port {
+    /// Opens it and has it served. `others` are those that are there.
+    pub(super) fn start<'a>(
+        target: &Target,
+        id: u16,
+        settings: &PortSettings,
+        mut others: impl Iterator<Item = (u16, &'a Self)>,
+    ) -> Result<Self, PortError> {
+        let wanted = device(&settings.adapter)?;
+        let same = others.find(|(_, port)| device(&port.name).is_ok_and(|one| one == wanted));
+        let first = match same {
+            Some((_, port)) if port.name == settings.adapter => {
+                port.adapter.instance(IaConfig::default())?
+            }
+            Some((other, port)) => {
+                return Err(PortError::OtherName {
+                    adapter: settings.adapter.clone(),
+                    other,
+                    there: port.name.clone(),
+                });
+            }
+            None => ia_open(&settings.adapter, &OpenOptions::default())?,
+        };
+        let adapter = Adapter::of(&first);
+        let addresses = addresses(&first, settings.service);
+        let mut ias = vec![first];
+        while ias.len() < usize::from(settings.workers) {
+            ias.push(adapter.instance(IaConfig::default())?);
+        }
+        let config = WorkerConfig {
+            port: id,
+            service: settings.service,
+            ios: settings.ios,
+            buffers: settings.buffers,
+            spin: settings.spin,
+        };
+        // All are made before one runs: so nothing was served if one cannot be made.
+        let mut made = Vec::new();
+        for (number, ia) in (0..).zip(ias) {
+            let worker = Worker::new(target, ia, config);
+            made.push(worker.map_err(|error| PortError::Worker {
+                adapter: settings.adapter.clone(),
+                number,
+                error,
+            })?);
+        }
+        let mut port = Self {
+            adapter,
+            name: settings.adapter.clone(),
+            addresses,
+            workers: Vec::new(),
+        };
+        for (number, worker) in made.into_iter().enumerate() {
+            let worker_id = worker.id();
+            let cpu = settings.cpus.get(number % settings.cpus.len().max(1));
+            let cpu = cpu.copied();
+            let thread = std::thread::Builder::new()
+                .name(format!("port{id}-{number}"))
+                .spawn(move || serve(worker, id, cpu));
+            match thread {
+                Ok(thread) => port.workers.push(Running {
+                    id: worker_id,
+                    thread,
+                }),
+                Err(error) => {
+                    port.stop(target);
+                    return Err(PortError::Thread(error));
+                }
+            }
+        }
+        Ok(port)
+    }
+
+    /// Where it listens.
+    pub(super) fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Its workers, and whether each still serves.
+    pub(super) fn workers(&self) -> impl Iterator<Item = (WorkerId, bool)> {
+        self.workers
+            .iter()
+            .map(|worker| (worker.id, !worker.thread.is_finished()))
+    }
+
+    /// Tells its workers to end.
+    pub(super) fn tell_to_stop(&self, target: &Target) {
+        for worker in &self.workers {
+            target.stop_worker(worker.id);
+        }
+    }
+
+    /// Ends it: its connections end, and its threads. What all workers have done.
+    pub(super) fn stop(self, target: &Target) -> Over {
+        self.tell_to_stop(target);
+        let mut all = Over::default();
+        for worker in self.workers {
+            match worker.thread.join() {
+                Ok(Ok(over)) => {
+                    all.commands += over.commands;
+                    all.connections += over.connections;
+                    all.sleeps += over.sleeps;
+                }
+                // It was told when it happened.
+                Ok(Err(_)) => {}
+                Err(_) => tracing::error!(worker = worker.id, "a worker's thread panicked"),
+            }
+        }
+        all
+    }
+}
+
+/// Where hosts find a service of an adapter. A link-local address, which means something on one link alone, is told if
+/// it has no other.
+fn addresses(ia: &Ia, service: u16) -> Vec<SocketAddr> {
+    let all: Vec<IpAddr> = ia.addresses().iter().map(|one| one.address).collect();
+    let far = all.iter().copied().filter(|ip| !is_link_local(*ip));
+    let mut told: Vec<IpAddr> = far.collect();
+    if told.is_empty() {
+        told = all;
+    }
+    let at = |ip| SocketAddr::new(ip, service);
+    told.into_iter().map(at).collect()
+}
+
+const fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
+}
+
+fn serve(worker: Worker, port: u16, cpu: Option<u16>) -> Result<Over, WorkerError> {
+    let id = worker.id();
+    if let Some(cpu) = cpu
+        && let Err(error) = pin(cpu)
+    {
+        tracing::warn!(port, worker = id, cpu, %error, "the worker is not bound to its processor, and runs on any");
+    }
+    let ended = worker.run();
+    match &ended {
+        Ok(over) => tracing::debug!(port, worker = id, ?over, "worker has ended"),
+        Err(error) => {
+            tracing::error!(port, worker = id, %error, "worker has ended: this port serves less, or nothing, until it is started anew");
+        }
+    }
+    ended
+}
+
+/// Has this thread run on one processor.
+fn pin(cpu: u16) -> nix::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu.into())?;
+    sched_setaffinity(Pid::from_raw(0), &set)
+}

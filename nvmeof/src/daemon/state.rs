@@ -1,0 +1,412 @@
+//! What is there, and the steps by which it changes.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use super::port::{Port, PortError};
+use super::settings::{HostSettings, NamespaceSettings, PortSettings, Settings, SubsystemSettings};
+use crate::disk::{Disk, DiskError};
+use crate::model::{ModelError, NamespaceConfig, SubsystemConfig};
+use crate::nvme::Nqn;
+use crate::nvme::log::Access;
+use crate::serve::Target;
+
+/// Why something cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DaemonError {
+    /// The model refuses.
+    #[error("{0}")]
+    Model(#[from] ModelError),
+    /// A disk cannot be opened.
+    #[error("namespace {nsid} of {subsystem}: {error}")]
+    Disk {
+        /// Whose.
+        subsystem: Nqn,
+        /// Its number.
+        nsid: u32,
+        /// Why not.
+        error: DiskError,
+    },
+    /// A port cannot be served.
+    #[error("port {port}: {error}")]
+    Port {
+        /// Its number.
+        port: u16,
+        /// Why not.
+        error: PortError,
+    },
+    /// A key is given for a host, and this build cannot ask for one. Letting it in without would be worse.
+    #[error("host {host} of {subsystem} has a key ({}), and authentication is not supported: remove `key`, or do not list the host", key.display())]
+    Key {
+        /// Of which subsystem.
+        subsystem: Nqn,
+        /// Whose.
+        host: Nqn,
+        /// The file.
+        key: PathBuf,
+    },
+}
+
+/// A target that is served, and by which settings.
+pub struct Daemon {
+    target: Target,
+    settings: Settings,
+    ports: BTreeMap<u16, Port>,
+}
+
+impl Daemon {
+    /// A daemon that has nothing yet but its target.
+    #[must_use]
+    pub fn new(target: Target) -> Self {
+        Self {
+            target,
+            settings: Settings::default(),
+            ports: BTreeMap::new(),
+        }
+    }
+
+    /// Starts what settings say: subsystems first, so that the first host finds them, then ports.
+    ///
+    /// # Errors
+    /// [`DaemonError`]; nothing is served.
+    pub fn start(settings: &Settings) -> Result<Self, DaemonError> {
+        let mut daemon = Self::new(Target::default());
+        daemon.settings.log.clone_from(&settings.log);
+        daemon.settings.control.clone_from(&settings.control);
+        daemon.settings.metrics = settings.metrics;
+        let started = daemon.fill(settings);
+        match started {
+            Ok(()) => Ok(daemon),
+            Err(error) => {
+                daemon.stop();
+                Err(error)
+            }
+        }
+    }
+
+    fn fill(&mut self, settings: &Settings) -> Result<(), DaemonError> {
+        for (name, subsystem) in &settings.subsystems {
+            self.add_subsystem(name, subsystem)?;
+        }
+        for (at, port) in &settings.referrals {
+            self.add_referral(*at, *port)?;
+        }
+        for (id, port) in &settings.ports {
+            self.add_port(*id, port)?;
+        }
+        Ok(())
+    }
+
+    /// The target.
+    #[must_use]
+    pub const fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// What is there.
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Where a port listens; nothing if there is no such port.
+    #[must_use]
+    pub fn addresses(&self, port: u16) -> &[SocketAddr] {
+        self.ports.get(&port).map_or(&[], Port::addresses)
+    }
+
+    /// The workers of a port, and whether each still serves.
+    #[must_use]
+    pub fn workers(&self, port: u16) -> Vec<(u32, bool)> {
+        let port = self.ports.get(&port);
+        port.map_or_else(Vec::new, |port| port.workers().collect())
+    }
+
+    /// Whether a worker is left that serves.
+    #[must_use]
+    pub fn serves(&self) -> bool {
+        let mut workers = self.ports.values().flat_map(Port::workers);
+        workers.any(|(_, serves)| serves)
+    }
+
+    /// Adds a subsystem with its hosts and namespaces, or nothing.
+    ///
+    /// # Errors
+    /// [`DaemonError`].
+    pub fn add_subsystem(
+        &mut self,
+        name: &Nqn,
+        settings: &SubsystemSettings,
+    ) -> Result<(), DaemonError> {
+        // What may fail for long, and needs no model.
+        let mut namespaces = Vec::new();
+        for (nsid, namespace) in &settings.namespaces {
+            namespaces.push(open(name, *nsid, namespace)?);
+        }
+        for (host, of_host) in &settings.hosts {
+            check_key(name, host, of_host)?;
+        }
+        self.target.with(|model| -> Result<(), DaemonError> {
+            model.add_subsystem(SubsystemConfig {
+                name: name.clone(),
+                serial: settings.serial.clone(),
+                model: settings.model.clone(),
+                any_host: settings.any_host,
+            })?;
+            let fill = || -> Result<(), ModelError> {
+                for host in settings.hosts.keys() {
+                    model.allow_host(name, host.clone())?;
+                }
+                for namespace in namespaces {
+                    model.add_namespace(name, namespace)?;
+                }
+                Ok(())
+            };
+            let filled = fill();
+            if filled.is_err() {
+                model.remove_subsystem(name)?;
+            }
+            Ok(filled?)
+        })?;
+        self.settings
+            .subsystems
+            .insert(name.clone(), settings.clone());
+        tracing::info!(subsystem = %name, namespaces = settings.namespaces.len(), any_host = settings.any_host, hosts = settings.hosts.len(), "subsystem");
+        Ok(())
+    }
+
+    /// Removes a subsystem; its hosts are disconnected.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn remove_subsystem(&mut self, name: &Nqn) -> Result<(), DaemonError> {
+        self.target.with(|model| model.remove_subsystem(name))?;
+        self.settings.subsystems.remove(name);
+        tracing::info!(subsystem = %name, "subsystem removed");
+        Ok(())
+    }
+
+    /// Adds a namespace.
+    ///
+    /// # Errors
+    /// [`DaemonError`].
+    pub fn add_namespace(
+        &mut self,
+        subsystem: &Nqn,
+        nsid: u32,
+        settings: &NamespaceSettings,
+    ) -> Result<(), DaemonError> {
+        let of = self.subsystem_mut(subsystem)?;
+        of.namespaces.get(&nsid).map_or(Ok(()), |_| {
+            Err(ModelError::Exists {
+                kind: "namespace",
+                name: nsid.to_string(),
+            })
+        })?;
+        let namespace = open(subsystem, nsid, settings)?;
+        self.target
+            .with(|model| model.add_namespace(subsystem, namespace))?;
+        let of = self.subsystem_mut(subsystem)?;
+        of.namespaces.insert(nsid, settings.clone());
+        tracing::info!(%subsystem, nsid, source = ?settings.source, "namespace");
+        Ok(())
+    }
+
+    /// Removes a namespace.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn remove_namespace(&mut self, subsystem: &Nqn, nsid: u32) -> Result<(), DaemonError> {
+        self.target
+            .with(|model| model.remove_namespace(subsystem, nsid))?;
+        self.subsystem_mut(subsystem)?.namespaces.remove(&nsid);
+        tracing::info!(%subsystem, nsid, "namespace removed");
+        Ok(())
+    }
+
+    /// Takes in the size that a namespace's disk has now, in blocks.
+    ///
+    /// # Errors
+    /// There is no such namespace.
+    pub fn resize_namespace(&mut self, subsystem: &Nqn, nsid: u32) -> Result<u64, DaemonError> {
+        let blocks = self
+            .target
+            .with(|model| model.resize_namespace(subsystem, nsid))?;
+        tracing::info!(%subsystem, nsid, blocks, "namespace has this size now");
+        Ok(blocks)
+    }
+
+    /// Lets a host connect.
+    ///
+    /// # Errors
+    /// There is no such subsystem; a key that cannot be asked for.
+    pub fn allow_host(
+        &mut self,
+        subsystem: &Nqn,
+        host: &Nqn,
+        settings: &HostSettings,
+    ) -> Result<(), DaemonError> {
+        check_key(subsystem, host, settings)?;
+        self.target
+            .with(|model| model.allow_host(subsystem, host.clone()))?;
+        let of = self.subsystem_mut(subsystem)?;
+        of.hosts.insert(host.clone(), settings.clone());
+        tracing::info!(%subsystem, %host, "host may connect");
+        Ok(())
+    }
+
+    /// Lets it no more, and disconnects it.
+    ///
+    /// # Errors
+    /// There is no such subsystem, or the host was not allowed.
+    pub fn forbid_host(&mut self, subsystem: &Nqn, host: &Nqn) -> Result<(), DaemonError> {
+        self.target
+            .with(|model| model.forbid_host(subsystem, host))?;
+        self.subsystem_mut(subsystem)?.hosts.remove(host);
+        tracing::info!(%subsystem, %host, "host may connect no more");
+        Ok(())
+    }
+
+    /// Adds a port: opens its adapter, and listens.
+    ///
+    /// # Errors
+    /// [`DaemonError`].
+    pub fn add_port(&mut self, id: u16, settings: &PortSettings) -> Result<(), DaemonError> {
+        // The model knows it before the first host comes.
+        self.target.with(|model| -> Result<(), ModelError> {
+            model.add_port(id, Vec::new())?;
+            for (group, access) in &settings.access {
+                model.set_access(id, *group, *access).inspect_err(|_| {
+                    // It is there: it has just been added.
+                    let _ = model.remove_port(id);
+                })?;
+            }
+            Ok(())
+        })?;
+        let others = self.ports.iter().map(|(id, port)| (*id, port));
+        let port = match Port::start(&self.target, id, settings, others) {
+            Ok(port) => port,
+            Err(error) => {
+                self.target.with(|model| model.remove_port(id))?;
+                return Err(DaemonError::Port { port: id, error });
+            }
+        };
+        let at = port.addresses().to_vec();
+        self.target.with(|model| model.move_port(id, at.clone()))?;
+        self.ports.insert(id, port);
+        self.settings.ports.insert(id, settings.clone());
+        tracing::info!(
+            port = id,
+            adapter = settings.adapter,
+            ?at,
+            workers = settings.workers,
+            "listening"
+        );
+        Ok(())
+    }
+
+    /// Removes a port; who is connected by it is disconnected. Waits for that, not for ever.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn remove_port(&mut self, id: u16) -> Result<(), DaemonError> {
+        self.target.with(|model| model.remove_port(id))?;
+        if let Some(port) = self.ports.remove(&id) {
+            port.stop(&self.target);
+        }
+        self.settings.ports.remove(&id);
+        tracing::info!(port = id, "listens no more");
+        Ok(())
+    }
+
+    /// From now on a port reaches a group this way.
+    ///
+    /// # Errors
+    /// There is no such port, or group.
+    pub fn set_access(&mut self, port: u16, group: u32, access: Access) -> Result<(), DaemonError> {
+        self.target
+            .with(|model| model.set_access(port, group, access))?;
+        if let Some(settings) = self.settings.ports.get_mut(&port) {
+            settings.access.remove(&group);
+            if access != Access::Optimized {
+                settings.access.insert(group, access);
+            }
+        }
+        tracing::info!(port, group, ?access, "access");
+        Ok(())
+    }
+
+    /// Leads hosts to another discovery service.
+    ///
+    /// # Errors
+    /// They are led there already.
+    pub fn add_referral(&mut self, at: SocketAddr, port: u16) -> Result<(), DaemonError> {
+        self.target.with(|model| model.add_referral(port, at))?;
+        self.settings.referrals.insert(at, port);
+        Ok(())
+    }
+
+    /// Leads them there no more.
+    ///
+    /// # Errors
+    /// They were not.
+    pub fn remove_referral(&mut self, at: SocketAddr) -> Result<(), DaemonError> {
+        self.target.with(|model| model.remove_referral(at))?;
+        self.settings.referrals.remove(&at);
+        Ok(())
+    }
+
+    /// Ends everything: all ports at once, each within its bound.
+    pub fn stop(self) {
+        for port in self.ports.values() {
+            port.tell_to_stop(&self.target);
+        }
+        for (id, port) in self.ports {
+            let over = port.stop(&self.target);
+            tracing::info!(
+                port = id,
+                commands = over.commands,
+                connections = over.connections,
+                "listens no more"
+            );
+        }
+    }
+
+    fn subsystem_mut(&mut self, name: &Nqn) -> Result<&mut SubsystemSettings, ModelError> {
+        let found = self.settings.subsystems.get_mut(name);
+        found.ok_or_else(|| ModelError::Unknown {
+            kind: "subsystem",
+            name: name.to_string(),
+        })
+    }
+}
+
+fn open(
+    subsystem: &Nqn,
+    nsid: u32,
+    settings: &NamespaceSettings,
+) -> Result<NamespaceConfig, DaemonError> {
+    let disk = Disk::open(settings.source.clone(), settings.shift, settings.read_only);
+    Ok(NamespaceConfig {
+        nsid: Some(nsid),
+        uuid: settings.uuid,
+        group: settings.group,
+        disk: disk.map_err(|error| DaemonError::Disk {
+            subsystem: subsystem.clone(),
+            nsid,
+            error,
+        })?,
+    })
+}
+
+fn check_key(subsystem: &Nqn, host: &Nqn, settings: &HostSettings) -> Result<(), DaemonError> {
+    settings.key.as_ref().map_or(Ok(()), |key| {
+        Err(DaemonError::Key {
+            subsystem: subsystem.clone(),
+            host: host.clone(),
+            key: key.clone(),
+        })
+    })
+}
