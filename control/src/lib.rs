@@ -10,6 +10,7 @@
 
 mod client;
 mod connection;
+pub mod metrics;
 pub mod rpc;
 pub mod schema;
 mod server;

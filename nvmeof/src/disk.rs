@@ -10,9 +10,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc::O_DIRECT;
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use udapl::reactor::{File, ReactorError};
+use udapl::reactor::{File, ReactorError, handed_in, names_handed_in};
 
 /// Sizes of blocks that there are, as powers of two: 512 and 4,096 bytes.
 pub const SHIFTS: [u8; 2] = [9, 12];
@@ -22,6 +23,8 @@ pub const SHIFTS: [u8; 2] = [9, 12];
 pub enum Source {
     /// A regular file or a block device.
     File(PathBuf),
+    /// A descriptor of this name that whoever started the process has opened for it (`LISTEN_FDS`).
+    Given(String),
     /// So many bytes of memory, which end with the process.
     Memory(u64),
     /// So many bytes that take what is written and read as what lies in the buffer: for measuring.
@@ -39,6 +42,22 @@ pub enum DiskError {
     Memory {
         /// How much.
         bytes: u64,
+        /// The system's answer.
+        error: std::io::Error,
+    },
+    /// Nothing of this name was handed in.
+    #[error("no descriptor {name:?} was handed in; there are: {}", known.join(", "))]
+    NotGiven {
+        /// The name.
+        name: String,
+        /// What was.
+        known: Vec<String>,
+    },
+    /// A descriptor that was handed in cannot be used.
+    #[error("descriptor {name:?}: {error}")]
+    Given {
+        /// The name.
+        name: String,
         /// The system's answer.
         error: std::io::Error,
     },
@@ -102,13 +121,26 @@ impl Disk {
         match &disk.source {
             Source::Null(_) => {}
             Source::Memory(bytes) => disk.memory = Some(anonymous(*bytes)?),
-            Source::File(path) => {
-                let direct = open(path, read_only, O_DIRECT);
-                let (file, is_direct) = match direct {
-                    Ok(file) => (file, true),
-                    // File systems in memory have no way past the cache.
-                    Err(ReactorError::Open { .. }) => (open(path, read_only, 0)?, false),
-                    Err(other) => return Err(other.into()),
+            Source::File(_) | Source::Given(_) => {
+                let (file, is_direct, path) = match &disk.source {
+                    Source::Given(name) => {
+                        let file = given(name)?;
+                        // What was opened for reading alone is that.
+                        disk.read_only |= !is_writable(&file, name)?;
+                        let is_direct = set_direct(&file, true);
+                        (file, is_direct, PathBuf::from(name))
+                    }
+                    Source::File(path) => {
+                        let direct = open(path, read_only, O_DIRECT);
+                        let (file, is_direct) = match direct {
+                            Ok(file) => (file, true),
+                            // File systems in memory have no way past the cache.
+                            Err(ReactorError::Open { .. }) => (open(path, read_only, 0)?, false),
+                            Err(other) => return Err(other.into()),
+                        };
+                        (file, is_direct, path.clone())
+                    }
+                    Source::Memory(_) | Source::Null(_) => return Ok(disk),
                 };
                 let geometry = file.geometry()?;
                 let least = if is_direct {
@@ -119,13 +151,14 @@ impl Disk {
                 if least > 1 << shift {
                     if geometry.is_block_device {
                         return Err(DiskError::Blocks {
-                            path: path.clone(),
+                            path,
                             asked: 1 << shift,
                             has: least,
                         });
                     }
                     // A file goes through the cache instead.
                     disk.direct = false;
+                    set_direct(&file, false);
                 } else {
                     disk.direct = is_direct;
                 }
@@ -148,6 +181,7 @@ impl Disk {
     pub fn name(&self) -> String {
         match &self.source {
             Source::File(path) => path.display().to_string(),
+            Source::Given(name) => format!("descriptor {name}"),
             Source::Memory(_) => "memory".to_owned(),
             Source::Null(_) => "null".to_owned(),
         }
@@ -180,7 +214,7 @@ impl Disk {
     /// There is something that Flush has to write.
     #[must_use]
     pub const fn has_cache(&self) -> bool {
-        matches!(self.source, Source::File(_))
+        matches!(self.source, Source::File(_) | Source::Given(_))
     }
 
     /// Whole blocks that it has now: a disk may be resized.
@@ -196,7 +230,7 @@ impl Disk {
             (Source::Null(bytes), _) => Ok(*bytes),
             (_, Handle::File(file)) => Ok(file.geometry()?.bytes),
             (Source::Memory(bytes), Handle::Null) => Ok(*bytes),
-            (Source::File(_), Handle::Null) => Ok(0),
+            (Source::File(_) | Source::Given(_), Handle::Null) => Ok(0),
         }
     }
 
@@ -208,6 +242,7 @@ impl Disk {
         let flags = if self.direct { O_DIRECT } else { 0 };
         match (&self.source, &self.memory) {
             (Source::File(path), _) => Ok(Handle::File(open(path, self.read_only, flags)?)),
+            (Source::Given(name), _) => Ok(Handle::File(given(name)?)),
             (Source::Memory(_), Some(memory)) => {
                 let path = PathBuf::from(format!("/proc/self/fd/{}", memory.as_raw_fd()));
                 Ok(Handle::File(open(&path, self.read_only, 0)?))
@@ -221,6 +256,36 @@ fn open(path: &Path, read_only: bool, flags: i32) -> Result<File, ReactorError> 
     let mut options = OpenOptions::new();
     options.read(true).write(!read_only).custom_flags(flags);
     File::open_with(&options, path)
+}
+
+/// A copy of a descriptor that was handed in: the same open file, so what one copy is, all are.
+fn given(name: &str) -> Result<File, DiskError> {
+    let failed = |error| DiskError::Given {
+        name: name.to_owned(),
+        error,
+    };
+    let copy = handed_in(name).map_err(failed)?;
+    let copy = copy.ok_or_else(|| DiskError::NotGiven {
+        name: name.to_owned(),
+        known: names_handed_in().map(str::to_owned).collect(),
+    })?;
+    Ok(File::from_std(copy.into(), name))
+}
+
+fn is_writable(file: &File, name: &str) -> Result<bool, DiskError> {
+    let flags = fcntl(file.as_std(), FcntlArg::F_GETFL).map_err(|error| DiskError::Given {
+        name: name.to_owned(),
+        error: error.into(),
+    })?;
+    Ok(OFlag::from_bits_retain(flags) & OFlag::O_ACCMODE == OFlag::O_RDWR)
+}
+
+/// Has it go past the page cache, or not. Whether that can be had.
+fn set_direct(file: &File, direct: bool) -> bool {
+    let flags = fcntl(file.as_std(), FcntlArg::F_GETFL).unwrap_or(0);
+    let mut flags = OFlag::from_bits_retain(flags);
+    flags.set(OFlag::O_DIRECT, direct);
+    fcntl(file.as_std(), FcntlArg::F_SETFL(flags)).is_ok()
 }
 
 /// Memory that is a file.

@@ -27,5 +27,5 @@
 
 pub use driver::{
     Clock, Completion, Descriptor, File, FileOperation, Geometry, Instant, Interrupt, MAX_WAIT,
-    Reactor, ReactorError, RealClock, Token, Wake,
+    Reactor, ReactorError, RealClock, Token, Wake, handed_in, names_handed_in,
 };

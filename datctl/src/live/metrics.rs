@@ -1,26 +1,16 @@
 //! `datctl metrics`: the counters of a live process as OpenMetrics text, once or to whoever asks by HTTP.
-//!
-//! The server answers `GET /metrics` and nothing else, one client at a time, with bounds on what it reads and on how
-//! long.
 
-use std::collections::BTreeMap;
 use std::error::Error;
-use std::fmt::Write as _;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use control::Client;
+use control::metrics::{self, Kind, Text, label};
 use control::schema::{Histogram, Instance, Stat};
 
 use super::{Target, ask, measure};
 
-/// OpenMetrics 1.0.0, section "Overall Structure".
-const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Bytes of a request's head.
-const LONGEST_HEAD: usize = 8 * 1024;
-/// How long a client may take to ask and to read.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// What is a number of now; all else only grows.
 const GAUGES: [&str; 13] = [
     "eps",
@@ -82,31 +72,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     };
     let listener = TcpListener::bind(address).map_err(|error| format!("{address}: {error}"))?;
     writeln!(io::stdout(), "http://{}/metrics", listener.local_addr()?)?;
-    for stream in listener.incoming() {
-        let stream = match stream {
-            Ok(stream) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "a scraper");
-                continue;
-            }
-        };
-        let asked = match head(&stream) {
-            Ok(asked) => asked,
-            Err(error) => {
-                tracing::warn!(%error, "a scraper");
-                continue;
-            }
-        };
-        let sent = match asked.as_deref() {
-            Some("/metrics") => answer(&stream, "200 OK", &scraped(&mut client, options)?),
-            Some(_) => answer(&stream, "404 Not Found", "there is /metrics\n"),
-            None => answer(&stream, "400 Bad Request", "GET /metrics\n"),
-        };
-        if let Err(error) = sent {
-            tracing::warn!(%error, "a scraper");
-        }
-    }
-    Ok(())
+    metrics::serve(&listener, || scraped(&mut client, options))
 }
 
 /// What the process counts now. It may have been started anew.
@@ -118,42 +84,16 @@ fn scraped(client: &mut Client, options: &Options) -> Result<String, Box<dyn Err
     Ok(text(&ask(client, "stat")?))
 }
 
-/// The path that is asked for by GET. `None`: something else.
-fn head(mut stream: &TcpStream) -> io::Result<Option<String>> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut head = Vec::new();
-    let mut some = [0; 1024];
-    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        let read = stream.read(&mut some)?;
-        head.extend_from_slice(&some[..read]);
-        if read == 0 || head.len() > LONGEST_HEAD {
-            return Ok(None);
-        }
-    }
-    let head = String::from_utf8_lossy(&head);
-    let mut words = head.lines().next().unwrap_or_default().split(' ');
-    let (method, path) = (words.next(), words.next());
-    Ok(path.filter(|_| method == Some("GET")).map(str::to_owned))
-}
-
-fn answer(mut stream: &TcpStream, status: &str, body: &str) -> io::Result<()> {
-    let bytes = body.len();
-    write!(
-        stream,
-        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {bytes}\r\nConnection: close\r\n\r\n{body}"
-    )
-}
-
-/// Samples of one metric: labels and number.
-type Samples = Vec<(String, u64)>;
-
 /// The text of what was counted.
 fn text(stat: &Stat) -> String {
-    let mut metrics: BTreeMap<String, Samples> = BTreeMap::new();
+    let mut made = Text::default();
     let adapter = label(&stat.adapter);
     let mut add = |name: String, labels: String, count: u64| {
-        metrics.entry(name).or_default().push((labels, count));
+        let is_gauge = GAUGES
+            .iter()
+            .any(|gauge| name.ends_with(&format!("_{gauge}")));
+        let kind = if is_gauge { Kind::Gauge } else { Kind::Counter };
+        made.add(&name, kind, &labels, count);
     };
     for (group, counters) in &stat.groups {
         for (counter, count) in counters.iter().flatten() {
@@ -192,63 +132,38 @@ fn text(stat: &Stat) -> String {
         let silent = stat.silent.contains(&instance.instance);
         add("udapl_instance_silent".to_owned(), labels, silent.into());
     }
-    let mut text = String::new();
-    for (name, samples) in &metrics {
-        let is_gauge = GAUGES
-            .iter()
-            .any(|gauge| name.ends_with(&format!("_{gauge}")));
-        let (kind, suffix) = if is_gauge {
-            ("gauge", "")
-        } else {
-            ("counter", "_total")
-        };
-        let _ = writeln!(text, "# TYPE {name} {kind}");
-        for (labels, count) in samples {
-            let _ = writeln!(text, "{name}{suffix}{{{labels}}} {count}");
-        }
-    }
     histogram(
-        &mut text,
+        &mut made,
         "udapl_instance_completion_latency_seconds",
         stat,
         |instance| instance.latency.completion.as_ref(),
     );
     histogram(
-        &mut text,
+        &mut made,
         "udapl_instance_wakeup_latency_seconds",
         stat,
         |instance| instance.latency.wakeup.as_ref(),
     );
-    text.push_str("# EOF\n");
-    text
+    made.finish()
 }
 
 /// One histogram, of each instance that has it.
 fn histogram(
-    text: &mut String,
+    text: &mut Text,
     name: &str,
     stat: &Stat,
     of: impl Fn(&Instance) -> Option<&Histogram>,
 ) {
     let adapter = label(&stat.adapter);
-    let mut is_first = true;
     for instance in &stat.instances {
         let Some(all) = of(instance) else { continue };
-        if core::mem::take(&mut is_first) {
-            let _ = writeln!(text, "# TYPE {name} histogram\n# UNIT {name} seconds");
-        }
         let labels = format!("adapter=\"{adapter}\",ia=\"{}\"", instance.instance);
         // What takes longer than the last boundary is in none.
-        for power in BOUNDARIES {
+        let buckets = BOUNDARIES.map(|power| {
             let below = all.buckets.iter().filter(|(end, _)| *end <= 1 << power);
-            let below: u64 = below.map(|(_, count)| count).sum();
-            let boundary = seconds(1 << power);
-            let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{boundary}\"}} {below}");
-        }
-        let count = all.count;
-        let _ = writeln!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {count}");
-        let _ = writeln!(text, "{name}_count{{{labels}}} {count}");
-        let _ = writeln!(text, "{name}_sum{{{labels}}} {}", seconds(all.sum));
+            (seconds(1 << power), below.map(|(_, count)| count).sum())
+        });
+        text.histogram(name, &labels, buckets, (all.count, seconds(all.sum)));
     }
 }
 
@@ -256,15 +171,10 @@ fn seconds(nanoseconds: u64) -> f64 {
     Duration::from_nanos(nanoseconds).as_secs_f64()
 }
 
-/// A label's value (OpenMetrics 1.0.0, "Escaping").
-fn label(text: &str) -> String {
-    text.replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use control::schema::Latency;
 
     use super::*;

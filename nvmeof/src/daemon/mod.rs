@@ -14,12 +14,34 @@
 //! again. A step that is refused changes nothing; one that is done changes the settings too, so that what is written
 //! to a file is what is there.
 
+mod control;
+pub mod file;
+mod metrics;
+mod mistake;
+pub mod notify;
 mod port;
+mod reload;
 mod settings;
 mod state;
+mod status;
+mod write;
 
+/// Whether hosts can be asked for a key.
+const AUTHENTICATES: bool = false;
+/// What is said of a key where they cannot. To let a host in without would be worse.
+const NO_KEYS: &str =
+    "authentication is not supported by this build: remove `key`, or do not list the host";
+
+pub use self::control::{Controlled, serve};
+pub use metrics::text as metrics;
+pub use mistake::{Mistake, Mistakes};
 pub use port::PortError;
+pub use reload::Reloaded;
 pub use settings::{
     ControlSettings, HostSettings, NamespaceSettings, PortSettings, Settings, SubsystemSettings,
 };
 pub use state::{Daemon, DaemonError};
+pub use status::{
+    ControllerStatus, NamespaceStatus, PortStatus, Status, SubsystemStatus, WorkerStatus,
+};
+pub use write::{save, text};

@@ -165,6 +165,7 @@ impl Port {
                     all.commands += over.commands;
                     all.connections += over.connections;
                     all.sleeps += over.sleeps;
+                    all.refused += over.refused;
                 }
                 // It was told when it happened.
                 Ok(Err(_)) => {}

@@ -38,7 +38,7 @@ pub enum DaemonError {
         error: PortError,
     },
     /// A key is given for a host, and this build cannot ask for one. Letting it in without would be worse.
-    #[error("host {host} of {subsystem} has a key ({}), and authentication is not supported: remove `key`, or do not list the host", key.display())]
+    #[error("host {host} of {subsystem} has the key {}: {}", key.display(), super::NO_KEYS)]
     Key {
         /// Of which subsystem.
         subsystem: Nqn,
@@ -80,7 +80,7 @@ impl Daemon {
         match started {
             Ok(()) => Ok(daemon),
             Err(error) => {
-                daemon.stop();
+                daemon.end();
                 Err(error)
             }
         }
@@ -129,6 +129,20 @@ impl Daemon {
     pub fn serves(&self) -> bool {
         let mut workers = self.ports.values().flat_map(Port::workers);
         workers.any(|(_, serves)| serves)
+    }
+
+    /// What is logged is the caller's business; it is kept for who saves the settings.
+    pub(super) fn set_log(&mut self, log: Option<String>) {
+        self.settings.log = log;
+    }
+
+    /// Whether a disk could be opened now.
+    pub(super) fn try_disk(
+        subsystem: &Nqn,
+        nsid: u32,
+        settings: &NamespaceSettings,
+    ) -> Result<(), DaemonError> {
+        open(subsystem, nsid, settings).map(|_| ())
     }
 
     /// Adds a subsystem with its hosts and namespaces, or nothing.
@@ -358,12 +372,12 @@ impl Daemon {
         Ok(())
     }
 
-    /// Ends everything: all ports at once, each within its bound.
-    pub fn stop(self) {
+    /// Ends everything that serves: all ports at once, each within its bound.
+    pub fn end(&mut self) {
         for port in self.ports.values() {
             port.tell_to_stop(&self.target);
         }
-        for (id, port) in self.ports {
+        for (id, port) in core::mem::take(&mut self.ports) {
             let over = port.stop(&self.target);
             tracing::info!(
                 port = id,
@@ -402,7 +416,8 @@ fn open(
 }
 
 fn check_key(subsystem: &Nqn, host: &Nqn, settings: &HostSettings) -> Result<(), DaemonError> {
-    settings.key.as_ref().map_or(Ok(()), |key| {
+    let key = settings.key.as_ref().filter(|_| !super::AUTHENTICATES);
+    key.map_or(Ok(()), |key| {
         Err(DaemonError::Key {
             subsystem: subsystem.clone(),
             host: host.clone(),

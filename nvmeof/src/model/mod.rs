@@ -40,7 +40,7 @@ pub(crate) use identify::COPY_BLOCKS;
 pub use namespace::{Namespace, NamespaceConfig, Tally};
 pub use reservation::{HostId, Reservations};
 pub use reserve::bytes as reservation_bytes;
-pub use subsystem::{Shelf, Subsystem, SubsystemConfig};
+pub use subsystem::{NAMESPACES, Shelf, Subsystem, SubsystemConfig};
 
 use crate::nvme::{Nqn, Status};
 

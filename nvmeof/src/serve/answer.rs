@@ -42,7 +42,7 @@ impl Worker {
         queue.outstanding += 1;
         let is_overrun = queue.is_overrun();
         match (queue.state(), bytes) {
-            (State::Ending, _) => self.drop_io(at),
+            (State::Ending | State::Draining, _) => self.drop_io(at),
             // Not even a capsule: the connection is on its way out.
             (_, None) => {
                 self.drop_io(at)?;
@@ -321,6 +321,7 @@ impl Worker {
 
     /// Answers a command that is not carried out; it goes into the error log.
     pub(super) fn refuse(&mut self, at: u32, status: Status) -> Result<(), WorkerError> {
+        self.over.refused += 1;
         let io = &self.ios[at as usize];
         if let Some(attached) = self
             .queues

@@ -5,6 +5,9 @@
 //!      |                   |                      |
 //!      '------ End --------'--------- End --------'----> ENDING ---(nothing is outstanding)---> gone
 //! ```
+//!
+//! *Drain* leads from CONNECTED and ATTACHED to DRAINING: the worker stops. Commands that are here are carried out and
+//! answered, those that come are not looked at: their host sends them again when the target is back. Then it is left.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -37,6 +40,8 @@ pub(super) enum State {
     Connected,
     /// It is a queue of a controller.
     Attached,
+    /// What is here is answered, and nothing else.
+    Draining,
     /// It has ended; I/Os of it are still somewhere.
     Ending,
 }
@@ -48,6 +53,8 @@ pub(super) enum Step {
     Up,
     /// Connect made it a queue.
     Attach,
+    /// The worker stops.
+    Drain,
     /// It is over.
     End,
 }
@@ -57,9 +64,11 @@ impl State {
         Some(match (self, step) {
             (Self::Accepted, Step::Up) => Self::Connected,
             (Self::Connected, Step::Attach) => Self::Attached,
-            (Self::Accepted | Self::Connected | Self::Attached | Self::Ending, Step::End) => {
-                Self::Ending
-            }
+            (Self::Connected | Self::Attached, Step::Drain) => Self::Draining,
+            (
+                Self::Accepted | Self::Connected | Self::Attached | Self::Draining | Self::Ending,
+                Step::End,
+            ) => Self::Ending,
             _ => return None,
         })
     }

@@ -1,9 +1,12 @@
 //! What workers have in common: the model, and each other's inboxes.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::inbox::{Inbox, Message};
+use super::worker::Over;
 use crate::model::{Model, Moment, Notice, WorkerId};
 
 /// A target: the model, and whoever serves it. Clones are the same target.
@@ -15,6 +18,7 @@ struct Shared {
     model: Mutex<Model>,
     /// By worker; those that have ended have none.
     inboxes: Mutex<Vec<Option<Arc<Inbox>>>>,
+    counts: Mutex<BTreeMap<WorkerId, Arc<Counts>>>,
     began: Instant,
 }
 
@@ -31,6 +35,7 @@ impl Target {
         Self(Arc::new(Shared {
             model: Mutex::new(model),
             inboxes: Mutex::default(),
+            counts: Mutex::default(),
             began: Instant::now(),
         }))
     }
@@ -77,9 +82,40 @@ impl Target {
         inboxes.push(Some(inbox));
         // CAST: workers are threads; there are not that many.
         let id = u32::try_from(inboxes.len() - 1).unwrap_or(u32::MAX);
+        let counts = Arc::<Counts>::default();
+        lock(&self.0.counts).insert(id, Arc::clone(&counts));
         Member {
             target: self.clone(),
             id,
+            counts,
+        }
+    }
+
+    /// What each worker that has not ended has done, as it said last.
+    #[must_use]
+    pub fn done(&self) -> BTreeMap<WorkerId, Over> {
+        let counts = lock(&self.0.counts);
+        counts.iter().map(|(id, one)| (*id, one.read())).collect()
+    }
+}
+
+/// What a worker has done, for other threads to read. It alone writes it.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Counts {
+    commands: AtomicU64,
+    connections: AtomicU64,
+    sleeps: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Counts {
+    fn read(&self) -> Over {
+        Over {
+            commands: self.commands.load(Ordering::Relaxed),
+            connections: self.connections.load(Ordering::Relaxed),
+            sleeps: self.sleeps.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
         }
     }
 }
@@ -89,11 +125,22 @@ impl Target {
 pub(super) struct Member {
     target: Target,
     id: WorkerId,
+    counts: Arc<Counts>,
 }
 
 impl Member {
     pub(super) const fn id(&self) -> WorkerId {
         self.id
+    }
+
+    /// Lets others read what the worker has done.
+    #[inline]
+    pub(super) fn tell(&self, done: &Over) {
+        self.counts.commands.store(done.commands, Ordering::Relaxed);
+        let connections = &self.counts.connections;
+        connections.store(done.connections, Ordering::Relaxed);
+        self.counts.sleeps.store(done.sleeps, Ordering::Relaxed);
+        self.counts.refused.store(done.refused, Ordering::Relaxed);
     }
 }
 
@@ -103,6 +150,7 @@ impl Drop for Member {
         if let Some(inbox) = lock(&self.target.0.inboxes).get_mut(at) {
             *inbox = None;
         }
+        lock(&self.target.0.counts).remove(&self.id);
     }
 }
 

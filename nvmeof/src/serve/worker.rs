@@ -21,7 +21,7 @@ use super::execute::Shelves;
 use super::inbox::{Inbox, Message};
 use super::io::{Io, State, Step};
 use super::layout::Memory;
-use super::queue::{QueueId, Queues};
+use super::queue::{QueueId, Queues, Step as QueueStep};
 use super::target::{Member, Target};
 use crate::model::{Moment, WorkerId};
 
@@ -123,6 +123,8 @@ pub struct Over {
     pub ios_left: usize,
     /// Buffers likewise.
     pub buffers_left: usize,
+    /// Commands that were refused; their answers are counted, too.
+    pub refused: u64,
 }
 
 /// A worker.
@@ -131,7 +133,7 @@ pub struct Worker {
     pub(super) id: WorkerId,
     pub(super) config: WorkerConfig,
     inbox: Arc<Inbox>,
-    _member: Member,
+    member: Member,
     pub(super) ia: Ia,
     pub(super) zone: PzHandle,
     pub(super) events: EvdHandle,
@@ -210,7 +212,7 @@ impl Worker {
             id,
             config,
             inbox,
-            _member: member,
+            member,
             ia,
             zone,
             events,
@@ -258,11 +260,17 @@ impl Worker {
             for event in &events[..taken] {
                 self.take(event)?;
             }
+            if taken != 0 {
+                self.member.tell(&self.over);
+            }
             let moved = self.disks()?;
             for message in self.inbox.take() {
                 self.hear(message)?;
             }
             self.finish_turn()?;
+            if let Some(until) = self.is_stopping {
+                self.leave_drained(until)?;
+            }
             if let Some(until) = self.is_stopping
                 && (self.queues.is_empty() || self.target.now() >= until)
             {
@@ -387,9 +395,27 @@ impl Worker {
                     self.ia.psp_free(psp)?;
                 }
                 self.is_stopping = Some(self.target.now() + FAREWELL);
-                for queue in self.queues.ids() {
-                    self.leave(queue)?;
+                for id in self.queues.ids() {
+                    if let Some(queue) = self.queues.get_mut(id)
+                        && !queue.step(QueueStep::Drain)
+                    {
+                        self.leave(id)?;
+                    }
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends connections of which nothing is here any more but requests for events, and late in a stop all of them.
+    #[cold]
+    fn leave_drained(&mut self, until: Moment) -> Result<(), WorkerError> {
+        let is_late = self.target.now() + FAREWELL / 2 >= until;
+        let is_busy = |io: &&Io| !matches!(io.state(), State::Posted | State::Held);
+        let busy: Vec<QueueId> = self.ios.iter().filter(is_busy).map(|io| io.queue).collect();
+        for id in self.queues.ids() {
+            if is_late || !busy.contains(&id) {
+                self.leave(id)?;
             }
         }
         Ok(())

@@ -10,7 +10,9 @@ use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use nvmeof::daemon::{NamespaceSettings, PortSettings, Settings, SubsystemSettings};
+use nvmeof::daemon::{
+    ControlSettings, NamespaceSettings, PortSettings, Settings, SubsystemSettings,
+};
 use nvmeof::disk::Source;
 use nvmeof::nvme::Nqn;
 
@@ -58,12 +60,17 @@ pub(crate) fn run(
         ..PortSettings::new(adapter)
     };
     let settings = Settings {
+        control: Some(ControlSettings {
+            socket: folder.join("control.sock"),
+            user: None,
+            group: None,
+        }),
         ports: [(1, port)].into(),
         subsystems: [(name.clone(), subsystem)].into(),
         ..Settings::default()
     };
     let text = commands(&folder, &wire, &disk, name, service);
-    serve(&settings, || {
+    serve(&settings, None, || {
         let mut out = stdout();
         out.write_all(text.as_bytes())?;
         Ok(out.flush()?)
@@ -88,6 +95,8 @@ fn commands(folder: &Path, wire: &Path, disk: &Path, name: &Nqn, service: u16) -
     let (wire, disk) = (wire.display(), disk.display());
     let nic = folder.join("nic.sock");
     let nic = nic.display();
+    let socket = folder.join("control.sock");
+    let socket = socket.display();
     format!(
         "\
 serving {disk}, 64 MiB, as namespace 1 of {name}
@@ -109,6 +118,9 @@ In the machine, as root; the card is the network device of driver mlx5_core, eth
   nvme connect -t rdma -a {HERE} -s {service} -n {name}
   mkfs.ext4 /dev/nvme0n1
   mount /dev/nvme0n1 /mnt
+
+Here, meanwhile:
+  nvmeofd ctl {socket} status
 
 Ctrl-C ends this.
 "

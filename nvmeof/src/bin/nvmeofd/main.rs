@@ -2,12 +2,15 @@
 //!
 //! ```text
 //! nvmeofd --demo
+//! nvmeofd /etc/nvmeofd.toml
+//! nvmeofd --check /etc/nvmeofd.toml
 //! nvmeofd --adapter 3b:00.2,address=192.0.2.1/24 --subsystem nqn.2026-11.org.example:disks --disk /dev/sdb
 //! ```
 //!
 //! docs/nvmeof.md is its manual.
 #![forbid(unsafe_code)]
 
+mod ctl;
 mod demo;
 mod log;
 mod run;
@@ -18,7 +21,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use nvmeof::daemon::{NamespaceSettings, PortSettings, Settings, SubsystemSettings};
+use nvmeof::daemon::{NamespaceSettings, PortSettings, Settings, SubsystemSettings, file};
 use nvmeof::disk::Source;
 use nvmeof::nvme::Nqn;
 
@@ -27,7 +30,16 @@ const EXIT_STATUS: &str = "Exit status: 0 ended by SIGTERM or SIGINT, all connec
 /// An NVMe over RDMA target.
 #[derive(Parser)]
 #[command(version, about, after_help = EXIT_STATUS)]
+#[command(args_conflicts_with_subcommands = true)]
 struct Arguments {
+    /// The configuration file.
+    #[arg(conflicts_with_all = ["demo", "adapter"])]
+    file: Option<PathBuf>,
+    /// Says what is wrong with the file, if anything is, and serves nothing.
+    #[arg(long, requires = "file")]
+    check: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Serves a file of 64 MiB on a simulated function, and says how a virtual machine mounts it.
     #[arg(long, conflicts_with = "adapter")]
     demo: bool,
@@ -51,6 +63,12 @@ struct Arguments {
     workers: u16,
 }
 
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Asks a running daemon at its control socket, or changes it.
+    Ctl(ctl::Options),
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(&arguments) {
@@ -63,6 +81,23 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
+    if let Some(Command::Ctl(options)) = &arguments.command {
+        ctl::run(options)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(path) = &arguments.file {
+        let settings = file::read(path)?;
+        if arguments.check {
+            writeln!(
+                std::io::stdout(),
+                "{}: {}",
+                path.display(),
+                counted(&settings)
+            )?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        return run::run(&settings, Some(path), || Ok(()));
+    }
     if arguments.demo {
         return demo::run(
             arguments.socket.as_deref(),
@@ -73,9 +108,20 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     }
     if let Some(adapter) = &arguments.adapter {
         let settings = of_arguments(adapter, arguments);
-        return run::run(&settings, || Ok(()));
+        return run::run(&settings, None, || Ok(()));
     }
-    Err("nothing to serve: --demo, or --adapter and --disk".into())
+    Err("nothing to serve: a configuration file, --demo, or --adapter and --disk".into())
+}
+
+/// What there is in a file, in a line.
+fn counted(settings: &Settings) -> String {
+    let namespaces = settings.subsystems.values();
+    format!(
+        "{} ports, {} subsystems, {} namespaces",
+        settings.ports.len(),
+        settings.subsystems.len(),
+        namespaces.map(|one| one.namespaces.len()).sum::<usize>()
+    )
 }
 
 /// What a command line without a file says.

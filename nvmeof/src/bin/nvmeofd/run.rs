@@ -1,41 +1,161 @@
 //! The daemon's main thread: it starts what is to be served, and then sleeps until a signal comes.
+//!
+//! SIGTERM and SIGINT drain: nobody connects any more, what is here is answered, connections end, and the process with
+//! them; a second one ends at once. SIGHUP reads the file again.
 
 use std::error::Error;
+use std::net::TcpListener;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nvmeof::daemon::{Daemon, Settings};
+use nvmeof::daemon::notify::{Notify, watchdog};
+use nvmeof::daemon::{Controlled, Daemon, Settings, file, metrics, serve};
 
-use crate::log;
+use crate::log::Log;
 
 /// How often the main thread looks whether anybody still serves.
-const LOOK: u16 = 500;
+const LOOK: Duration = Duration::from_millis(500);
 
 /// Serves until a signal says otherwise. `ready` is called when hosts can connect.
 pub(crate) fn run(
     settings: &Settings,
+    path: Option<&Path>,
     ready: impl FnOnce() -> Result<(), Box<dyn Error>>,
 ) -> Result<ExitCode, Box<dyn Error>> {
-    log::begin(settings.log.as_deref());
+    let log = Log::begin(settings.log.as_deref())?;
     // Before there is another thread: they leave these signals to this one.
     let signals = Signals::take()?;
-    let daemon = Daemon::start(settings)?;
+    let scraped = settings
+        .metrics
+        .map(|at| TcpListener::bind(at).map_err(|error| format!("metrics at {at}: {error}")));
+    let scraped = scraped.transpose()?;
+    let of = Controlled::new(Daemon::start(settings)?, path.map(Path::to_owned));
+    let socket = settings.control.as_ref().map(|control| serve(&of, control));
+    let socket = match socket.transpose() {
+        Ok(socket) => socket,
+        Err(error) => {
+            end(of);
+            return Err(error.into());
+        }
+    };
+    if let Some(listener) = scraped {
+        let of = of.clone();
+        std::thread::Builder::new()
+            .name("metrics".to_owned())
+            .spawn(move || {
+                let text = || Ok::<_, std::convert::Infallible>(metrics(&of.lock().status()));
+                control::metrics::serve(&listener, text)
+            })?;
+    }
+    let notify = Notify::of_environment();
     ready()?;
-    while daemon.serves() {
-        if let Some(signal) = signals.wait()? {
-            tracing::info!(%signal, "no new connections; those that are there end. A second signal ends at once");
-            signals.give_back()?;
-            daemon.stop();
-            return Ok(ExitCode::SUCCESS);
+    notify.ready(&summary(&of));
+    let ended_well = sleep(&of, path, &signals, &notify, &log)?;
+    notify.stopping();
+    signals.give_back()?;
+    drop(socket);
+    end(of);
+    Ok(if ended_well {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Sleeps until it is to end. Whether somebody asked for that.
+fn sleep(
+    of: &Controlled,
+    path: Option<&Path>,
+    signals: &Signals,
+    notify: &Notify,
+    log: &Log,
+) -> Result<bool, Box<dyn Error>> {
+    let every = watchdog();
+    let mut barked = Instant::now();
+    let mut told = summary(of);
+    loop {
+        let patience = every.map_or(LOOK, |every| every.min(LOOK));
+        match signals.wait(patience)? {
+            Some(Signal::SIGHUP) => {
+                notify.reloading();
+                reload(of, path, log);
+                notify.ready(&summary(of));
+            }
+            Some(signal) => {
+                tracing::info!(%signal, "nobody connects any more, and connections end; a second signal ends at once");
+                return Ok(true);
+            }
+            None => {}
+        }
+        let daemon = of.lock();
+        let (serves, has_ports) = (daemon.serves(), !daemon.settings().ports.is_empty());
+        drop(daemon);
+        if has_ports && !serves {
+            tracing::error!("no worker is left: all adapters are gone");
+            return Ok(false);
+        }
+        if every.is_some_and(|every| barked.elapsed() >= every) {
+            notify.watchdog();
+            barked = Instant::now();
+        }
+        let now = summary(of);
+        if now != told {
+            notify.status(&now);
+            told = now;
         }
     }
-    tracing::error!("no worker is left: all adapters are gone");
-    daemon.stop();
-    Ok(ExitCode::FAILURE)
+}
+
+/// In a line, how it is.
+fn summary(of: &Controlled) -> String {
+    let status = of.lock().status();
+    let workers = status.ports.iter().flat_map(|port| &port.workers);
+    let (serving, all) = workers.fold((0, 0), |(serving, all), worker| {
+        (serving + u32::from(worker.serves), all + 1)
+    });
+    format!(
+        "{} subsystems, {} ports, {serving} of {all} workers, {} controllers",
+        status.subsystems.len(),
+        status.ports.len(),
+        status.controllers.len()
+    )
+}
+
+fn reload(of: &Controlled, path: Option<&Path>, log: &Log) {
+    let Some(path) = path else {
+        tracing::warn!("SIGHUP, and there is no file: it was started without one");
+        return;
+    };
+    let wanted = match file::read(path) {
+        Ok(wanted) => wanted,
+        Err(mistakes) => {
+            tracing::error!("the file has mistakes, and nothing changes:\n{mistakes}");
+            return;
+        }
+    };
+    log.set(wanted.log.as_deref());
+    let told = of.lock().reload(&wanted);
+    for (what, error) in &told.refused {
+        tracing::error!(%error, "not done: {what}");
+    }
+    for what in &told.needs_restart {
+        tracing::warn!("takes a restart, and is as it was: {what}");
+    }
+    tracing::info!(
+        path = %path.display(), steps = told.done.len(), refused = told.refused.len(),
+        need_a_restart = told.needs_restart.len(), "the configuration was read again"
+    );
+}
+
+/// Ends all ports. Who still looks at the daemon sees it without any.
+fn end(of: Controlled) {
+    of.lock().end();
 }
 
 /// The signals that the daemon has something to do for.
@@ -46,17 +166,19 @@ struct Signals {
 
 impl Signals {
     fn take() -> Result<Self, Errno> {
-        let set: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
+        let all = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
+        let set: SigSet = all.into_iter().collect();
         set.thread_block()?;
-        let descriptor =
-            SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        let descriptor = SignalFd::with_flags(&set, flags)?;
         Ok(Self { set, descriptor })
     }
 
     /// The next one, or none for a while.
-    fn wait(&self) -> Result<Option<Signal>, Errno> {
+    fn wait(&self, patience: Duration) -> Result<Option<Signal>, Errno> {
         let mut fds = [PollFd::new(self.descriptor.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut fds, PollTimeout::from(LOOK)) {
+        let patience = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
+        match poll(&mut fds, patience) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error),
         }
@@ -67,7 +189,7 @@ impl Signals {
         Signal::try_from(number).map(Some)
     }
 
-    /// From now on they do what they do to any process: end it.
+    /// From now on they do what they do to any process: end it. So does one that has come meanwhile.
     fn give_back(&self) -> Result<(), Errno> {
         self.set.thread_unblock()
     }

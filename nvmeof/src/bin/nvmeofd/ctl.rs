@@ -1,0 +1,49 @@
+//! `nvmeofd ctl`: asks a daemon at its control socket.
+
+use std::error::Error;
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+
+use control::Client;
+use serde_json::{Map, Value};
+
+/// `ctl`
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// The control socket.
+    socket: PathBuf,
+    /// What is asked: status, stat, subsystem.add, and so on; version lists all.
+    method: String,
+    /// Parameters: KEY=VALUE, where a value that is JSON is that, and anything else a text; or one JSON object.
+    arguments: Vec<String>,
+}
+
+/// Asks, and prints the answer as JSON; a text as it is.
+pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
+    let params = params(&options.arguments)?;
+    let mut client = Client::connect(&options.socket)?;
+    let answer: Value = client.call(&options.method, params)?;
+    let text = match &answer {
+        Value::String(text) => text.clone(),
+        other => serde_json::to_string_pretty(other)?,
+    };
+    writeln!(stdout(), "{}", text.trim_end())?;
+    Ok(())
+}
+
+fn params(arguments: &[String]) -> Result<Value, String> {
+    if let [one] = arguments
+        && one.trim_start().starts_with('{')
+    {
+        return serde_json::from_str(one).map_err(|error| format!("{one}: {error}"));
+    }
+    let mut params = Map::new();
+    for argument in arguments {
+        let (key, value) = argument
+            .split_once('=')
+            .ok_or_else(|| format!("{argument:?} is no KEY=VALUE"))?;
+        let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+        params.insert(key.to_owned(), value);
+    }
+    Ok(Value::Object(params))
+}

@@ -1,0 +1,335 @@
+//! The control socket (docs/nvmeof.md): methods that look, and methods that take one step each.
+//!
+//! What a method adds is said with the keys of the configuration file, and read by what reads that: so both know the
+//! same keys, the same defaults and the same mistakes.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use control::rpc::{FAILED, INVALID_PARAMS, Refusal};
+use control::schema::{SCHEMA, Version};
+use control::{Access as Who, ServeError, Service, Subject, Tell};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use super::file;
+use super::settings::{ControlSettings, HostSettings, Settings};
+use super::state::{Daemon, DaemonError};
+use super::write::save;
+use crate::nvme::Nqn;
+
+/// What can be asked.
+const METHODS: [&str; 15] = [
+    "version",
+    "status",
+    "stat",
+    "subsystem.add",
+    "subsystem.remove",
+    "namespace.add",
+    "namespace.remove",
+    "namespace.resize",
+    "host.allow",
+    "host.forbid",
+    "listener.add",
+    "listener.remove",
+    "access.set",
+    "settings",
+    "save",
+];
+
+/// A daemon that several threads look after, one at a time. Clones are the same.
+#[derive(Clone)]
+pub struct Controlled {
+    daemon: Arc<Mutex<Daemon>>,
+    /// The configuration file, if it was started with one.
+    path: Option<PathBuf>,
+}
+
+impl Controlled {
+    /// A daemon, and the file that it was configured by.
+    #[must_use]
+    pub fn new(daemon: Daemon, path: Option<PathBuf>) -> Self {
+        Self {
+            daemon: Arc::new(Mutex::new(daemon)),
+            path,
+        }
+    }
+
+    /// The daemon, for nobody else meanwhile.
+    pub fn lock(&self) -> MutexGuard<'_, Daemon> {
+        // It changes by whole steps; what panicked in one was its caller.
+        self.daemon.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What answers at the socket, and what keeps it.
+struct Answers {
+    of: Controlled,
+    _tell: Tell,
+}
+
+/// Serves the control socket until the result is dropped.
+///
+/// # Errors
+/// [`ServeError`].
+pub fn serve(of: &Controlled, settings: &ControlSettings) -> Result<Service, ServeError> {
+    let who = Who {
+        user: settings.user,
+        group: settings.group,
+    };
+    let of = of.clone();
+    control::serve(&settings.socket, who, |tell| Answers { of, _tell: tell })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OfSubsystem {
+    nqn: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OfNamespace {
+    subsystem: String,
+    nsid: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OfHost {
+    subsystem: String,
+    host: String,
+    key: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OfListener {
+    id: u16,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OfAccess {
+    port: u16,
+    group: u32,
+    state: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OfSave {
+    path: Option<PathBuf>,
+}
+
+impl Subject for Answers {
+    fn call(&mut self, method: &str, params: &Value) -> Result<Value, Refusal> {
+        let mut daemon = self.of.lock();
+        match method {
+            "version" => told(&Version {
+                schema: SCHEMA,
+                library: env!("CARGO_PKG_VERSION").to_owned(),
+                adapter: "nvmeofd".to_owned(),
+                process: std::process::id(),
+                methods: METHODS.map(str::to_owned).into(),
+            }),
+            "status" => told(&daemon.status()),
+            "stat" => {
+                let status = daemon.status();
+                Ok(json!({
+                    "namespaces": status.subsystems.iter().flat_map(|of| of.namespaces.iter().map(|one| json!({
+                        "subsystem": of.nqn, "nsid": one.nsid, "reads": one.reads, "writes": one.writes,
+                        "read_bytes": one.read_bytes, "written_bytes": one.written_bytes,
+                    }))).collect::<Vec<_>>(),
+                    "workers": status.ports.iter().flat_map(|of| of.workers.iter().map(|one| json!({
+                        "port": of.id, "worker": one.worker, "commands": one.commands, "refused": one.refused,
+                        "connections": one.connections, "sleeps": one.sleeps,
+                    }))).collect::<Vec<_>>(),
+                }))
+            }
+            "settings" => Ok(super::write::text(daemon.settings()).into()),
+            "save" => {
+                let asked: OfSave = read(params)?;
+                let path = asked.path.as_deref().or(self.of.path.as_deref());
+                let path = path.ok_or_else(|| {
+                    wrong("path: the daemon was started without a file".to_owned())
+                })?;
+                save_to(&daemon, path)
+            }
+            _ => change(&mut daemon, method, params),
+        }
+    }
+
+    fn notices(&mut self) -> Vec<Value> {
+        Vec::new()
+    }
+}
+
+/// The methods that change something.
+fn change(daemon: &mut Daemon, method: &str, params: &Value) -> Result<Value, Refusal> {
+    match method {
+        "subsystem.add" => {
+            let wanted = as_file(&[("subsystem", params)])?;
+            for (name, subsystem) in &wanted.subsystems {
+                daemon.add_subsystem(name, subsystem).map_err(refused)?;
+            }
+        }
+        "subsystem.remove" => {
+            let of: OfSubsystem = read(params)?;
+            daemon.remove_subsystem(&name(&of.nqn)?).map_err(refused)?;
+        }
+        "namespace.add" => return add_namespace(daemon, params),
+        "namespace.remove" => {
+            let of: OfNamespace = read(params)?;
+            let removed = daemon.remove_namespace(&name(&of.subsystem)?, of.nsid);
+            removed.map_err(refused)?;
+        }
+        "namespace.resize" => {
+            let of: OfNamespace = read(params)?;
+            let blocks = daemon.resize_namespace(&name(&of.subsystem)?, of.nsid);
+            return Ok(json!({ "blocks": blocks.map_err(refused)? }));
+        }
+        "host.allow" => {
+            let of: OfHost = read(params)?;
+            let settings = HostSettings { key: of.key };
+            let allowed = daemon.allow_host(&name(&of.subsystem)?, &name(&of.host)?, &settings);
+            allowed.map_err(refused)?;
+        }
+        "host.forbid" => {
+            let of: OfHost = read(params)?;
+            let forbidden = daemon.forbid_host(&name(&of.subsystem)?, &name(&of.host)?);
+            forbidden.map_err(refused)?;
+        }
+        "listener.add" => return add_listener(daemon, params),
+        "listener.remove" => {
+            let of: OfListener = read(params)?;
+            daemon.remove_port(of.id).map_err(refused)?;
+        }
+        "access.set" => {
+            let of: OfAccess = read(params)?;
+            let known = file::ACCESS.iter().find(|(name, _)| *name == of.state);
+            let (_, access) = known.ok_or_else(|| {
+                let names: Vec<&str> = file::ACCESS.iter().map(|(name, _)| *name).collect();
+                wrong(format!(
+                    "there is no state {:?}; there are {}",
+                    of.state,
+                    names.join(", ")
+                ))
+            })?;
+            daemon
+                .set_access(of.port, of.group, *access)
+                .map_err(refused)?;
+        }
+        _ => return Err(Refusal::unknown(method, &METHODS)),
+    }
+    Ok(true.into())
+}
+
+fn add_namespace(daemon: &mut Daemon, params: &Value) -> Result<Value, Refusal> {
+    let mut keys = object(params)?;
+    let of = keys.remove("subsystem");
+    let of = of.as_ref().and_then(Value::as_str);
+    let subsystem = name(of.ok_or_else(|| wrong("subsystem is a name".to_owned()))?)?;
+    let there = daemon.settings().subsystems.get(&subsystem);
+    let there =
+        there.ok_or_else(|| Refusal::new(FAILED, format!("there is no subsystem {subsystem}")))?;
+    if !keys.contains_key("nsid") {
+        let free = (1..).find(|nsid| !there.namespaces.contains_key(nsid));
+        keys.insert("nsid".to_owned(), free.into());
+    }
+    let whole = json!({ "nqn": subsystem.as_str(), "namespace": [keys] });
+    let wanted = as_file(&[("subsystem", &whole)])?;
+    let namespaces = wanted.subsystems.values().flat_map(|one| &one.namespaces);
+    let mut added = None;
+    for (nsid, namespace) in namespaces {
+        let one = daemon.add_namespace(&subsystem, *nsid, namespace);
+        one.map_err(refused)?;
+        added = Some(*nsid);
+    }
+    Ok(json!({ "nsid": added }))
+}
+
+fn add_listener(daemon: &mut Daemon, params: &Value) -> Result<Value, Refusal> {
+    let mut keys = object(params)?;
+    let ports = &daemon.settings().ports;
+    if !keys.contains_key("id") {
+        let free = (1..=u16::MAX).find(|id| !ports.contains_key(id));
+        keys.insert("id".to_owned(), free.into());
+    }
+    let wanted = as_file(&[("port", &Value::Object(keys))])?;
+    let same = |(_, other): &(&u16, &super::PortSettings)| {
+        wanted
+            .ports
+            .values()
+            .any(|one| one.adapter == other.adapter && one.service == other.service)
+    };
+    if let Some((other, port)) = ports.iter().find(same) {
+        let what = format!(
+            "port {other} listens at service {} of that adapter already",
+            port.service
+        );
+        return Err(Refusal::new(FAILED, what));
+    }
+    let mut added = None;
+    for (id, port) in &wanted.ports {
+        daemon.add_port(*id, port).map_err(refused)?;
+        added = Some(*id);
+    }
+    let id = added.unwrap_or(0);
+    Ok(json!({ "id": id, "addresses": daemon.addresses(id) }))
+}
+
+/// Reads parameters as the file they would be a table of.
+fn as_file(tables: &[(&str, &Value)]) -> Result<Settings, Refusal> {
+    let mut whole = toml::Table::new();
+    for (name, table) in tables {
+        object(table)?;
+        let table = toml::Value::try_from(table).map_err(|error| wrong(error.to_string()))?;
+        whole.insert((*name).to_owned(), toml::Value::Array(vec![table]));
+    }
+    let text = toml::to_string(&whole).map_err(|error| wrong(error.to_string()))?;
+    file::parse(Path::new("params"), &text).map_err(|mistakes| {
+        let all = mistakes.mistakes.iter();
+        let all = all.map(|mistake| format!("{} ({})", mistake.message, mistake.text.trim()));
+        wrong(all.collect::<Vec<_>>().join("; "))
+    })
+}
+
+fn save_to(daemon: &Daemon, path: &Path) -> Result<Value, Refusal> {
+    let saved = save(daemon.settings(), path);
+    saved.map_err(|error| Refusal::new(FAILED, format!("{}: {error}", path.display())))?;
+    tracing::info!(path = %path.display(), "configuration saved");
+    Ok(json!({ "path": path }))
+}
+
+fn told(what: &impl serde::Serialize) -> Result<Value, Refusal> {
+    serde_json::to_value(what).map_err(|error| Refusal::new(FAILED, error.to_string()))
+}
+
+fn read<T: DeserializeOwned>(params: &Value) -> Result<T, Refusal> {
+    let params = match params {
+        Value::Null => Value::Object(Map::new()),
+        given => given.clone(),
+    };
+    serde_json::from_value(params).map_err(|error| wrong(error.to_string()))
+}
+
+fn object(params: &Value) -> Result<Map<String, Value>, Refusal> {
+    let object = params.as_object().cloned();
+    object.ok_or_else(|| wrong("parameters are an object".to_owned()))
+}
+
+fn name(text: &str) -> Result<Nqn, Refusal> {
+    text.parse()
+        .map_err(|error: crate::nvme::nqn::NqnError| wrong(error.to_string()))
+}
+
+fn wrong(what: String) -> Refusal {
+    Refusal::new(INVALID_PARAMS, what)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is what map_err has")]
+fn refused(error: DaemonError) -> Refusal {
+    Refusal::new(FAILED, error.to_string())
+}

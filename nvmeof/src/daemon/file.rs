@@ -1,0 +1,532 @@
+//! The configuration file: what its text says, or what is wrong with it.
+//!
+//! Its form is read by serde, which stops at the first thing that is none: a syntax error, a key that there is not, a
+//! text where a number belongs. What a file of the right form says is then looked at as a whole, and every mistake is
+//! told. nvmeof/nvmeofd.example.toml has every key.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{Group, User};
+use serde::Deserialize;
+use toml::Spanned;
+use uuid::Uuid;
+
+use super::mistake::{Mistake, Mistakes};
+use super::settings::{
+    ControlSettings, HostSettings, NamespaceSettings, PortSettings, SERVICE, Settings,
+    SubsystemSettings,
+};
+use crate::disk::Source;
+use crate::model::{GROUPS, NAMESPACES};
+use crate::nvme::Nqn;
+use crate::nvme::log::Access;
+
+/// Ways to reach a group, by their names here.
+pub const ACCESS: [(&str, Access); 5] = [
+    ("optimized", Access::Optimized),
+    ("non-optimized", Access::NonOptimized),
+    ("inaccessible", Access::Inaccessible),
+    ("persistent-loss", Access::PersistentLoss),
+    ("change", Access::Change),
+];
+
+/// Bytes of a file: one that is longer is none of ours.
+const LONGEST: u64 = 16 << 20;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Form {
+    log: Option<String>,
+    control: Option<ControlForm>,
+    metrics: Option<MetricsForm>,
+    #[serde(default)]
+    port: Vec<PortForm>,
+    #[serde(default)]
+    subsystem: Vec<SubsystemForm>,
+    #[serde(default)]
+    referral: Vec<ReferralForm>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ControlForm {
+    socket: PathBuf,
+    user: Option<Spanned<Who>>,
+    group: Option<Spanned<Who>>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Who {
+    Number(u32),
+    Name(String),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MetricsForm {
+    address: Spanned<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PortForm {
+    id: Option<Spanned<u64>>,
+    adapter: Spanned<String>,
+    service: Option<Spanned<u64>>,
+    workers: Option<Spanned<u64>>,
+    cpus: Option<Vec<Spanned<u64>>>,
+    ios: Option<Spanned<u64>>,
+    buffers: Option<Spanned<u64>>,
+    spin: Option<Spanned<u64>>,
+    #[serde(default)]
+    access: Vec<AccessForm>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AccessForm {
+    group: Spanned<u64>,
+    state: Spanned<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SubsystemForm {
+    nqn: Spanned<String>,
+    serial: Option<Spanned<String>>,
+    model: Option<Spanned<String>>,
+    #[serde(default)]
+    any_host: bool,
+    #[serde(default)]
+    host: Vec<HostForm>,
+    #[serde(default)]
+    namespace: Vec<Spanned<NamespaceForm>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HostForm {
+    nqn: Spanned<String>,
+    key: Option<Spanned<PathBuf>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NamespaceForm {
+    nsid: Option<Spanned<u64>>,
+    uuid: Option<Spanned<String>>,
+    file: Option<Spanned<PathBuf>>,
+    descriptor: Option<Spanned<String>>,
+    memory: Option<Spanned<Size>>,
+    null: Option<Spanned<Size>>,
+    block_size: Option<Spanned<u64>>,
+    #[serde(default)]
+    read_only: bool,
+    group: Option<Spanned<u64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Size {
+    Bytes(u64),
+    Text(String),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReferralForm {
+    address: Spanned<String>,
+    port: Option<Spanned<u64>>,
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// What is wrong with it, line by line.
+pub fn read(path: &Path) -> Result<Settings, Mistakes> {
+    let failed = |message: String| Mistakes {
+        path: path.to_owned(),
+        mistakes: vec![Mistake::at("", &(0..0), message)],
+    };
+    let length = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
+    if length.len() > LONGEST {
+        return Err(failed(format!(
+            "{} bytes: this is no configuration",
+            length.len()
+        )));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    parse(path, &text)
+}
+
+/// Reads the text of a file.
+///
+/// # Errors
+/// What is wrong with it, line by line.
+pub fn parse(path: &Path, text: &str) -> Result<Settings, Mistakes> {
+    let form: Form = toml::from_str(text).map_err(|error| Mistakes {
+        path: path.to_owned(),
+        mistakes: vec![Mistake::at(
+            text,
+            &error.span().unwrap_or(0..0),
+            error.message(),
+        )],
+    })?;
+    let mut reader = Reader {
+        text,
+        mistakes: Vec::new(),
+    };
+    let settings = reader.settings(form);
+    let mut mistakes = reader.mistakes;
+    if mistakes.is_empty() {
+        return Ok(settings);
+    }
+    mistakes.sort_by_key(|mistake| (mistake.line, mistake.column));
+    Err(Mistakes {
+        path: path.to_owned(),
+        mistakes,
+    })
+}
+
+/// Who reads, and what was found wrong.
+struct Reader<'a> {
+    text: &'a str,
+    mistakes: Vec<Mistake>,
+}
+
+impl Reader<'_> {
+    fn wrong<T>(&mut self, at: &Spanned<T>, message: impl Into<String>) {
+        self.mistakes
+            .push(Mistake::at(self.text, &at.span(), message));
+    }
+
+    /// A number in a range, or the usual one.
+    fn number<N>(
+        &mut self,
+        what: &str,
+        given: Option<&Spanned<u64>>,
+        usual: N,
+        least: u64,
+        most: u64,
+    ) -> N
+    where
+        N: TryFrom<u64>,
+    {
+        let Some(given) = given else {
+            return usual;
+        };
+        let number = *given.get_ref();
+        if !(least..=most).contains(&number) {
+            self.wrong(given, format!("{what} is {least} to {most}"));
+        }
+        N::try_from(number).unwrap_or(usual)
+    }
+
+    fn name(&mut self, given: &Spanned<String>) -> Option<Nqn> {
+        match given.get_ref().parse::<Nqn>() {
+            Ok(name) if !name.is_discovery() => Some(name),
+            Ok(_) => {
+                self.wrong(
+                    given,
+                    "this is the name of discovery, which is there by itself",
+                );
+                None
+            }
+            Err(error) => {
+                self.wrong(given, error.to_string());
+                None
+            }
+        }
+    }
+
+    fn address(&mut self, given: &Spanned<String>) -> Option<SocketAddr> {
+        let address = given.get_ref().parse();
+        if address.is_err() {
+            self.wrong(
+                given,
+                "this is an address and a port, such as 192.0.2.9:4420 or [2001:db8::9]:4420",
+            );
+        }
+        address.ok()
+    }
+
+    fn settings(&mut self, form: Form) -> Settings {
+        let control = form.control.map(|control| ControlSettings {
+            socket: control.socket,
+            user: control.user.and_then(|user| self.user(&user)),
+            group: control.group.and_then(|group| self.group(&group)),
+        });
+        let metrics = form
+            .metrics
+            .and_then(|metrics| self.address(&metrics.address));
+        let mut settings = Settings {
+            log: form.log,
+            control,
+            metrics,
+            ..Settings::default()
+        };
+        for port in form.port {
+            self.port(port, &mut settings.ports);
+        }
+        let mut uuids = BTreeMap::new();
+        for subsystem in form.subsystem {
+            self.subsystem(subsystem, &mut settings.subsystems, &mut uuids);
+        }
+        for referral in form.referral {
+            let port = self.number("port", referral.port.as_ref(), 1, 1, 0xffff);
+            if let Some(at) = self.address(&referral.address)
+                && settings.referrals.insert(at, port).is_some()
+            {
+                self.wrong(&referral.address, "hosts are led there already");
+            }
+        }
+        settings
+    }
+
+    fn user(&mut self, given: &Spanned<Who>) -> Option<u32> {
+        match given.get_ref() {
+            Who::Number(number) => Some(*number),
+            Who::Name(name) => {
+                let found = User::from_name(name).ok().flatten();
+                if found.is_none() {
+                    self.wrong(given, format!("this machine has no user {name:?}"));
+                }
+                found.map(|user| user.uid.as_raw())
+            }
+        }
+    }
+
+    fn group(&mut self, given: &Spanned<Who>) -> Option<u32> {
+        match given.get_ref() {
+            Who::Number(number) => Some(*number),
+            Who::Name(name) => {
+                let found = Group::from_name(name).ok().flatten();
+                if found.is_none() {
+                    self.wrong(given, format!("this machine has no group {name:?}"));
+                }
+                found.map(|group| group.gid.as_raw())
+            }
+        }
+    }
+
+    fn port(&mut self, form: PortForm, ports: &mut BTreeMap<u16, PortSettings>) {
+        let free = (1..=u16::MAX)
+            .find(|id| !ports.contains_key(id))
+            .unwrap_or(1);
+        let id = self.number("id", form.id.as_ref(), free, 1, 0xffff);
+        let usual = PortSettings::new(form.adapter.get_ref());
+        let options = udapl::OpenOptions::default();
+        if let Err(error) = udapl::name::parse(form.adapter.get_ref(), &options) {
+            self.wrong(&form.adapter, error.to_string());
+        }
+        let mut access = BTreeMap::new();
+        for of in &form.access {
+            let group = self.number("group", Some(&of.group), 1, 1, GROUPS.into());
+            let known = ACCESS.iter().find(|(name, _)| name == of.state.get_ref());
+            match known {
+                Some((_, Access::Optimized)) => {}
+                Some((_, state)) => {
+                    if access.insert(group, *state).is_some() {
+                        self.wrong(
+                            &of.group,
+                            format!("the state of group {group} is given twice"),
+                        );
+                    }
+                }
+                None => {
+                    let names: Vec<&str> = ACCESS.iter().map(|(name, _)| *name).collect();
+                    self.wrong(
+                        &of.state,
+                        format!("there is no such state; there are {}", names.join(", ")),
+                    );
+                }
+            }
+        }
+        let cpus = form.cpus.unwrap_or_default();
+        let cpus = cpus
+            .iter()
+            .map(|cpu| self.number("a processor", Some(cpu), 0, 0, 1023));
+        let port = PortSettings {
+            adapter: form.adapter.get_ref().clone(),
+            cpus: cpus.collect(),
+            service: self.number("service", form.service.as_ref(), SERVICE, 1, 0xffff),
+            workers: self.number("workers", form.workers.as_ref(), usual.workers, 1, 256),
+            ios: self.number("ios", form.ios.as_ref(), usual.ios, 1, 1 << 16),
+            buffers: self.number("buffers", form.buffers.as_ref(), usual.buffers, 1, 1 << 14),
+            spin: self.number("spin", form.spin.as_ref(), usual.spin, 0, u32::MAX.into()),
+            access,
+        };
+        let same = |(_, other): &(&u16, &PortSettings)| {
+            other.adapter == port.adapter && other.service == port.service
+        };
+        if let Some((other, _)) = ports.iter().find(same) {
+            self.wrong(
+                &form.adapter,
+                format!(
+                    "port {other} listens there already: the same adapter, the same service {}",
+                    port.service
+                ),
+            );
+        }
+        if ports.insert(id, port).is_some() {
+            match &form.id {
+                Some(given) => self.wrong(given, format!("there is a port {id} already")),
+                None => self.wrong(&form.adapter, "no number is left for this port"),
+            }
+        }
+    }
+
+    fn subsystem(
+        &mut self,
+        form: SubsystemForm,
+        subsystems: &mut BTreeMap<Nqn, SubsystemSettings>,
+        uuids: &mut BTreeMap<Uuid, String>,
+    ) {
+        let Some(name) = self.name(&form.nqn) else {
+            return;
+        };
+        let mut subsystem = SubsystemSettings::new(&name);
+        subsystem.any_host = form.any_host;
+        if let Some(serial) = form.serial {
+            self.ascii(&serial, 20);
+            subsystem.serial = serial.into_inner();
+        }
+        if let Some(model) = form.model {
+            self.ascii(&model, 40);
+            subsystem.model = model.into_inner();
+        }
+        for host in form.host {
+            let Some(host_name) = self.name(&host.nqn) else {
+                continue;
+            };
+            if host.key.is_some() && !super::AUTHENTICATES {
+                let key = host.key.as_ref().map_or(0..0, Spanned::span);
+                self.mistakes
+                    .push(Mistake::at(self.text, &key, super::NO_KEYS));
+            }
+            let settings = HostSettings {
+                key: host.key.map(Spanned::into_inner),
+            };
+            if subsystem.hosts.insert(host_name, settings).is_some() {
+                self.wrong(&host.nqn, "this host is listed already");
+            }
+        }
+        for namespace in form.namespace {
+            self.namespace(&name, namespace, &mut subsystem.namespaces, uuids);
+        }
+        if subsystems.insert(name, subsystem).is_some() {
+            self.wrong(&form.nqn, "there is a subsystem of this name already");
+        }
+    }
+
+    fn ascii(&mut self, given: &Spanned<String>, most: usize) {
+        let text = given.get_ref();
+        let is_good = text.bytes().all(|byte| (0x20..0x7f).contains(&byte));
+        if text.is_empty() || text.len() > most || !is_good {
+            self.wrong(
+                given,
+                format!("this is 1 to {most} printable ASCII characters"),
+            );
+        }
+    }
+
+    fn namespace(
+        &mut self,
+        subsystem: &Nqn,
+        form: Spanned<NamespaceForm>,
+        namespaces: &mut BTreeMap<u32, NamespaceSettings>,
+        uuids: &mut BTreeMap<Uuid, String>,
+    ) {
+        let head = form.span();
+        let whole = head.start..head.start;
+        let form = form.into_inner();
+        let free = (1..=NAMESPACES).find(|nsid| !namespaces.contains_key(nsid));
+        let nsid = self.number(
+            "nsid",
+            form.nsid.as_ref(),
+            free.unwrap_or(1),
+            1,
+            NAMESPACES.into(),
+        );
+        let mut sources = Vec::new();
+        if let Some(path) = &form.file {
+            sources.push(Source::File(path.get_ref().clone()));
+        }
+        if let Some(name) = &form.descriptor {
+            sources.push(Source::Given(name.get_ref().clone()));
+        }
+        if let Some(bytes) = &form.memory {
+            sources.push(Source::Memory(self.size(bytes)));
+        }
+        if let Some(bytes) = &form.null {
+            sources.push(Source::Null(self.size(bytes)));
+        }
+        if sources.len() != 1 {
+            let what = "a namespace has one of file, descriptor, memory and null";
+            self.mistakes.push(Mistake::at(self.text, &whole, what));
+        }
+        let Some(source) = sources.into_iter().next() else {
+            return;
+        };
+        let mut settings = NamespaceSettings::new(subsystem, nsid, source);
+        settings.read_only = form.read_only;
+        settings.group = self.number("group", form.group.as_ref(), 1, 1, GROUPS.into());
+        if let Some(bytes) = &form.block_size {
+            match bytes.get_ref() {
+                512 => settings.shift = 9,
+                4096 => settings.shift = 12,
+                _ => self.wrong(bytes, "block_size is 512 or 4096"),
+            }
+        }
+        if let Some(uuid) = &form.uuid {
+            match uuid.get_ref().parse() {
+                Ok(uuid) => settings.uuid = uuid,
+                Err(_) => self.wrong(
+                    uuid,
+                    "this is no UUID, such as 0b5c3a46-6a3f-4b7e-9f3d-2a1c8e5d7f90",
+                ),
+            }
+        }
+        let here = format!("namespace {nsid} of {subsystem}");
+        let at = form.uuid.as_ref().map_or(whole.clone(), Spanned::span);
+        if let Some(other) = uuids.insert(settings.uuid, here)
+            && !namespaces.contains_key(&nsid)
+        {
+            let what = format!("{} is the identifier of {other} already", settings.uuid);
+            self.mistakes.push(Mistake::at(self.text, &at, what));
+        }
+        if namespaces.insert(nsid, settings).is_some() {
+            let at = form.nsid.as_ref().map_or(whole, Spanned::span);
+            let what = format!("there is a namespace {nsid} already");
+            self.mistakes.push(Mistake::at(self.text, &at, what));
+        }
+    }
+
+    fn size(&mut self, given: &Spanned<Size>) -> u64 {
+        let bytes = match given.get_ref() {
+            Size::Bytes(bytes) => Some(*bytes),
+            Size::Text(text) => bytes_of(text),
+        };
+        if bytes.is_none() {
+            self.wrong(
+                given,
+                "a size is bytes, or a text such as \"64MiB\": KiB, MiB, GiB, TiB",
+            );
+        }
+        bytes.unwrap_or(0)
+    }
+}
+
+/// A size as people write it.
+pub(super) fn bytes_of(text: &str) -> Option<u64> {
+    const UNITS: [(&str, u32); 4] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
+    let unit = UNITS.iter().find(|(unit, _)| text.ends_with(unit));
+    let (number, shift) = unit.map_or((text, 0), |(unit, shift)| {
+        (&text[..text.len() - unit.len()], *shift)
+    });
+    let number: u64 = number.trim().parse().ok()?;
+    number.checked_mul(1 << shift)
+}

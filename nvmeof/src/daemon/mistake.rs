@@ -1,0 +1,82 @@
+//! Mistakes in a configuration file, each with its line.
+
+use core::fmt;
+use core::ops::Range;
+use std::path::PathBuf;
+
+/// A mistake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// Its line, from 1.
+    pub line: usize,
+    /// Its column, from 1, in characters.
+    pub column: usize,
+    /// Characters that are wrong.
+    pub length: usize,
+    /// The line itself.
+    pub text: String,
+    /// What is wrong, and what would be right.
+    pub message: String,
+}
+
+impl Mistake {
+    pub(super) fn at(file: &str, span: &Range<usize>, message: impl Into<String>) -> Self {
+        let start = floor(file, span.start.min(file.len()));
+        let begins = file[..start].rfind('\n').map_or(0, |at| at + 1);
+        let ends = file[start..].find('\n').map_or(file.len(), |at| start + at);
+        let end = floor(file, span.end.clamp(start, ends));
+        Self {
+            line: file[..start].matches('\n').count() + 1,
+            column: file[begins..start].chars().count() + 1,
+            length: file[start..end].chars().count().max(1),
+            text: file[begins..ends].trim_end().to_owned(),
+            message: message.into(),
+        }
+    }
+}
+
+/// The beginning of the character that a place is in.
+fn floor(text: &str, mut at: usize) -> usize {
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
+}
+
+/// All mistakes that were found in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistakes {
+    /// The file.
+    pub path: PathBuf,
+    /// In the order of their lines.
+    pub mistakes: Vec<Mistake>,
+}
+
+impl std::error::Error for Mistakes {}
+
+impl fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, mistake) in self.mistakes.iter().enumerate() {
+            if at != 0 {
+                f.write_str("\n")?;
+            }
+            let Mistake {
+                line,
+                column,
+                length,
+                text,
+                message,
+            } = mistake;
+            let margin = " ".repeat(line.to_string().len());
+            writeln!(f, "{}:{line}:{column}: {message}", self.path.display())?;
+            writeln!(f, " {line} | {text}")?;
+            write!(
+                f,
+                " {margin} | {}{}",
+                " ".repeat(column - 1),
+                "^".repeat(*length)
+            )?;
+        }
+        Ok(())
+    }
+}

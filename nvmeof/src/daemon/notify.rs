@@ -1,0 +1,77 @@
+//! What the service manager is told (sd_notify(3)): lines in a datagram to the socket that `NOTIFY_SOCKET` names.
+
+use std::env;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+
+/// Whom to tell.
+#[derive(Debug)]
+pub struct Notify {
+    socket: Option<(UnixDatagram, SocketAddr)>,
+}
+
+impl Notify {
+    /// As the environment says; nobody, if it says nothing.
+    #[must_use]
+    pub fn of_environment() -> Self {
+        let socket = env::var_os("NOTIFY_SOCKET").and_then(|path| {
+            let bytes = path.as_bytes();
+            let at = match bytes.strip_prefix(b"@") {
+                Some(name) => SocketAddr::from_abstract_name(name),
+                None => SocketAddr::from_pathname(&path),
+            };
+            let made = at.and_then(|at| Ok((UnixDatagram::unbound()?, at)));
+            made.inspect_err(|error| tracing::warn!(?path, %error, "NOTIFY_SOCKET"))
+                .ok()
+        });
+        Self { socket }
+    }
+
+    fn tell(&self, state: &str) {
+        if let Some((socket, at)) = &self.socket
+            && let Err(error) = socket.send_to_addr(state.as_bytes(), at)
+        {
+            tracing::warn!(%error, state, "the service manager is not told");
+        }
+    }
+
+    /// It serves; in a word, how.
+    pub fn ready(&self, status: &str) {
+        self.tell(&format!("READY=1\nSTATUS={status}"));
+    }
+
+    /// In a word, how it is.
+    pub fn status(&self, status: &str) {
+        self.tell(&format!("STATUS={status}"));
+    }
+
+    /// It reads its configuration again; [`Notify::ready`] follows.
+    pub fn reloading(&self) {
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC)
+            .map_or(0, |now| now.tv_sec() * 1_000_000 + now.tv_nsec() / 1_000);
+        self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={now}"));
+    }
+
+    /// It ends.
+    pub fn stopping(&self) {
+        self.tell("STOPPING=1\nSTATUS=ending connections");
+    }
+
+    /// It is alive.
+    pub fn watchdog(&self) {
+        self.tell("WATCHDOG=1");
+    }
+}
+
+/// How often [`Notify::watchdog`] is expected, halved, so that one may be late.
+#[must_use]
+pub fn watchdog() -> Option<Duration> {
+    let number = |name: &str| env::var(name).ok()?.parse::<u64>().ok();
+    let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+    let every = number("WATCHDOG_USEC").filter(|every| is_ours && *every > 0)?;
+    Some(Duration::from_micros(every / 2))
+}

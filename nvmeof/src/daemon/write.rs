@@ -1,0 +1,139 @@
+//! Settings as a configuration file.
+
+use core::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use super::file::ACCESS;
+use super::settings::Settings;
+use crate::disk::Source;
+use crate::nvme::log::Access;
+
+/// The text of a file that says these settings.
+#[must_use]
+pub fn text(settings: &Settings) -> String {
+    let mut out =
+        String::from("# Written by nvmeofd: what it had when method `save` was called.\n");
+    let _ = put(&mut out, settings);
+    out
+}
+
+fn put(out: &mut String, settings: &Settings) -> core::fmt::Result {
+    if let Some(log) = &settings.log {
+        writeln!(out, "log = {}", quoted(log))?;
+    }
+    if let Some(control) = &settings.control {
+        writeln!(out, "\n[control]\nsocket = {}", path(&control.socket))?;
+        for (key, number) in [("user", control.user), ("group", control.group)] {
+            if let Some(number) = number {
+                writeln!(out, "{key} = {number}")?;
+            }
+        }
+    }
+    if let Some(address) = settings.metrics {
+        writeln!(out, "\n[metrics]\naddress = \"{address}\"")?;
+    }
+    for (id, port) in &settings.ports {
+        writeln!(
+            out,
+            "\n[[port]]\nid = {id}\nadapter = {}",
+            quoted(&port.adapter)
+        )?;
+        writeln!(
+            out,
+            "service = {}\nworkers = {}",
+            port.service, port.workers
+        )?;
+        if !port.cpus.is_empty() {
+            writeln!(out, "cpus = {:?}", port.cpus)?;
+        }
+        writeln!(
+            out,
+            "ios = {}\nbuffers = {}\nspin = {}",
+            port.ios, port.buffers, port.spin
+        )?;
+        for (group, access) in &port.access {
+            writeln!(
+                out,
+                "[[port.access]]\ngroup = {group}\nstate = \"{}\"",
+                access_name(*access)
+            )?;
+        }
+    }
+    for (name, subsystem) in &settings.subsystems {
+        writeln!(out, "\n[[subsystem]]\nnqn = {}", quoted(name.as_str()))?;
+        writeln!(
+            out,
+            "serial = {}\nmodel = {}",
+            quoted(&subsystem.serial),
+            quoted(&subsystem.model)
+        )?;
+        writeln!(out, "any_host = {}", subsystem.any_host)?;
+        for (host, of_host) in &subsystem.hosts {
+            writeln!(out, "[[subsystem.host]]\nnqn = {}", quoted(host.as_str()))?;
+            if let Some(key) = &of_host.key {
+                writeln!(out, "key = {}", path(key))?;
+            }
+        }
+        for (nsid, namespace) in &subsystem.namespaces {
+            writeln!(
+                out,
+                "[[subsystem.namespace]]\nnsid = {nsid}\nuuid = \"{}\"",
+                namespace.uuid
+            )?;
+            match &namespace.source {
+                Source::File(file) => writeln!(out, "file = {}", path(file))?,
+                Source::Given(name) => writeln!(out, "descriptor = {}", quoted(name))?,
+                Source::Memory(bytes) => writeln!(out, "memory = {bytes}")?,
+                Source::Null(bytes) => writeln!(out, "null = {bytes}")?,
+            }
+            writeln!(out, "block_size = {}", 1 << namespace.shift)?;
+            writeln!(
+                out,
+                "read_only = {}\ngroup = {}",
+                namespace.read_only, namespace.group
+            )?;
+        }
+    }
+    for (address, port) in &settings.referrals {
+        writeln!(
+            out,
+            "\n[[referral]]\naddress = \"{address}\"\nport = {port}"
+        )?;
+    }
+    Ok(())
+}
+
+/// The name of a way to reach a group.
+#[must_use]
+pub fn access_name(access: Access) -> &'static str {
+    let known = ACCESS.iter().find(|(_, one)| *one == access);
+    known.map_or("inaccessible", |(name, _)| name)
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+fn path(path: &Path) -> String {
+    quoted(&path.display().to_string())
+}
+
+/// Writes a file: whoever reads it finds the old one or the new one, whenever that is.
+///
+/// # Errors
+/// The system's; the old file is there.
+pub fn save(settings: &Settings, to: &Path) -> io::Result<()> {
+    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new()
+        .prefix(".nvmeofd-")
+        .tempfile_in(folder)?;
+    file.write_all(text(settings).as_bytes())?;
+    if let Ok(there) = std::fs::metadata(to) {
+        file.as_file().set_permissions(there.permissions())?;
+    }
+    file.as_file().sync_all()?;
+    file.persist(to).map_err(|error| error.error)?;
+    std::fs::File::open(folder)?.sync_all()
+}
