@@ -308,11 +308,12 @@ fn told(what: &impl serde::Serialize) -> Result<Value, Refusal> {
 }
 
 fn read<T: DeserializeOwned>(params: &Value) -> Result<T, Refusal> {
-    let params = match params {
-        Value::Null => Value::Object(Map::new()),
-        given => given.clone(),
+    let params = if params.is_null() {
+        Map::new()
+    } else {
+        object(params)?
     };
-    serde_json::from_value(params).map_err(|error| wrong(error.to_string()))
+    serde_json::from_value(params.into()).map_err(|error| wrong(error.to_string()))
 }
 
 fn object(params: &Value) -> Result<Map<String, Value>, Refusal> {

@@ -1,0 +1,61 @@
+//! What the daemon may not open is given to it.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+
+use anyhow::Result;
+use nvmeof::nvme::Status;
+
+use crate::process::{Place, SUBSYSTEM, subsystem};
+
+/// As a service manager hands them in (sd_listen_fds(3)): the shell opens the file, and removes its name.
+#[test]
+fn a_disk_without_a_name_is_served_by_its_descriptor() -> Result<()> {
+    let place = Place::new()?;
+    let disk = File::open(place.path("disk"))?;
+    place.configure(&format!(
+        "[[subsystem]]\nnqn = \"{SUBSYSTEM}\"\nany_host = true\n[[subsystem.namespace]]\ndescriptor = \"disk\"\n"
+    ))?;
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec 3<>\"$1\"; rm \"$1\"; LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=disk exec \"$0\" \"$2\""]);
+    command.arg(env!("CARGO_BIN_EXE_nvmeofd"));
+    command.args([place.path("disk"), place.path("nvmeofd.toml")]);
+    let process = place.start_by(command)?;
+    assert!(
+        fs::metadata(place.path("disk")).is_err(),
+        "it has no name any more"
+    );
+    let mut host = place.host()?;
+    let (_admin, controller) = host.controller(&subsystem())?;
+    let mut queue = host.io_queue(&subsystem(), controller, 1, 32)?;
+    host.memory.write_from(0, &[0x77; 4096])?;
+    assert_eq!(host.write(&mut queue, 8, 8, 0, 4096)?, Status::SUCCESS);
+    let mut there = [0; 4096];
+    disk.read_exact_at(&mut there, 4096)?;
+    assert_eq!(there, [0x77; 4096]);
+    drop(host);
+    process.end()
+}
+
+#[test]
+fn a_descriptor_that_was_not_handed_in_is_named_with_those_that_were() -> Result<()> {
+    let place = Place::new()?;
+    place.configure(&format!(
+        "[[subsystem]]\nnqn = \"{SUBSYSTEM}\"\n[[subsystem.namespace]]\ndescriptor = \"data\"\n"
+    ))?;
+    let script =
+        "exec 3<>\"$1\"; LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=disk exec \"$0\" \"$2\"";
+    let output = Command::new("sh")
+        .args(["-c", script])
+        .arg(env!("CARGO_BIN_EXE_nvmeofd"))
+        .args([place.path("disk"), place.path("nvmeofd.toml")])
+        .output()?;
+    let said = String::from_utf8(output.stderr)?;
+    assert!(!output.status.success());
+    assert!(
+        said.contains("no descriptor \"data\" was handed in; there are: disk"),
+        "{said}"
+    );
+    Ok(())
+}

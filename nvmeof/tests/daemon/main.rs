@@ -1,0 +1,12 @@
+//! The daemon: its configuration file, and as a process that a host of our own reaches by a simulated wire.
+
+#[path = "../target/host.rs"]
+#[allow(dead_code, reason = "the tests of the target use the rest")]
+mod host;
+
+mod descriptors;
+mod methods;
+mod mistakes;
+mod process;
+mod serving;
+mod started;

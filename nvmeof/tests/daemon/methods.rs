@@ -1,0 +1,290 @@
+//! Each method of the control socket, and what it refuses.
+
+use anyhow::{Result, bail};
+use control::{Client, ClientError};
+use nvmeof::nvme::Status;
+use nvmeof::nvme::command::io;
+use serde_json::{Value, json};
+
+use crate::host::transfer;
+use crate::process::{Place, SUBSYSTEM, parsed, run, subsystem};
+
+/// What is said of a request that is refused.
+fn refused(client: &mut Client, method: &str, params: Value) -> Result<String> {
+    match client.call::<Value>(method, params) {
+        Err(ClientError::Refused(refusal)) => Ok(refusal.message),
+        Err(other) => Err(other.into()),
+        Ok(answer) => bail!("{method} was done: {answer}"),
+    }
+}
+
+#[test]
+fn each_refusal_says_why_and_nothing_has_changed() -> Result<()> {
+    let place = Place::new()?;
+    let process = place.start()?;
+    let mut client = place.client()?;
+    let settings: String = client.call("settings", Value::Null)?;
+    let disk = place.path("disk");
+    let table = [
+        (
+            "format",
+            json!({}),
+            "no method \"format\"; there are version, status",
+        ),
+        (
+            "subsystem.add",
+            json!({"nqn": SUBSYSTEM}),
+            "there is a subsystem nqn.2026-11.test:disks already",
+        ),
+        (
+            "subsystem.add",
+            json!({"nqn": "x"}),
+            "a qualified name begins with",
+        ),
+        (
+            "subsystem.add",
+            json!({"nqn": "nqn.2026-11.test:b", "namespace": [{"null": 4096}, {"file": "/nowhere"}]}),
+            "namespace 2 of nqn.2026-11.test:b",
+        ),
+        (
+            "subsystem.add",
+            json!({"nqn": "nqn.2026-11.test:b", "colour": 1}),
+            "unknown field `colour`, expected one of `nqn`",
+        ),
+        ("subsystem.add", json!([]), "params is an object"),
+        (
+            "subsystem.remove",
+            json!({"nqn": "nqn.2026-11.test:b"}),
+            "there is no subsystem nqn.2026-11.test:b",
+        ),
+        ("subsystem.remove", json!({}), "missing field `nqn`"),
+        (
+            "namespace.add",
+            json!({"subsystem": "nqn.2026-11.test:b", "null": 4096}),
+            "there is no subsystem nqn.2026-11.test:b",
+        ),
+        (
+            "namespace.add",
+            json!({"null": 4096}),
+            "subsystem is a name",
+        ),
+        (
+            "namespace.add",
+            json!({"subsystem": SUBSYSTEM, "nsid": 1, "null": 4096}),
+            "there is a namespace 1 already",
+        ),
+        (
+            "namespace.add",
+            json!({"subsystem": SUBSYSTEM, "file": "/nowhere"}),
+            "namespace 2 of nqn.2026-11.test:disks",
+        ),
+        (
+            "namespace.add",
+            json!({"subsystem": SUBSYSTEM, "file": disk, "block_size": 100}),
+            "block_size is 512 or 4096",
+        ),
+        (
+            "namespace.add",
+            json!({"subsystem": SUBSYSTEM, "null": 100}),
+            "100 bytes are less than a block",
+        ),
+        (
+            "namespace.remove",
+            json!({"subsystem": SUBSYSTEM, "nsid": 2}),
+            "there is no namespace 2",
+        ),
+        (
+            "namespace.resize",
+            json!({"subsystem": SUBSYSTEM, "nsid": 2}),
+            "there is no namespace 2",
+        ),
+        (
+            "host.allow",
+            json!({"subsystem": "nqn.2026-11.test:b", "host": "nqn.2026-11.test:h"}),
+            "there is no subsystem",
+        ),
+        (
+            "host.allow",
+            json!({"subsystem": SUBSYSTEM, "host": "nqn.2026-11.test:h", "key": "/k"}),
+            "authentication is not supported",
+        ),
+        (
+            "host.forbid",
+            json!({"subsystem": SUBSYSTEM, "host": "nqn.2026-11.test:h"}),
+            "there is no host nqn.2026-11.test:h",
+        ),
+        (
+            "listener.add",
+            json!({"adapter": "sim:b,adress=1"}),
+            "option \"adress=1\"",
+        ),
+        (
+            "listener.add",
+            json!({"adapter": "nothing"}),
+            "no adapter is called \"nothing\"",
+        ),
+        (
+            "listener.add",
+            json!({"id": 1, "adapter": "sim:b"}),
+            "there is a port 1 already",
+        ),
+        ("listener.remove", json!({"id": 2}), "there is no port 2"),
+        (
+            "access.set",
+            json!({"port": 2, "group": 1, "state": "change"}),
+            "there is no port 2",
+        ),
+        (
+            "access.set",
+            json!({"port": 1, "group": 17, "state": "change"}),
+            "group 17: there are 1 to 16",
+        ),
+        (
+            "access.set",
+            json!({"port": 1, "group": 1, "state": "best"}),
+            "there is no state \"best\"; there are optimized",
+        ),
+        (
+            "save",
+            json!({"path": "/nowhere/file"}),
+            "/nowhere/file: No such file or directory",
+        ),
+    ];
+    for (method, params, wanted) in table {
+        let said = refused(&mut client, method, params.clone())?;
+        assert!(said.contains(wanted), "{method} {params} said {said}");
+    }
+    let after: String = client.call("settings", Value::Null)?;
+    assert_eq!(after, settings);
+    let status: Value = client.call("status", Value::Null)?;
+    assert_eq!(status["subsystems"].as_array().map(Vec::len), Some(1));
+    assert_eq!(status["ports"].as_array().map(Vec::len), Some(1));
+    process.end()
+}
+
+#[test]
+fn what_is_added_is_there_is_saved_and_can_be_removed() -> Result<()> {
+    let place = Place::new()?;
+    let process = place.start()?;
+    let mut client = place.client()?;
+    let mut host = place.host()?;
+    let (_admin, controller) = host.controller(&subsystem())?;
+    let mut queue = host.io_queue(&subsystem(), controller, 1, 32)?;
+
+    let added: Value = client.call(
+        "namespace.add",
+        json!({"subsystem": SUBSYSTEM, "memory": "1MiB", "group": 2}),
+    )?;
+    assert_eq!(added, json!({"nsid": 2}));
+    let mut sqe = transfer(io::READ, 2047, 1);
+    sqe.nsid = 2.into();
+    sqe.sgl = host.data(0, 512);
+    assert_eq!(host.command(&mut queue, sqe)?.status(), Status::SUCCESS);
+    let _: bool = client.call(
+        "access.set",
+        json!({"port": 1, "group": 2, "state": "inaccessible"}),
+    )?;
+    assert_eq!(
+        host.command(&mut queue, sqe)?.status(),
+        Status::ANA_INACCESSIBLE
+    );
+
+    std::fs::File::options()
+        .write(true)
+        .open(place.path("disk"))?
+        .set_len(8 << 20)?;
+    let grown: Value = client.call(
+        "namespace.resize",
+        json!({"subsystem": SUBSYSTEM, "nsid": 1}),
+    )?;
+    assert_eq!(grown, json!({"blocks": 16384}));
+    assert_eq!(host.read(&mut queue, 16383, 1, 0, 512)?, Status::SUCCESS);
+
+    let other = json!({"nqn": "nqn.2026-11.test:b", "serial": "b", "namespace": [{"null": "1GiB", "block_size": 4096}]});
+    let _: bool = client.call("subsystem.add", other)?;
+    let _: bool = client.call(
+        "host.allow",
+        json!({"subsystem": "nqn.2026-11.test:b", "host": "nqn.2026-11.test:h"}),
+    )?;
+    let own = format!("sim:{}", place.folder.path().display());
+    let listens: Value = client.call(
+        "listener.add",
+        json!({"adapter": own, "service": 4421, "workers": 2}),
+    )?;
+    assert_eq!(listens["id"], 2);
+    let status: Value = client.call("status", Value::Null)?;
+    assert_eq!(
+        status["ports"][1]["workers"].as_array().map(Vec::len),
+        Some(2)
+    );
+    assert_eq!(
+        status["subsystems"][0]["hosts"],
+        json!(["nqn.2026-11.test:h"])
+    );
+
+    let path = place.path("nvmeofd.toml");
+    let saved: Value = client.call("save", Value::Null)?;
+    assert_eq!(saved["path"], json!(path));
+    let settings = parsed(&path)?;
+    assert_eq!((settings.ports.len(), settings.subsystems.len()), (2, 2));
+    assert_eq!(settings.ports[&1].access.len(), 1);
+
+    let _: bool = client.call("listener.remove", json!({"id": 2}))?;
+    let _: bool = client.call(
+        "host.forbid",
+        json!({"subsystem": "nqn.2026-11.test:b", "host": "nqn.2026-11.test:h"}),
+    )?;
+    let _: bool = client.call("subsystem.remove", json!({"nqn": "nqn.2026-11.test:b"}))?;
+    let _: bool = client.call(
+        "namespace.remove",
+        json!({"subsystem": SUBSYSTEM, "nsid": 2}),
+    )?;
+    assert_eq!(
+        host.command(&mut queue, sqe)?.status(),
+        Status::INVALID_NAMESPACE.dnr()
+    );
+    let stat: Value = client.call("stat", Value::Null)?;
+    assert_eq!(stat["workers"][0]["connections"], 2);
+    assert_eq!(stat["namespaces"].as_array().map(Vec::len), Some(1));
+
+    // Its only port goes, and with it the host's connections; the daemon stays for the next one.
+    let _: bool = client.call("listener.remove", json!({"id": 1}))?;
+    assert!(host.response(&mut queue).is_err(), "disconnected");
+    let status: Value = client.call("status", Value::Null)?;
+    assert_eq!(
+        (&status["ports"], &status["controllers"]),
+        (&json!([]), &json!([]))
+    );
+    drop(host);
+    process.end()
+}
+
+#[test]
+fn the_program_asks_as_a_person_types() -> Result<()> {
+    let place = Place::new()?;
+    let process = place.start()?;
+    let socket = place.path("control");
+    let socket = socket.to_str().expect("a text");
+    let (content, said) = run(&[
+        "ctl",
+        socket,
+        "namespace.add",
+        &format!("subsystem={SUBSYSTEM}"),
+        "null=1GiB",
+        "read_only=true",
+    ])?;
+    assert!(content && said.contains("\"nsid\": 2"), "{said}");
+    let (content, said) = run(&["ctl", socket, "settings"])?;
+    assert!(
+        content && said.contains("null = 1073741824\nblock_size = 512\nread_only = true"),
+        "{said}"
+    );
+    let (content, said) = run(&["ctl", socket, "namespace.remove", "nsid"])?;
+    assert!(
+        !content && said.contains("\"nsid\" is no KEY=VALUE"),
+        "{said}"
+    );
+    let (content, said) = run(&["ctl", "/nowhere", "status"])?;
+    assert!(!content && said.contains("/nowhere"), "{said}");
+    process.end()
+}

@@ -1,0 +1,213 @@
+//! What is wrong with a configuration file is told with its line.
+
+use std::path::Path;
+
+use anyhow::Result;
+use nvmeof::daemon::{Settings, file, save, text};
+
+use crate::process::{parsed, run};
+
+fn parse(text: &str) -> Result<Settings, String> {
+    file::parse(Path::new("f.toml"), text).map_err(|mistakes| mistakes.to_string())
+}
+
+/// A file, and the beginnings of the lines that are said of it.
+const MISTAKES: [(&str, &[&str]); 24] = [
+    ("log = ", &["f.toml:1:7: "]),
+    (
+        "lgo = \"info\"",
+        &[
+            "f.toml:1:1: unknown field `lgo`, expected one of `log`, `control`, `metrics`, `port`, `subsystem`, `referral`",
+            " 1 | lgo = \"info\"",
+            "   | ^^^",
+        ],
+    ),
+    (
+        "\n\n[[port]]\nadapter = 7",
+        &["f.toml:4:11: invalid type: integer `7`, expected a string"],
+    ),
+    ("[[port]]\nid = 1", &["f.toml:1:1: missing field `adapter`"]),
+    (
+        "[[port]]\nadapter = \"sim:a,adress=x\"",
+        &["f.toml:2:11: sim:a,adress=x: option \"adress=x\""],
+    ),
+    (
+        "[[port]]\nadapter = \"sim:a\"\nservice = 65536",
+        &["f.toml:3:11: service is 1 to 65535"],
+    ),
+    (
+        "[[port]]\nadapter = \"sim:a\"\nworkers = 0\nios = 0",
+        &[
+            "f.toml:3:11: workers is 1 to 256",
+            "f.toml:4:7: ios is 1 to 65536",
+        ],
+    ),
+    (
+        "[[port]]\nadapter = \"sim:a\"\n[[port]]\nadapter = \"sim:a\"",
+        &["f.toml:4:11: port 1 listens there already"],
+    ),
+    (
+        "[[port]]\nid = 3\nadapter = \"sim:a\"\n[[port]]\nid = 3\nadapter = \"sim:b\"",
+        &["f.toml:5:6: there is a port 3 already"],
+    ),
+    (
+        "[[port]]\nadapter = \"sim:a\"\n[[port.access]]\ngroup = 17\nstate = \"best\"",
+        &[
+            "f.toml:4:9: group is 1 to 16",
+            "f.toml:5:9: there is no such state; there are optimized, non-optimized",
+        ],
+    ),
+    (
+        "[[port]]\nadapter = \"sim:a\"\ncpus = [1, 4096]",
+        &["f.toml:3:12: a processor is 0 to 1023"],
+    ),
+    (
+        "[[subsystem]]\nnqn = \"disks\"",
+        &["f.toml:2:7: a qualified name begins with nqn.YYYY-MM."],
+    ),
+    (
+        "[[subsystem]]\nnqn = \"nqn.2014-08.org.nvmexpress.discovery\"",
+        &["f.toml:2:7: this is the name of discovery"],
+    ),
+    (
+        "[[subsystem]]\nnqn = \"nqn.2026-11.test:a\"\nserial = \"123456789012345678901\"",
+        &["f.toml:3:10: this is 1 to 20 printable ASCII characters"],
+    ),
+    (
+        "[[subsystem]]\nnqn = \"nqn.2026-11.test:a\"\n[[subsystem]]\nnqn = \"nqn.2026-11.test:a\"",
+        &["f.toml:4:7: there is a subsystem of this name already"],
+    ),
+    (
+        "[[subsystem]]\nnqn = \"nqn.2026-11.test:a\"\n[[subsystem.host]]\nnqn = \"nqn.2026-11.test:h\"\nkey = \"/etc/key\"",
+        &[
+            "f.toml:5:7: authentication is not supported by this build",
+            " 5 | key = \"/etc/key\"",
+        ],
+    ),
+    (
+        "[[subsystem]]\nnqn = \"nqn.2026-11.test:a\"\n[[subsystem.namespace]]\nnsid = 1",
+        &["f.toml:3:1: a namespace has one of file, descriptor, memory and null"],
+    ),
+    (
+        "[[subsystem]]\nnqn = \"nqn.2026-11.test:a\"\n[[subsystem.namespace]]\nfile = \"/a\"\nnull = 4096",
+        &["f.toml:3:1: a namespace has one of"],
+    ),
+    (
+        "[[subsystem]]\nnqn = \"nqn.2026-11.test:a\"\n[[subsystem.namespace]]\nmemory = \"1 GB\"\nblock_size = 1024",
+        &[
+            "f.toml:4:10: a size is bytes",
+            "f.toml:5:14: block_size is 512 or 4096",
+        ],
+    ),
+    (
+        "[[subsystem]]\nnqn = \"nqn.2026-11.test:a\"\n[[subsystem.namespace]]\nnull = 4096\nuuid = \"1\"\nnsid = 1025",
+        &[
+            "f.toml:5:8: this is no UUID",
+            "f.toml:6:8: nsid is 1 to 1024",
+        ],
+    ),
+    (
+        "[[subsystem]]\nnqn = \"nqn.2026-11.test:a\"\n[[subsystem.namespace]]\nnull = 4096\nnsid = 1\n[[subsystem.namespace]]\nnull = 4096\nnsid = 1",
+        &["f.toml:8:8: there is a namespace 1 already"],
+    ),
+    (
+        "[[subsystem]]\nnqn = \"nqn.2026-11.test:a\"\n[[subsystem.namespace]]\nnull = 4096\nuuid = \"00000000-0000-0000-0000-000000000001\"\n[[subsystem.namespace]]\nnull = 4096\nuuid = \"00000000-0000-0000-0000-000000000001\"",
+        &[
+            "f.toml:8:8: 00000000-0000-0000-0000-000000000001 is the identifier of namespace 1 of nqn.2026-11.test:a already",
+        ],
+    ),
+    (
+        "[[referral]]\naddress = \"192.0.2.1\"",
+        &["f.toml:2:11: this is an address and a port"],
+    ),
+    (
+        "[control]\nsocket = \"/s\"\ngroup = \"no such group\"",
+        &["f.toml:3:9: this machine has no group \"no such group\""],
+    ),
+];
+
+#[test]
+fn each_mistake_is_told_with_its_line_its_column_and_the_line_itself() {
+    for (text, wanted) in MISTAKES {
+        let said = parse(text).expect_err(text);
+        for line in wanted {
+            assert!(
+                said.lines().any(|one| one.starts_with(line)),
+                "{text}\nsaid\n{said}\nnot\n{line}"
+            );
+        }
+        assert_eq!(
+            said.lines().count() % 3,
+            0,
+            "a message, the line and a mark each:\n{said}"
+        );
+    }
+}
+
+#[test]
+fn a_character_of_several_bytes_is_one_column() {
+    let said = parse("[[port]]\nadapter = \"sim:ä\" ; x").expect_err("no comment");
+    assert!(said.starts_with("f.toml:2:19: "), "{said}");
+}
+
+#[test]
+fn a_check_says_what_is_in_a_file_or_what_is_wrong_with_it() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("nvmeofd.toml");
+    std::fs::write(&path, "[[port]]\nadapter = \"sim:a\"\n")?;
+    let name = path.to_str().expect("a text");
+    let said = run(&["--check", name])?;
+    assert_eq!(
+        said,
+        (
+            true,
+            format!("{name}: 1 ports, 0 subsystems, 0 namespaces\n")
+        )
+    );
+    std::fs::write(&path, "[[port]]\nadapter = 1\n")?;
+    let (content, said) = run(&["--check", name])?;
+    assert!(
+        !content && said.starts_with(&format!("nvmeofd: {name}:2:11: invalid type")),
+        "{said}"
+    );
+    let (content, said) = run(&["--check", "/nowhere/nvmeofd.toml"])?;
+    assert!(!content && said.contains("No such file"), "{said}");
+    Ok(())
+}
+
+/// Every key is in the example, and a file that is written says what was read.
+#[test]
+fn the_example_is_read_and_what_is_written_is_read_as_the_same() -> Result<()> {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/nvmeofd.example.toml");
+    let settings = parsed(&example)?;
+    assert_eq!((settings.ports.len(), settings.subsystems.len()), (2, 2));
+    let again = parse(&text(&settings)).expect("what was written");
+    assert_eq!(again, settings);
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("saved.toml");
+    std::fs::write(&path, "what was there")?;
+    save(&settings, &path)?;
+    assert_eq!(parsed(&path)?, settings);
+    let left = std::fs::read_dir(folder.path())?.count();
+    assert_eq!(left, 1, "nothing is left beside it");
+    Ok(())
+}
+
+/// Hosts know disks by their identifiers: that of a namespace must be the same after every start, in every version.
+#[test]
+fn an_identifier_follows_from_subsystem_and_number() {
+    let file = "[[subsystem]]\nnqn = \"nqn.2026-11.org.udapl:disks\"\n[[subsystem.namespace]]\nnull = 4096\n[[subsystem.namespace]]\nnull = 4096\n";
+    let settings = parse(file).expect("a file");
+    let namespaces = settings
+        .subsystems
+        .values()
+        .flat_map(|of| of.namespaces.values());
+    let uuids: Vec<String> = namespaces.map(|one| one.uuid.to_string()).collect();
+    assert_eq!(
+        uuids,
+        [
+            "d56bb8df-1d5a-559e-902a-5c7220b56b1e",
+            "d7d75167-e78a-5e33-afe1-1321f328cbca"
+        ]
+    );
+}

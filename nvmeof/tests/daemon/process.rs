@@ -1,0 +1,182 @@
+//! nvmeofd as a process, and what is around it: a folder, a file of 4 MiB, a wire, and somebody whom it tells that it
+//! is ready.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use control::Client;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use nvmeof::nvme::Nqn;
+use tempfile::TempDir;
+
+use crate::host::Host;
+
+pub const SUBSYSTEM: &str = "nqn.2026-11.test:disks";
+pub const DISK: u64 = 4 << 20;
+const SERVICE: u16 = 4420;
+/// How long the process may take for anything.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A place for a daemon.
+pub struct Place {
+    pub folder: TempDir,
+    notices: UnixDatagram,
+}
+
+/// A daemon that runs.
+pub struct Process {
+    child: Child,
+}
+
+impl Place {
+    pub fn new() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let notices = UnixDatagram::bind(folder.path().join("notify"))?;
+        notices.set_read_timeout(Some(PATIENCE))?;
+        fs::File::create(folder.path().join("disk"))?.set_len(DISK)?;
+        let place = Self { folder, notices };
+        place.configure(&place.subsystem(""))?;
+        Ok(place)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// What of a name is this place's own: the simulated functions of a process have one space of names.
+    fn own(&self) -> Result<&str> {
+        let name = self
+            .folder
+            .path()
+            .file_name()
+            .and_then(|name| name.to_str());
+        name.context("a name")
+    }
+
+    /// The subsystem's table, and more.
+    pub fn subsystem(&self, more: &str) -> String {
+        let disk = self.path("disk");
+        format!(
+            "[[subsystem]]\nnqn = \"{SUBSYSTEM}\"\nany_host = true\n[[subsystem.namespace]]\nfile = \"{}\"\n{more}",
+            disk.display()
+        )
+    }
+
+    /// Writes the configuration: control socket, one port, and these tables.
+    pub fn configure(&self, tables: &str) -> Result<()> {
+        let (socket, wire) = (self.path("control"), self.path("wire"));
+        let text = format!(
+            "[control]\nsocket = \"{}\"\n[[port]]\nid = 1\nadapter = \"sim:target-{},mac=02:00:00:00:0f:01,link=unix:{},address=192.0.2.1/24\"\nservice = {SERVICE}\n{tables}",
+            socket.display(),
+            self.own()?,
+            wire.display()
+        );
+        Ok(fs::write(self.path("nvmeofd.toml"), text)?)
+    }
+
+    /// Starts a daemon, and waits until it serves.
+    pub fn start(&self) -> Result<Process> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nvmeofd"));
+        command.arg(self.path("nvmeofd.toml"));
+        self.start_by(command)
+    }
+
+    pub fn start_by(&self, mut command: Command) -> Result<Process> {
+        command.env("NOTIFY_SOCKET", self.path("notify"));
+        command.env_remove("RUST_LOG").stdin(Stdio::null());
+        let child = command.spawn()?;
+        let process = Process { child };
+        self.told("READY=1")?;
+        Ok(process)
+    }
+
+    /// Waits until the daemon has said a line; what it said with it.
+    pub fn told(&self, line: &str) -> Result<String> {
+        let mut buffer = [0; 4096];
+        loop {
+            let bytes = match self.notices.recv(&mut buffer) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                received => received.context(line.to_owned())?,
+            };
+            let text = String::from_utf8_lossy(&buffer[..bytes]).into_owned();
+            if text.lines().any(|one| one == line) {
+                return Ok(text);
+            }
+        }
+    }
+
+    pub fn client(&self) -> Result<Client> {
+        Ok(Client::connect(&self.path("control"))?)
+    }
+
+    /// The host at the other end of the wire.
+    pub fn host(&self) -> Result<Host> {
+        let name = format!(
+            "sim:host-{},mac=02:00:00:00:0f:02,link=unix:{}",
+            self.own()?,
+            self.path("wire").display()
+        );
+        // The link-local address of its MAC: a request to it waits for the link to come up.
+        Host::open(&name, "fe80::ff:fe00:f01".parse()?, SERVICE)
+    }
+
+    pub fn disk(&self) -> Result<Vec<u8>> {
+        Ok(fs::read(self.path("disk"))?)
+    }
+}
+
+pub fn subsystem() -> Nqn {
+    SUBSYSTEM.parse().expect("a name")
+}
+
+impl Process {
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.child.id())?;
+        Ok(kill(Pid::from_raw(pid), signal)?)
+    }
+
+    pub fn wait(&mut self) -> Result<ExitStatus> {
+        Ok(self.child.wait()?)
+    }
+
+    /// Ends it as a service manager does.
+    pub fn end(mut self) -> Result<()> {
+        self.signal(Signal::SIGTERM)?;
+        let status = self.wait()?;
+        ensure!(status.success(), "{status}");
+        Ok(())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Most have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs nvmeofd to its end: what it says, and whether it is content.
+pub fn run(arguments: &[&str]) -> Result<(bool, String)> {
+    let output = Command::new(env!("CARGO_BIN_EXE_nvmeofd"))
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()?;
+    let mut said = String::from_utf8(output.stdout)?;
+    said.push_str(&String::from_utf8(output.stderr)?);
+    Ok((output.status.success(), said))
+}
+
+/// A file that says the same as another one, whoever wrote it.
+pub fn parsed(path: &Path) -> Result<nvmeof::daemon::Settings> {
+    match nvmeof::daemon::file::read(path) {
+        Ok(settings) => Ok(settings),
+        Err(mistakes) => bail!("{mistakes}"),
+    }
+}

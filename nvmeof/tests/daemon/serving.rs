@@ -1,0 +1,234 @@
+//! A host reads and writes, and signals come.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
+
+use anyhow::{Result, ensure};
+use nix::sys::signal::Signal;
+use nvmeof::nvme::Status;
+use nvmeof::nvme::command::io;
+use serde_json::{Value, json};
+
+use crate::host::{command, transfer};
+use crate::process::{Place, subsystem};
+
+/// Bit of Write: the data is on the medium before it is answered.
+const FORCED: u32 = 1 << 30;
+
+#[test]
+fn a_host_writes_what_is_then_in_the_file_and_reads_it() -> Result<()> {
+    let place = Place::new()?;
+    let process = place.start()?;
+    let mut host = place.host()?;
+    let (_admin, controller) = host.controller(&subsystem())?;
+    let mut queue = host.io_queue(&subsystem(), controller, 1, 32)?;
+    host.memory.write_from(0, &[0x5a; 8192])?;
+    assert_eq!(host.write(&mut queue, 16, 16, 0, 8192)?, Status::SUCCESS);
+    assert_eq!(
+        host.read(&mut queue, 15, 17, 16384, 17 * 512)?,
+        Status::SUCCESS
+    );
+    assert_eq!(host.memory.read(16384, 512)?, [0; 512]);
+    assert_eq!(host.memory.read(16384 + 512, 8192)?, [0x5a; 8192]);
+    assert_eq!(place.disk()?[8192..16384], [0x5a; 8192]);
+    let status: Value = place.client()?.call("status", Value::Null)?;
+    let namespace = &status["subsystems"][0]["namespaces"][0];
+    assert_eq!(namespace["written_bytes"], 8192);
+    assert_eq!(namespace["bytes"], 4 << 20);
+    let there = &status["controllers"][0];
+    assert_eq!(
+        (&there["queues"], &there["ready"]),
+        (&json!([1]), &json!(true))
+    );
+    assert_eq!(there["host"], crate::host::HOST);
+    drop(host);
+    process.end()
+}
+
+/// What block N has: the number, again and again.
+fn stamp(number: u64) -> Vec<u8> {
+    let digits = format!("{number} ").into_bytes();
+    digits.into_iter().cycle().take(512).collect()
+}
+
+/// Everything that was acknowledged is in the file; what was not may be.
+#[test]
+fn sigterm_under_traffic_loses_no_write_that_was_acknowledged() -> Result<()> {
+    /// Writes at once, and when the signal comes.
+    const DEPTH: usize = 16;
+    const SIGNAL: usize = 200;
+    /// Blocks of the host's memory, and of a disk that is not written to its end before the signal has come.
+    const SLOTS: u64 = 2048;
+    const BLOCKS: u64 = 2 << 20;
+    let place = Place::new()?;
+    let disk = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(place.path("disk"))?;
+    disk.set_len(BLOCKS * 512)?;
+    let mut process = place.start()?;
+    let mut host = place.host()?;
+    let (_admin, controller) = host.controller(&subsystem())?;
+    let mut queue = host.io_queue(&subsystem(), controller, 1, 32)?;
+    let (mut next, mut under_way, mut acknowledged) = (0, BTreeMap::new(), Vec::new());
+    'serving: loop {
+        while under_way.len() < DEPTH {
+            ensure!(next < BLOCKS, "it serves on after SIGTERM");
+            let slot = usize::try_from(next % SLOTS)? * 512;
+            host.memory.write_from(slot, &stamp(next))?;
+            let mut sqe = transfer(io::WRITE, next, 1);
+            sqe.sgl = host.data(slot, 512);
+            // When the connection has gone there is no way to send.
+            let Ok(cid) = host.send(&mut queue, sqe, &[]) else {
+                break 'serving;
+            };
+            under_way.insert(cid, next);
+            next += 1;
+        }
+        let Ok(answer) = host.response(&mut queue) else {
+            break;
+        };
+        ensure!(answer.status().is_success(), "{}", answer.status());
+        acknowledged.extend(under_way.remove(&answer.cid.get()));
+        if acknowledged.len() == SIGNAL {
+            process.signal(Signal::SIGTERM)?;
+        }
+    }
+    let status = process.wait()?;
+    assert!(status.success(), "{status}");
+    assert!(acknowledged.len() >= SIGNAL);
+    for number in acknowledged {
+        let mut there = [0; 512];
+        disk.read_exact_at(&mut there, number * 512)?;
+        assert_eq!(there[..], stamp(number), "block {number}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_was_forced_or_flushed_survives_a_process_that_is_killed() -> Result<()> {
+    let place = Place::new()?;
+    let mut process = place.start()?;
+    let mut host = place.host()?;
+    let (_admin, controller) = host.controller(&subsystem())?;
+    let mut queue = host.io_queue(&subsystem(), controller, 1, 32)?;
+    host.memory.write_from(0, &[0x11; 4096])?;
+    host.memory.write_from(4096, &[0x22; 4096])?;
+    let mut sqe = transfer(io::WRITE, 0, 8);
+    sqe.cdw12 = (sqe.cdw12.get() | FORCED).into();
+    sqe.sgl = host.data(0, 4096);
+    assert_eq!(host.command(&mut queue, sqe)?.status(), Status::SUCCESS);
+    assert_eq!(host.write(&mut queue, 8, 8, 4096, 4096)?, Status::SUCCESS);
+    let mut flush = command(io::FLUSH);
+    flush.nsid = 1.into();
+    assert_eq!(host.command(&mut queue, flush)?.status(), Status::SUCCESS);
+    process.signal(Signal::SIGKILL)?;
+    assert!(!process.wait()?.success());
+    let disk = place.disk()?;
+    assert_eq!(disk[..4096], [0x11; 4096]);
+    assert_eq!(disk[4096..8192], [0x22; 4096]);
+    // The next one takes the control socket and the wire that were left.
+    drop(host);
+    place.start()?.end()
+}
+
+#[test]
+fn sighup_takes_in_what_is_different_and_says_what_takes_a_restart() -> Result<()> {
+    let place = Place::new()?;
+    let process = place.start()?;
+    let mut host = place.host()?;
+    let (mut admin, controller) = host.controller(&subsystem())?;
+    let mut queue = host.io_queue(&subsystem(), controller, 1, 32)?;
+    let more = "[[subsystem.namespace]]\nmemory = \"1MiB\"\n[[subsystem]]\nnqn = \"nqn.2026-11.test:more\"\n";
+    place.configure(&place.subsystem(more))?;
+    process.signal(Signal::SIGHUP)?;
+    let said = place.told("RELOADING=1")?;
+    assert!(said.contains("MONOTONIC_USEC="), "{said}");
+    assert!(place.told("READY=1")?.contains("2 subsystems"));
+    let mut sqe = transfer(io::READ, 0, 1);
+    sqe.nsid = 2.into();
+    sqe.sgl = host.data(0, 512);
+    assert_eq!(
+        host.command(&mut queue, sqe)?.status(),
+        Status::SUCCESS,
+        "the new namespace, on the old connection"
+    );
+    // A file with a mistake changes nothing.
+    place.configure("[[subsystem]]\nnqn = 7\n")?;
+    process.signal(Signal::SIGHUP)?;
+    place.told("RELOADING=1")?;
+    assert!(place.told("READY=1")?.contains("2 subsystems"));
+    // A disk that cannot be had leaves the one that is there.
+    place.configure(&place.subsystem("").replace("/disk", "/no-disk"))?;
+    process.signal(Signal::SIGHUP)?;
+    place.told("RELOADING=1")?;
+    assert!(place.told("READY=1")?.contains("1 subsystems"));
+    assert_eq!(host.read(&mut queue, 0, 1, 0, 512)?, Status::SUCCESS);
+    let mut sqe = transfer(io::READ, 0, 1);
+    sqe.nsid = 2.into();
+    sqe.sgl = host.data(0, 512);
+    assert_eq!(
+        host.command(&mut queue, sqe)?.status(),
+        Status::INVALID_NAMESPACE.dnr()
+    );
+    assert!(
+        host.get(&mut admin, nvmeof::nvme::fabrics::property::CSTS)
+            .is_ok()
+    );
+    drop(host);
+    process.end()
+}
+
+#[test]
+fn counters_are_scraped_by_http() -> Result<()> {
+    let place = Place::new()?;
+    // A port that is free now; nobody else takes it in the short while.
+    let at = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    place.configure(&format!(
+        "[metrics]\naddress = \"{at}\"\n{}",
+        place.subsystem("")
+    ))?;
+    let process = place.start()?;
+    let mut host = place.host()?;
+    let (_admin, controller) = host.controller(&subsystem())?;
+    let mut queue = host.io_queue(&subsystem(), controller, 1, 32)?;
+    assert_eq!(host.read(&mut queue, 0, 8, 0, 4096)?, Status::SUCCESS);
+    let mut stream = TcpStream::connect(at)?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")?;
+    let mut said = String::new();
+    stream.read_to_string(&mut said)?;
+    for line in [
+        "nvmeof_namespace_read_bytes_total{subsystem=\"nqn.2026-11.test:disks\",nsid=\"1\"} 4096",
+        "nvmeof_namespace_reads_total{subsystem=\"nqn.2026-11.test:disks\",nsid=\"1\"} 1",
+        "nvmeof_namespace_size_bytes{subsystem=\"nqn.2026-11.test:disks\",nsid=\"1\"} 4194304",
+        "nvmeof_subsystem_controllers{subsystem=\"nqn.2026-11.test:disks\"} 1",
+        "nvmeof_worker_connections_total{port=\"1\",worker=\"0\"} 2",
+        "nvmeof_worker_serves{port=\"1\",worker=\"0\"} 1",
+        "# EOF",
+    ] {
+        assert!(
+            said.lines().any(|one| one == line),
+            "{line} is not in\n{said}"
+        );
+    }
+    drop(host);
+    process.end()
+}
+
+#[test]
+fn a_daemon_that_cannot_serve_says_why_and_leaves_nothing() -> Result<()> {
+    let place = Place::new()?;
+    fs::remove_file(place.path("disk"))?;
+    let path = place.path("nvmeofd.toml");
+    let (content, said) = crate::process::run(&[path.to_str().expect("a text")])?;
+    assert!(!content, "{said}");
+    assert!(
+        said.contains("namespace 1 of nqn.2026-11.test:disks:") && said.contains("disk"),
+        "{said}"
+    );
+    assert!(!place.path("control").exists());
+    Ok(())
+}
