@@ -92,7 +92,9 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
         }
         ([one], Some(path)) => {
             let laid = Wire::lay(&sim, one, path, faults, poke.clone());
-            Some(laid.map_err(|error| format!("--link {path}: {error}"))?)
+            let wire = laid.map_err(|error| format!("--link {path}: {error}"))?;
+            link = Some(wire.link());
+            Some(wire)
         }
         _ => None,
     };

@@ -92,7 +92,7 @@ impl World {
     /// From now on these are the faults of the link, and no others; `none` ends them.
     fn set_link(&self, words: &str) -> Result<(), Refusal> {
         let Some(link) = self.link else {
-            let what = "no link has both its ends in this process";
+            let what = "there is no link";
             return Err(Refusal::new(FAILED, what));
         };
         let faults = if words == "none" {

@@ -181,6 +181,14 @@ fn example(name: &str) -> Result<image::Program> {
     Ok((name.to_owned(), path))
 }
 
+/// Builds the NVMe target, which its tests are built with; its path.
+fn nvmeofd() -> Result<PathBuf> {
+    let mut build = cargo_test();
+    build.args(["--test", "target"]);
+    shell::run(build)?;
+    Ok(shell::target_directory()?.join("debug/nvmeofd"))
+}
+
 /// Runs the target of NVMe over RDMA and a guest that uses it: its suite, or a console for a person.
 pub fn nvme(is_test: bool, options: &Options) -> Result<()> {
     let machine = machine::prepare(options.kernel)?;

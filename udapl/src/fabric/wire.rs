@@ -18,7 +18,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use driver::{Clock, FrameDatagrams, FrameEnd, FrameListener, FrameSocket, HeldSignals, RealClock};
-use hw_sim::{Fault, LinkFaults, Sim, SimFunction};
+use hw_sim::{Fault, LinkFaults, LinkId, Sim, SimFunction};
 
 /// The longest that a frame waits for room on the wire, before it is lost: the other process has stopped.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -121,6 +121,7 @@ enum At {
 pub struct Wire {
     sim: Sim,
     function: Arc<SimFunction>,
+    link: LinkId,
     at: Mutex<At>,
     /// Keeps frames in order.
     sending: Mutex<()>,
@@ -140,11 +141,12 @@ impl Wire {
         faults: LinkFaults,
         poke: SyncSender<()>,
     ) -> io::Result<Arc<Self>> {
-        sim.connect_outside(function, faults);
+        let link = sim.connect_outside(function, faults);
         sim.inject(function, &Fault::LinkDown);
         let wire = Arc::new(Self {
             sim: sim.clone(),
             function: Arc::clone(function),
+            link,
             at: Mutex::new(At::Between),
             sending: Mutex::new(()),
             thread: Mutex::new(None),
@@ -167,6 +169,11 @@ impl Wire {
             .map_err(|error| io::Error::new(error.kind(), format!("sim-wire thread: {error}")))?;
         *wire.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(wire)
+    }
+
+    /// The link in the world of the function, for [`Sim::set_faults`].
+    pub const fn link(&self) -> LinkId {
+        self.link
     }
 
     /// Cuts the wire: whoever is at the other end reads what was sent, and then that nobody is there any more.

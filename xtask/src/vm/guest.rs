@@ -106,7 +106,7 @@ pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
     let began = Instant::now();
     let initramfs = prepare(machine, suite)?;
     let mut functions = serve(machine, suite)?;
-    let _beside = beside(machine, suite)?;
+    let mut beside = Beside::start(machine, suite)?;
     let parameters = format!("quiet only={}", options.only.join(","));
     let (mut qemu, lines) = boot(machine, suite, &initramfs, &parameters)?;
     println!(
@@ -117,7 +117,13 @@ pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
         suite.slots.sockets().len(),
         machine.path("run/console.log").display()
     );
-    let (mut steps, end) = follow(&lines, &mut qemu, &mut functions, suite.patience);
+    let (mut steps, end) = follow(
+        &lines,
+        &mut qemu,
+        &mut functions,
+        &mut beside,
+        suite.patience,
+    );
     let ran = steps.len();
     // Nothing more is said; the guest powers off a moment after its script is over.
     let _ = lines.recv_timeout(LOGGED_WITHIN);
@@ -169,7 +175,7 @@ pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
 pub fn shell(machine: &Machine, suite: &Suite) -> Result<()> {
     let initramfs = prepare(machine, suite)?;
     let _functions = serve(machine, suite)?;
-    let _beside = beside(machine, suite)?;
+    let _beside = Beside::start(machine, suite)?;
     let mut command = qemu(machine, suite, &initramfs, "vm=shell");
     command.args(["-serial", "mon:stdio"]);
     shell::run(tied(&command))
@@ -221,24 +227,55 @@ fn serve(machine: &Machine, suite: &Suite) -> Result<Server> {
     Ok(server)
 }
 
-/// Starts what is on the other end of the functions' wire.
-fn beside(machine: &Machine, suite: &Suite) -> Result<Option<Running>> {
-    let Some(command) = suite.beside else {
-        return Ok(None);
-    };
-    let command = command(machine)?;
-    let mut command = tied(&command);
-    let log = machine.path("run").join(BESIDE);
-    let log = File::create(log)?;
-    // Its input ends with its owner.
-    command
-        .stdin(Stdio::piped())
-        .stdout(log.try_clone()?)
-        .stderr(log);
-    Ok(Some(Running::start(
-        "the process beside the guest",
-        command,
-    )?))
+/// What is on the other end of the functions' wire, in the suites that have something there.
+struct Beside<'a> {
+    machine: &'a Machine,
+    command: Option<Command>,
+    running: Option<Running>,
+}
+
+impl<'a> Beside<'a> {
+    fn start(machine: &'a Machine, suite: &Suite) -> Result<Self> {
+        let command = suite.beside.map(|command| command(machine));
+        let mut beside = Self {
+            machine,
+            command: command.transpose()?,
+            running: None,
+        };
+        beside.begin()?;
+        Ok(beside)
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        let Some(command) = &self.command else {
+            return Ok(());
+        };
+        let mut command = tied(command);
+        let log = self.machine.path("run").join(BESIDE);
+        let log = File::options().create(true).append(true).open(log)?;
+        // Its input ends with its owner.
+        command
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        self.running = Some(Running::start("the process beside the guest", command)?);
+        Ok(())
+    }
+
+    /// Kills it, or starts it again; `ok`, or what is wrong.
+    fn happen(&mut self, words: &str) -> String {
+        match words {
+            "kill" => {
+                self.running = None;
+                "ok".to_owned()
+            }
+            "start" => match self.begin() {
+                Ok(()) => "ok".to_owned(),
+                Err(error) => format!("{error:#}"),
+            },
+            other => format!("{other:?}: there is kill and start"),
+        }
+    }
 }
 
 /// QEMU without its serial ports.
@@ -348,6 +385,7 @@ fn follow(
     lines: &Receiver<Line>,
     qemu: &mut Running,
     functions: &mut Server,
+    beside: &mut Beside<'_>,
     patience: Duration,
 ) -> (Vec<Step>, Result<()>) {
     let deadline = Instant::now() + patience;
@@ -385,6 +423,12 @@ fn follow(
             Ok(Line::Steer(words)) => {
                 let answered = functions.steer(&words);
                 if let Err(error) = answered.and_then(|it| answer(qemu, &it)) {
+                    return (steps, Err(error));
+                }
+            }
+            Ok(Line::Beside(words)) => {
+                let answered = beside.happen(&words);
+                if let Err(error) = answer(qemu, &answered) {
                     return (steps, Err(error));
                 }
             }

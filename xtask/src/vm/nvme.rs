@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
+use super::guest::STEER_SOCKET;
 use super::image::Image;
 use super::machine::Machine;
 use super::report::Step;
@@ -53,6 +54,8 @@ pub fn suite() -> Suite {
             "unix:wire.sock",
             "--pcap",
             "nvme.pcapng",
+            "--steer",
+            STEER_SOCKET,
         ],
         beside: Some(target),
         programs: |_| Ok(Vec::new()),
@@ -63,17 +66,22 @@ pub fn suite() -> Suite {
 
 /// The target.
 fn target(machine: &Machine) -> Result<Command> {
-    let (_, program) = super::example("target")?;
+    let program = super::nvmeofd()?;
     let run = machine.path("run");
-    let disk = std::fs::File::create(run.join(DISK))?;
+    // One that is there already has what was written to it before the target was killed.
+    let disk = std::fs::File::options().create(true).write(true).truncate(false).open(run.join(DISK))?;
     disk.set_len(BYTES)?;
     let mut command = Command::new(program);
-    command
-        .current_dir(&run)
-        .arg(format!(
-            "sim:target,mac=02:00:00:00:0f:01,link=unix:{WIRE},address=10.0.0.2/24"
-        ))
-        .arg(DISK);
+    command.current_dir(&run).env("RUST_LOG", "info").args([
+        "--adapter",
+        &format!("sim:target,mac=02:00:00:00:0f:01,link=unix:{WIRE},address=10.0.0.2/24"),
+        "--subsystem",
+        SUBSYSTEM,
+        "--disk",
+        DISK,
+        "--workers",
+        "2",
+    ]);
     Ok(command)
 }
 
@@ -117,7 +125,12 @@ fn judge(step: &Step) -> Result<String> {
 const SUBSYSTEM: &str = "nqn.2026-11.example:disk";
 
 /// What steps have to say, of which all is shown.
-const SHOWN: [(&str, &[&str]); 13] = [
+const SHOWN: [(&str, &[&str]); 18] = [
+    ("faulty", &["every block is what was written"]),
+    ("away", &["every block is what was written", "live"]),
+    ("killed", &["every block is what was written", "live"]),
+    ("gives-up", &["given up", "controller live at"]),
+    ("raw-again", &["equal"]),
     (
         "id-ctrl",
         &["cntrltype : 1", "mdts      : 5", "sgls      : 0x100005"],

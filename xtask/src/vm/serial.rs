@@ -5,6 +5,7 @@
 //!   | TEXT                   the step says this
 //!   @done CODE MILLISECONDS  it has ended, with this exit status
 //!   @card SETTINGS           the step waits for an answer: the card's administrator says this of a virtual function
+//!   @beside kill, start      this happens to the process beside the guest
 //!   @steer WORDS             the step waits for an answer: this is said to the world of the functions
 //!   @over                    nothing follows
 //! ```
@@ -37,6 +38,8 @@ pub enum Line {
     Steer(String),
     /// The suite has ended.
     Over,
+    /// This is to happen to the process beside the guest: `kill` or `start`.
+    Beside(String),
     /// Anything else, which should not be there.
     Stray(String),
 }
@@ -57,6 +60,9 @@ impl Line {
         }
         if let Some(settings) = text.strip_prefix("@card ") {
             return Self::Card(settings.to_owned());
+        }
+        if let Some(words) = text.strip_prefix("@beside ") {
+            return Self::Beside(words.to_owned());
         }
         if let Some(words) = text.strip_prefix("@steer ") {
             return Self::Steer(words.to_owned());
