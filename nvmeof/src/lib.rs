@@ -19,6 +19,7 @@
 
 #[cfg(feature = "daemon")]
 pub mod daemon;
+pub mod auth;
 pub mod disk;
 pub mod model;
 pub mod nvme;

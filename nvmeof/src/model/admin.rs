@@ -55,6 +55,9 @@ impl Model {
         if sqe.flags & FUSE != 0 || sqe.flags & PSDT != PSDT_SGL {
             return Outcome::Answered(Status::INVALID_FIELD.dnr().into());
         }
+        if self.exchanges.contains_key(&(id, queue)) {
+            return Outcome::Answered(Status::AUTHENTICATION_REQUIRED.dnr().into());
+        }
         if sqe.opcode == admin::FABRICS {
             let answer = match (sqe.fabrics_type(), queue) {
                 (kind::PROPERTY_GET, 0) => self.property_get(id, sqe),

@@ -34,6 +34,8 @@ pub struct Connected {
     pub entries: u16,
     /// The host does without the head of the submission queue.
     pub without_head: bool,
+    /// It has to authenticate before anything else (ATR).
+    pub must_authenticate: bool,
     /// By which number the host is known.
     pub host_id: [u8; 16],
     /// Namespaces; none for discovery.
@@ -49,6 +51,14 @@ pub struct NotConnected {
     pub status: Status,
     /// Which parameter, if it is one.
     pub result: u64,
+}
+
+impl Connected {
+    /// Dword 0 of the completion: the controller, and whether authentication is required.
+    #[must_use]
+    pub const fn result(&self) -> u64 {
+        self.controller as u64 | (self.must_authenticate as u64) << 17
+    }
 }
 
 impl NotConnected {
@@ -135,7 +145,15 @@ impl Model {
         } else {
             self.connect_io(connect, data, &name, &host)?
         };
+        let must_authenticate = match self.controllers.get(&controller) {
+            Some(one) => {
+                let (host, name) = (one.host().clone(), one.subsystem().clone());
+                self.begin_authentication(controller, connect.queue, &host, &name)
+            }
+            None => false,
+        };
         Ok(Connected {
+            must_authenticate,
             controller,
             queue: connect.queue,
             entries: connect.size + 1,

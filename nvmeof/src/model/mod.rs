@@ -12,6 +12,7 @@
 
 mod access;
 mod admin;
+mod authenticate;
 mod connect;
 mod controller;
 mod discovery;
@@ -167,6 +168,10 @@ pub struct Model {
     /// Changes of what discovery tells.
     generation: u64,
     notices: Vec<Notice>,
+    /// Keys of hosts that have to authenticate.
+    keys: BTreeMap<Nqn, crate::auth::Keys>,
+    exchanges: authenticate::Exchanges,
+    random: authenticate::Random,
 }
 
 /// Why a configuration is refused.
@@ -438,6 +443,8 @@ impl Model {
             self.end_controller(controller);
         } else if let Some(controller) = self.controllers.get_mut(&controller) {
             controller.lose_queue(queue);
+            let id = controller.id();
+            self.exchanges.remove(&(id, queue));
         }
     }
 
@@ -453,6 +460,7 @@ impl Model {
     fn end_controller(&mut self, id: u16) {
         if let Some(controller) = self.controllers.remove(&id) {
             tracing::info!(controller = id, host = %controller.host(), subsystem = %controller.subsystem(), "controller is over");
+            self.exchanges.retain(|(of, _), _| *of != id);
             self.notices.push(Notice::Over { controller: id });
         }
     }

@@ -114,8 +114,20 @@ impl Worker {
                 return self.refuse(at, Status::SGL_OFFSET.dnr());
             }
         }
-        let number = queue.attached.as_ref().map(|one| one.number);
+        let attached = queue.attached.as_ref();
+        let number = attached.map(|one| one.number);
+        let is_stranger = attached.is_some_and(|one| one.must_authenticate);
         match number {
+            Some(_) if is_fabrics && sqe.fabrics_type() == fabrics::AUTHENTICATION_SEND => {
+                let bytes = sqe.cdw11.get();
+                if !(1..=PAGE).contains(&bytes) {
+                    return self.refuse(at, Status::INVALID_FIELD.dnr());
+                }
+                self.gather(at, bytes)
+            }
+            Some(1..) if is_stranger && !is_fabrics => {
+                self.refuse(at, Status::AUTHENTICATION_REQUIRED.dnr())
+            }
             None if is_fabrics && sqe.fabrics_type() == fabrics::CONNECT => {
                 self.gather(at, ConnectData::BYTES)
             }
@@ -217,7 +229,7 @@ impl Worker {
                 queue.step(QueueStep::Attach);
                 queue.head = 1 % connected.entries;
                 queue.attached = Some(Attached::new(&connected, shelf));
-                self.respond_with(at, Status::SUCCESS, connected.controller.into());
+                self.respond_with(at, Status::SUCCESS, connected.result());
             }
             Err(refused) => {
                 tracing::info!(worker = self.id, queue = place.queue, status = %refused.status, "connect refused");
@@ -267,13 +279,36 @@ impl Worker {
         let (region, from) = self.memory.at(spot);
         let keys = [0, 8].map(|key| region.buffer.read_obj::<U64>(from as usize + key).get());
         let is_reservation = number != 0 && sqe.opcode != admin::FABRICS;
-        let outcome = self.target.with(|model| {
-            if is_reservation {
+        let authenticates = sqe.opcode == admin::FABRICS
+            && matches!(
+                sqe.fabrics_type(),
+                fabrics::AUTHENTICATION_SEND | fabrics::AUTHENTICATION_RECEIVE
+            );
+        let mut said = Vec::new();
+        if authenticates {
+            said.resize(io.bytes as usize, 0); // CAST: at most a page.
+            region.buffer.read_bytes(from as usize, &mut said);
+        }
+        let (outcome, is_known) = self.target.with(|model| {
+            let outcome = if authenticates {
+                model.authenticate(controller, number, &sqe, &said, room)
+            } else if is_reservation {
                 model.reserve(controller, number, &sqe, keys, room)
             } else {
                 model.command(controller, number, &sqe, room, now)
-            }
+            };
+            (
+                outcome,
+                !authenticates || model.is_authenticated(controller, number),
+            )
         });
+        if authenticates
+            && is_known
+            && let Some(queue) = self.queues.get_mut(io.queue)
+            && let Some(attached) = &mut queue.attached
+        {
+            attached.must_authenticate = false;
+        }
         match outcome {
             Outcome::Waits => {
                 io.step(Step::Hold);

@@ -82,6 +82,8 @@ pub(super) struct Attached {
     pub entries: u16,
     pub without_head: bool,
     pub host_id: [u8; 16],
+    /// Nothing else is carried out before it is authenticated.
+    pub must_authenticate: bool,
     /// Which of the worker's shelves its namespaces are on; none for discovery.
     pub shelf: Option<usize>,
     pub access: Arc<PortAccess>,
@@ -95,6 +97,7 @@ impl Attached {
             entries: connected.entries,
             without_head: connected.without_head,
             host_id: connected.host_id,
+            must_authenticate: connected.must_authenticate,
             shelf,
             access: Arc::clone(&connected.access),
         }

@@ -57,6 +57,13 @@ pub struct Queue {
     next: u16,
 }
 
+impl Queue {
+    /// The name of the next command.
+    pub fn sent(&self) -> u16 {
+        self.next
+    }
+}
+
 impl Host {
     pub fn open(adapter: &str, target: IpAddr, port: u16) -> Result<Self> {
         let mut ia = ia_open(adapter, &OpenOptions::default())?;

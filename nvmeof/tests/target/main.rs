@@ -1,10 +1,12 @@
 //! The target, with a host of our own on the other end of a simulated wire.
 
+mod authentication;
 mod blocks;
 mod changes;
 mod discovery;
 mod ends;
 mod faults;
 mod host;
+mod hostile;
 mod reservations;
 mod world;

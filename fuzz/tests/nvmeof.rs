@@ -1,0 +1,438 @@
+//! Hostile hosts against the model of an NVMe over Fabrics target: connects, commands and losses in any order, of three
+//! hosts. One is allowed; one is allowed and has a key that nobody knows; one is not allowed.
+//!
+//! Nothing panics; an answer fits into the room that the host has; no more event requests wait than may; the host that
+//! is not allowed gets no controller, and the one that cannot authenticate gets nothing but authentication's messages;
+//! when all connections are over nothing is left.
+
+use bolero::{TypeGenerator, check};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nvmeof::auth::Key;
+use nvmeof::disk::{Disk, Source};
+use nvmeof::model::{Model, Moment, NamespaceConfig, Outcome, Place, SubsystemConfig};
+use nvmeof::nvme::fabrics::{Connect, ConnectData};
+use nvmeof::nvme::{Nqn, Sqe, Status};
+use uuid::Uuid;
+use zerocopy::{FromBytes, IntoBytes};
+
+const ALLOWED: &str = "nqn.2026-11.test:allowed";
+const KEYED: &str = "nqn.2026-11.test:keyed";
+const STRANGER: &str = "nqn.2026-11.test:stranger";
+const HOSTS: [&str; 3] = [ALLOWED, KEYED, STRANGER];
+const DISKS: &str = "nqn.2026-11.test:disks";
+const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
+const KEY: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+/// Opcodes that mean something: admin, fabrics, reservations.
+const OPCODES: [u8; 16] = [
+    0x02, 0x06, 0x08, 0x09, 0x0a, 0x0c, 0x18, 0x7f, 0x7f, 0x0d, 0x0e, 0x11, 0x15, 0x02, 0x06, 0x0c,
+];
+
+#[derive(Clone, Copy, Debug, TypeGenerator)]
+enum Number {
+    Small(u8),
+    Shifted(u8, u8),
+    All,
+    Any(u32),
+}
+
+impl Number {
+    fn value(self) -> u32 {
+        match self {
+            Self::Small(number) => (number % 16).into(),
+            Self::Shifted(number, by) => u32::from(number) << (by % 25),
+            Self::All => u32::MAX,
+            Self::Any(number) => number,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, TypeGenerator)]
+struct Command {
+    controller: u8,
+    queue: u8,
+    opcode: u8,
+    any_opcode: bool,
+    flags: Option<u8>,
+    nsid: Number,
+    dwords: [Number; 6],
+    room: u16,
+    data: [u8; 16],
+}
+
+#[derive(Clone, Copy, Debug, TypeGenerator)]
+enum Step {
+    /// As a host does it: admin queue, enable.
+    Arrive {
+        host: u8,
+        discovery: bool,
+    },
+    Connect {
+        host: u8,
+        discovery: bool,
+        queue: u8,
+        place: u8,
+        size: u16,
+        controller: u8,
+        format: Option<u16>,
+        /// A byte of the data, and what it becomes.
+        spoil: Option<(u16, u8)>,
+    },
+    Command(Command),
+    Authenticate {
+        controller: u8,
+        queue: u8,
+        send: bool,
+        message: [u8; 40],
+        bytes: u16,
+        room: u16,
+    },
+    Lose {
+        controller: u8,
+        queue: u8,
+    },
+    Wait(u16),
+    Namespace {
+        nsid: u8,
+        add: bool,
+    },
+    Access {
+        group: u8,
+        state: u8,
+    },
+    Forbid,
+}
+
+fn name(text: &str) -> Nqn {
+    text.parse().expect("a name")
+}
+
+fn world() -> Model {
+    let mut model = Model::new();
+    let at = "192.0.2.1:4420".parse().expect("an address");
+    model.add_port(1, vec![at]).expect("a port");
+    let config = SubsystemConfig {
+        name: name(DISKS),
+        serial: "1".to_owned(),
+        model: "m".to_owned(),
+        any_host: false,
+    };
+    model.add_subsystem(config).expect("a subsystem");
+    for host in [ALLOWED, KEYED] {
+        model
+            .allow_host(&name(DISKS), name(host))
+            .expect("a subsystem");
+    }
+    let host: Key = KEY.parse().expect("a key");
+    let keys = nvmeof::auth::Keys {
+        host,
+        controller: None,
+        hash: None,
+        group: None,
+    };
+    model.set_keys(name(KEYED), Some(keys));
+    add(&mut model, 1);
+    model
+}
+
+fn add(model: &mut Model, nsid: u8) {
+    let config = NamespaceConfig {
+        nsid: Some(nsid.into()),
+        uuid: Uuid::from_u128(u128::from(nsid) + 1),
+        group: 1 + u32::from(nsid % 16),
+        disk: Disk::open(Source::Null(1 << 20), 9, false).expect("a disk"),
+    };
+    // There may be one already.
+    let _ = model.add_namespace(&name(DISKS), config);
+}
+
+fn host_id(host: u8) -> [u8; 16] {
+    [1 + host % 3; 16]
+}
+
+struct Run {
+    model: Model,
+    now: Moment,
+    steps: u64,
+}
+
+impl Run {
+    fn connect(&mut self, place: Place, connect: Connect, data: &ConnectData) {
+        let Ok(connected) = self.model.connect(place, connect, data, self.now) else {
+            return;
+        };
+        let controller = self
+            .model
+            .controller(connected.controller)
+            .expect("it is there");
+        assert!(
+            controller.host().as_str() != STRANGER || controller.is_discovery(),
+            "a stranger has a controller"
+        );
+        assert_eq!(
+            connected.must_authenticate,
+            controller.host().as_str() == KEYED
+        );
+        assert!(connected.entries <= place.entries);
+    }
+
+    fn answered(&mut self, id: u16, sqe: &Sqe, outcome: &Outcome, room: u32) {
+        let is_keyed = self
+            .model
+            .controller(id)
+            .is_some_and(|one| one.host().as_str() == KEYED);
+        match outcome {
+            Outcome::Waits => {
+                WAITED.fetch_add(1, Ordering::Relaxed);
+                assert!(!is_keyed);
+                assert_eq!(sqe.opcode, 0x0c);
+            }
+            Outcome::Answered(answer) => {
+                SUCCEEDED.fetch_add(answer.status.is_success().into(), Ordering::Relaxed);
+                assert!(answer.data.len() as u64 <= u64::from(room), "{sqe:?}");
+                assert!(answer.status.is_success() || answer.data.is_empty());
+                if is_keyed && !matches!(sqe.fabrics_type(), 5 | 6) {
+                    assert!(!answer.status.is_success(), "{sqe:?}");
+                }
+            }
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        self.steps += 1;
+        let place = |queue| Place {
+            port: 1,
+            worker: 0,
+            queue,
+            entries: if queue == 0 { 32 } else { 128 },
+        };
+        let subsystem = |discovery| name(if discovery { DISCOVERY } else { DISKS });
+        match step {
+            Step::Arrive { host, discovery } => {
+                let connect = Connect {
+                    format: 0,
+                    queue: 0,
+                    size: 31,
+                    attributes: 0,
+                    keep_alive_ms: 5000,
+                };
+                let nqn = name(HOSTS[usize::from(host % 3)]).field();
+                let data =
+                    ConnectData::new(host_id(host), 0xffff, subsystem(discovery).field(), nqn);
+                self.connect(place(0), connect, &data);
+                let newest = self
+                    .model
+                    .controllers()
+                    .map(|one| one.id())
+                    .max()
+                    .unwrap_or(0);
+                let mut enable = sqe(0x7f, 0x40, 0, [0, 0x14, 0x0046_0001, 0, 0, 0]);
+                enable.sgl = nvmeof::nvme::sgl::Sgl::keyed(0, 0, 0, false);
+                let outcome = self.model.command(newest, 0, &enable, 0, self.now);
+                self.answered(newest, &enable, &outcome, 0);
+            }
+            Step::Connect {
+                host,
+                discovery,
+                queue,
+                place: at,
+                size,
+                controller,
+                format,
+                spoil,
+            } => {
+                let connect = Connect {
+                    format: format.unwrap_or(0),
+                    queue: (queue % 4).into(),
+                    size,
+                    attributes: queue,
+                    keep_alive_ms: u32::from(size) * 100,
+                };
+                let nqn = name(HOSTS[usize::from(host % 3)]).field();
+                let id = if controller == 0 {
+                    0xffff
+                } else {
+                    u16::from(controller % 5)
+                };
+                let mut data =
+                    ConnectData::new(host_id(host), id, subsystem(discovery).field(), nqn);
+                if let Some((at, byte)) = spoil {
+                    data.as_mut_bytes()[usize::from(at) % 1024] = byte;
+                }
+                self.connect(place((at % 4).into()), connect, &data);
+            }
+            Step::Command(command) => {
+                let opcode = if command.any_opcode {
+                    command.opcode
+                } else {
+                    OPCODES[usize::from(command.opcode) % OPCODES.len()]
+                };
+                let flags = command.flags.unwrap_or(0x40);
+                let sqe = sqe(
+                    opcode,
+                    flags,
+                    command.nsid.value(),
+                    command.dwords.map(Number::value),
+                );
+                let (id, room) = (
+                    u16::from(command.controller % 5),
+                    u32::from(command.room) * 2,
+                );
+                let queue = u16::from(command.queue % 3);
+                let keyed = !self.model.is_authenticated(id, queue);
+                let outcome = if matches!(opcode, 0x0d | 0x0e | 0x11 | 0x15) && !keyed && queue != 0
+                {
+                    let keys = [command.data[0] % 3, command.data[8] % 3].map(u64::from);
+                    self.model.reserve(id, queue, &sqe, keys, room)
+                } else {
+                    self.model.command(id, 0, &sqe, room, self.now)
+                };
+                if queue == 0 || !matches!(opcode, 0x0d | 0x0e | 0x11 | 0x15) {
+                    self.answered(id, &sqe, &outcome, room);
+                }
+            }
+            Step::Authenticate {
+                controller,
+                queue,
+                send,
+                message,
+                bytes,
+                room,
+            } => {
+                let mut sqe = sqe(
+                    0x7f,
+                    0x40,
+                    if send { 5 } else { 6 },
+                    [0xe901_0100, bytes.into(), 0, 0, 0, 0],
+                );
+                sqe.cid = 1.into();
+                let (id, room) = (u16::from(controller % 5), room.into());
+                let mut said = message.to_vec();
+                // A negotiation that can be taken: SHA-256, no group.
+                if message[0] < 128 {
+                    said = vec![0; 72];
+                    (said[7], said[8], said[10], said[11], said[12]) = (1, 1, 1, 1, 1);
+                    said[4..6].copy_from_slice(&message[..2]);
+                }
+                let outcome = self
+                    .model
+                    .authenticate(id, (queue % 3).into(), &sqe, &said, room);
+                self.answered(id, &sqe, &outcome, room);
+            }
+            Step::Lose { controller, queue } => {
+                self.model
+                    .queue_lost((controller % 5).into(), (queue % 4).into());
+            }
+            Step::Wait(ms) => {
+                self.now += Moment::from_millis(ms.into());
+                self.model.expire(self.now);
+            }
+            Step::Namespace { nsid, add: true } => add(&mut self.model, nsid % 8),
+            Step::Namespace { nsid, add: false } => {
+                let _ = self.model.remove_namespace(&name(DISKS), (nsid % 8).into());
+            }
+            Step::Access { group, state } => {
+                use nvmeof::nvme::log::Access;
+                let states = [Access::Optimized, Access::Inaccessible, Access::Change];
+                let _ = self
+                    .model
+                    .set_access(1, group.into(), states[usize::from(state % 3)]);
+            }
+            Step::Forbid => {
+                let _ = self.model.forbid_host(&name(DISKS), &name(ALLOWED));
+                self.model
+                    .allow_host(&name(DISKS), name(ALLOWED))
+                    .expect("a subsystem");
+            }
+        }
+        let ids: Vec<u16> = self.model.controllers().map(|one| one.id()).collect();
+        for id in ids {
+            let mut told = 0;
+            while self.model.next_event(id).is_some() {
+                told += 1;
+            }
+            assert!(told <= 4, "more events than requests");
+        }
+        self.model.take_notices();
+    }
+}
+
+fn sqe(opcode: u8, flags: u8, nsid: u32, dwords: [u32; 6]) -> Sqe {
+    let mut sqe = Sqe::read_from_bytes(&[0; 64]).expect("64 bytes");
+    (sqe.opcode, sqe.flags, sqe.nsid) = (opcode, flags, nsid.into());
+    [
+        sqe.cdw10, sqe.cdw11, sqe.cdw12, sqe.cdw13, sqe.cdw14, sqe.cdw15,
+    ] = dwords.map(Into::into);
+    sqe
+}
+
+/// Commands that succeeded and event requests that waited, of all cases: without some the harness has tested nothing.
+static SUCCEEDED: AtomicU64 = AtomicU64::new(0);
+static WAITED: AtomicU64 = AtomicU64::new(0);
+static STEPS: AtomicU64 = AtomicU64::new(0);
+
+#[test]
+fn hostile_hosts_get_answers_that_fit_and_nothing_that_is_not_theirs() {
+    check!()
+        .with_type::<[Step; 24]>()
+        .with_iterations(50_000)
+        .for_each(|steps| {
+            let mut run = Run {
+                model: world(),
+                now: Moment::ZERO,
+                steps: 0,
+            };
+            let first = [(0, false), (1, false), (2, true)];
+            let first = first.map(|(host, discovery)| Step::Arrive { host, discovery });
+            for step in first.iter().chain(steps) {
+                run.step(*step);
+            }
+            let ids: Vec<u16> = run.model.controllers().map(|one| one.id()).collect();
+            for id in ids {
+                run.model.queue_lost(id, 0);
+                assert!(
+                    (0..4).all(|queue| run.model.is_authenticated(id, queue)),
+                    "an exchange is left"
+                );
+            }
+            assert_eq!(run.model.controllers().count(), 0);
+            STEPS.fetch_add(run.steps, Ordering::Relaxed);
+        });
+    let done = [&STEPS, &SUCCEEDED, &WAITED].map(|count| count.load(Ordering::Relaxed));
+    assert!(
+        done[0] >= 1_000_000 && done[1] > 100_000 && done[2] > 300,
+        "{done:?}"
+    );
+}
+
+/// Every 64 bytes are a command, and every 16 a completion; what they say is looked at without a panic.
+#[test]
+fn bytes_of_any_kind_are_looked_at_without_a_panic() {
+    check!()
+        .with_type::<([u8; 32], [u8; 32], Vec<u8>)>()
+        .with_iterations(200_000)
+        .for_each(|(low, high, more)| {
+            let bytes = [*low, *high].concat();
+            let sqe = Sqe::read_from_bytes(&bytes).expect("64 bytes");
+            let _ = (sqe.sgl.data(), sqe.direction(), Connect::of(&sqe));
+            let _ = (
+                sqe.first_block(),
+                sqe.blocks(),
+                nvmeof::nvme::log::Wanted::of(&sqe),
+            );
+            let _ = nvmeof::nvme::rdma::RequestData::parse(more);
+            let _ = String::from_utf8_lossy(more).parse::<Key>();
+            let mut field = [0; 256];
+            for (to, from) in field.iter_mut().zip(bytes.iter().chain(more)) {
+                *to = *from;
+            }
+            if let Ok(name) = Nqn::of_field(&field) {
+                assert!(field.starts_with(name.as_str().as_bytes()));
+            }
+            let status = Status::of_field(u16::from(low[0]) | u16::from(low[1]) << 8);
+            assert_eq!(
+                status.field() >> 1,
+                (u16::from(low[0]) | u16::from(low[1]) << 8) >> 1
+            );
+        });
+}

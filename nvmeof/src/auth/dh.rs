@@ -1,0 +1,139 @@
+//! Diffie-Hellman in the groups of RFC 7919.
+
+use crypto_bigint::modular::runtime_mod::{DynResidue, DynResidueParams};
+use crypto_bigint::{Encoding, U512, U2048, U3072, U4096, U6144, U8192};
+use zeroize::Zeroize;
+
+use super::primes;
+
+/// A group, as messages number it (Base specification, "DH Group Identifiers").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Group {
+    /// None: the answer to the challenge is all there is.
+    Null = 0,
+    /// 2,048 bits.
+    Ffdhe2048 = 1,
+    /// 3,072 bits.
+    Ffdhe3072 = 2,
+    /// 4,096 bits.
+    Ffdhe4096 = 3,
+    /// 6,144 bits.
+    Ffdhe6144 = 4,
+    /// 8,192 bits.
+    Ffdhe8192 = 5,
+}
+
+impl Group {
+    /// By its number.
+    #[must_use]
+    pub const fn of(number: u8) -> Option<Self> {
+        Some(match number {
+            0 => Self::Null,
+            1 => Self::Ffdhe2048,
+            2 => Self::Ffdhe3072,
+            3 => Self::Ffdhe4096,
+            4 => Self::Ffdhe6144,
+            5 => Self::Ffdhe8192,
+            _ => return None,
+        })
+    }
+
+    /// Bytes of its values.
+    pub(super) const fn bytes(self) -> usize {
+        match self {
+            Self::Null => 0,
+            Self::Ffdhe2048 => 256,
+            Self::Ffdhe3072 => 384,
+            Self::Ffdhe4096 => 512,
+            Self::Ffdhe6144 => 768,
+            Self::Ffdhe8192 => 1024,
+        }
+    }
+}
+
+macro_rules! power {
+    ($int:ty, $prime:expr, $base:expr, $secret:expr) => {{
+        let prime = <$int>::from_be_hex($prime);
+        let mut base = [0; <$int>::BYTES];
+        let at = base.len().checked_sub($base.len())?;
+        base[at..].copy_from_slice($base);
+        let base = <$int>::from_be_slice(&base);
+        // 0, 1 and p - 1 are in no group of use: who sends them wants to know the result beforehand.
+        if base <= <$int>::ONE || base >= prime.wrapping_sub(&<$int>::ONE) {
+            return None;
+        }
+        let base = DynResidue::new(&base, DynResidueParams::new(&prime));
+        let mut power = base.pow_bounded_exp($secret, U512::BITS).retrieve();
+        let bytes = power.to_be_bytes().to_vec();
+        power.zeroize();
+        Some(bytes)
+    }};
+}
+
+/// A secret exponent, of 512 bits: RFC 7919 asks for 225 to 400.
+pub(super) struct Secret(U512);
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl Secret {
+    pub(super) fn new(mut random: [u8; 64]) -> Self {
+        let secret = U512::from_be_slice(&random);
+        random.zeroize();
+        Self(secret)
+    }
+
+    /// What the other side is told.
+    pub(super) fn public(&self, group: Group) -> Option<Vec<u8>> {
+        self.shared(group, &[2])
+    }
+
+    /// What both know, from what the other side has told; none if that is no value of the group.
+    pub(super) fn shared(&self, group: Group, theirs: &[u8]) -> Option<Vec<u8>> {
+        match group {
+            Group::Null => None,
+            Group::Ffdhe2048 => power!(U2048, primes::P2048, theirs, &self.0),
+            Group::Ffdhe3072 => power!(U3072, primes::P3072, theirs, &self.0),
+            Group::Ffdhe4096 => power!(U4096, primes::P4096, theirs, &self.0),
+            Group::Ffdhe6144 => power!(U6144, primes::P6144, theirs, &self.0),
+            Group::Ffdhe8192 => power!(U8192, primes::P8192, theirs, &self.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_come_to_the_same_and_values_outside_of_the_group_are_refused() {
+        for number in 1..=5 {
+            let group = Group::of(number).expect("a group");
+            let (a, b) = (Secret::new([0xa5; 64]), Secret::new([0x3c; 64]));
+            let (of_a, of_b) = (
+                a.public(group).expect("a value"),
+                b.public(group).expect("a value"),
+            );
+            assert_eq!((of_a.len(), of_a == of_b), (group.bytes(), false));
+            assert_eq!(a.shared(group, &of_b), b.shared(group, &of_a));
+            let mut last = vec![0xff; group.bytes()];
+            for outside in [
+                &[][..],
+                &[0],
+                &[1],
+                &last.clone(),
+                &vec![2; group.bytes() + 1],
+            ] {
+                assert_eq!(a.shared(group, outside), None);
+            }
+            // p ends in ...ff; p - 1 is the last of them.
+            last[group.bytes() - 1] = 0xfe;
+            assert_eq!(a.shared(group, &last), None);
+        }
+        assert!(Group::of(6).is_none() && Secret::new([1; 64]).public(Group::Null).is_none());
+    }
+}
