@@ -76,7 +76,10 @@ impl Text {
             }
         }
         for (name, lines) in &self.histograms {
-            let _ = write!(text, "# TYPE {name} histogram\n# UNIT {name} seconds\n{lines}");
+            let _ = write!(
+                text,
+                "# TYPE {name} histogram\n# UNIT {name} seconds\n{lines}"
+            );
         }
         text.push_str("# EOF\n");
         text

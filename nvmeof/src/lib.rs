@@ -17,9 +17,9 @@
 //! what is refused, is in docs/nvmeof.md.
 #![forbid(unsafe_code)]
 
+pub mod auth;
 #[cfg(feature = "daemon")]
 pub mod daemon;
-pub mod auth;
 pub mod disk;
 pub mod model;
 pub mod nvme;

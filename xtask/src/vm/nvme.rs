@@ -69,7 +69,11 @@ fn target(machine: &Machine) -> Result<Command> {
     let program = super::nvmeofd()?;
     let run = machine.path("run");
     // One that is there already has what was written to it before the target was killed.
-    let disk = std::fs::File::options().create(true).write(true).truncate(false).open(run.join(DISK))?;
+    let disk = std::fs::File::options()
+        .create(true)
+        .write(true)
+        .truncate(false)
+        .open(run.join(DISK))?;
     disk.set_len(BYTES)?;
     let mut command = Command::new(program);
     command.current_dir(&run).env("RUST_LOG", "info").args([
