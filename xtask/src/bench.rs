@@ -90,7 +90,7 @@ struct Cost {
 
 /// Builds, counts, times and prints.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let program = build()?;
+    let program = build("udapl", "hotpath")?;
     let times = native(&program)?;
     let counts = if arguments.no_count {
         BTreeMap::new()
@@ -167,26 +167,27 @@ fn hundredths(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
 
-fn build() -> Result<std::path::PathBuf> {
+/// Builds a benchmark; its path.
+pub fn build(package: &str, name: &str) -> Result<std::path::PathBuf> {
     let output = shell::capture(shell::cargo(&[
         "bench",
         "--package",
-        "udapl",
+        package,
         "--bench",
-        "hotpath",
+        name,
         "--no-run",
         "--message-format=json",
     ]))?;
     let mut program = None;
     for line in output.lines() {
         let message: serde_json::Value = serde_json::from_str(line).context("cargo's message")?;
-        if message["target"]["name"] == "hotpath"
+        if message["target"]["name"] == name
             && let Some(path) = message["executable"].as_str()
         {
             program = Some(path.into());
         }
     }
-    program.context("cargo bench named no executable for hotpath")
+    program.with_context(|| format!("cargo bench named no executable for {name}"))
 }
 
 /// Runs natively; each line is `name nanoseconds operations`.
@@ -255,7 +256,7 @@ fn count(
 
 /// Inclusive cost of each function of a callgrind profile: its own lines plus those of its calls.
 /// (Callgrind's format: a line `calls=` is followed by one with the inclusive cost of the calls.)
-fn inclusive(profile: &str) -> BTreeMap<String, u64> {
+pub fn inclusive(profile: &str) -> BTreeMap<String, u64> {
     let mut names: BTreeMap<String, String> = BTreeMap::new();
     let mut costs: BTreeMap<String, u64> = BTreeMap::new();
     let mut current = String::new();

@@ -15,6 +15,7 @@ mod dtest;
 mod install;
 mod miri;
 mod mutations;
+mod nvme;
 mod observe;
 mod races;
 mod setup;
@@ -118,6 +119,8 @@ enum Task {
 enum NvmeTask {
     /// Run the suite, and print what ran and with which figures.
     Test,
+    /// Count what an I/O costs in the target, in instructions. Needs valgrind, and no root.
+    Bench,
 }
 
 fn main() -> ExitCode {
@@ -148,6 +151,10 @@ fn run() -> Result<()> {
         Task::Setup => setup::run(),
         Task::Wire { capture } => wire::run(&capture, &[]),
         Task::Vm { task, options } => vm::run(&task, &options),
+        Task::Nvme {
+            task: Some(NvmeTask::Bench),
+            ..
+        } => nvme::bench(),
         Task::Nvme { task, options } => vm::nvme(task.is_some(), &options),
         Task::Install(arguments) => install::run(&arguments),
         Task::Tidy => tidy::run(),

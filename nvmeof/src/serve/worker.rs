@@ -152,6 +152,8 @@ pub struct Worker {
     /// I/Os that wait for events, by controller.
     pub(super) held: BTreeMap<u16, VecDeque<u32>>,
     next_tick: Moment,
+    /// Turns since the model's times were looked at.
+    turns: u32,
     is_stopping: Option<Moment>,
     pub(super) over: Over,
 }
@@ -228,6 +230,7 @@ impl Worker {
             spare: (0..config.ios).collect(),
             held: BTreeMap::new(),
             next_tick: Moment::ZERO,
+            turns: 0,
             is_stopping: None,
             over: Over::default(),
         };
@@ -249,25 +252,8 @@ impl Worker {
     pub fn run(mut self) -> Result<Over, WorkerError> {
         let mut events = [Event::NONE; EVENTS];
         let mut idle = 0;
-        let mut turns = 0;
         loop {
-            turns += 1;
-            if turns == TURNS {
-                turns = 0;
-                self.look_at_times()?;
-            }
-            let taken = self.ia.evd_poll(self.events, &mut events)?;
-            for event in &events[..taken] {
-                self.take(event)?;
-            }
-            if taken != 0 {
-                self.member.tell(&self.over);
-            }
-            let moved = self.disks()?;
-            for message in self.inbox.take() {
-                self.hear(message)?;
-            }
-            self.finish_turn()?;
+            let came = self.take_turn(&mut events)?;
             if let Some(until) = self.is_stopping {
                 self.leave_drained(until)?;
             }
@@ -276,12 +262,42 @@ impl Worker {
             {
                 return self.close();
             }
-            idle = if taken == 0 && !moved { idle + 1 } else { 0 };
+            idle = if came { 0 } else { idle + 1 };
             if idle > self.config.spin {
                 self.sleep()?;
                 idle = 0;
             }
         }
+    }
+
+    /// One turn, for a program that has a loop of its own: takes what has come, and answers what it can. Whether anything
+    /// had come.
+    ///
+    /// # Errors
+    /// As [`Worker::run`].
+    pub fn turn(&mut self) -> Result<bool, WorkerError> {
+        self.take_turn(&mut [Event::NONE; EVENTS])
+    }
+
+    fn take_turn(&mut self, events: &mut [Event; EVENTS]) -> Result<bool, WorkerError> {
+        self.turns += 1;
+        if self.turns == TURNS {
+            self.turns = 0;
+            self.look_at_times()?;
+        }
+        let taken = self.ia.evd_poll(self.events, events)?;
+        for event in &events[..taken] {
+            self.take(event)?;
+        }
+        if taken != 0 {
+            self.member.tell(&self.over);
+        }
+        let moved = self.disks()?;
+        for message in self.inbox.take() {
+            self.hear(message)?;
+        }
+        self.finish_turn()?;
+        Ok(taken != 0 || moved)
     }
 
     /// Sleeps until something comes, or the model's times want to be looked at.

@@ -33,6 +33,20 @@ impl World {
     }
 
     pub fn with(workers: usize, source: Source, shift: u8, config: WorkerConfig) -> Result<Self> {
+        let (mut world, workers) = Self::unserved(workers, source, shift, config)?;
+        let workers = workers.into_iter();
+        let threads = workers.map(|worker| std::thread::spawn(move || worker.run()));
+        world.workers = threads.collect();
+        Ok(world)
+    }
+
+    /// A target whose workers are not running yet.
+    pub fn unserved(
+        workers: usize,
+        source: Source,
+        shift: u8,
+        config: WorkerConfig,
+    ) -> Result<(Self, Vec<Worker>)> {
         let folder = tempfile::tempdir()?;
         let name = format!(
             "sim:target-{},mac=02:00:00:00:0f:01,link=unix:{}",
@@ -72,18 +86,15 @@ impl World {
         })?;
         let made = ias.into_iter().map(|ia| Worker::new(&target, ia, config));
         let made = made.collect::<Result<Vec<_>, _>>()?;
-        let workers = made
-            .into_iter()
-            .map(|worker| std::thread::spawn(move || worker.run()))
-            .collect();
-        Ok(Self {
+        let world = Self {
             target,
             subsystem,
             folder,
             address,
-            workers,
+            workers: Vec::new(),
             hosts: 0,
-        })
+        };
+        Ok((world, made))
     }
 
     /// The host at the other end: there is one.
