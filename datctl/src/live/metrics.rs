@@ -211,6 +211,12 @@ mod tests {
         has(&format!("_sum{{{labels}}} 0.000006"));
         has(" histogram");
         assert!(!text.contains("wakeup_latency"), "{text}");
+        let mut stat = stat;
+        stat.instances[0].latency.wakeup = stat.instances[0].latency.completion.take();
+        let text = super::text(&stat);
+        let wakeups =
+            format!("udapl_instance_wakeup_latency_seconds_bucket{{{labels},le=\"+Inf\"}} 5\n");
+        assert!(text.contains(&wakeups), "{text}");
     }
 
     #[test]

@@ -172,10 +172,20 @@ fn the_screens_over_a_process_with_traffic_are_those_of_the_pictures() {
     let command = "datctl metrics /run/target/4711.sock | grep ^udapl_instance | grep -v _bucket";
     show("metrics", command, &own.join("\n"));
 
-    let mut monitor = Process::start(&["monitor", &control, "--count", "2"]);
+    let mut monitor = Process::start(&["monitor", &control]);
     // It has subscribed when it tells of something: the link goes and comes until then.
     let heard = std::thread::scope(|scope| {
-        let hearing = scope.spawn(|| [monitor.line(), monitor.line()]);
+        let hearing = scope.spawn(|| {
+            // A link that goes too often breaks the connection, which is told in between.
+            ["the port is down", "the port is up"].map(|words| {
+                loop {
+                    let line = monitor.line();
+                    if line.contains(words) {
+                        return line;
+                    }
+                }
+            })
+        });
         while !hearing.is_finished() {
             for event in ["link-down", "link-up"] {
                 datctl(&["sim", "ctl", &steered, "function", event]);
@@ -183,8 +193,6 @@ fn the_screens_over_a_process_with_traffic_are_those_of_the_pictures() {
         }
         hearing.join().expect("two lines")
     });
-    let mut heard = heard;
-    heard.sort_by_key(|line| !line.contains("down"));
     show(
         "monitor",
         "datctl monitor /run/target/4711.sock",
