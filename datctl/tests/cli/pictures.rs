@@ -180,6 +180,7 @@ fn the_screens_over_a_process_with_traffic_are_those_of_the_pictures() {
             ["the port is down", "the port is up"].map(|words| {
                 loop {
                     let line = monitor.line();
+                    assert!(!line.is_empty(), "it has ended");
                     if line.contains(words) {
                         return line;
                     }

@@ -157,6 +157,8 @@ fn io(controller: &Controller, subsystem: &Subsystem) -> Vec<u8> {
     said.namespaces = NAMESPACES.into();
     said.max_namespaces = NAMESPACES.into();
     said.commands = COMMANDS.into();
+    // Compare and write, of one block (ACWU).
+    said.fused = 1.into();
     // Format 0 of ranges.
     said.copy_formats = 1.into();
     // There is a cache, and Flush takes all namespaces.

@@ -30,9 +30,11 @@ pub struct Namespace {
     disk: Disk,
     blocks: AtomicU64,
     protected: AtomicBool,
-    /// Counts changes of reservations, so that workers, which keep a copy, look at a word.
-    reservation_changes: AtomicU64,
+    /// Counts changes of reservations and locks, so that workers, which keep a copy, look at a word.
+    changes: AtomicU64,
     reservations: Mutex<Arc<Reservations>>,
+    /// Blocks that nobody else may write, for compare and write.
+    locks: Mutex<Vec<u64>>,
     /// What each worker has done on it, and what was done by those that are no more.
     tallies: Mutex<(Vec<Arc<Tally>>, Done)>,
 }
@@ -94,7 +96,8 @@ impl Namespace {
             protected: AtomicBool::new(config.disk.is_read_only()),
             disk: config.disk,
             blocks: AtomicU64::new(blocks),
-            reservation_changes: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
+            locks: Mutex::default(),
             reservations: Mutex::default(),
             tallies: Mutex::default(),
         }
@@ -166,11 +169,36 @@ impl Namespace {
         tracing::warn!(nsid = self.nsid, disk = self.disk.name(), %error, "the disk's size is not to be had");
     }
 
-    /// Counts changes of its reservations; 0: there has never been one.
+    /// Counts changes of its reservations and locks; 0: there has never been one.
     #[inline]
     #[must_use]
-    pub fn reservation_changes(&self) -> u64 {
-        self.reservation_changes.load(Ordering::Acquire)
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Blocks that are locked.
+    #[must_use]
+    pub(crate) fn locks(&self) -> Vec<u64> {
+        let locks = self.locks.lock();
+        locks.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Locks a block; false if it is.
+    pub(crate) fn lock(&self, block: u64) -> bool {
+        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_free = !locks.contains(&block);
+        if is_free {
+            locks.push(block);
+            self.changes.fetch_add(1, Ordering::Release);
+        }
+        is_free
+    }
+
+    /// It is locked no more.
+    pub(crate) fn unlock(&self, block: u64) {
+        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        locks.retain(|one| *one != block);
+        self.changes.fetch_add(1, Ordering::Release);
     }
 
     /// Its reservations as they are now.
@@ -187,7 +215,7 @@ impl Namespace {
         let now = self.reservations.lock();
         let mut now = now.unwrap_or_else(PoisonError::into_inner);
         let done = change(Arc::make_mut(&mut now))?;
-        self.reservation_changes.fetch_add(1, Ordering::Release);
+        self.changes.fetch_add(1, Ordering::Release);
         Ok(done)
     }
 

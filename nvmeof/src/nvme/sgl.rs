@@ -50,6 +50,17 @@ pub enum Data {
     },
 }
 
+impl Data {
+    /// How much it is.
+    #[must_use]
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::Remote { bytes, .. } | Self::Capsule { bytes, .. } => bytes,
+        }
+    }
+}
+
 impl Sgl {
     /// Type and subtype.
     #[must_use]

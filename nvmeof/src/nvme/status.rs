@@ -44,6 +44,8 @@ statuses! {
     ABORTED = 0x007, "Command Abort Requested";
     /// Its queue has gone.
     ABORTED_QUEUE = 0x008, "Command Aborted due to SQ Deletion";
+    /// The other of a fused pair failed.
+    FAILED_FUSED = 0x009, "Command Aborted due to Failed Fused Command";
     /// One of a fused pair did not come.
     MISSING_FUSED = 0x00a, "Command Aborted due to Missing Fused Command";
     /// There is no such namespace.

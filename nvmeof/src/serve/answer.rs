@@ -114,6 +114,12 @@ impl Worker {
                 return self.refuse(at, Status::SGL_OFFSET.dnr());
             }
         }
+        if queue.fused.is_some() && self.follow(at)? {
+            return Ok(());
+        }
+        let Some(queue) = self.queues.get(self.ios[at as usize].queue) else {
+            return self.drop_io(at);
+        };
         let attached = queue.attached.as_ref();
         let number = attached.map(|one| one.number);
         let is_stranger = attached.is_some_and(|one| one.must_authenticate);
@@ -368,6 +374,9 @@ impl Worker {
                 .with(|model| model.note_error(controller, number, &sqe, status));
         }
         self.respond_with(at, status, 0);
+        if self.ios[at as usize].partner.is_some() {
+            self.fail_partner(at)?;
+        }
         Ok(())
     }
 

@@ -122,6 +122,7 @@ impl Worker {
         };
         queue.step(Step::End);
         queue.early.clear();
+        queue.fused = None;
         queue.behind.clear();
         let of = queue
             .attached
@@ -148,10 +149,17 @@ impl Worker {
             match io.state() {
                 IoState::Waiting => {
                     self.buffers.forget(at);
+                    self.locked_out.retain(|one| *one != at);
                     self.drop_io(at)?;
                 }
-                IoState::Here | IoState::Held | IoState::Ready => self.drop_io(at)?,
-                IoState::Posted | IoState::Fetching | IoState::AtDisk | IoState::Sending => {}
+                IoState::Here | IoState::Paired | IoState::Held | IoState::Ready => {
+                    self.drop_io(at)?
+                }
+                IoState::Posted
+                | IoState::Fetching
+                | IoState::AtDisk
+                | IoState::Locking
+                | IoState::Sending => {}
             }
         }
         self.clear_away(id)

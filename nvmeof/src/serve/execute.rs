@@ -13,13 +13,15 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use udapl::reactor::{FileOperation, ReactorError};
 
-use super::io::{Io, Step};
+use super::io::{Io, Step, Work};
 use super::layout::{PAGE, Spot};
 use super::queue::{Attached, Queue};
 use super::worker::{Worker, WorkerError};
 use crate::disk::Handle;
 use crate::model::{MAX_TRANSFER, Namespace, Reservations, Shelf, Tally, reservation_bytes};
-use crate::nvme::command::{ALL_NAMESPACES, CopyRange, FUSE, PSDT, PSDT_SGL, Range, io as opcode};
+use crate::nvme::command::{
+    ALL_NAMESPACES, CopyRange, FUSE, FUSE_FIRST, FUSE_SECOND, PSDT, PSDT_SGL, Range, io as opcode,
+};
 use crate::nvme::sgl::Data;
 use crate::nvme::{Sqe, Status};
 
@@ -36,6 +38,8 @@ pub(super) struct Local {
     pub tally: Arc<Tally>,
     /// Its reservations as they were seen, and after how many changes; none: there has never been one.
     reservations: (u64, Option<Arc<Reservations>>),
+    /// Blocks that are locked, likewise.
+    pub locks: Vec<u64>,
 }
 
 impl Local {
@@ -43,6 +47,7 @@ impl Local {
     #[cold]
     fn refresh(&mut self, changes: u64) {
         self.reservations = (changes, Some(self.namespace.reservations()));
+        self.locks = self.namespace.locks();
     }
 
     /// Whether reservations let a host do this.
@@ -103,7 +108,7 @@ impl Shelves {
         // CAST: 32 bits fit.
         let place = shelf.namespaces.get_mut((nsid as usize).wrapping_sub(1));
         let local = place?.as_mut()?;
-        let changes = local.namespace.reservation_changes();
+        let changes = local.namespace.changes();
         if changes != local.reservations.0 {
             local.refresh(changes);
         }
@@ -156,6 +161,7 @@ impl LocalShelf {
                     handle: handle.ok()?,
                     tally: namespace.tally(),
                     reservations: (0, None),
+                    locks: Vec::new(),
                     namespace: Arc::clone(namespace),
                 })
             })
@@ -165,9 +171,9 @@ impl LocalShelf {
 
 /// What a command wants of its namespace, once that was looked at.
 #[derive(Clone, Copy)]
-struct Wanted {
+pub(super) struct Wanted {
     /// Bytes of data, in either direction.
-    bytes: u32,
+    pub bytes: u32,
 }
 
 /// Whether blocks are inside of a namespace.
@@ -199,7 +205,7 @@ pub(super) const fn writes(opcode: u8) -> bool {
 }
 
 /// Looks at a command before anything is done for it.
-fn check(sqe: &Sqe, attached: &Attached, local: &Local) -> Result<Wanted, Status> {
+pub(super) fn check(sqe: &Sqe, attached: &Attached, local: &Local) -> Result<Wanted, Status> {
     let namespace = &*local.namespace;
     attached.access.check(namespace.group())?;
     if !local.allows(&attached.host_id, sqe.opcode) {
@@ -294,7 +300,7 @@ impl Worker {
         let io = &self.ios[at as usize];
         let sqe = io.sqe;
         if sqe.flags & (FUSE | PSDT) != PSDT_SGL {
-            return self.refuse(at, Status::INVALID_FIELD.dnr());
+            return self.begin_fused(at);
         }
         if sqe.opcode == opcode::FLUSH && sqe.nsid.get() == ALL_NAMESPACES {
             return self.flush_all(at);
@@ -310,10 +316,7 @@ impl Worker {
             Ok(wanted) => wanted,
             Err(status) => return self.refuse(at, status),
         };
-        let there = match io.data {
-            Data::None => 0,
-            Data::Remote { bytes, .. } | Data::Capsule { bytes, .. } => bytes,
-        };
+        let there = io.data.bytes();
         // A host may have room for more ranges than it names.
         let is_list = matches!(sqe.opcode, opcode::DATASET_MANAGEMENT | opcode::COPY);
         if there != wanted.bytes && !(is_list && there > wanted.bytes) {
@@ -321,6 +324,24 @@ impl Worker {
         }
         self.ios[at as usize].bytes = wanted.bytes;
         self.place(at, false)
+    }
+
+    /// A command with odd flags: it may be one of a fused pair.
+    #[cold]
+    fn begin_fused(&mut self, at: u32) -> Result<(), WorkerError> {
+        let io = &self.ios[at as usize];
+        let (flags, opcode) = (io.sqe.flags, io.sqe.opcode);
+        let queue = self.queues.get_mut(io.queue);
+        match (flags & (FUSE | PSDT) ^ PSDT_SGL, queue) {
+            (FUSE_FIRST, Some(queue)) if opcode == opcode::COMPARE => {
+                queue.fused = Some(at);
+                Ok(())
+            }
+            (FUSE_SECOND, _) if opcode == opcode::WRITE => {
+                self.refuse(at, Status::MISSING_FUSED.dnr())
+            }
+            _ => self.refuse(at, Status::INVALID_FIELD.dnr()),
+        }
     }
 
     /// Finds room for an I/O's data, and has it come. `has_buffers`: it has waited for them, and they are free.
@@ -369,11 +390,28 @@ impl Worker {
         if is_reservation(io.sqe.opcode) {
             return self.administer(at);
         }
+        if let Some(partner) = io.partner {
+            return self.join(at, partner);
+        }
+        if io.work == Work::Abandoned {
+            return self.refuse(at, Status::FAILED_FUSED.dnr());
+        }
         let local = match Self::parts(queues, shelves, io) {
             Ok((_, _, local)) => local,
             Err(status) => return self.refuse(at, status),
         };
         let (sqe, shift) = (io.sqe, local.namespace.shift());
+        if !local.locks.is_empty()
+            && io.lock.is_none()
+            && local
+                .locks
+                .iter()
+                .any(|block| super::fused::touches(&sqe, *block))
+        {
+            io.step(Step::Lack);
+            self.locked_out.push(at);
+            return Ok(());
+        }
         let file = match &local.handle {
             Handle::File(file) => file,
             Handle::Null => {

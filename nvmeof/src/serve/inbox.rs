@@ -4,12 +4,14 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use super::fused::Lock;
+
 /// What there is to tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Message {
     /// An event request of this controller can be answered.
     Event(u16),
@@ -17,14 +19,26 @@ pub(super) enum Message {
     Reset(u16),
     /// This controller is over: its connections end.
     Over(u16),
+    /// Somebody locks a block: writes that are at it are waited for.
+    Fence(Arc<Lock>),
+    /// The block that this I/O wants is locked.
+    Locked(u32),
+    /// A lock is gone.
+    Unlocked,
     /// Everything ends.
     Stop,
+}
+
+#[derive(Debug, Default)]
+struct Messages {
+    waiting: VecDeque<Message>,
+    is_closed: bool,
 }
 
 /// An inbox. A look at an empty one reads a word that is written only with a message.
 #[derive(Debug)]
 pub(super) struct Inbox {
-    messages: Mutex<VecDeque<Message>>,
+    messages: Mutex<Messages>,
     has_some: AtomicBool,
     /// Readable while there are messages: who sleeps on it wakes up.
     wakeup: EventFd,
@@ -40,13 +54,25 @@ impl Inbox {
         })
     }
 
-    pub(super) fn put(&self, message: Message) {
+    /// False if nobody reads it any more.
+    pub(super) fn put(&self, message: Message) -> bool {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
-        messages.push_back(message);
+        if messages.is_closed {
+            return false;
+        }
+        messages.waiting.push_back(message);
         self.has_some.store(true, Ordering::Release);
         drop(messages);
         // It can only be full, and then it is readable.
         let _ = self.wakeup.write(1);
+        true
+    }
+
+    /// Nobody reads it any more: what nobody has read.
+    pub(super) fn close(&self) -> VecDeque<Message> {
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        messages.is_closed = true;
+        core::mem::take(&mut messages.waiting)
     }
 
     pub(super) fn take(&self) -> VecDeque<Message> {
@@ -57,7 +83,7 @@ impl Inbox {
         let _ = self.wakeup.read();
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         self.has_some.store(false, Ordering::Release);
-        core::mem::take(&mut *messages)
+        core::mem::take(&mut messages.waiting)
     }
 }
 

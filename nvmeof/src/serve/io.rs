@@ -14,10 +14,20 @@
 //!     '----------- SENDING
 //! ```
 //!
-//! *Drop* leads from HERE, WAITING, HELD and READY to POSTED: the connection has gone, and nothing of the I/O is
-//! anywhere else. From FETCHING, AT_DISK and SENDING nothing leads back but what ends them, since until then the
+//! One of a fused pair goes further ([`super::fused`]):
+//!
+//! ```text
+//!   HERE ---Pair---> PAIRED ---Joined--> HERE            it waits for the other
+//!   HERE ---Lock---> LOCKING --Locked--> HERE            no write is to be at its block
+//! ```
+//!
+//! *Drop* leads from HERE, WAITING, PAIRED, HELD and READY to POSTED: the connection has gone, and nothing of the I/O is
+//! anywhere else. From FETCHING, AT_DISK, LOCKING and SENDING nothing leads back but what ends them, since until then the
 //! adapter or a disk reaches the I/O's memory; what ends them finds that the connection has gone.
 
+use std::sync::Arc;
+
+use super::fused::Lock;
 use super::layout::Spot;
 use super::queue::QueueId;
 use crate::model::Answer;
@@ -37,6 +47,10 @@ pub(super) enum State {
     Fetching,
     /// Its disk has it.
     AtDisk,
+    /// It waits for the other of its pair.
+    Paired,
+    /// It waits until no write is at its block.
+    Locking,
     /// It waits for an event.
     Held,
     /// It is answered, and the answer waits for its turn.
@@ -62,6 +76,14 @@ pub(super) enum Step {
     Start,
     /// The disk is done.
     Ended,
+    /// The other of its pair is not here yet.
+    Pair,
+    /// It is.
+    Joined,
+    /// Its block is being locked.
+    Lock,
+    /// It is locked.
+    Locked,
     /// It waits for an event.
     Hold,
     /// There is one.
@@ -83,7 +105,11 @@ impl State {
             (Self::Posted, Step::Came)
             | (Self::Waiting, Step::Found)
             | (Self::Fetching, Step::Arrived)
-            | (Self::AtDisk, Step::Ended) => Self::Here,
+            | (Self::AtDisk, Step::Ended)
+            | (Self::Paired, Step::Joined)
+            | (Self::Locking, Step::Locked) => Self::Here,
+            (Self::Here, Step::Pair) => Self::Paired,
+            (Self::Here, Step::Lock) => Self::Locking,
             (Self::Here, Step::Lack) => Self::Waiting,
             (Self::Here, Step::Fetch) => Self::Fetching,
             (Self::Here, Step::Start) => Self::AtDisk,
@@ -91,7 +117,9 @@ impl State {
             (Self::Here, Step::Answer) | (Self::Held, Step::Happened) => Self::Ready,
             (Self::Ready, Step::Send) => Self::Sending,
             (Self::Sending, Step::Left)
-            | (Self::Here | Self::Waiting | Self::Held | Self::Ready, Step::Drop) => Self::Posted,
+            | (Self::Here | Self::Waiting | Self::Paired | Self::Held | Self::Ready, Step::Drop) => {
+                Self::Posted
+            }
             _ => return None,
         })
     }
@@ -103,6 +131,8 @@ pub(super) enum Work {
     /// One step, or none.
     #[default]
     Single,
+    /// The other of its pair has failed.
+    Abandoned,
     /// Blocks that are read and not wanted: the next one, and the one behind the last.
     Verify(u64, u64),
     /// Of Copy: the source range, blocks of it that are done, blocks that are written in all; it is being written.
@@ -132,6 +162,9 @@ pub(super) struct Io {
     /// A second buffer, for what is compared.
     pub second: Option<u32>,
     pub work: Work,
+    /// The other of a fused pair, and the lock that it has.
+    pub partner: Option<u32>,
+    pub lock: Option<Arc<Lock>>,
     /// What its disk has been asked for and has not done yet.
     pub pending: u32,
     /// How it went, and what it gives back.
@@ -153,6 +186,8 @@ impl Io {
             bytes: 0,
             second: None,
             work: Work::Single,
+            partner: None,
+            lock: None,
             pending: 0,
             status: Status::SUCCESS,
             result: 0,
@@ -227,17 +262,19 @@ impl Io {
 mod tests {
     use super::*;
 
-    const STATES: [State; 8] = [
+    const STATES: [State; 10] = [
         State::Posted,
         State::Here,
         State::Waiting,
         State::Fetching,
         State::AtDisk,
+        State::Paired,
+        State::Locking,
         State::Held,
         State::Ready,
         State::Sending,
     ];
-    const STEPS: [Step; 13] = [
+    const STEPS: [Step; 17] = [
         Step::Came,
         Step::Lack,
         Step::Found,
@@ -245,6 +282,10 @@ mod tests {
         Step::Arrived,
         Step::Start,
         Step::Ended,
+        Step::Pair,
+        Step::Joined,
+        Step::Lock,
+        Step::Locked,
         Step::Hold,
         Step::Happened,
         Step::Answer,

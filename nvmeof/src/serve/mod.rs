@@ -20,6 +20,7 @@ mod answer;
 mod buffers;
 mod connection;
 mod execute;
+mod fused;
 mod inbox;
 mod io;
 mod layout;

@@ -116,6 +116,8 @@ pub(super) struct Queue {
     pub outstanding: u32,
     /// Commands that came before the connection was known to be there.
     pub early: Vec<u32>,
+    /// The first of a fused pair, which waits for the second.
+    pub fused: Option<u32>,
     /// I/Os whose answers found the send queue full, the oldest first.
     pub behind: VecDeque<u32>,
     /// Head of the submission queue.
@@ -178,6 +180,7 @@ impl Queues {
             attached: None,
             outstanding: 0,
             early: Vec::new(),
+            fused: None,
             behind: VecDeque::new(),
             head: 0,
             since: now,

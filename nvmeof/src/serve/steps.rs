@@ -138,6 +138,19 @@ impl Worker {
         }
     }
 
+    /// The first of a fused pair is compared.
+    pub(super) fn compare_first(&mut self, at: u32) -> Result<(), WorkerError> {
+        let next = match self.read_to_compare(at) {
+            // A disk that does nothing.
+            Next::Done => match self.ios[at as usize].partner {
+                Some(second) => return self.compared(at, second),
+                None => Next::Done,
+            },
+            other => other,
+        };
+        self.go_on(at, next)
+    }
+
     fn read_to_compare(&mut self, at: u32) -> Next {
         let io = &self.ios[at as usize];
         let (first, bytes, second) = (io.sqe.first_block(), io.bytes, io.second);
@@ -402,7 +415,11 @@ impl Worker {
             }
             opcode::COMPARE => {
                 self.tally(at, bytes);
-                if self.compare(at) {
+                let is_equal = self.compare(at);
+                if is_equal && let Some(second) = self.ios[at as usize].partner {
+                    return self.compared(at, second);
+                }
+                if is_equal {
                     Next::Done
                 } else {
                     Next::Failed(Status::COMPARE.dnr())
@@ -416,7 +433,7 @@ impl Worker {
                         Work::Verify(next + u64::from(moved >> shift), end);
                     self.verify(at)
                 }
-                Work::Single | Work::Copy { .. } => Next::Done,
+                Work::Single | Work::Abandoned | Work::Copy { .. } => Next::Done,
             },
             opcode::COPY if moved == 0 => Next::Failed(Status::LBA_RANGE.dnr()),
             opcode::COPY => self.copied_piece(at, moved),

@@ -76,6 +76,10 @@ impl Target {
         }
     }
 
+    pub(super) fn inboxes(&self) -> MutexGuard<'_, Vec<Option<Arc<Inbox>>>> {
+        lock(&self.0.inboxes)
+    }
+
     /// One more worker.
     pub(super) fn join(&self, inbox: Arc<Inbox>) -> Member {
         let mut inboxes = lock(&self.0.inboxes);
@@ -155,9 +159,9 @@ impl Drop for Member {
 }
 
 fn deliver(inboxes: &[Option<Arc<Inbox>>], notice: Notice) {
-    let all = |message| {
+    let all = |message: Message| {
         for inbox in inboxes.iter().flatten() {
-            inbox.put(message);
+            inbox.put(message.clone());
         }
     };
     match notice {

@@ -18,6 +18,7 @@ use udapl::{
 
 use super::buffers::Buffers;
 use super::execute::Shelves;
+use super::fused::Membership;
 use super::inbox::{Inbox, Message};
 use super::io::{Io, State, Step};
 use super::layout::Memory;
@@ -132,8 +133,10 @@ pub struct Worker {
     pub(super) target: Target,
     pub(super) id: WorkerId,
     pub(super) config: WorkerConfig,
-    inbox: Arc<Inbox>,
     member: Member,
+    pub(super) membership: Membership,
+    /// I/Os that met a locked block.
+    pub(super) locked_out: Vec<u32>,
     pub(super) ia: Ia,
     pub(super) zone: PzHandle,
     pub(super) events: EvdHandle,
@@ -213,8 +216,12 @@ impl Worker {
             target: target.clone(),
             id,
             config,
-            inbox,
             member,
+            membership: Membership {
+                inbox,
+                fences: Vec::new(),
+            },
+            locked_out: Vec::new(),
             ia,
             zone,
             events,
@@ -293,7 +300,7 @@ impl Worker {
             self.member.tell(&self.over);
         }
         let moved = self.disks()?;
-        for message in self.inbox.take() {
+        for message in self.membership.inbox.take() {
             self.hear(message)?;
         }
         self.finish_turn()?;
@@ -315,7 +322,7 @@ impl Worker {
                 let until = clock.now() + armed.timeout().min(left);
                 self.over.sleeps += 1;
                 self.reactor
-                    .wait_for(&[armed.as_fd(), self.inbox.as_fd()], until)?;
+                    .wait_for(&[armed.as_fd(), self.membership.inbox.as_fd()], until)?;
             }
         }
         Ok(())
@@ -342,6 +349,9 @@ impl Worker {
         while let Some(done) = self.reactor.take_completion() {
             moved = true;
             self.disk_done(done)?;
+        }
+        if moved && !self.membership.fences.is_empty() {
+            self.pass_fences();
         }
         Ok(moved)
     }
@@ -404,6 +414,9 @@ impl Worker {
     fn hear(&mut self, message: Message) -> Result<(), WorkerError> {
         match message {
             Message::Event(controller) => self.tell_events(controller),
+            Message::Fence(lock) => self.fence(lock),
+            Message::Locked(io) => self.locked(io)?,
+            Message::Unlocked => self.unlocked()?,
             Message::Reset(controller) => self.controller_reset(controller)?,
             Message::Over(controller) => self.controller_over(controller)?,
             Message::Stop => {
@@ -488,6 +501,12 @@ impl Worker {
         if let Some(buffer) = second {
             self.buffers.give_back(buffer);
         }
+        if let Some(partner) = io.partner.take() {
+            self.ios[partner as usize].partner = None;
+        }
+        if let Some(lock) = self.ios[at as usize].lock.take() {
+            self.target.unlock(&lock);
+        }
         self.spare.push(at);
         if let Some(of) = self.queues.get_mut(queue) {
             of.outstanding -= 1;
@@ -525,6 +544,7 @@ impl Worker {
             ios,
             buffers,
             config,
+            membership,
             ..
         } = self;
         let left = ios.iter().filter(|io| io.state() != State::Posted);
@@ -532,6 +552,7 @@ impl Worker {
         over.buffers_left = (config.buffers as usize).saturating_sub(buffers.free()); // CAST: widening.
         // Disks have what they were given before the memory goes.
         reactor.wait_all(RealClock::new().now() + FAREWELL)?;
+        drop(membership);
         ia_close(ia, CloseFlags::Abrupt).map_err(|error| WorkerError::Close(Box::new(error)))?;
         Ok(over)
     }

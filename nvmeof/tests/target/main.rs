@@ -6,6 +6,7 @@ mod changes;
 mod discovery;
 mod ends;
 mod faults;
+mod fused;
 mod host;
 mod hostile;
 mod reservations;

@@ -1,0 +1,199 @@
+//! Compare and write, fused.
+
+use anyhow::Result;
+use nvmeof::disk::Source;
+use nvmeof::nvme::command::{FUSE_FIRST, FUSE_SECOND, io};
+use nvmeof::nvme::sgl::Sgl;
+use nvmeof::nvme::{Cqe, Sqe, Status};
+
+use crate::host::{Host, Queue, transfer};
+use crate::world::World;
+
+const DONE: Status = Status::SUCCESS;
+const FIELD: Status = Status::INVALID_FIELD.dnr();
+const FAILED: Status = Status::FAILED_FUSED.dnr();
+const MISSING: Status = Status::MISSING_FUSED.dnr();
+
+fn part(opcode: u8, flags: u8, first: u64, blocks: u32, data: Sgl) -> Sqe {
+    let mut sqe = transfer(opcode, first, blocks);
+    sqe.flags |= flags;
+    sqe.sgl = data;
+    sqe
+}
+
+/// Sends a pair: compares a block with what is at one place of the host's memory, and writes what is at another.
+fn send(
+    host: &mut Host,
+    queue: &mut Queue,
+    block: u64,
+    old: usize,
+    new: usize,
+) -> Result<[u16; 2]> {
+    let (compare, write) = (host.data(old, 512), host.data(new, 512));
+    let first = host.send(queue, part(io::COMPARE, FUSE_FIRST, block, 1, compare), &[])?;
+    let second = host.send(queue, part(io::WRITE, FUSE_SECOND, block, 1, write), &[])?;
+    Ok([first, second])
+}
+
+/// How commands went, in the order in which they were sent.
+fn answers<const N: usize>(
+    host: &mut Host,
+    queue: &mut Queue,
+    sent: [u16; N],
+) -> Result<[Status; N]> {
+    let mut said: Vec<Cqe> = Vec::new();
+    for _ in sent {
+        said.push(host.response(queue)?);
+    }
+    Ok(sent.map(|cid| {
+        let of = said.iter().find(|one| one.cid.get() == cid);
+        of.expect("an answer of each").status()
+    }))
+}
+
+fn block(host: &mut Host, queue: &mut Queue, first: u64) -> Result<u8> {
+    assert_eq!(host.read(queue, first, 1, 65536, 512)?, DONE);
+    Ok(host.memory.read(65536, 512)?[0])
+}
+
+#[test]
+fn a_pair_is_done_or_fails_as_a_whole_and_neither_comes_alone() -> Result<()> {
+    let mut world = World::new(1, Source::Memory(1 << 20), 9)?;
+    let mut host = world.host()?;
+    let subsystem = world.subsystem.clone();
+    let (_admin, controller) = host.controller(&subsystem)?;
+    let mut queue = host.io_queue(&subsystem, controller, 1, 32)?;
+    let queue = &mut queue;
+    for (at, byte) in [(0, 0), (512, 1), (1024, 2)] {
+        host.memory.write_from(at, &[byte; 512])?;
+    }
+    let sent = send(&mut host, queue, 5, 0, 512)?;
+    assert_eq!(answers(&mut host, queue, sent)?, [DONE, DONE]);
+    assert_eq!(block(&mut host, queue, 5)?, 1);
+    let sent = send(&mut host, queue, 5, 0, 1024)?;
+    assert_eq!(
+        answers(&mut host, queue, sent)?,
+        [Status::COMPARE.dnr(), FAILED]
+    );
+    assert_eq!(block(&mut host, queue, 5)?, 1);
+    // In the capsule.
+    let sqe = part(io::COMPARE, FUSE_FIRST, 5, 1, Sgl::in_capsule(512));
+    let first = host.send(queue, sqe, &[1; 512])?;
+    let sqe = part(io::WRITE, FUSE_SECOND, 5, 1, Sgl::in_capsule(512));
+    let second = host.send(queue, sqe, &[2; 512])?;
+    assert_eq!(answers(&mut host, queue, [first, second])?, [DONE, DONE]);
+    assert_eq!(block(&mut host, queue, 5)?, 2);
+    // Another command, another first, or nothing before the second.
+    let data = host.data(0, 512);
+    let first = host.send(queue, part(io::COMPARE, FUSE_FIRST, 5, 1, data), &[])?;
+    let other = host.send(queue, part(io::READ, 0, 6, 1, host.data(2048, 512)), &[])?;
+    assert_eq!(answers(&mut host, queue, [first, other])?, [MISSING, DONE]);
+    let first = host.send(queue, part(io::COMPARE, FUSE_FIRST, 5, 1, data), &[])?;
+    let sent = send(&mut host, queue, 7, 0, 512)?;
+    assert_eq!(
+        answers(&mut host, queue, [first, sent[0], sent[1]])?,
+        [MISSING, DONE, DONE]
+    );
+    assert_eq!(
+        host.status(queue, part(io::WRITE, FUSE_SECOND, 5, 1, data), data)?,
+        MISSING
+    );
+    // Commands that are not of this pair, and both bits.
+    for (opcode, flags) in [
+        (io::READ, 1),
+        (io::WRITE, 1),
+        (io::COMPARE, 2),
+        (io::WRITE, 3),
+    ] {
+        assert_eq!(
+            host.status(queue, part(opcode, flags, 5, 1, data), data)?,
+            FIELD,
+            "{opcode} {flags}"
+        );
+    }
+    // Two blocks; another block; behind the end; data of another length.
+    let two = host.data(0, 1024);
+    for (compare, write, expected) in [
+        ((5, 2, two), (5, 2, two), [FIELD, FAILED]),
+        ((5, 1, data), (6, 1, data), [FAILED, FIELD]),
+        (
+            (2048, 1, data),
+            (2048, 1, data),
+            [Status::LBA_RANGE.dnr(), FAILED],
+        ),
+        (
+            (5, 1, data),
+            (5, 1, two),
+            [FAILED, Status::SGL_LENGTH.dnr()],
+        ),
+    ] {
+        let first = host.send(
+            queue,
+            part(io::COMPARE, FUSE_FIRST, compare.0, compare.1, compare.2),
+            &[],
+        )?;
+        let second = host.send(
+            queue,
+            part(io::WRITE, FUSE_SECOND, write.0, write.1, write.2),
+            &[],
+        )?;
+        assert_eq!(
+            answers(&mut host, queue, [first, second])?,
+            expected,
+            "{compare:?}"
+        );
+    }
+    assert_eq!(block(&mut host, queue, 5)?, 2);
+    // A first that nothing follows goes with its connection.
+    host.send(queue, part(io::COMPARE, FUSE_FIRST, 5, 1, data), &[])?;
+    drop(host);
+    world.stop()?;
+    Ok(())
+}
+
+/// Two queues at two workers, each with a pair that would replace the same value: one of them does.
+#[test]
+fn of_two_pairs_at_once_that_expect_the_same_one_wins_whatever_else_is_written() -> Result<()> {
+    const ROUNDS: u8 = 100;
+    let mut world = World::new(2, Source::Memory(1 << 20), 9)?;
+    let mut host = world.host()?;
+    let subsystem = world.subsystem.clone();
+    let (_admin, controller) = host.controller(&subsystem)?;
+    let mut queues = Vec::new();
+    for number in 1..=3 {
+        queues.push(host.io_queue(&subsystem, controller, number, 16)?);
+    }
+    let [a, b, c] = &mut queues[..] else {
+        panic!("three");
+    };
+    for round in 0..ROUNDS {
+        // What is there; then what each of both would write, which is told apart behind the first byte.
+        let now = host.memory.read(65536, 512)?;
+        host.memory.write_from(0, &now)?;
+        for (at, who) in [(512, 1), (1024, 2)] {
+            let mut new = vec![who; 512];
+            new[0] = round + 1;
+            host.memory.write_from(at, &new)?;
+        }
+        let first = send(&mut host, a, 9, 0, 512)?;
+        let second = send(&mut host, b, 9, 0, 1024)?;
+        // Others write beside it.
+        let data = host.data(4096, 1024);
+        let beside = host.send(c, part(io::WRITE, 0, 10, 2, data), &[])?;
+        let (first, second) = (
+            answers(&mut host, a, first)?,
+            answers(&mut host, b, second)?,
+        );
+        assert_eq!(answers(&mut host, c, [beside])?, [DONE]);
+        let won = [first, second].map(|one| one == [DONE, DONE]);
+        assert!(won[0] != won[1], "{round}: {first:?} {second:?}");
+        assert_eq!(block(&mut host, c, 9)?, round + 1);
+        assert_eq!(
+            host.memory.read(65536 + 1, 1)?,
+            [if won[0] { 1 } else { 2 }]
+        );
+    }
+    drop(host);
+    world.stop()?;
+    Ok(())
+}
