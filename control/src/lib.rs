@@ -18,4 +18,4 @@ mod server;
 mod tests;
 
 pub use client::{Client, ClientError};
-pub use server::{Access, ServeError, Service, Subject, Tell, serve};
+pub use server::{Access, ServeError, Service, Subject, Tell, serve, serve_handed_in};

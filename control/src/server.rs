@@ -131,7 +131,6 @@ pub fn serve<S: Subject + 'static>(
         }
     };
     let (listener, taken) = listen_at(path)?;
-    let system = |error: nix::Error| io::Error::from(error);
     let mode = if access.group.is_some() { 0o660 } else { 0o600 };
     std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).map_err(failed("its mode"))?;
     let (user, group) = (
@@ -139,8 +138,39 @@ pub fn serve<S: Subject + 'static>(
         access.group.map(Gid::from_raw),
     );
     chown(path, user, group)
-        .map_err(system)
+        .map_err(io::Error::from)
         .map_err(failed("its owner"))?;
+    serve_on(listener, path, Some(taken), access, subject)
+}
+
+/// Serves a socket that whoever started the process has made: it stays where it is, as it is. `name` is what errors
+/// call it.
+///
+/// # Errors
+/// [`ServeError::System`]; nothing is served.
+pub fn serve_handed_in<S: Subject + 'static>(
+    listener: UnixListener,
+    name: &str,
+    access: Access,
+    subject: impl FnOnce(Tell) -> S,
+) -> Result<Service, ServeError> {
+    serve_on(listener, Path::new(name), None, access, subject)
+}
+
+fn serve_on<S: Subject + 'static>(
+    listener: UnixListener,
+    path: &Path,
+    taken: Option<TakenPath>,
+    access: Access,
+    subject: impl FnOnce(Tell) -> S,
+) -> Result<Service, ServeError> {
+    let failed = |what| {
+        move |error: io::Error| ServeError::System {
+            path: path.to_owned(),
+            what,
+            error,
+        }
+    };
     listener
         .set_nonblocking(true)
         .map_err(failed("listening"))?;
@@ -182,7 +212,7 @@ struct Server<S> {
     clients: Vec<Connection>,
     /// One of them wants to know how long things take.
     measures: bool,
-    _taken: TakenPath,
+    _taken: Option<TakenPath>,
 }
 
 /// What became ready.

@@ -12,9 +12,10 @@ use control::{Access as Who, ServeError, Service, Subject, Tell};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
+use udapl::reactor::{handed_in, names_handed_in};
 
 use super::file;
-use super::settings::{ControlSettings, HostSettings, Settings};
+use super::settings::{ControlSettings, ControlSocket, HostSettings, Settings};
 use super::state::{Daemon, DaemonError};
 use super::write::save;
 use crate::nvme::Nqn;
@@ -72,14 +73,43 @@ struct Answers {
 /// Serves the control socket until the result is dropped.
 ///
 /// # Errors
-/// [`ServeError`].
-pub fn serve(of: &Controlled, settings: &ControlSettings) -> Result<Service, ServeError> {
+/// [`SocketError`].
+pub fn serve(of: &Controlled, settings: &ControlSettings) -> Result<Service, SocketError> {
     let who = Who {
         user: settings.user,
         group: settings.group,
     };
     let of = of.clone();
-    control::serve(&settings.socket, who, |tell| Answers { of, _tell: tell })
+    let answers = |tell| Answers { of, _tell: tell };
+    match &settings.socket {
+        ControlSocket::Path(path) => Ok(control::serve(path, who, answers)?),
+        ControlSocket::Given(name) => {
+            let given = handed_in(name)?.ok_or_else(|| SocketError::NotGiven {
+                name: name.clone(),
+                known: names_handed_in().map(str::to_owned).collect(),
+            })?;
+            Ok(control::serve_handed_in(given.into(), name, who, answers)?)
+        }
+    }
+}
+
+/// Why there is no control socket.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// It cannot be served.
+    #[error("{0}")]
+    Serve(#[from] ServeError),
+    /// There is no room for one more descriptor.
+    #[error("control socket: {0}")]
+    System(#[from] std::io::Error),
+    /// Nothing of this name was handed in.
+    #[error("control socket: no descriptor {name:?} was handed in; there are: {}", known.join(", "))]
+    NotGiven {
+        /// The name.
+        name: String,
+        /// What was.
+        known: Vec<String>,
+    },
 }
 
 #[derive(Deserialize)]

@@ -15,8 +15,8 @@ use uuid::Uuid;
 
 use super::mistake::{Mistake, Mistakes};
 use super::settings::{
-    ControlSettings, HostSettings, NamespaceSettings, PortSettings, SERVICE, Settings,
-    SubsystemSettings,
+    ControlSettings, ControlSocket, HostSettings, NamespaceSettings, PortSettings, SERVICE,
+    Settings, SubsystemSettings,
 };
 use crate::disk::Source;
 use crate::model::{GROUPS, NAMESPACES};
@@ -39,7 +39,7 @@ const LONGEST: u64 = 16 << 20;
 #[serde(deny_unknown_fields)]
 struct Form {
     log: Option<String>,
-    control: Option<ControlForm>,
+    control: Option<Spanned<ControlForm>>,
     metrics: Option<MetricsForm>,
     #[serde(default)]
     port: Vec<PortForm>,
@@ -52,7 +52,8 @@ struct Form {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ControlForm {
-    socket: PathBuf,
+    socket: Option<Spanned<PathBuf>>,
+    descriptor: Option<String>,
     user: Option<Spanned<Who>>,
     group: Option<Spanned<Who>>,
 }
@@ -254,11 +255,7 @@ impl Reader<'_> {
     }
 
     fn settings(&mut self, form: Form) -> Settings {
-        let control = form.control.map(|control| ControlSettings {
-            socket: control.socket,
-            user: control.user.and_then(|user| self.user(&user)),
-            group: control.group.and_then(|group| self.group(&group)),
-        });
+        let control = form.control.and_then(|control| self.control(control));
         let metrics = form
             .metrics
             .and_then(|metrics| self.address(&metrics.address));
@@ -284,6 +281,25 @@ impl Reader<'_> {
             }
         }
         settings
+    }
+
+    fn control(&mut self, form: Spanned<ControlForm>) -> Option<ControlSettings> {
+        let head = form.span().start..form.span().start;
+        let form = form.into_inner();
+        let socket = match (form.socket, form.descriptor) {
+            (Some(path), None) => ControlSocket::Path(path.into_inner()),
+            (None, Some(name)) => ControlSocket::Given(name),
+            (Some(_), Some(_)) | (None, None) => {
+                let what = "a control socket has one of socket and descriptor";
+                self.mistakes.push(Mistake::at(self.text, &head, what));
+                return None;
+            }
+        };
+        Some(ControlSettings {
+            socket,
+            user: form.user.and_then(|user| self.user(&user)),
+            group: form.group.and_then(|group| self.group(&group)),
+        })
     }
 
     fn user(&mut self, given: &Spanned<Who>) -> Option<u32> {

@@ -32,13 +32,14 @@ const AUTHENTICATES: bool = false;
 const NO_KEYS: &str =
     "authentication is not supported by this build: remove `key`, or do not list the host";
 
-pub use self::control::{Controlled, serve};
+pub use self::control::{Controlled, SocketError, serve};
 pub use metrics::text as metrics;
 pub use mistake::{Mistake, Mistakes};
 pub use port::PortError;
 pub use reload::Reloaded;
 pub use settings::{
-    ControlSettings, HostSettings, NamespaceSettings, PortSettings, Settings, SubsystemSettings,
+    ControlSettings, ControlSocket, HostSettings, NamespaceSettings, PortSettings, Settings,
+    SubsystemSettings,
 };
 pub use state::{Daemon, DaemonError};
 pub use status::{

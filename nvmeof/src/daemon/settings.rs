@@ -35,11 +35,20 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlSettings {
     /// Where it is.
-    pub socket: PathBuf,
+    pub socket: ControlSocket,
     /// Whose it is, if not the daemon's own user's.
     pub user: Option<u32>,
     /// Who may ask as well.
     pub group: Option<u32>,
+}
+
+/// Where a control socket is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ControlSocket {
+    /// It is made at this path.
+    Path(PathBuf),
+    /// Whoever started the process has made it, under this name (`LISTEN_FDS`).
+    Given(String),
 }
 
 /// A port: a service of an adapter.

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 use super::file::ACCESS;
-use super::settings::Settings;
+use super::settings::{ControlSocket, Settings};
 use crate::disk::Source;
 use crate::nvme::log::Access;
 
@@ -23,7 +23,11 @@ fn put(out: &mut String, settings: &Settings) -> core::fmt::Result {
         writeln!(out, "log = {}", quoted(log))?;
     }
     if let Some(control) = &settings.control {
-        writeln!(out, "\n[control]\nsocket = {}", path(&control.socket))?;
+        writeln!(out, "\n[control]")?;
+        match &control.socket {
+            ControlSocket::Path(at) => writeln!(out, "socket = {}", path(at))?,
+            ControlSocket::Given(name) => writeln!(out, "descriptor = {}", quoted(name))?,
+        }
         for (key, number) in [("user", control.user), ("group", control.group)] {
             if let Some(number) = number {
                 writeln!(out, "{key} = {number}")?;

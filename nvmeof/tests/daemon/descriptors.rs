@@ -1,11 +1,15 @@
 //! What the daemon may not open is given to it.
 
 use std::fs::{self, File};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixListener;
 use std::process::Command;
 
 use anyhow::Result;
+use control::Client;
 use nvmeof::nvme::Status;
+use serde_json::Value;
 
 use crate::process::{Place, SUBSYSTEM, subsystem};
 
@@ -36,6 +40,34 @@ fn a_disk_without_a_name_is_served_by_its_descriptor() -> Result<()> {
     assert_eq!(there, [0x77; 4096]);
     drop(host);
     process.end()
+}
+
+/// The socket is made by somebody who may, and stays when the daemon ends.
+#[test]
+fn a_control_socket_that_was_handed_in_is_answered_at() -> Result<()> {
+    let place = Place::new()?;
+    let path = place.path("given");
+    let listener = UnixListener::bind(&path)?;
+    // A child has it as its standard input, and the shell as number 3.
+    let mut command = Command::new("sh");
+    let script = "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=control exec \"$0\" \"$1\"";
+    command.args(["-c", script]);
+    command.arg(env!("CARGO_BIN_EXE_nvmeofd"));
+    command.arg(place.path("nvmeofd.toml"));
+    place.configure(&place.subsystem(""))?;
+    let text = fs::read_to_string(place.path("nvmeofd.toml"))?;
+    let own = format!("socket = \"{}\"", place.path("control").display());
+    fs::write(
+        place.path("nvmeofd.toml"),
+        text.replace(&own, "descriptor = \"control\""),
+    )?;
+    let process = place.start_with(command, OwnedFd::from(listener).into())?;
+    let mut client = Client::connect(&path)?;
+    let version: Value = client.call("version", Value::Null)?;
+    assert_eq!(version["adapter"], "nvmeofd");
+    process.end()?;
+    assert!(path.exists());
+    Ok(())
 }
 
 #[test]

@@ -12,7 +12,11 @@ fn parse(text: &str) -> Result<Settings, String> {
 }
 
 /// A file, and the beginnings of the lines that are said of it.
-const MISTAKES: [(&str, &[&str]); 24] = [
+const MISTAKES: [(&str, &[&str]); 25] = [
+    (
+        "log = \"info\"\n[control]\nuser = 0",
+        &["f.toml:2:1: a control socket has one of socket and descriptor"],
+    ),
     ("log = ", &["f.toml:1:7: "]),
     (
         "lgo = \"info\"",

@@ -87,9 +87,14 @@ impl Place {
         self.start_by(command)
     }
 
-    pub fn start_by(&self, mut command: Command) -> Result<Process> {
+    pub fn start_by(&self, command: Command) -> Result<Process> {
+        self.start_with(command, Stdio::null())
+    }
+
+    /// Starts it with something to read from.
+    pub fn start_with(&self, mut command: Command, input: Stdio) -> Result<Process> {
         command.env("NOTIFY_SOCKET", self.path("notify"));
-        command.env_remove("RUST_LOG").stdin(Stdio::null());
+        command.env_remove("RUST_LOG").stdin(input);
         let child = command.spawn()?;
         let process = Process { child };
         self.told("READY=1")?;

@@ -23,9 +23,9 @@ pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let params = params(&options.arguments)?;
     let mut client = Client::connect(&options.socket)?;
     let answer: Value = client.call(&options.method, params)?;
-    let text = match &answer {
-        Value::String(text) => text.clone(),
-        other => serde_json::to_string_pretty(other)?,
+    let text = match answer.as_str() {
+        Some(text) => text.to_owned(),
+        None => serde_json::to_string_pretty(&answer)?,
     };
     writeln!(stdout(), "{}", text.trim_end())?;
     Ok(())

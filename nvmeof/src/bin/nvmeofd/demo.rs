@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use nvmeof::daemon::{
-    ControlSettings, NamespaceSettings, PortSettings, Settings, SubsystemSettings,
+    ControlSettings, ControlSocket, NamespaceSettings, PortSettings, Settings, SubsystemSettings,
 };
 use nvmeof::disk::Source;
 use nvmeof::nvme::Nqn;
@@ -61,7 +61,7 @@ pub(crate) fn run(
     };
     let settings = Settings {
         control: Some(ControlSettings {
-            socket: folder.join("control.sock"),
+            socket: ControlSocket::Path(folder.join("control.sock")),
             user: None,
             group: None,
         }),

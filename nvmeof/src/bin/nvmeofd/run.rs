@@ -17,6 +17,8 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nvmeof::daemon::notify::{Notify, watchdog};
 use nvmeof::daemon::{Controlled, Daemon, Settings, file, metrics, serve};
 
+use udapl::reactor::names_handed_in;
+
 use crate::log::Log;
 
 /// How often the main thread looks whether anybody still serves.
@@ -31,6 +33,11 @@ pub(crate) fn run(
     let log = Log::begin(settings.log.as_deref())?;
     // Before there is another thread: they leave these signals to this one.
     let signals = Signals::take()?;
+    // Before anything is opened: what was handed in is known by its numbers.
+    let handed_in: Vec<&str> = names_handed_in().collect();
+    if !handed_in.is_empty() {
+        tracing::info!(?handed_in, "descriptors");
+    }
     let scraped = settings
         .metrics
         .map(|at| TcpListener::bind(at).map_err(|error| format!("metrics at {at}: {error}")));
