@@ -326,10 +326,12 @@ impl Daemon {
     /// # Errors
     /// There is none.
     pub fn remove_port(&mut self, id: u16) -> Result<(), DaemonError> {
-        self.target.with(|model| model.remove_port(id))?;
+        // Nobody is led there any more. Commands that are there are answered; then its controllers end.
+        self.target.with(|model| model.move_port(id, Vec::new()))?;
         if let Some(port) = self.ports.remove(&id) {
             port.stop(&self.target);
         }
+        self.target.with(|model| model.remove_port(id))?;
         self.settings.ports.remove(&id);
         tracing::info!(port = id, "listens no more");
         Ok(())

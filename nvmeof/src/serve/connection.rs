@@ -167,6 +167,10 @@ impl Worker {
 
     /// The connections of a controller end.
     pub(super) fn controller_over(&mut self, controller: u16) -> Result<(), WorkerError> {
+        if self.is_stopping.is_some() {
+            // Its admin queue, which had nothing to do, has left first. The others are answered what is here.
+            return Ok(());
+        }
         for id in self.queues.ids() {
             let attached = self
                 .queues

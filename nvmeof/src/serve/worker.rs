@@ -157,7 +157,7 @@ pub struct Worker {
     next_tick: Moment,
     /// Turns since the model's times were looked at.
     turns: u32,
-    is_stopping: Option<Moment>,
+    pub(super) is_stopping: Option<Moment>,
     pub(super) over: Over,
 }
 
@@ -419,6 +419,8 @@ impl Worker {
             Message::Unlocked => self.unlocked()?,
             Message::Reset(controller) => self.controller_reset(controller)?,
             Message::Over(controller) => self.controller_over(controller)?,
+            // Once is enough.
+            Message::Stop if self.is_stopping.is_some() => {}
             Message::Stop => {
                 if let Some(psp) = self.psp.take() {
                     self.ia.psp_free(psp)?;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use control::Client;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use nvmeof::nvme::Nqn;
 use tempfile::TempDir;
@@ -144,6 +145,14 @@ impl Process {
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let pid = i32::try_from(self.child.id())?;
         Ok(kill(Pid::from_raw(pid), signal)?)
+    }
+
+    /// Waits until it has stopped, as by SIGSTOP.
+    pub fn wait_for_stop(&self) -> Result<()> {
+        let pid = Pid::from_raw(i32::try_from(self.child.id())?);
+        let status = waitpid(pid, Some(WaitPidFlag::WUNTRACED))?;
+        ensure!(matches!(status, WaitStatus::Stopped(..)), "{status:?}");
+        Ok(())
     }
 
     pub fn wait(&mut self) -> Result<ExitStatus> {
