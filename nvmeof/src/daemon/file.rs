@@ -418,11 +418,6 @@ impl Reader<'_> {
             let Some(host_name) = self.name(&host.nqn) else {
                 continue;
             };
-            if host.key.is_some() && !super::AUTHENTICATES {
-                let key = host.key.as_ref().map_or(0..0, Spanned::span);
-                self.mistakes
-                    .push(Mistake::at(self.text, &key, super::NO_KEYS));
-            }
             let settings = HostSettings {
                 key: host.key.map(Spanned::into_inner),
             };

@@ -26,12 +26,6 @@ mod state;
 mod status;
 mod write;
 
-/// Whether hosts can be asked for a key.
-const AUTHENTICATES: bool = false;
-/// What is said of a key where they cannot. To let a host in without would be worse.
-const NO_KEYS: &str =
-    "authentication is not supported by this build: remove `key`, or do not list the host";
-
 pub use self::control::{Controlled, SocketError, serve};
 pub use metrics::text as metrics;
 pub use mistake::{Mistake, Mistakes};

@@ -1,11 +1,13 @@
 //! What is there, and the steps by which it changes.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::port::{Port, PortError};
 use super::settings::{HostSettings, NamespaceSettings, PortSettings, Settings, SubsystemSettings};
+use crate::auth::{Key, KeyError, Keys};
 use crate::disk::{Disk, DiskError};
 use crate::model::{ModelError, NamespaceConfig, SubsystemConfig};
 use crate::nvme::Nqn;
@@ -37,15 +39,35 @@ pub enum DaemonError {
         /// Why not.
         error: PortError,
     },
-    /// A key is given for a host, and this build cannot ask for one. Letting it in without would be worse.
-    #[error("host {host} of {subsystem} has the key {}: {}", key.display(), super::NO_KEYS)]
+    /// The file of a host's key cannot be read.
+    #[error("the key of host {host}, {}: {error}", file.display())]
     Key {
-        /// Of which subsystem.
-        subsystem: Nqn,
         /// Whose.
         host: Nqn,
         /// The file.
-        key: PathBuf,
+        file: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// What is in it is no key.
+    #[error("the key of host {host}, {}: {error}", file.display())]
+    NoKey {
+        /// Whose.
+        host: Nqn,
+        /// The file.
+        file: PathBuf,
+        /// Why it is none.
+        error: KeyError,
+    },
+    /// A host has one key, wherever it connects to.
+    #[error("host {host} has the key {} for {subsystem}, and another here", file.display())]
+    OtherKey {
+        /// Whose.
+        host: Nqn,
+        /// For which subsystem.
+        subsystem: Nqn,
+        /// The file.
+        file: PathBuf,
     },
 }
 
@@ -159,8 +181,9 @@ impl Daemon {
         for (nsid, namespace) in &settings.namespaces {
             namespaces.push(open(name, *nsid, namespace)?);
         }
+        let mut keys = Vec::new();
         for (host, of_host) in &settings.hosts {
-            check_key(name, host, of_host)?;
+            keys.extend(self.keys(name, host, of_host)?.map(|of| (host.clone(), of)));
         }
         self.target.with(|model| -> Result<(), DaemonError> {
             model.add_subsystem(SubsystemConfig {
@@ -169,6 +192,9 @@ impl Daemon {
                 model: settings.model.clone(),
                 any_host: settings.any_host,
             })?;
+            for (host, of_host) in keys {
+                model.set_keys(host, Some(of_host));
+            }
             let fill = || -> Result<(), ModelError> {
                 for host in settings.hosts.keys() {
                     model.allow_host(name, host.clone())?;
@@ -197,7 +223,11 @@ impl Daemon {
     /// There is none.
     pub fn remove_subsystem(&mut self, name: &Nqn) -> Result<(), DaemonError> {
         self.target.with(|model| model.remove_subsystem(name))?;
-        self.settings.subsystems.remove(name);
+        if let Some(removed) = self.settings.subsystems.remove(name) {
+            for host in removed.hosts.keys() {
+                self.forget_key(host);
+            }
+        }
         tracing::info!(subsystem = %name, "subsystem removed");
         Ok(())
     }
@@ -255,16 +285,21 @@ impl Daemon {
     /// Lets a host connect.
     ///
     /// # Errors
-    /// There is no such subsystem; a key that cannot be asked for.
+    /// There is no such subsystem; a key that cannot be had, or another than the host has elsewhere.
     pub fn allow_host(
         &mut self,
         subsystem: &Nqn,
         host: &Nqn,
         settings: &HostSettings,
     ) -> Result<(), DaemonError> {
-        check_key(subsystem, host, settings)?;
-        self.target
-            .with(|model| model.allow_host(subsystem, host.clone()))?;
+        let keys = self.keys(subsystem, host, settings)?;
+        self.target.with(|model| -> Result<(), ModelError> {
+            model.allow_host(subsystem, host.clone())?;
+            if keys.is_some() {
+                model.set_keys(host.clone(), keys);
+            }
+            Ok(())
+        })?;
         let of = self.subsystem_mut(subsystem)?;
         of.hosts.insert(host.clone(), settings.clone());
         tracing::info!(%subsystem, %host, "host may connect");
@@ -279,8 +314,56 @@ impl Daemon {
         self.target
             .with(|model| model.forbid_host(subsystem, host))?;
         self.subsystem_mut(subsystem)?.hosts.remove(host);
+        self.forget_key(host);
         tracing::info!(%subsystem, %host, "host may connect no more");
         Ok(())
+    }
+
+    /// What a host is authenticated with, from its file.
+    fn keys(
+        &self,
+        subsystem: &Nqn,
+        host: &Nqn,
+        settings: &HostSettings,
+    ) -> Result<Option<Keys>, DaemonError> {
+        let Some(file) = &settings.key else {
+            return Ok(None);
+        };
+        for (other, of) in &self.settings.subsystems {
+            let there = of.hosts.get(host).and_then(|one| one.key.as_ref());
+            if let Some(there) = there.filter(|there| other != subsystem && *there != file) {
+                return Err(DaemonError::OtherKey {
+                    host: host.clone(),
+                    subsystem: other.clone(),
+                    file: there.clone(),
+                });
+            }
+        }
+        let text = std::fs::read_to_string(file).map_err(|error| DaemonError::Key {
+            host: host.clone(),
+            file: file.clone(),
+            error,
+        })?;
+        let key: Key = text.parse().map_err(|error| DaemonError::NoKey {
+            host: host.clone(),
+            file: file.clone(),
+            error,
+        })?;
+        Ok(Some(Keys {
+            host: key,
+            controller: None,
+            hash: None,
+            group: None,
+        }))
+    }
+
+    /// A host whose key no subsystem names any more is not asked for it.
+    fn forget_key(&self, host: &Nqn) {
+        let mut all = self.settings.subsystems.values();
+        let is_named = all.any(|of| of.hosts.get(host).is_some_and(|one| one.key.is_some()));
+        if !is_named {
+            self.target.with(|model| model.set_keys(host.clone(), None));
+        }
     }
 
     /// Adds a port: opens its adapter, and listens.
@@ -414,16 +497,5 @@ fn open(
             nsid,
             error,
         })?,
-    })
-}
-
-fn check_key(subsystem: &Nqn, host: &Nqn, settings: &HostSettings) -> Result<(), DaemonError> {
-    let key = settings.key.as_ref().filter(|_| !super::AUTHENTICATES);
-    key.map_or(Ok(()), |key| {
-        Err(DaemonError::Key {
-            subsystem: subsystem.clone(),
-            host: host.clone(),
-            key: key.clone(),
-        })
     })
 }

@@ -106,7 +106,7 @@ fn each_refusal_says_why_and_nothing_has_changed() -> Result<()> {
         (
             "host.allow",
             json!({"subsystem": SUBSYSTEM, "host": "nqn.2026-11.test:h", "key": "/k"}),
-            "authentication is not supported",
+            "the key of host nqn.2026-11.test:h, /k: No such file",
         ),
         (
             "host.forbid",

@@ -82,13 +82,6 @@ const MISTAKES: [(&str, &[&str]); 25] = [
         &["f.toml:4:7: there is a subsystem of this name already"],
     ),
     (
-        "[[subsystem]]\nnqn = \"nqn.2026-11.test:a\"\n[[subsystem.host]]\nnqn = \"nqn.2026-11.test:h\"\nkey = \"/etc/key\"",
-        &[
-            "f.toml:5:7: authentication is not supported by this build",
-            " 5 | key = \"/etc/key\"",
-        ],
-    ),
-    (
         "[[subsystem]]\nnqn = \"nqn.2026-11.test:a\"\n[[subsystem.namespace]]\nnsid = 1",
         &["f.toml:3:1: a namespace has one of file, descriptor, memory and null"],
     ),
