@@ -120,6 +120,7 @@ impl Counts {
             connections: self.connections.load(Ordering::Relaxed),
             sleeps: self.sleeps.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
+            ..Over::default()
         }
     }
 }
