@@ -141,6 +141,11 @@ impl Port {
         &self.addresses
     }
 
+    /// It listens nowhere.
+    pub(super) fn listens_no_more(&mut self) {
+        self.addresses.clear();
+    }
+
     /// Its workers, and whether each still serves.
     pub(super) fn workers(&self) -> impl Iterator<Item = (WorkerId, bool)> {
         self.workers

@@ -457,6 +457,25 @@ impl Daemon {
         Ok(())
     }
 
+    /// Leads hosts no more to ports that nobody serves: their adapters are gone. How many there are.
+    pub fn give_up_ports(&mut self) -> usize {
+        let mut given_up = 0;
+        for (id, port) in &mut self.ports {
+            if port.workers().any(|(_, serves)| serves) || port.addresses().is_empty() {
+                continue;
+            }
+            port.listens_no_more();
+            // It is there for as long as its settings are.
+            let _ = self.target.with(|model| model.move_port(*id, Vec::new()));
+            tracing::error!(
+                port = id,
+                "nobody serves it any more, and hosts are led there no more; remove it and add it again once its adapter is back"
+            );
+            given_up += 1;
+        }
+        given_up
+    }
+
     /// Ends everything that serves: all ports at once, each within its bound.
     pub fn end(&mut self) {
         for port in self.ports.values() {

@@ -146,7 +146,7 @@ impl Worker {
                 Some(second) => return self.compared(at, second),
                 None => Next::Done,
             },
-            other => other,
+            next @ (Next::Asked(_) | Next::Failed(_)) => next,
         };
         self.go_on(at, next)
     }

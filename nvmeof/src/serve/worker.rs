@@ -313,10 +313,16 @@ impl Worker {
         if self.look_at_times()? {
             return Ok(());
         }
-        let now = self.target.now();
+        // What concerns the adapter as a whole. One that is gone brings nothing else, so it comes to a sleep.
+        let of_adapter = self.ia.async_evd();
+        let mut events = [Event::NONE; EVENTS];
+        let taken = self.ia.evd_poll(of_adapter, &mut events)?;
+        for event in &events[..taken] {
+            self.take(event)?;
+        }
         let clock = RealClock::new();
-        let left = self.next_tick.saturating_sub(now);
-        match self.ia.arm(&[self.events])? {
+        let left = self.next_tick.saturating_sub(self.target.now());
+        match self.ia.arm(&[self.events, of_adapter])? {
             Arm::Ready => {}
             Arm::Armed(armed) => {
                 let until = clock.now() + armed.timeout().min(left);
@@ -371,6 +377,11 @@ impl Worker {
                 | ConnectionEventKind::NonPeerRejected => self.ended(event.ep),
             },
             Event::Async(AsyncEvent::IaCatastrophic) => Err(WorkerError::Gone),
+            // Who is asked for it has it from the adapter's own socket.
+            Event::Async(AsyncEvent::Network(event)) => {
+                tracing::debug!(worker = self.id, %event, "network");
+                Ok(())
+            }
             Event::Async(event) => {
                 tracing::warn!(worker = self.id, ?event, "asynchronous event");
                 Ok(())

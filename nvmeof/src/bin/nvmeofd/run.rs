@@ -100,7 +100,8 @@ fn sleep(
             }
             None => {}
         }
-        let daemon = of.lock();
+        let mut daemon = of.lock();
+        daemon.give_up_ports();
         let (serves, has_ports) = (daemon.serves(), !daemon.settings().ports.is_empty());
         drop(daemon);
         if has_ports && !serves {
