@@ -12,7 +12,7 @@ fn parse(text: &str) -> Result<Settings, String> {
 }
 
 /// A file, and the beginnings of the lines that are said of it.
-const MISTAKES: [(&str, &[&str]); 25] = [
+const MISTAKES: [(&str, &[&str]); 24] = [
     (
         "log = \"info\"\n[control]\nuser = 0",
         &["f.toml:2:1: a control socket has one of socket and descriptor"],
