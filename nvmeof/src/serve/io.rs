@@ -21,9 +21,10 @@
 //!   HERE ---Lock---> LOCKING --Locked--> HERE            no write is to be at its block
 //! ```
 //!
-//! *Drop* leads from HERE, WAITING, PAIRED, HELD and READY to POSTED: the connection has gone, and nothing of the I/O is
-//! anywhere else. From FETCHING, AT_DISK, LOCKING and SENDING nothing leads back but what ends them, since until then the
-//! adapter or a disk reaches the I/O's memory; what ends them finds that the connection has gone.
+//! *Drop* leads from HERE, WAITING, PAIRED, HELD and READY to POSTED: the connection has gone, and nothing of the I/O
+//! is anywhere else. From FETCHING, AT_DISK, LOCKING and SENDING nothing leads back but what ends them, since until
+//! then the adapter or a disk reaches the I/O's memory, or others wait for it; what ends them finds that the connection
+//! has gone.
 
 use std::sync::Arc;
 
