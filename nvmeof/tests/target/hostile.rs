@@ -3,7 +3,7 @@
 use anyhow::Result;
 use nvmeof::disk::Source;
 use nvmeof::nvme::Sqe;
-use nvmeof::nvme::command::{PSDT_SGL, admin, io};
+use nvmeof::nvme::command::{FUSE, FUSE_FIRST, PSDT, PSDT_SGL, admin, io};
 use nvmeof::nvme::sgl::Sgl;
 use nvmeof::serve::WorkerConfig;
 use rand_chacha::ChaCha8Rng;
@@ -146,7 +146,10 @@ fn capsules_of_any_kind_are_answered_or_end_the_connection_and_write_where_they_
         let which = usize::from(!round.is_multiple_of(3));
         let (sqe, data, named) = capsule(&host, &mut random, which == 0)?;
         let is_request = which == 0 && sqe.opcode == admin::ASYNC_EVENT;
-        if is_request {
+        // The first of a fused pair waits for the second, and a request for an event.
+        let is_first =
+            sqe.opcode == io::COMPARE && sqe.flags & (FUSE | PSDT) == FUSE_FIRST | PSDT_SGL;
+        if is_request || is_first {
             continue;
         }
         host.send(&mut both[which], sqe, &data)?;
