@@ -4,8 +4,8 @@
 //! cargo xtask nvme bench
 //! ```
 //!
-//! `io OPERATION BYTES DEPTH ROUNDS` has the host send `DEPTH` commands at once, `ROUNDS` times, and prints how many I/Os
-//! and turns of the worker there were, and in how many of them nothing came. Under callgrind what is collected in
+//! `io OPERATION BYTES DEPTH ROUNDS` has the host send `DEPTH` commands at once, `ROUNDS` times, and prints how many
+//! I/Os and turns of the worker there were, and in how many of them nothing came. Under callgrind what is collected in
 //! [`region_turn`] is the worker's; what the simulator does with its doorbells is taken off by who reads the profile
 //! (functions named `tell`), and so are the turns in which nothing came, by what `io idle` costs.
 #![forbid(unsafe_code)]

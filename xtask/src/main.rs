@@ -97,7 +97,8 @@ enum Task {
         #[command(flatten)]
         options: vm::Options,
     },
-    /// The NVMe over RDMA target on a simulated function, and a stock kernel in a virtual machine that uses it. Needs root.
+    /// The NVMe over RDMA target on a simulated function, and a stock kernel in a virtual machine that uses it. Needs
+    /// root.
     Nvme {
         /// What to do; nothing is the machine's console.
         #[command(subcommand)]

@@ -18,8 +18,8 @@ pub struct Referral {
 }
 
 impl Port {
-    /// The addresses that hosts are told: a link-local one means nothing without the host's own interface, so it is told
-    /// only where there is no other.
+    /// The addresses that hosts are told: a link-local one means nothing without the host's own interface, so it is
+    /// told only where there is no other.
     fn told(&self) -> impl Iterator<Item = SocketAddr> {
         let is_local = |at: &SocketAddr| match at.ip() {
             IpAddr::V6(address) => address.is_unicast_link_local(),

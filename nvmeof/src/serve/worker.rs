@@ -277,8 +277,8 @@ impl Worker {
         }
     }
 
-    /// One turn, for a program that has a loop of its own: takes what has come, and answers what it can. Whether anything
-    /// had come.
+    /// One turn, for a program that has a loop of its own: takes what has come, and answers what it can. Whether
+    /// anything had come.
     ///
     /// # Errors
     /// As [`Worker::run`].
