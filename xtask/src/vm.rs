@@ -237,7 +237,7 @@ pub fn run(task: &Task, options: &Options) -> Result<()> {
     }
 }
 
-/// The suite on `vfio-pci` as one of the checks. Where the machine's parts cannot be had, that is said and nothing is
+/// The suite on `vfio-pci` as one of the checks, and the NVMe target's in short. Where the machine's parts cannot be had, that is said and nothing is
 /// run.
 pub fn check() -> Result<()> {
     let options = Options {
@@ -245,7 +245,11 @@ pub fn check() -> Result<()> {
         only: Vec::new(),
     };
     match machine::prepare(options.kernel) {
-        Ok(machine) => guest::test(&machine, &vfio::suite(), &options),
+        Ok(machine) => {
+            guest::test(&machine, &vfio::suite(), &options)?;
+            let only = nvme::SHORT.map(str::to_owned).to_vec();
+            guest::test(&machine, &nvme::suite(), &Options { only, ..options })
+        }
         Err(error) => {
             println!("vm: left out: {error:#}");
             Ok(())

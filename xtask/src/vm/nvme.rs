@@ -17,6 +17,19 @@ const DISK: &str = "disk.img";
 /// Bytes of the disk: XFS wants 300 MiB. It is sparse.
 const BYTES: u64 = 320 << 20;
 
+/// Steps of the short form.
+pub const SHORT: [&str; 9] = [
+    "probe",
+    "discover",
+    "connect",
+    "id-ctrl",
+    "raw",
+    "kernel",
+    "faulty",
+    "killed",
+    "disconnect",
+];
+
 /// The suite.
 pub fn suite() -> Suite {
     Suite {
@@ -143,7 +156,7 @@ const SHOWN: [(&str, &[&str]); 18] = [
     ("ns-descs", &["uuid"]),
     ("list-subsys", &["rdma traddr=10.0.0.2"]),
     ("smart-log", &["available_spare", "host_read_commands"]),
-    ("ana-log", &["ana state"]),
+    ("ana-log", &["grpid", "optimized"]),
     ("feature", &["Submission Queues Allocated"]),
     ("regs", &["Controller Fatal Status        (CFS): False"]),
     ("raw", &["written 32 MiB", "read 32 MiB", "equal"]),
