@@ -1,7 +1,8 @@
 //! A stock Linux kernel in a virtual machine, with simulated functions in its PCI slots.
 //!
 //! ```text
-//!   cargo xtask vm --- datctl sim serve --- two sockets --- QEMU, vfio-user-pci --- Linux --- vfio-pci --- our programs
+//!   cargo xtask vm --- datctl sim serve --- two sockets --- QEMU, vfio-user-pci --- Linux --- vfio-pci --- our
+//! programs
 //! ```
 //!
 //! What runs in the guest reaches the functions as it would on a customer's machine: through `/dev/vfio`, behind an
@@ -237,8 +238,8 @@ pub fn run(task: &Task, options: &Options) -> Result<()> {
     }
 }
 
-/// The suite on `vfio-pci` as one of the checks, and the NVMe target's in short. Where the machine's parts cannot be had, that is said and nothing is
-/// run.
+/// The suite on `vfio-pci` as one of the checks, and the NVMe target's in short. Where the machine's parts cannot be
+/// had, that is said and nothing is run.
 pub fn check() -> Result<()> {
     let options = Options {
         kernel: Kernel::default(),
