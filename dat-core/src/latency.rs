@@ -1,6 +1,6 @@
 //! How long things took: a histogram of plain words.
 //!
-//! The scale is logarithmic, with [`PARTS`] places to each power of two, so that a time is known to one part in eight
+//! The scale is logarithmic, with 8 places to each power of two, so that a time is known to one part in eight
 //! from the first nanosecond to [`LONGEST`], in a fixed number of words. Places only grow, as counters do: who wants
 //! what happened between two looks takes the difference.
 

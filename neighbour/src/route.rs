@@ -82,7 +82,7 @@ impl Neighbours {
 
     /// Asks `destination` for an echo, from `source`, an address of ours. If its way is [`Resolution::Known`], the
     /// request waits to be sent, and the one before is not waited for any more; if not, nothing has happened but what
-    /// [`resolve`](Self::resolve) does. The answer is [`Event::Echoed`].
+    /// [`resolve`](Self::resolve) does. The answer is [`Event::Echoed`](crate::Event::Echoed).
     pub fn echo(
         &mut self,
         source: IpAddr,
