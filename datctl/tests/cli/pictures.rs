@@ -173,27 +173,37 @@ fn the_screens_over_a_process_with_traffic_are_those_of_the_pictures() {
     show("metrics", command, &own.join("\n"));
 
     let mut monitor = Process::start(&["monitor", &control]);
-    // It has subscribed when it tells of something: the link goes and comes until then.
-    let heard = std::thread::scope(|scope| {
-        let hearing = scope.spawn(|| {
-            // A link that goes too often breaks the connection, which is told in between.
-            ["the port is down", "the port is up"].map(|words| {
-                loop {
-                    let line = monitor.line();
-                    assert!(!line.is_empty(), "it has ended");
-                    if line.contains(words) {
-                        return line;
-                    }
+    // It has subscribed when it tells of something: the link goes and comes until then. In between there is time for a
+    // packet that was lost to be sent again, else the connection breaks.
+    let (told, hears) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for words in ["the port is down", "the port is up"] {
+            let line = loop {
+                let line = monitor.line();
+                if line.is_empty() || line.contains(words) {
+                    break line;
                 }
-            })
-        });
-        while !hearing.is_finished() {
-            for event in ["link-down", "link-up"] {
-                datctl(&["sim", "ctl", &steered, "function", event]);
+            };
+            if line.is_empty() || told.send(line).is_err() {
+                return;
             }
         }
-        hearing.join().expect("two lines")
     });
+    let mut heard = Vec::new();
+    for _ in 0..20 {
+        for event in ["link-down", "link-up"] {
+            datctl(&["sim", "ctl", &steered, "function", event]);
+        }
+        while heard.len() < 2
+            && let Ok(line) = hears.recv_timeout(Duration::from_secs(2))
+        {
+            heard.push(line);
+        }
+        if heard.len() == 2 {
+            break;
+        }
+    }
+    assert_eq!(heard.len(), 2, "{heard:?}");
     show(
         "monitor",
         "datctl monitor /run/target/4711.sock",
