@@ -424,7 +424,11 @@ impl Reactor {
             if self.ring.polls_left() == 0 {
                 return Ok(());
             }
-            self.sleep_until(deadline)?;
+            // A removal that meets a poll which is about to end takes back none: another one has to be asked for, or
+            // nothing would end this sleep but the poll that is left.
+            if self.ring.is_removing() || monotonic_now() >= deadline {
+                self.sleep_until(deadline)?;
+            }
             self.reap();
         }
     }

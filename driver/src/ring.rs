@@ -165,6 +165,11 @@ impl Ring {
         self.polls.armed + self.polls.removals
     }
 
+    /// Removals of polls are in the ring, of which each completes.
+    pub(crate) const fn is_removing(&self) -> bool {
+        self.polls.removals > 0
+    }
+
     /// Polls of this wait whose descriptors were ready.
     pub(crate) const fn polls_fired(&self) -> usize {
         self.polls.fired

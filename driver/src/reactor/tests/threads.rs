@@ -1,5 +1,7 @@
 //! A reactor that goes to another thread, and one that is dropped with operations in the kernel.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::*;
 
 /// A read of an empty pipe, which stays in the kernel until somebody writes there.
@@ -121,4 +123,39 @@ fn another_thread_registers_with_a_reactor_of_the_first() {
         });
         assert!(elsewhere.join().unwrap() || !pinned);
     });
+}
+
+/// A poll that is just ending when the wait takes its polls back makes the removal of another one come to nothing
+/// (EALREADY): that one is removed all the same, and the wait does not sleep until it is ready, or for a minute.
+#[test]
+fn polls_that_end_while_they_are_taken_back_keep_no_wait() {
+    for mut reactor in [Reactor::new(8).unwrap(), Reactor::of_any_thread(8).unwrap()] {
+        let [first, second, silent, again] = [(); 4].map(|()| Interrupt::new().unwrap());
+        std::thread::scope(|scope| {
+            let signals = [first.clone(), second.clone()];
+            let (go, over) = (again.clone(), std::sync::Arc::new(AtomicBool::new(false)));
+            let is_over = std::sync::Arc::clone(&over);
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Acquire) {
+                    if go.take() > 0 {
+                        signals.iter().for_each(Interrupt::signal);
+                    }
+                    std::hint::spin_loop();
+                }
+            });
+            let mut waited = Ok(Wake::Interrupt);
+            for _ in 0..20_000 {
+                again.signal();
+                let all = [first.clone(), silent.clone(), second.clone()];
+                waited = reactor.wait(&all, far());
+                if waited.is_err() {
+                    break;
+                }
+                let _ = first.take();
+                let _ = second.take();
+            }
+            over.store(true, Ordering::Release);
+            assert_eq!(waited.unwrap(), Wake::Interrupt);
+        });
+    }
 }
