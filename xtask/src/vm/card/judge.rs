@@ -51,7 +51,7 @@ pub fn judge(step: &Step) -> Result<String> {
             Ok(bound.join("\n"))
         }
         "huge-pages" => Ok(step.line_with("HugePages_Free")?.to_owned()),
-        "stock" => Ok(step.line_with("ours ")?.to_owned()),
+        "stock" => Ok(step.line_with("stock ")?.to_owned()),
         "info" => {
             ports(step, &[true])?;
             listed(step, OUR_MAC)
@@ -146,8 +146,8 @@ fn listed(step: &Step, mac: &str) -> Result<String> {
 /// Who waits is told of both, who asks is told the same, who connects meanwhile fails; and it works again.
 fn interface_down(step: &Step) -> Result<String> {
     ports(step, &[false, true])?;
-    step.line_with("port up=false")?;
-    step.line_with("port up=true")?;
+    step.line_with("event=the port is down")?;
+    step.line_with("event=the port is up")?;
     let ended = step.line_with("to connect ended with ")?;
     ensure!(
         !ended.ends_with(" 0"),
@@ -232,8 +232,8 @@ mod tests {
             "datctl: the port is down",
             "to connect ended with 1",
             up.as_str(),
-            "INFO dat_core::progress: port up=false",
-            "INFO dat_core::progress: port up=true",
+            "INFO dat_core::ia::call::address: network event=the port is down",
+            "INFO dat_core::ia::call::address: network event=the port is up, 100000 Mb/s",
             " messages  bytes  shortest   median     longest",
             " 20        64     2646.0 us  7953.7 us  26707.3 us",
             "client 0 server 0",
