@@ -563,9 +563,9 @@ fn load(memory: &SharedMemory, at: usize, out: &mut [u8]) {
 /// Writes BAR memory, in one access if the width and the alignment are a register's.
 fn store(memory: &SharedMemory, at: usize, data: &[u8]) {
     let aligned = (memory.address() + at).is_multiple_of(data.len().max(1));
-    match (data.as_array(), data.as_array()) {
-        (Some(&word), _) if aligned => memory.store_be64(at, u64::from_be_bytes(word)),
-        (_, Some(&word)) if aligned => memory.store_be32(at, u32::from_be_bytes(word)),
+    match (data.try_into(), data.try_into()) {
+        (Ok(word), _) if aligned => memory.store_be64(at, u64::from_be_bytes(word)),
+        (_, Ok(word)) if aligned => memory.store_be32(at, u32::from_be_bytes(word)),
         _ => memory.write_bytes(at, data),
     }
 }
