@@ -3,17 +3,22 @@
 //! A [`Disk`] is opened once for all workers and knows its size; each worker has a [`Handle`] of its own, so that
 //! what an I/O counts and keeps is nobody else's. Files and block devices are read and written past the page cache
 //! where they can be (O_DIRECT). A memory disk is a file without a name, so that everything that works on files works
-//! on it.
+//! on it; a faulty disk is one that fails as it is told ([`faults`]).
+
+pub mod faults;
 
 use std::fs::OpenOptions;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc::O_DIRECT;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use udapl::reactor::{File, ReactorError, handed_in, names_handed_in};
+
+use faults::Faults;
 
 /// Sizes of blocks that there are, as powers of two: 512 and 4,096 bytes.
 pub const SHIFTS: [u8; 2] = [9, 12];
@@ -27,6 +32,8 @@ pub enum Source {
     Given(String),
     /// So many bytes of memory, which end with the process.
     Memory(u64),
+    /// So many bytes of memory that fail and wait as they are told: for tests.
+    Faulty(u64),
     /// So many bytes that take what is written and read as what lies in the buffer: for measuring.
     Null(u64),
 }
@@ -93,6 +100,8 @@ pub struct Disk {
     deallocates: bool,
     /// What the memory of a memory disk is.
     memory: Option<OwnedFd>,
+    /// What goes wrong with a faulty one.
+    faults: Option<Arc<Faults>>,
 }
 
 /// What a worker does I/O on.
@@ -100,6 +109,8 @@ pub struct Disk {
 pub enum Handle {
     /// Through the worker's ring.
     File(File),
+    /// Likewise, if it is not ordered otherwise.
+    Faulty(File, Arc<Faults>),
     /// Nothing is done.
     Null,
 }
@@ -112,6 +123,7 @@ impl Disk {
     pub fn open(source: Source, shift: u8, read_only: bool) -> Result<Self, DiskError> {
         let mut disk = Self {
             memory: None,
+            faults: None,
             shift,
             read_only,
             direct: false,
@@ -121,6 +133,10 @@ impl Disk {
         match &disk.source {
             Source::Null(_) => {}
             Source::Memory(bytes) => disk.memory = Some(anonymous(*bytes)?),
+            Source::Faulty(bytes) => {
+                disk.memory = Some(anonymous(*bytes)?);
+                disk.faults = Some(Arc::default());
+            }
             Source::File(_) | Source::Given(_) => {
                 let (file, is_direct, path) = match &disk.source {
                     Source::Given(name) => {
@@ -140,7 +156,9 @@ impl Disk {
                         };
                         (file, is_direct, path.clone())
                     }
-                    Source::Memory(_) | Source::Null(_) => return Ok(disk),
+                    Source::Memory(_) | Source::Faulty(_) | Source::Null(_) => {
+                        return Ok(disk);
+                    }
                 };
                 let geometry = file.geometry()?;
                 let least = if is_direct {
@@ -183,6 +201,7 @@ impl Disk {
             Source::File(path) => path.display().to_string(),
             Source::Given(name) => format!("descriptor {name}"),
             Source::Memory(_) => "memory".to_owned(),
+            Source::Faulty(_) => "faulty".to_owned(),
             Source::Null(_) => "null".to_owned(),
         }
     }
@@ -217,6 +236,12 @@ impl Disk {
         matches!(self.source, Source::File(_) | Source::Given(_))
     }
 
+    /// What goes wrong with it; none: nothing can be ordered to.
+    #[must_use]
+    pub const fn faults(&self) -> Option<&Arc<Faults>> {
+        self.faults.as_ref()
+    }
+
     /// Whole blocks that it has now: a disk may be resized.
     ///
     /// # Errors
@@ -228,8 +253,8 @@ impl Disk {
     fn bytes(&self) -> Result<u64, DiskError> {
         match (&self.source, self.handle()?) {
             (Source::Null(bytes), _) => Ok(*bytes),
-            (_, Handle::File(file)) => Ok(file.geometry()?.bytes),
-            (Source::Memory(bytes), Handle::Null) => Ok(*bytes),
+            (_, Handle::File(file) | Handle::Faulty(file, _)) => Ok(file.geometry()?.bytes),
+            (Source::Memory(bytes) | Source::Faulty(bytes), Handle::Null) => Ok(*bytes),
             (Source::File(_) | Source::Given(_), Handle::Null) => Ok(0),
         }
     }
@@ -243,11 +268,17 @@ impl Disk {
         match (&self.source, &self.memory) {
             (Source::File(path), _) => Ok(Handle::File(open(path, self.read_only, flags)?)),
             (Source::Given(name), _) => Ok(Handle::File(given(name)?)),
-            (Source::Memory(_), Some(memory)) => {
+            (Source::Memory(_) | Source::Faulty(_), Some(memory)) => {
                 let path = PathBuf::from(format!("/proc/self/fd/{}", memory.as_raw_fd()));
-                Ok(Handle::File(open(&path, self.read_only, 0)?))
+                let file = open(&path, self.read_only, 0)?;
+                Ok(match &self.faults {
+                    Some(faults) => Handle::Faulty(file, Arc::clone(faults)),
+                    None => Handle::File(file),
+                })
             }
-            (Source::Memory(_), None) | (Source::Null(_), _) => Ok(Handle::Null),
+            (Source::Memory(_) | Source::Faulty(_), None) | (Source::Null(_), _) => {
+                Ok(Handle::Null)
+            }
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use control::rpc::{FAILED, INVALID_PARAMS, Refusal};
 use control::schema::{SCHEMA, Version};
@@ -18,10 +19,11 @@ use super::file;
 use super::settings::{ControlSettings, ControlSocket, HostSettings, Settings};
 use super::state::{Daemon, DaemonError};
 use super::write::save;
+use crate::disk::faults::{self, Orders};
 use crate::nvme::Nqn;
 
 /// What can be asked.
-const METHODS: [&str; 15] = [
+const METHODS: [&str; 16] = [
     "version",
     "status",
     "stat",
@@ -30,6 +32,7 @@ const METHODS: [&str; 15] = [
     "namespace.add",
     "namespace.remove",
     "namespace.resize",
+    "namespace.fault",
     "host.allow",
     "host.forbid",
     "listener.add",
@@ -127,6 +130,44 @@ struct OfNamespace {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct OfFault {
+    subsystem: String,
+    nsid: u32,
+    of: Option<String>,
+    error: Option<String>,
+    delay_ms: Option<u64>,
+    every: Option<u64>,
+    times: Option<u64>,
+}
+
+impl OfFault {
+    /// What is ordered; nothing is, if it is neither an error nor a delay.
+    fn orders(&self) -> Result<Option<Orders>, Refusal> {
+        let usual = Orders::default();
+        let delay = Duration::from_millis(self.delay_ms.unwrap_or(0));
+        if delay > faults::LONGEST_DELAY {
+            let most = faults::LONGEST_DELAY.as_millis();
+            return Err(wrong(format!("delay_ms is 0 to {most}")));
+        }
+        let every = self.every.unwrap_or(usual.every);
+        if every == 0 {
+            return Err(wrong("every is 1 or more".to_owned()));
+        }
+        let error = self.error.as_deref();
+        let error = error.map(|name| named("error", name, &faults::ERRORS));
+        let orders = Orders {
+            of: named("of", self.of.as_deref().unwrap_or("all"), &faults::KINDS)?,
+            error: error.transpose()?,
+            delay,
+            every,
+            times: self.times,
+        };
+        Ok((orders.error.is_some() || !delay.is_zero()).then_some(orders))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct OfHost {
     subsystem: String,
     host: String,
@@ -220,6 +261,11 @@ fn change(daemon: &mut Daemon, method: &str, params: &Value) -> Result<Value, Re
             let blocks = daemon.resize_namespace(&name(&of.subsystem)?, of.nsid);
             return Ok(json!({ "blocks": blocks.map_err(refused)? }));
         }
+        "namespace.fault" => {
+            let of: OfFault = read(params)?;
+            let struck = daemon.order_fault(&name(&of.subsystem)?, of.nsid, of.orders()?);
+            return Ok(json!({ "struck": struck.map_err(refused)? }));
+        }
         "host.allow" => {
             let of: OfHost = read(params)?;
             let settings = HostSettings { key: of.key };
@@ -238,18 +284,9 @@ fn change(daemon: &mut Daemon, method: &str, params: &Value) -> Result<Value, Re
         }
         "access.set" => {
             let of: OfAccess = read(params)?;
-            let known = file::ACCESS.iter().find(|(name, _)| *name == of.state);
-            let (_, access) = known.ok_or_else(|| {
-                let names: Vec<&str> = file::ACCESS.iter().map(|(name, _)| *name).collect();
-                wrong(format!(
-                    "there is no state {:?}; there are {}",
-                    of.state,
-                    names.join(", ")
-                ))
-            })?;
-            daemon
-                .set_access(of.port, of.group, *access)
-                .map_err(refused)?;
+            let access = named("state", &of.state, &file::ACCESS)?;
+            let set = daemon.set_access(of.port, of.group, access);
+            set.map_err(refused)?;
         }
         _ => return Err(Refusal::unknown(method, &METHODS)),
     }
@@ -354,6 +391,16 @@ fn object(params: &Value) -> Result<Map<String, Value>, Refusal> {
 fn name(text: &str) -> Result<Nqn, Refusal> {
     text.parse()
         .map_err(|error: crate::nvme::nqn::NqnError| wrong(error.to_string()))
+}
+
+/// What has this name.
+fn named<T: Copy>(what: &str, name: &str, known: &[(&str, T)]) -> Result<T, Refusal> {
+    let found = known.iter().find(|(one, _)| *one == name);
+    found.map(|(_, found)| *found).ok_or_else(|| {
+        let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+        let names = names.join(", ");
+        wrong(format!("there is no {what} {name:?}; there are {names}"))
+    })
 }
 
 fn wrong(what: String) -> Refusal {

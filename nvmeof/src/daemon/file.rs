@@ -122,6 +122,7 @@ struct NamespaceForm {
     file: Option<Spanned<PathBuf>>,
     descriptor: Option<Spanned<String>>,
     memory: Option<Spanned<Size>>,
+    faulty: Option<Spanned<Size>>,
     null: Option<Spanned<Size>>,
     block_size: Option<Spanned<u64>>,
     #[serde(default)]
@@ -472,11 +473,14 @@ impl Reader<'_> {
         if let Some(bytes) = &form.memory {
             sources.push(Source::Memory(self.size(bytes)));
         }
+        if let Some(bytes) = &form.faulty {
+            sources.push(Source::Faulty(self.size(bytes)));
+        }
         if let Some(bytes) = &form.null {
             sources.push(Source::Null(self.size(bytes)));
         }
         if sources.len() != 1 {
-            let what = "a namespace has one of file, descriptor, memory and null";
+            let what = "a namespace has one of file, descriptor, memory, faulty and null";
             self.mistakes.push(Mistake::at(self.text, &whole, what));
         }
         let Some(source) = sources.into_iter().next() else {

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use super::port::{Port, PortError};
 use super::settings::{HostSettings, NamespaceSettings, PortSettings, Settings, SubsystemSettings};
 use crate::auth::{Key, KeyError, Keys};
+use crate::disk::faults::Orders;
 use crate::disk::{Disk, DiskError};
 use crate::model::{ModelError, NamespaceConfig, SubsystemConfig};
 use crate::nvme::Nqn;
@@ -30,6 +31,18 @@ pub enum DaemonError {
         nsid: u32,
         /// Why not.
         error: DiskError,
+    },
+    /// A disk does not fail by order.
+    #[error(
+        "namespace {nsid} of {subsystem}: its disk, {disk}, fails by no order; one that is `faulty` does"
+    )]
+    NotFaulty {
+        /// Whose.
+        subsystem: Nqn,
+        /// Its number.
+        nsid: u32,
+        /// What it is.
+        disk: String,
     },
     /// A port cannot be served.
     #[error("port {port}: {error}")]
@@ -280,6 +293,29 @@ impl Daemon {
             .with(|model| model.resize_namespace(subsystem, nsid))?;
         tracing::info!(%subsystem, nsid, blocks, "namespace has this size now");
         Ok(blocks)
+    }
+
+    /// From now on this goes wrong with a namespace's disk, which is a faulty one; none: nothing does. With how many
+    /// operations something has gone wrong until now.
+    ///
+    /// # Errors
+    /// There is no such namespace, or its disk is none that is there to fail.
+    pub fn order_fault(
+        &mut self,
+        subsystem: &Nqn,
+        nsid: u32,
+        orders: Option<Orders>,
+    ) -> Result<u64, DaemonError> {
+        let namespace = self.target.with(|model| model.namespace(subsystem, nsid))?;
+        let faults = namespace.disk().faults();
+        let faults = faults.ok_or_else(|| DaemonError::NotFaulty {
+            subsystem: subsystem.clone(),
+            nsid,
+            disk: namespace.disk().name(),
+        })?;
+        faults.order(orders);
+        tracing::warn!(%subsystem, nsid, ?orders, "a disk fails by order");
+        Ok(faults.struck())
     }
 
     /// Lets a host connect.

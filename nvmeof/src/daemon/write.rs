@@ -89,6 +89,7 @@ fn put(out: &mut String, settings: &Settings) -> core::fmt::Result {
                 Source::File(file) => writeln!(out, "file = {}", path(file))?,
                 Source::Given(name) => writeln!(out, "descriptor = {}", quoted(name))?,
                 Source::Memory(bytes) => writeln!(out, "memory = {bytes}")?,
+                Source::Faulty(bytes) => writeln!(out, "faulty = {bytes}")?,
                 Source::Null(bytes) => writeln!(out, "null = {bytes}")?,
             }
             writeln!(out, "block_size = {}", 1 << namespace.shift)?;

@@ -313,8 +313,7 @@ impl Model {
     /// # Errors
     /// There is no such namespace; its disk does not answer, which is logged, and nothing has changed.
     pub fn resize_namespace(&mut self, subsystem: &Nqn, nsid: u32) -> Result<u64, ModelError> {
-        let namespace = self.subsystem_mut(subsystem)?.namespace(nsid);
-        let namespace = namespace.ok_or_else(|| ModelError::unknown("namespace", nsid))?;
+        let namespace = self.namespace(subsystem, nsid)?;
         let has_changed = namespace.look_at_size();
         let blocks = namespace.blocks();
         if has_changed {
@@ -430,6 +429,17 @@ impl Model {
     #[must_use]
     pub fn controller(&self, id: u16) -> Option<&Controller> {
         self.controllers.get(&id)
+    }
+
+    /// A namespace.
+    ///
+    /// # Errors
+    /// There is no such subsystem, or no such namespace.
+    pub fn namespace(&self, subsystem: &Nqn, nsid: u32) -> Result<Arc<Namespace>, ModelError> {
+        let of = self.subsystems.get(subsystem);
+        let of = of.ok_or_else(|| ModelError::unknown("subsystem", subsystem))?;
+        let namespace = of.namespace(nsid);
+        namespace.ok_or_else(|| ModelError::unknown("namespace", nsid))
     }
 
     fn subsystem_mut(&mut self, name: &Nqn) -> Result<&mut Subsystem, ModelError> {

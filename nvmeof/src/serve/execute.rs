@@ -16,6 +16,7 @@ use udapl::reactor::{FileOperation, ReactorError};
 use super::io::{Io, Step, Work};
 use super::layout::{PAGE, Spot};
 use super::queue::{Attached, Queue};
+use super::steps::Next;
 use super::worker::{Worker, WorkerError};
 use crate::disk::Handle;
 use crate::model::{MAX_TRANSFER, Namespace, Reservations, Shelf, Tally, reservation_bytes};
@@ -260,8 +261,9 @@ pub(super) fn check(sqe: &Sqe, attached: &Attached, local: &Local) -> Result<Wan
     }
 }
 
-/// What a host is told of an error of a disk.
-pub(super) fn status_of(error: &ReactorError, is_write: bool) -> Status {
+/// What a host is told of an error of a disk. What a failed flush loses was written.
+pub(super) fn status_of(error: &ReactorError, opcode: u8) -> Status {
+    let is_write = writes(opcode) || opcode == opcode::FLUSH;
     let errno = error.raw_os_error().map(Errno::from_raw);
     match errno {
         Some(Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG) => Status::CAPACITY.dnr(),
@@ -383,7 +385,7 @@ impl Worker {
             queues,
             shelves,
             memory,
-            reactor,
+            disks,
             ..
         } = self;
         let io = &mut ios[at as usize];
@@ -412,18 +414,15 @@ impl Worker {
             self.locked_out.push(at);
             return Ok(());
         }
-        let file = match &local.handle {
-            Handle::File(file) => file,
-            Handle::Null => {
-                count(&local.tally, sqe.opcode, io.bytes);
-                if sqe.opcode == opcode::READ {
-                    self.respond_with_data(at);
-                } else {
-                    self.respond_with(at, Status::SUCCESS, 0);
-                }
-                return Ok(());
+        if matches!(local.handle, Handle::Null) {
+            count(&local.tally, sqe.opcode, io.bytes);
+            if sqe.opcode == opcode::READ {
+                self.respond_with_data(at);
+            } else {
+                self.respond_with(at, Status::SUCCESS, 0);
             }
-        };
+            return Ok(());
+        }
         let (first, blocks) = (sqe.first_block() << shift, u64::from(sqe.blocks()) << shift);
         let spot = io.spot.unwrap_or(Spot::Page(at));
         let (region, from) = memory.at(spot);
@@ -459,17 +458,8 @@ impl Worker {
             },
             _ => return self.execute_steps(at),
         };
-        match reactor.submit(file, operation, at.into()) {
-            Ok(_) => {
-                io.pending = 1;
-                io.step(Step::Start);
-                Ok(())
-            }
-            Err(error) => {
-                let status = status_of(&error, writes(sqe.opcode));
-                self.refuse(at, status)
-            }
-        }
+        let next = Next::of(disks.ask(&local.handle, operation, at), sqe.opcode);
+        self.go_on(at, next)
     }
 }
 

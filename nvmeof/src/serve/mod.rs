@@ -8,7 +8,7 @@
 //!           Ios       a place for each command that can be here at once: capsule, response, 4 KiB of data
 //!           Buffers   128 KiB each, for longer data
 //!           Queues    a connection each
-//!           Reactor   an io_uring for its disks
+//!           Disks     an io_uring, which its disks share
 //! ```
 //!
 //! All workers of an adapter listen at one service; a connection goes to the one with the fewest, and stays there.
@@ -19,6 +19,7 @@
 mod answer;
 mod buffers;
 mod connection;
+mod disks;
 mod execute;
 mod fused;
 mod inbox;

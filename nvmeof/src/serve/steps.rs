@@ -3,10 +3,11 @@
 //! Ranges of Dataset Management, and the namespaces of a Flush for all, are asked for at once and counted as they
 //! end. Verify and Copy go through their second buffer a piece at a time.
 
-use udapl::reactor::{Completion, FileOperation};
+use udapl::reactor::{FileOperation, ReactorError};
 use zerocopy::FromBytes;
 
-use super::execute::{count, inside, status_of, writes};
+use super::disks::Ended;
+use super::execute::{count, inside, status_of};
 use super::io::{Step, Work};
 use super::layout::{Memory, Spot};
 use super::queue::State as QueueState;
@@ -20,13 +21,24 @@ use crate::nvme::{Sqe, Status};
 const DEALLOCATE: u32 = 1 << 2;
 
 /// What a step comes to.
-enum Next {
+pub(super) enum Next {
     /// The disk is asked for so many things.
     Asked(u32),
     /// There is nothing left to do.
     Done,
     /// It cannot go on.
     Failed(Status),
+}
+
+impl Next {
+    /// What a disk said that an I/O asked.
+    pub(super) fn of(asked: Result<u32, ReactorError>, opcode: u8) -> Self {
+        match asked {
+            Ok(0) => Self::Done,
+            Ok(count) => Self::Asked(count),
+            Err(error) => Self::Failed(status_of(&error, opcode)),
+        }
+    }
 }
 
 /// A place on a disk and in memory.
@@ -94,7 +106,8 @@ impl Worker {
         self.go_on(at, next)
     }
 
-    fn go_on(&mut self, at: u32, next: Next) -> Result<(), WorkerError> {
+    #[inline]
+    pub(super) fn go_on(&mut self, at: u32, next: Next) -> Result<(), WorkerError> {
         match next {
             Next::Asked(count) => {
                 let io = &mut self.ios[at as usize];
@@ -118,7 +131,7 @@ impl Worker {
             queues,
             shelves,
             memory,
-            reactor,
+            disks,
             ..
         } = self;
         let io = &ios[at as usize];
@@ -126,16 +139,10 @@ impl Worker {
             Ok((_, _, local)) => local,
             Err(status) => return Next::Failed(status),
         };
-        let Handle::File(file) = &local.handle else {
-            return Next::Done;
-        };
         let Some(operation) = make(memory, &local.namespace) else {
             return Next::Failed(Status::INTERNAL.dnr());
         };
-        match reactor.submit(file, operation, at.into()) {
-            Ok(_) => Next::Asked(1),
-            Err(error) => Next::Failed(status_of(&error, writes(io.sqe.opcode))),
-        }
+        Next::of(disks.ask(&local.handle, operation, at), io.sqe.opcode)
     }
 
     /// The first of a fused pair is compared.
@@ -189,7 +196,7 @@ impl Worker {
             queues,
             shelves,
             memory,
-            reactor,
+            disks,
             ..
         } = self;
         let io = &ios[at as usize];
@@ -201,9 +208,9 @@ impl Worker {
             Ok((_, _, local)) => local,
             Err(status) => return Next::Failed(status),
         };
-        let Handle::File(file) = &local.handle else {
+        if matches!(local.handle, Handle::Null) {
             return Next::Done;
-        };
+        }
         let ranges: Vec<Range> = list(memory, io.spot, io.bytes);
         let namespace = &*local.namespace;
         let is_inside =
@@ -220,14 +227,14 @@ impl Worker {
                 offset: range.first.get() << namespace.shift(),
                 bytes: u64::from(range.blocks.get()) << namespace.shift(),
             };
-            match reactor.submit(file, operation, at.into()) {
-                Ok(_) => asked += 1,
+            match disks.ask(&local.handle, operation, at) {
+                Ok(one) => asked += one,
                 // Those before it are at the disk; what it comes to is told when they have ended.
                 Err(error) if asked != 0 => {
-                    ios[at as usize].status = status_of(&error, true);
+                    ios[at as usize].status = status_of(&error, opcode::DATASET_MANAGEMENT);
                     break;
                 }
-                Err(error) => return Next::Failed(status_of(&error, true)),
+                Err(error) => return Next::Failed(status_of(&error, opcode::DATASET_MANAGEMENT)),
             }
         }
         if asked == 0 {
@@ -348,7 +355,7 @@ impl Worker {
             ios,
             queues,
             shelves,
-            reactor,
+            disks,
             ..
         } = self;
         let queue = queues.get(ios[at as usize].queue);
@@ -358,11 +365,9 @@ impl Worker {
         };
         let mut asked = 0;
         for local in shelves.all(shelf) {
-            if let Handle::File(file) = &local.handle {
-                match reactor.submit(file, FileOperation::Sync, at.into()) {
-                    Ok(_) => asked += 1,
-                    Err(error) => ios[at as usize].status = status_of(&error, true),
-                }
+            match disks.ask(&local.handle, FileOperation::Sync, at) {
+                Ok(one) => asked += one,
+                Err(error) => ios[at as usize].status = status_of(&error, opcode::FLUSH),
             }
         }
         let status = ios[at as usize].status;
@@ -375,16 +380,15 @@ impl Worker {
     }
 
     /// A disk has done what it was asked for.
-    pub(super) fn disk_done(&mut self, done: Completion) -> Result<(), WorkerError> {
-        // As it was submitted: 32 bits.
-        let at = u32::try_from(done.tag).unwrap_or(u32::MAX);
+    pub(super) fn disk_done(&mut self, ended: Ended) -> Result<(), WorkerError> {
+        let at = ended.io;
         let io = &mut self.ios[at as usize];
         let sqe = io.sqe;
-        let moved = match done.result {
+        let moved = match ended.result {
             Ok(bytes) => u32::try_from(bytes).unwrap_or(u32::MAX),
             Err(error) => {
                 tracing::warn!(worker = self.id, nsid = sqe.nsid.get(), opcode = sqe.opcode, %error, "disk");
-                io.status = status_of(&error, writes(sqe.opcode));
+                io.status = status_of(&error, sqe.opcode);
                 0
             }
         };

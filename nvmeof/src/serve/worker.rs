@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use udapl::reactor::{Clock, Instant, Reactor, ReactorError, RealClock};
+use udapl::reactor::ReactorError;
 use udapl::{
     Arm, AsyncEvent, CloseFlags, ConnQual, ConnectionEventKind, DatError, DmaError, DtoCompletion,
     DtoCookie, DtoStatus, EvdFlags, EvdHandle, Event, Ia, NotClosed, PspFlags, PspHandle, PzHandle,
@@ -17,6 +17,7 @@ use udapl::{
 };
 
 use super::buffers::Buffers;
+use super::disks::Disks;
 use super::execute::Shelves;
 use super::fused::Membership;
 use super::inbox::{Inbox, Message};
@@ -147,7 +148,7 @@ pub struct Worker {
     pub(super) buffers: Buffers,
     pub(super) queues: Queues,
     pub(super) shelves: Shelves,
-    pub(super) reactor: Reactor,
+    pub(super) disks: Disks,
     /// I/Os that are answered in this turn.
     pub(super) ready: Vec<u32>,
     /// I/Os whose receives are to be posted again.
@@ -196,10 +197,8 @@ impl Worker {
         };
         let srq = ia.srq_create(zone, attr)?;
         let memory = Memory::new(&mut ia, zone, config.ios, config.buffers)?;
-        let mut reactor = Reactor::new(256)?;
-        // Without it transfers work as well, only slower.
-        let pinned =
-            reactor.register(&[memory.places.buffer.clone(), memory.buffers.buffer.clone()])?;
+        let mut disks = Disks::new(256)?;
+        let pinned = disks.pin(&[memory.places.buffer.clone(), memory.buffers.buffer.clone()])?;
         let inbox = Arc::new(Inbox::new()?);
         let psp =
             ia.psp_create_shared(ConnQual::port(config.service), events, PspFlags::CONSUMER)?;
@@ -232,7 +231,7 @@ impl Worker {
             buffers: Buffers::new(config.buffers),
             queues: Queues::default(),
             shelves: Shelves::default(),
-            reactor,
+            disks,
             ready: Vec::with_capacity(config.ios as usize), // CAST: bounded above.
             spare: (0..config.ios).collect(),
             held: BTreeMap::new(),
@@ -299,7 +298,7 @@ impl Worker {
         if taken != 0 {
             self.member.tell(&self.over);
         }
-        let moved = self.disks()?;
+        let moved = self.look_at_disks()?;
         for message in self.membership.inbox.take() {
             self.hear(message)?;
         }
@@ -320,15 +319,13 @@ impl Worker {
         for event in &events[..taken] {
             self.take(event)?;
         }
-        let clock = RealClock::new();
         let left = self.next_tick.saturating_sub(self.target.now());
         match self.ia.arm(&[self.events, of_adapter])? {
             Arm::Ready => {}
             Arm::Armed(armed) => {
-                let until = clock.now() + armed.timeout().min(left);
                 self.over.sleeps += 1;
-                self.reactor
-                    .wait_for(&[armed.as_fd(), self.membership.inbox.as_fd()], until)?;
+                let on = [armed.as_fd(), self.membership.inbox.as_fd()];
+                self.disks.sleep(&on, armed.timeout().min(left))?;
             }
         }
         Ok(())
@@ -347,14 +344,12 @@ impl Worker {
     }
 
     /// What the disks have done. Whether there was anything.
-    fn disks(&mut self) -> Result<bool, WorkerError> {
-        if self.reactor.outstanding() != 0 {
-            self.reactor.wait_for(&[], Instant(0))?;
-        }
+    fn look_at_disks(&mut self) -> Result<bool, WorkerError> {
+        self.disks.look()?;
         let mut moved = false;
-        while let Some(done) = self.reactor.take_completion() {
+        while let Some(ended) = self.disks.next() {
             moved = true;
-            self.disk_done(done)?;
+            self.disk_done(ended)?;
         }
         if moved && !self.membership.fences.is_empty() {
             self.pass_fences();
@@ -553,7 +548,7 @@ impl Worker {
         let Self {
             ia,
             mut over,
-            mut reactor,
+            disks,
             ios,
             buffers,
             config,
@@ -564,7 +559,7 @@ impl Worker {
         over.ios_left = left.count();
         over.buffers_left = (config.buffers as usize).saturating_sub(buffers.free()); // CAST: widening.
         // Disks have what they were given before the memory goes.
-        reactor.wait_all(RealClock::new().now() + FAREWELL)?;
+        disks.end(FAREWELL)?;
         drop(membership);
         ia_close(ia, CloseFlags::Abrupt).map_err(|error| WorkerError::Close(Box::new(error)))?;
         Ok(over)

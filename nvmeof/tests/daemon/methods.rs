@@ -99,6 +99,36 @@ fn each_refusal_says_why_and_nothing_has_changed() -> Result<()> {
             "there is no namespace 2",
         ),
         (
+            "namespace.fault",
+            json!({"subsystem": SUBSYSTEM, "nsid": 1, "error": "EIO"}),
+            "/disk, fails by no order; one that is `faulty` does",
+        ),
+        (
+            "namespace.fault",
+            json!({"subsystem": SUBSYSTEM, "nsid": 2}),
+            "there is no namespace 2",
+        ),
+        (
+            "namespace.fault",
+            json!({"subsystem": SUBSYSTEM, "nsid": 1, "error": "EOOPS"}),
+            "there is no error \"EOOPS\"; there are EIO, ENOSPC",
+        ),
+        (
+            "namespace.fault",
+            json!({"subsystem": SUBSYSTEM, "nsid": 1, "of": "trims"}),
+            "there is no of \"trims\"; there are all, reads, writes, flushes",
+        ),
+        (
+            "namespace.fault",
+            json!({"subsystem": SUBSYSTEM, "nsid": 1, "delay_ms": 3_600_001}),
+            "delay_ms is 0 to 3600000",
+        ),
+        (
+            "namespace.fault",
+            json!({"subsystem": SUBSYSTEM, "nsid": 1, "every": 0}),
+            "every is 1 or more",
+        ),
+        (
             "host.allow",
             json!({"subsystem": "nqn.2026-11.test:b", "host": "nqn.2026-11.test:h"}),
             "there is no subsystem",
@@ -255,6 +285,46 @@ fn what_is_added_is_there_is_saved_and_can_be_removed() -> Result<()> {
         (&status["ports"], &status["controllers"]),
         (&json!([]), &json!([]))
     );
+    drop(host);
+    process.end()
+}
+
+#[test]
+fn a_faulty_disk_fails_by_order_and_works_again_by_order() -> Result<()> {
+    let place = Place::new()?;
+    place.configure(&place.subsystem("[[subsystem.namespace]]\nnsid = 2\nfaulty = \"1MiB\""))?;
+    let process = place.start()?;
+    let mut client = place.client()?;
+    let mut host = place.host()?;
+    let (_admin, controller) = host.controller(&subsystem())?;
+    let mut queue = host.io_queue(&subsystem(), controller, 1, 32)?;
+    let mut sqe = transfer(io::READ, 2047, 1);
+    sqe.nsid = 2.into();
+    sqe.sgl = host.data(0, 512);
+    assert_eq!(host.command(&mut queue, sqe)?.status(), Status::SUCCESS);
+    let mut order = |more: Value| -> Result<Value> {
+        let mut params = json!({"subsystem": SUBSYSTEM, "nsid": 2});
+        for (key, value) in more.as_object().into_iter().flatten() {
+            params[key] = value.clone();
+        }
+        Ok(client.call("namespace.fault", params)?)
+    };
+    assert_eq!(
+        order(json!({"error": "EIO", "of": "reads", "times": 1}))?["struck"],
+        0
+    );
+    for wanted in [Status::UNRECOVERED_READ.dnr(), Status::SUCCESS] {
+        assert_eq!(host.command(&mut queue, sqe)?.status(), wanted);
+    }
+    // An hour, which the next order ends.
+    assert_eq!(order(json!({"delay_ms": 3_600_000}))?["struck"], 1);
+    host.send(&mut queue, sqe, &[])?;
+    assert_eq!(host.read(&mut queue, 0, 1, 0, 512)?, Status::SUCCESS);
+    assert_eq!(order(json!({}))?["struck"], 2);
+    assert_eq!(host.response(&mut queue)?.status(), Status::SUCCESS);
+    // It is kept as what it is.
+    let settings: String = client.call("settings", Value::Null)?;
+    assert!(settings.contains("faulty = 1048576"), "{settings}");
     drop(host);
     process.end()
 }

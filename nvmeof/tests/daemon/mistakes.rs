@@ -83,7 +83,7 @@ const MISTAKES: [(&str, &[&str]); 24] = [
     ),
     (
         "[[subsystem]]\nnqn = \"nqn.2026-11.test:a\"\n[[subsystem.namespace]]\nnsid = 1",
-        &["f.toml:3:1: a namespace has one of file, descriptor, memory and null"],
+        &["f.toml:3:1: a namespace has one of file, descriptor, memory, faulty and null"],
     ),
     (
         "[[subsystem]]\nnqn = \"nqn.2026-11.test:a\"\n[[subsystem.namespace]]\nfile = \"/a\"\nnull = 4096",

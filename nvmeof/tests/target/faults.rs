@@ -4,14 +4,16 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nvmeof::disk::Source;
+use nvmeof::disk::faults::{Of, Orders};
 use nvmeof::nvme::Status;
 use nvmeof::nvme::command::io;
 use nvmeof::nvme::sgl::Sgl;
 
-use crate::host::transfer;
+use crate::host::{command, transfer};
 use crate::world::World;
 
 #[test]
@@ -58,6 +60,60 @@ fn a_file_that_becomes_shorter_ends_where_it_ends_and_one_that_is_sealed_takes_n
         .map(|entry| field(entry) >> 1 & 0x7ff)
         .collect();
     assert_eq!(codes, [0x20, 0x20, 0x80, 0x80, 0x80]);
+    drop(host);
+    world.stop()?;
+    Ok(())
+}
+
+#[test]
+fn each_error_of_a_disk_is_told_as_what_it_is_and_the_next_command_is_none_the_worse() -> Result<()>
+{
+    let mut world = World::new(1, Source::Faulty(1 << 20), 9)?;
+    let mut host = world.host()?;
+    let subsystem = world.subsystem.clone();
+    let (_admin, controller) = host.controller(&subsystem)?;
+    let mut queue = host.io_queue(&subsystem, controller, 1, 16)?;
+    let faults = world.faults()?;
+    let none = Sgl::keyed(0, 0, 0, false);
+    let mut struck = 0;
+    let (read, write) = (Status::UNRECOVERED_READ.dnr(), Status::WRITE_FAULT.dnr());
+    let (protected, again) = (Status::WRITE_PROTECTED.dnr(), Status::INTERNAL);
+    for (error, of_read, of_write) in [
+        (Errno::EIO, read, write),
+        (Errno::ENODATA, read, write),
+        (Errno::ENODEV, read, write),
+        (
+            Errno::ENOSPC,
+            Status::CAPACITY.dnr(),
+            Status::CAPACITY.dnr(),
+        ),
+        (Errno::EROFS, protected, protected),
+        (Errno::ENOMEM, again, again),
+    ] {
+        let data = host.data(0, 512);
+        let mut flush = command(io::FLUSH);
+        flush.nsid = 1.into();
+        for (of, sqe, data, wanted) in [
+            (Of::Reads, transfer(io::READ, 8, 1), data, of_read),
+            (Of::Reads, transfer(io::COMPARE, 8, 1), data, of_read),
+            (Of::Reads, transfer(io::VERIFY, 8, 1), none, of_read),
+            (Of::Writes, transfer(io::WRITE, 8, 1), data, of_write),
+            (Of::Writes, transfer(io::WRITE_ZEROES, 8, 1), none, of_write),
+            (Of::Flushes, flush, none, of_write),
+        ] {
+            faults.order(Some(Orders {
+                of,
+                error: Some(error),
+                times: Some(1),
+                ..Orders::default()
+            }));
+            let said = host.status(&mut queue, sqe, data)?;
+            assert_eq!(said, wanted, "{error} of {:#x}", sqe.opcode);
+            struck += 1;
+            assert_eq!(host.read(&mut queue, 8, 1, 0, 512)?, Status::SUCCESS);
+        }
+    }
+    assert_eq!(faults.struck(), struck);
     drop(host);
     world.stop()?;
     Ok(())

@@ -10,4 +10,5 @@ mod fused;
 mod host;
 mod hostile;
 mod reservations;
+mod slow;
 mod world;

@@ -1,9 +1,11 @@
 //! A target with workers on one simulated function, and a host on the other end of its wire.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
+use nvmeof::disk::faults::Faults;
 use nvmeof::disk::{Disk, Source};
 use nvmeof::model::{NamespaceConfig, SubsystemConfig};
 use nvmeof::nvme::Nqn;
@@ -112,16 +114,29 @@ impl World {
         Host::open(&name, self.address, PORT)
     }
 
+    /// What goes wrong with the disk of namespace 1, which is a faulty one.
+    pub fn faults(&self) -> Result<Arc<Faults>> {
+        let namespace = self
+            .target
+            .with(|model| model.namespace(&self.subsystem, 1))?;
+        namespace.disk().faults().cloned().context("a faulty disk")
+    }
+
     /// Everything ends well; what the workers did.
     pub fn stop(self) -> Result<Vec<Over>> {
-        self.target.stop();
-        let workers = self.workers.into_iter();
-        let ended = workers.map(|worker| Ok(worker.join().expect("no panic")?));
-        let ended = ended.collect::<Result<Vec<_>>>()?;
+        let ended = self.end()?;
         for over in &ended {
             // Every place and every buffer came back.
             assert_eq!((over.ios_left, over.buffers_left), (0, 0), "{over:?}");
         }
         Ok(ended)
+    }
+
+    /// Everything ends; what the workers did.
+    pub fn end(self) -> Result<Vec<Over>> {
+        self.target.stop();
+        let workers = self.workers.into_iter();
+        let ended = workers.map(|worker| Ok(worker.join().expect("no panic")?));
+        ended.collect()
     }
 }

@@ -1,0 +1,206 @@
+//! Faults of a disk that is there for tests: what fails, and what waits.
+//!
+//! A disk of [`Source::Faulty`](super::Source::Faulty) is a memory disk that does as it is ordered to: operations of
+//! some kind fail with an error of the system's, or end later than they would. Nothing else can be ordered to, so no
+//! disk with anybody's data ever fails by order. The control socket passes orders on (`namespace.fault`).
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use udapl::reactor::FileOperation;
+
+/// The longest delay: what is longer is a disk that hangs, which another order ends.
+pub const LONGEST_DELAY: Duration = Duration::from_secs(3600);
+
+/// Errors that can be ordered, by name. What the host is told of each is in docs/nvmeof.md.
+pub const ERRORS: [(&str, Errno); 8] = [
+    ("EIO", Errno::EIO),
+    ("ENOSPC", Errno::ENOSPC),
+    ("ENODATA", Errno::ENODATA),
+    ("EROFS", Errno::EROFS),
+    ("EOPNOTSUPP", Errno::EOPNOTSUPP),
+    ("ENOMEM", Errno::ENOMEM),
+    ("ETIMEDOUT", Errno::ETIMEDOUT),
+    ("ENODEV", Errno::ENODEV),
+];
+
+/// Kinds of operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Of {
+    /// All.
+    #[default]
+    All,
+    /// Reads, also those of comparisons and copies.
+    Reads,
+    /// Whatever changes blocks.
+    Writes,
+    /// Flushes.
+    Flushes,
+}
+
+/// Kinds of operations, by name.
+pub const KINDS: [(&str, Of); 4] = [
+    ("all", Of::All),
+    ("reads", Of::Reads),
+    ("writes", Of::Writes),
+    ("flushes", Of::Flushes),
+];
+
+impl Of {
+    const fn has(self, operation: &FileOperation<'_>) -> bool {
+        matches!(
+            (self, operation),
+            (Self::All, _)
+                | (Self::Reads, FileOperation::Read { .. })
+                | (
+                    Self::Writes,
+                    FileOperation::Write { .. }
+                        | FileOperation::Zero { .. }
+                        | FileOperation::Deallocate { .. }
+                )
+                | (Self::Flushes, FileOperation::Sync)
+        )
+    }
+}
+
+/// What is to go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Orders {
+    /// With which operations.
+    pub of: Of,
+    /// They fail with this; none: they are carried out.
+    pub error: Option<Errno>,
+    /// They end so much later, at most [`LONGEST_DELAY`].
+    pub delay: Duration,
+    /// One of so many of them, the first one included.
+    pub every: u64,
+    /// So often, and then no more; none: until there are other orders.
+    pub times: Option<u64>,
+}
+
+impl Default for Orders {
+    fn default() -> Self {
+        Self {
+            of: Of::All,
+            error: None,
+            delay: Duration::ZERO,
+            every: 1,
+            times: None,
+        }
+    }
+}
+
+/// What goes wrong with one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// It fails with this.
+    pub error: Option<Errno>,
+    /// It ends so much later.
+    pub delay: Duration,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    orders: Option<Orders>,
+    /// Which orders these are: counted up with each.
+    generation: u64,
+    /// Operations of the kind that were seen under these orders.
+    seen: u64,
+    /// Operations that were struck, under all orders.
+    struck: u64,
+}
+
+/// The faults of a disk: orders come from anywhere, and workers ask before they ask the disk.
+#[derive(Debug, Default)]
+pub struct Faults(Mutex<State>);
+
+impl Faults {
+    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// From now on this goes wrong; none: nothing does. Operations that were delayed by earlier orders end at once.
+    pub fn order(&self, orders: Option<Orders>) {
+        self.with(|state| {
+            state.orders = orders;
+            state.generation += 1;
+            state.seen = 0;
+        });
+    }
+
+    /// Operations that something went wrong with.
+    #[must_use]
+    pub fn struck(&self) -> u64 {
+        self.with(|state| state.struck)
+    }
+
+    /// Which orders there are.
+    pub(crate) fn generation(&self) -> u64 {
+        self.with(|state| state.generation)
+    }
+
+    /// What goes wrong with an operation, and by which orders.
+    pub(crate) fn strike(&self, operation: &FileOperation<'_>) -> Option<(Fault, u64)> {
+        self.with(|state| {
+            let orders = state.orders.as_mut()?;
+            if !orders.of.has(operation) || orders.times == Some(0) {
+                return None;
+            }
+            let is_its_turn = state.seen.is_multiple_of(orders.every.max(1));
+            state.seen += 1;
+            if !is_its_turn {
+                return None;
+            }
+            orders.times = orders.times.map(|times| times - 1);
+            state.struck += 1;
+            let fault = Fault {
+                error: orders.error,
+                delay: orders.delay.min(LONGEST_DELAY),
+            };
+            Some((fault, state.generation))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ZERO: FileOperation<'_> = FileOperation::Zero {
+        offset: 0,
+        bytes: 512,
+    };
+
+    #[test]
+    fn orders_are_for_a_kind_for_one_of_so_many_and_for_so_often() {
+        let faults = Faults::default();
+        assert_eq!(faults.strike(&ZERO), None, "no orders");
+        let error = Some(Errno::EIO);
+        faults.order(Some(Orders {
+            of: Of::Writes,
+            error,
+            every: 3,
+            times: Some(2),
+            ..Orders::default()
+        }));
+        let struck: Vec<bool> = (0..9)
+            .map(|_| {
+                assert_eq!(faults.strike(&FileOperation::Sync), None, "no write");
+                faults.strike(&ZERO).is_some()
+            })
+            .collect();
+        let wanted = [true, false, false, true, false, false, false, false, false];
+        assert_eq!(struck, wanted);
+        faults.order(Some(Orders {
+            delay: LONGEST_DELAY * 2,
+            ..Orders::default()
+        }));
+        let delay = LONGEST_DELAY;
+        let fault = Fault { error: None, delay };
+        assert_eq!(faults.strike(&FileOperation::Sync), Some((fault, 2)));
+        faults.order(None);
+        assert_eq!(faults.strike(&ZERO), None);
+        assert_eq!((faults.struck(), faults.generation()), (3, 3));
+    }
+}

@@ -1,0 +1,189 @@
+//! A worker's disks: its ring, which all of them share, and what a faulty one keeps back.
+//!
+//! ```text
+//!   ask ---> in the ring ------------------------------> next: the I/O goes on
+//!      \       \- the disk is slow by order --> late ---->|   when its time has come, or other orders have
+//!       `- it fails by order -----------------> late ---->'
+//! ```
+//!
+//! What is late is at the disk, as the I/O sees it. Only faulty disks ([`crate::disk::faults`]) have such operations.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use udapl::DmaBuffer;
+use udapl::reactor::{
+    Clock, FileOperation, Instant, Reactor, ReactorError, RealClock, Token, Wake,
+};
+
+use crate::disk::Handle;
+use crate::disk::faults::{Fault, Faults};
+
+/// An operation that has ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// Of which I/O.
+    pub io: u32,
+    /// Bytes moved, or why not.
+    pub result: Result<usize, ReactorError>,
+}
+
+/// Until when an operation is kept back, and by which orders.
+struct Late {
+    until: Instant,
+    faults: Arc<Faults>,
+    generation: u64,
+}
+
+impl Late {
+    fn is_over(&self, now: Instant) -> bool {
+        self.until <= now || self.faults.generation() != self.generation
+    }
+}
+
+/// What a disk says that fails by order.
+fn failed(operation: &FileOperation<'_>, error: Errno) -> ReactorError {
+    let (operation, offset, bytes) = match *operation {
+        FileOperation::Read { offset, bytes, .. } => ("read", offset, bytes),
+        FileOperation::Write { offset, bytes, .. } => ("write", offset, bytes),
+        FileOperation::Sync => ("sync", 0, 0),
+        FileOperation::Zero { offset, bytes } => ("zero", offset, bounded(bytes)),
+        FileOperation::Deallocate { offset, bytes } => ("deallocate", offset, bounded(bytes)),
+    };
+    ReactorError::Transfer {
+        path: "by order".into(),
+        operation,
+        offset,
+        bytes,
+        source: error.into(),
+    }
+}
+
+fn bounded(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+/// The disks.
+pub(super) struct Disks {
+    reactor: Reactor,
+    /// Operations that are to be late once they have ended.
+    slow: Vec<(Token, Late)>,
+    /// Operations that have ended, and are late.
+    late: Vec<(Late, Ended)>,
+}
+
+impl Disks {
+    /// A ring that has so many operations in the kernel at once.
+    pub(super) fn new(entries: u32) -> Result<Self, ReactorError> {
+        Ok(Self {
+            reactor: Reactor::new(entries)?,
+            slow: Vec::new(),
+            late: Vec::new(),
+        })
+    }
+
+    /// Pins the memory that operations are of. Whether that is to be had: without it they work as well, only slower.
+    pub(super) fn pin(&mut self, memory: &[DmaBuffer]) -> Result<bool, ReactorError> {
+        self.reactor.register(memory)
+    }
+
+    /// Asks a disk for an operation of an I/O. How many there are to end: none of a disk that does nothing.
+    #[inline]
+    pub(super) fn ask(
+        &mut self,
+        disk: &Handle,
+        operation: FileOperation<'_>,
+        io: u32,
+    ) -> Result<u32, ReactorError> {
+        match disk {
+            Handle::File(file) => {
+                self.reactor.submit(file, operation, io.into())?;
+                Ok(1)
+            }
+            Handle::Faulty(file, faults) => {
+                let Some((fault, generation)) = faults.strike(&operation) else {
+                    self.reactor.submit(file, operation, io.into())?;
+                    return Ok(1);
+                };
+                let late = Late {
+                    until: RealClock::new().now() + fault.delay,
+                    faults: Arc::clone(faults),
+                    generation,
+                };
+                if let Fault {
+                    error: Some(error), ..
+                } = fault
+                {
+                    let result = Err(failed(&operation, error));
+                    self.late.push((late, Ended { io, result }));
+                } else {
+                    let token = self.reactor.submit(file, operation, io.into())?;
+                    self.slow.push((token, late));
+                }
+                Ok(1)
+            }
+            Handle::Null => Ok(0),
+        }
+    }
+
+    /// Hands what was asked for to the kernel, and takes in what has ended, without waiting.
+    #[inline]
+    pub(super) fn look(&mut self) -> Result<(), ReactorError> {
+        if self.reactor.outstanding() != 0 {
+            self.reactor.wait_for(&[], Instant(0))?;
+        }
+        Ok(())
+    }
+
+    /// An operation that has ended, and is not late.
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<Ended> {
+        while let Some(done) = self.reactor.take_completion() {
+            let ended = Ended {
+                // As it was submitted: 32 bits.
+                io: u32::try_from(done.tag).unwrap_or(u32::MAX),
+                result: done.result,
+            };
+            if self.slow.is_empty() {
+                return Some(ended);
+            }
+            match self.slow.iter().position(|(token, _)| *token == done.token) {
+                Some(at) => {
+                    let (_, late) = self.slow.swap_remove(at);
+                    self.late.push((late, ended));
+                }
+                None => return Some(ended),
+            }
+        }
+        if self.late.is_empty() {
+            return None;
+        }
+        self.next_late()
+    }
+
+    #[cold]
+    fn next_late(&mut self) -> Option<Ended> {
+        let now = RealClock::new().now();
+        let at = self.late.iter().position(|(late, _)| late.is_over(now))?;
+        Some(self.late.swap_remove(at).1)
+    }
+
+    /// Sleeps until an operation has ended, one of these descriptors can be read, or for so long.
+    pub(super) fn sleep(
+        &mut self,
+        on: &[std::os::fd::BorrowedFd<'_>],
+        no_longer_than: Duration,
+    ) -> Result<Wake, ReactorError> {
+        let until = RealClock::new().now() + no_longer_than;
+        let due = self.late.iter().map(|(late, _)| late.until).min();
+        self.reactor
+            .wait_for(on, due.map_or(until, |due| due.min(until)))
+    }
+
+    /// Waits until the kernel has nothing of the worker's memory any more, not for ever.
+    pub(super) fn end(mut self, no_longer_than: Duration) -> Result<(), ReactorError> {
+        let until = RealClock::new().now() + no_longer_than;
+        self.reactor.wait_all(until).map(|_| ())
+    }
+}
