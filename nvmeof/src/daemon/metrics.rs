@@ -10,62 +10,47 @@ pub fn text(status: &Status) -> String {
     let mut text = Text::default();
     for subsystem in &status.subsystems {
         let of = format!("subsystem=\"{}\"", label(&subsystem.nqn));
-        for namespace in &subsystem.namespaces {
-            let labels = format!("{of},nsid=\"{}\"", namespace.nsid);
-            let mut count = |name: &str, count| {
-                text.add(
-                    &format!("nvmeof_namespace_{name}"),
-                    Kind::Counter,
-                    &labels,
-                    count,
-                );
-            };
-            count("reads", namespace.reads);
-            count("writes", namespace.writes);
-            count("read_bytes", namespace.read_bytes);
-            count("written_bytes", namespace.written_bytes);
-            text.add(
-                "nvmeof_namespace_size_bytes",
-                Kind::Gauge,
-                &labels,
-                namespace.bytes,
-            );
+        for one in &subsystem.namespaces {
+            let labels = format!("{of},nsid=\"{}\"", one.nsid);
+            let counters = [
+                ("reads", one.reads),
+                ("writes", one.writes),
+                ("read_bytes", one.read_bytes),
+                ("written_bytes", one.written_bytes),
+            ];
+            let gauges = [("size_bytes", one.bytes)];
+            add(&mut text, "namespace", &labels, &counters, &gauges);
         }
         let connected = status.controllers.iter();
         let connected = connected.filter(|one| one.subsystem == subsystem.nqn);
         let (controllers, queues) = connected.fold((0, 0), |(controllers, queues), one| {
             (controllers + 1, queues + one.queues.len() as u64) // CAST: widening.
         });
-        text.add(
-            "nvmeof_subsystem_controllers",
-            Kind::Gauge,
-            &of,
-            controllers,
-        );
-        text.add("nvmeof_subsystem_io_queues", Kind::Gauge, &of, queues);
+        let gauges = [("controllers", controllers), ("io_queues", queues)];
+        add(&mut text, "subsystem", &of, &[], &gauges);
     }
     for port in &status.ports {
-        for worker in &port.workers {
-            let labels = format!("port=\"{}\",worker=\"{}\"", port.id, worker.worker);
-            let mut count = |name: &str, count| {
-                text.add(
-                    &format!("nvmeof_worker_{name}"),
-                    Kind::Counter,
-                    &labels,
-                    count,
-                );
-            };
-            count("commands", worker.commands);
-            count("refused", worker.refused);
-            count("connections", worker.connections);
-            count("sleeps", worker.sleeps);
-            text.add(
-                "nvmeof_worker_serves",
-                Kind::Gauge,
-                &labels,
-                worker.serves.into(),
-            );
+        for one in &port.workers {
+            let labels = format!("port=\"{}\",worker=\"{}\"", port.id, one.worker);
+            let counters = [
+                ("commands", one.commands),
+                ("refused", one.refused),
+                ("connections", one.connections),
+                ("sleeps", one.sleeps),
+            ];
+            let gauges = [("serves", one.serves.into())];
+            add(&mut text, "worker", &labels, &counters, &gauges);
         }
     }
     text.finish()
+}
+
+/// Adds what is counted of one thing, and what it is at.
+fn add(text: &mut Text, of: &str, labels: &str, counters: &[(&str, u64)], gauges: &[(&str, u64)]) {
+    let kinds = [(Kind::Counter, counters), (Kind::Gauge, gauges)];
+    for (kind, all) in kinds {
+        for (name, value) in all {
+            text.add(&format!("nvmeof_{of}_{name}"), kind, labels, *value);
+        }
+    }
 }

@@ -261,16 +261,7 @@ impl Model {
     pub fn remove_subsystem(&mut self, name: &Nqn) -> Result<(), ModelError> {
         let removed = self.subsystems.remove(name);
         removed.ok_or_else(|| ModelError::unknown("subsystem", name))?;
-        let of_it = |controller: &&Controller| controller.subsystem() == name;
-        let ended: Vec<u16> = self
-            .controllers
-            .values()
-            .filter(of_it)
-            .map(Controller::id)
-            .collect();
-        for id in ended {
-            self.end_controller(id);
-        }
+        self.end_controllers(|one| one.subsystem() == name);
         self.discovery_changed();
         Ok(())
     }
@@ -343,16 +334,7 @@ impl Model {
         }
         let name = subsystem.name().clone();
         let still = subsystem.allows(host);
-        let of_it = |one: &&Controller| *one.subsystem() == name && one.host() == host && !still;
-        let ended: Vec<u16> = self
-            .controllers
-            .values()
-            .filter(of_it)
-            .map(Controller::id)
-            .collect();
-        for id in ended {
-            self.end_controller(id);
-        }
+        self.end_controllers(|one| *one.subsystem() == name && one.host() == host && !still);
         self.discovery_changed();
         Ok(())
     }
@@ -400,12 +382,7 @@ impl Model {
     pub fn remove_port(&mut self, id: u16) -> Result<(), ModelError> {
         let removed = self.ports.remove(&id);
         removed.ok_or_else(|| ModelError::unknown("port", id))?;
-        let by_it = |controller: &&Controller| controller.port() == id;
-        let ended = self.controllers.values().filter(by_it);
-        let ended: Vec<u16> = ended.map(Controller::id).collect();
-        for controller in ended {
-            self.end_controller(controller);
-        }
+        self.end_controllers(|one| one.port() == id);
         self.discovery_changed();
         Ok(())
     }
@@ -467,6 +444,19 @@ impl Model {
         self.end_controller(controller);
     }
 
+    /// The numbers of controllers.
+    fn controllers_that(&self, are_wanted: impl Fn(&Controller) -> bool) -> Vec<u16> {
+        let all = self.controllers.values();
+        let wanted = all.filter(|controller| are_wanted(controller));
+        wanted.map(Controller::id).collect()
+    }
+
+    fn end_controllers(&mut self, that: impl Fn(&Controller) -> bool) {
+        for id in self.controllers_that(that) {
+            self.end_controller(id);
+        }
+    }
+
     fn end_controller(&mut self, id: u16) {
         if let Some(controller) = self.controllers.remove(&id) {
             tracing::info!(controller = id, host = %controller.host(), subsystem = %controller.subsystem(), "controller is over");
@@ -477,13 +467,8 @@ impl Model {
 
     /// Ends controllers whose hosts were silent for longer than their keep-alive time. When the next one is due.
     pub fn expire(&mut self, now: Moment) -> Option<Moment> {
-        let silent: Vec<u16> = self
-            .controllers
-            .values()
-            .filter(|controller| controller.deadline().is_some_and(|until| until <= now))
-            .map(Controller::id)
-            .collect();
-        for id in silent {
+        let is_silent = |one: &Controller| one.deadline().is_some_and(|until| until <= now);
+        for id in self.controllers_that(is_silent) {
             let controller = &self.controllers[&id];
             tracing::warn!(
                 controller = id,
@@ -500,11 +485,8 @@ impl Model {
     /// Ports, subsystems or hosts have changed: who discovers is told.
     fn discovery_changed(&mut self) {
         self.generation += 1;
-        let ids: Vec<u16> = self.controllers.keys().copied().collect();
-        for id in ids {
-            if self.controllers[&id].is_discovery() {
-                self.tell(id, event::Kind::Discovery);
-            }
+        for id in self.controllers_that(Controller::is_discovery) {
+            self.tell(id, event::Kind::Discovery);
         }
     }
 
