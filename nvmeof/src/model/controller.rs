@@ -32,6 +32,7 @@ pub struct Controller {
     /// When the host was heard of for the last time, as far as its keep-alive goes.
     heard: Moment,
     pub(super) events: Events,
+    pub(super) kept: super::feature::Kept,
     queues: BTreeSet<u16>,
     /// Namespaces that have changed since the host asked for the last time.
     changed: BTreeSet<u32>,
@@ -70,6 +71,7 @@ impl Controller {
             keep_alive_ms: beginning.keep_alive_ms,
             heard: beginning.now,
             events: Events::default(),
+            kept: super::feature::Kept::default(),
             queues: BTreeSet::new(),
             changed: BTreeSet::new(),
             reservation_notices: VecDeque::new(),
@@ -170,6 +172,7 @@ impl Controller {
     pub(super) fn reset(&mut self) {
         self.queues.clear();
         self.events.forget();
+        self.kept.forget();
     }
 
     /// Whether a queue of this number was free.

@@ -1,7 +1,11 @@
 //! Features (Base specification, "Get Features" and "Set Features").
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use super::event::{OF_DISCOVERY, OF_IO};
-use super::{Answer, Controller, Model, Moment, QUEUES};
+use super::{Answer, Controller, Model, Moment, Namespace, QUEUES, Subsystem};
+use crate::nvme::command::ALL_NAMESPACES;
 use crate::nvme::{Sqe, Status};
 
 /// Granularity of keep-alive times, as KAS counts it: in 100 ms.
@@ -11,8 +15,13 @@ const KEEP_ALIVE_STEP_MS: u32 = KEEP_ALIVE_STEP as u32 * 100;
 
 /// Identifiers of features.
 mod id {
+    pub(super) const ARBITRATION: u8 = 0x01;
+    pub(super) const POWER: u8 = 0x02;
+    pub(super) const TEMPERATURE: u8 = 0x04;
+    pub(super) const ERROR_RECOVERY: u8 = 0x05;
     pub(super) const WRITE_CACHE: u8 = 0x06;
     pub(super) const QUEUES: u8 = 0x07;
+    pub(super) const ATOMICITY: u8 = 0x0a;
     pub(super) const EVENTS: u8 = 0x0b;
     pub(super) const KEEP_ALIVE: u8 = 0x0f;
     pub(super) const HOST_ID: u8 = 0x81;
@@ -21,30 +30,144 @@ mod id {
     pub(super) const WRITE_PROTECTION: u8 = 0x84;
 }
 
+/// What can be done with a feature. None can be saved.
+struct Feature {
+    id: u8,
+    /// Each namespace has it of its own.
+    of_namespace: bool,
+    is_changeable: bool,
+    /// Discovery controllers have it as well.
+    of_discovery: bool,
+}
+
+impl Feature {
+    const fn new(id: u8) -> Self {
+        Self {
+            id,
+            of_namespace: false,
+            is_changeable: true,
+            of_discovery: false,
+        }
+    }
+
+    const fn of_namespace(self) -> Self {
+        Self {
+            of_namespace: true,
+            ..self
+        }
+    }
+
+    const fn fixed(self) -> Self {
+        Self {
+            is_changeable: false,
+            ..self
+        }
+    }
+
+    const fn of_discovery(self) -> Self {
+        Self {
+            of_discovery: true,
+            ..self
+        }
+    }
+}
+
+/// All features.
+const FEATURES: [Feature; 13] = [
+    Feature::new(id::ARBITRATION),
+    Feature::new(id::POWER),
+    Feature::new(id::TEMPERATURE),
+    Feature::new(id::ERROR_RECOVERY).of_namespace(),
+    Feature::new(id::WRITE_CACHE).fixed(),
+    Feature::new(id::QUEUES),
+    Feature::new(id::ATOMICITY),
+    Feature::new(id::EVENTS).of_discovery(),
+    Feature::new(id::KEEP_ALIVE).of_discovery(),
+    Feature::new(id::HOST_ID).fixed(),
+    Feature::new(id::RESERVATION_MASK).of_namespace(),
+    Feature::new(id::RESERVATION_PERSISTENCE)
+        .of_namespace()
+        .fixed(),
+    Feature::new(id::WRITE_PROTECTION).of_namespace(),
+];
+
+/// The features of controllers of a kind.
+fn features(is_discovery: bool) -> impl Iterator<Item = &'static Feature> {
+    let all = FEATURES.iter();
+    all.filter(move |feature| feature.of_discovery || !is_discovery)
+}
+
 /// A dword of flags for each feature: bit 0 there is such a feature, 20 it is of a namespace, 21 of a controller.
 pub(super) fn effects(is_discovery: bool) -> Vec<u8> {
     const BYTES: usize = 1024;
     let mut said = vec![0; BYTES];
-    let of_io: &[u8] = &[
-        id::WRITE_CACHE,
-        id::QUEUES,
-        id::HOST_ID,
-        id::RESERVATION_MASK,
-        id::RESERVATION_PERSISTENCE,
-        id::WRITE_PROTECTION,
-    ];
-    let of_io = if is_discovery { &[] } else { of_io };
-    for feature in [id::EVENTS, id::KEEP_ALIVE].iter().chain(of_io) {
-        let at = usize::from(*feature) * 4;
+    for feature in features(is_discovery) {
+        let at = usize::from(feature.id) * 4;
         said[at] = 1;
-        said[at + 2] = 1
-            << if *feature == id::WRITE_PROTECTION {
-                4
-            } else {
-                5
-            };
+        said[at + 2] = 1 << if feature.of_namespace { 4 } else { 5 };
     }
     said
+}
+
+/// Features that are kept as a host sets them, until the controller is reset. What they ask for is so anyhow: commands
+/// are taken in turn, without a limit (arbitration); there is one power state, and one temperature; a disk's errors are
+/// told at once (error recovery); and blocks are written as a whole (atomicity).
+#[derive(Debug, Default)]
+pub(super) struct Kept(BTreeMap<(u8, u32), u32>);
+
+/// Bits 21:16 of a temperature threshold: of which thermometer, and whether it is one to be above of.
+const THERMOMETER: u32 = 0x3f << 16;
+/// Of all thermometers.
+const ALL_THERMOMETERS: u32 = 0xf << 16;
+
+impl Kept {
+    /// What a feature is that no host has set.
+    const fn usual(feature: u8) -> u32 {
+        match feature {
+            // A burst of any length.
+            id::ARBITRATION => 7,
+            id::TEMPERATURE => 0xffff,
+            _ => 0,
+        }
+    }
+
+    /// A value as it is kept; none if it cannot be.
+    const fn checked(feature: u8, value: u32) -> Option<u32> {
+        match feature {
+            // Bits 7:3 are nothing.
+            id::ARBITRATION => Some(value & !0xf8),
+            // Bits 4:0: the power state; 7:5: a hint.
+            id::POWER if value & 0x1f == 0 => Some(value & 0xe0),
+            id::TEMPERATURE if matches!(value & THERMOMETER, 0 | ALL_THERMOMETERS) => {
+                Some(value & 0xffff)
+            }
+            // Bit 16: blocks that were deallocated are errors, which is not offered (NSFEAT).
+            id::ERROR_RECOVERY if value & 1 << 16 == 0 => Some(value & 0xffff),
+            id::ATOMICITY => Some(value & 1),
+            _ => None,
+        }
+    }
+
+    fn set(&mut self, feature: u8, nsid: u32, value: u32) -> Result<(), Status> {
+        let value = Self::checked(feature, value).ok_or(Status::INVALID_FIELD.dnr())?;
+        self.0.insert((feature, nsid), value);
+        Ok(())
+    }
+
+    fn get(&self, feature: u8, nsid: u32) -> u32 {
+        let kept = self.0.get(&(feature, nsid)).copied();
+        kept.unwrap_or(Self::usual(feature))
+    }
+
+    /// A temperature, and those above it, that the host wants to be warned of.
+    pub(super) fn is_too_hot(&self, kelvin: u16) -> bool {
+        self.get(id::TEMPERATURE, 0) <= kelvin.into()
+    }
+
+    /// As if nobody had set anything.
+    pub(super) fn forget(&mut self) {
+        self.0.clear();
+    }
 }
 
 /// A keep-alive time, rounded up to what is kept.
@@ -56,14 +179,6 @@ pub(super) const fn keep_alive(ms: u32) -> u32 {
         Some(ms) => ms,
         None => u32::MAX - u32::MAX % KEEP_ALIVE_STEP_MS,
     }
-}
-
-/// Features that each namespace has of its own.
-const fn is_of_namespace(feature: u8) -> bool {
-    matches!(
-        feature,
-        id::RESERVATION_MASK | id::RESERVATION_PERSISTENCE | id::WRITE_PROTECTION
-    )
 }
 
 /// Feature identifier: bits 7:0 of dword 10.
@@ -94,12 +209,19 @@ impl Model {
         let Some(controller) = self.controllers.get_mut(&id) else {
             return Status::INTERNAL.into();
         };
+        let known = features(controller.is_discovery()).find(|one| one.id == feature(sqe));
+        let Some(known) = known else {
+            return Status::INVALID_FIELD.dnr().into();
+        };
         if sqe.cdw10.get() & SAVE != 0 {
             return Status::NOT_SAVEABLE.dnr().into();
         }
-        let asked = sqe.cdw11.get();
-        match (feature(sqe), controller.is_discovery()) {
-            (id::QUEUES, false) => {
+        let (asked, nsid) = (sqe.cdw11.get(), sqe.nsid.get());
+        if !known.of_namespace && !matches!(nsid, 0 | ALL_NAMESPACES) {
+            return Status::NOT_OF_NAMESPACE.dnr().into();
+        }
+        match known.id {
+            id::QUEUES => {
                 if controller.queues().next().is_some() {
                     return Status::SEQUENCE.dnr().into();
                 }
@@ -108,33 +230,65 @@ impl Model {
                 }
                 Answer::result(Controller::queues_granted())
             }
-            (id::EVENTS, _) => {
+            id::EVENTS => {
                 if asked & !controller.offered_events() != 0 {
                     return Status::INVALID_FIELD.dnr().into();
                 }
                 controller.events.want(asked);
                 Answer::done()
             }
-            (id::KEEP_ALIVE, _) => {
+            id::KEEP_ALIVE => {
                 controller.set_keep_alive(keep_alive(asked), now);
                 Answer::done()
             }
-            (id::WRITE_PROTECTION, false) => self.protect(id, sqe.nsid.get(), asked),
-            (id::RESERVATION_MASK, false) => self.mask_reservations(id, sqe.nsid.get(), asked),
+            id::ERROR_RECOVERY => {
+                let kept = self.keep_for_namespaces(id, nsid, asked);
+                kept.map_or_else(Answer::from, |()| Answer::done())
+            }
+            id::ARBITRATION | id::POWER | id::TEMPERATURE | id::ATOMICITY => {
+                let kept = controller.kept.set(known.id, 0, asked);
+                kept.map_or_else(Answer::from, |()| Answer::done())
+            }
+            id::WRITE_PROTECTION => self.protect(id, nsid, asked),
+            id::RESERVATION_MASK => self.mask_reservations(id, nsid, asked),
             // Nothing persists through power loss, and nothing can be told to.
-            (id::RESERVATION_PERSISTENCE, false) if asked & 1 == 0 => Answer::done(),
-            (id::HOST_ID, false) => Status::SEQUENCE.dnr().into(),
-            (id::WRITE_CACHE, false) => Status::NOT_CHANGEABLE.dnr().into(),
+            id::RESERVATION_PERSISTENCE if asked & 1 == 0 => Answer::done(),
+            id::HOST_ID => Status::SEQUENCE.dnr().into(),
+            id::WRITE_CACHE => Status::NOT_CHANGEABLE.dnr().into(),
             _ => Status::INVALID_FIELD.dnr().into(),
         }
     }
 
+    /// A namespace of a controller's subsystem.
+    fn namespace_of(&self, id: u16, nsid: u32) -> Result<Arc<Namespace>, Status> {
+        let found = self.namespace(self.controllers[&id].subsystem(), nsid);
+        found.map_err(|_| Status::INVALID_NAMESPACE.dnr())
+    }
+
+    /// A namespace of a controller's subsystem, or all of them.
+    pub(super) fn namespaces_of(&self, id: u16, nsid: u32) -> Result<Vec<u32>, Status> {
+        if nsid != ALL_NAMESPACES {
+            return self.namespace_of(id, nsid).map(|_| vec![nsid]);
+        }
+        let of = self.subsystems.get(self.controllers[&id].subsystem());
+        let all = of.into_iter().flat_map(Subsystem::namespaces);
+        Ok(all.map(|one| one.nsid()).collect())
+    }
+
+    /// Keeps a feature of a namespace, or of all.
+    fn keep_for_namespaces(&mut self, id: u16, nsid: u32, value: u32) -> Result<(), Status> {
+        let there = self.namespaces_of(id, nsid)?;
+        let controller = self.controllers.get_mut(&id).ok_or(Status::INTERNAL)?;
+        let mut there = there.into_iter();
+        there.try_for_each(|nsid| controller.kept.set(id::ERROR_RECOVERY, nsid, value))
+    }
+
     fn protect(&mut self, id: u16, nsid: u32, state: u32) -> Answer {
-        let subsystem = self.controllers[&id].subsystem().clone();
-        let there = self.subsystems.get(&subsystem);
-        let Some(namespace) = there.and_then(|one| one.namespace(nsid)) else {
-            return Status::INVALID_NAMESPACE.dnr().into();
+        let namespace = match self.namespace_of(id, nsid) {
+            Ok(namespace) => namespace,
+            Err(status) => return status.into(),
         };
+        let subsystem = self.controllers[&id].subsystem().clone();
         let protected = match state & 7 {
             0 => false,
             1 => true,
@@ -153,36 +307,35 @@ impl Model {
         };
         // Bits 10:8: 0 the value now, 1 the default, 2 the saved one, 3 what can be done with it.
         let what = sqe.cdw10.get() >> 8 & 7;
-        let known = match (feature(sqe), controller.is_discovery()) {
-            (id::EVENTS | id::KEEP_ALIVE, _) => true,
-            (
-                id::WRITE_CACHE
-                | id::QUEUES
-                | id::HOST_ID
-                | id::RESERVATION_MASK
-                | id::RESERVATION_PERSISTENCE
-                | id::WRITE_PROTECTION,
-                is_discovery,
-            ) => !is_discovery,
-            _ => false,
-        };
-        if !known || what > 3 {
+        let known = features(controller.is_discovery()).find(|one| one.id == feature(sqe));
+        let Some(known) = known.filter(|_| what <= 3) else {
             return Status::INVALID_FIELD.dnr().into();
-        }
+        };
         if what == 3 {
             // Not saveable; of each namespace; changeable.
-            let of_namespace = is_of_namespace(feature(sqe));
-            let changeable = !matches!(
-                feature(sqe),
-                id::WRITE_CACHE | id::HOST_ID | id::RESERVATION_PERSISTENCE
-            );
-            return Answer::result(u64::from(of_namespace) << 1 | u64::from(changeable) << 2);
+            let can = u64::from(known.of_namespace) << 1 | u64::from(known.is_changeable) << 2;
+            return Answer::result(can);
         }
         // What is not saved has its default as its saved value.
-        if what != 0 && matches!(feature(sqe), id::EVENTS | id::KEEP_ALIVE) {
-            return Answer::done();
-        }
-        match feature(sqe) {
+        let is_current = what == 0;
+        let nsid = sqe.nsid.get();
+        match known.id {
+            id::TEMPERATURE if sqe.cdw11.get() & THERMOMETER != 0 => {
+                Status::INVALID_FIELD.dnr().into()
+            }
+            id::ERROR_RECOVERY if self.namespace_of(id, nsid).is_err() => {
+                Status::INVALID_NAMESPACE.dnr().into()
+            }
+            id::ARBITRATION | id::POWER | id::TEMPERATURE | id::ERROR_RECOVERY | id::ATOMICITY
+                if !is_current =>
+            {
+                Answer::result(Kept::usual(known.id).into())
+            }
+            id::ERROR_RECOVERY => Answer::result(controller.kept.get(known.id, nsid).into()),
+            id::ARBITRATION | id::POWER | id::TEMPERATURE | id::ATOMICITY => {
+                Answer::result(controller.kept.get(known.id, 0).into())
+            }
+            id::EVENTS | id::KEEP_ALIVE if !is_current => Answer::done(),
             id::WRITE_CACHE => Answer::result(1),
             id::QUEUES => Answer::result(Controller::queues_granted()),
             id::EVENTS => Answer::result(controller.events.wanted().into()),
@@ -191,16 +344,13 @@ impl Model {
             id::RESERVATION_PERSISTENCE => Answer::done(),
             id::RESERVATION_MASK => {
                 let masks = &controller.reservation_masks;
-                let mask = masks.get(&sqe.nsid.get()).copied().unwrap_or(0);
+                let mask = masks.get(&nsid).copied().unwrap_or(0);
                 Answer::result(mask.into())
             }
-            id::WRITE_PROTECTION => {
-                let subsystem = self.subsystems.get(controller.subsystem());
-                match subsystem.and_then(|one| one.namespace(sqe.nsid.get())) {
-                    Some(namespace) => Answer::result(namespace.is_protected().into()),
-                    None => Status::INVALID_NAMESPACE.dnr().into(),
-                }
-            }
+            id::WRITE_PROTECTION => match self.namespace_of(id, nsid) {
+                Ok(namespace) => Answer::result(namespace.is_protected().into()),
+                Err(status) => status.into(),
+            },
             _ => Status::INVALID_FIELD.dnr().into(),
         }
     }

@@ -19,8 +19,8 @@ use crate::nvme::{Sqe, Status};
 const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
 /// SGLS: any alignment of data, keyed descriptors, offsets in the capsule.
 const SGL: u32 = 1 | 1 << 2 | 1 << 20;
-/// ONCS: Compare, Dataset Management, Write Zeroes, reservations, Verify, Copy.
-const COMMANDS: u16 = 1 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 7 | 1 << 8;
+/// ONCS: Compare, Dataset Management, Write Zeroes, fields Save and Select of features, reservations, Verify, Copy.
+const COMMANDS: u16 = 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8;
 /// Blocks of all ranges of a Copy; of one range as well.
 pub(crate) const COPY_BLOCKS: u16 = 1 << 15;
 /// Ranges of a Copy.

@@ -88,6 +88,8 @@ impl Model {
         };
         let mut health = Health::new_zeroed();
         health.temperature = zerocopy::little_endian::U16::new(TEMPERATURE).to_bytes();
+        // Bit 1: the temperature has reached a threshold.
+        health.warnings = u8::from(controller.kept.is_too_hot(TEMPERATURE)) << 1;
         health.spare = 100;
         // Thousands of 512 bytes, rounded up.
         let units = |bytes: u64| bytes.div_ceil(512 * 1000);

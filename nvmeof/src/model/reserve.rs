@@ -5,7 +5,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 
 use super::reservation::{Kind, Request, Told};
 use super::{Answer, Controller, Model, Outcome, event};
-use crate::nvme::command::{ALL_NAMESPACES, io};
+use crate::nvme::command::io;
 use crate::nvme::{Sqe, Status};
 
 /// RESCAP: all six types, and IEKEY as since 1.3; nothing persists through power loss.
@@ -118,14 +118,9 @@ impl Model {
 
     /// Namespaces whose notices a feature is about: one, or all.
     pub(super) fn mask_reservations(&mut self, id: u16, nsid: u32, mask: u32) -> Answer {
-        let name = self.controllers[&id].subsystem().clone();
-        let subsystem = self.subsystems.get(&name);
-        let there: Vec<u32> = match (nsid, subsystem) {
-            (ALL_NAMESPACES, Some(subsystem)) => {
-                subsystem.namespaces().map(|one| one.nsid()).collect()
-            }
-            (one, Some(subsystem)) if subsystem.namespace(one).is_some() => vec![one],
-            _ => return Status::INVALID_NAMESPACE.dnr().into(),
+        let there = match self.namespaces_of(id, nsid) {
+            Ok(there) => there,
+            Err(status) => return status.into(),
         };
         if let Some(controller) = self.controllers.get_mut(&id) {
             for nsid in there {

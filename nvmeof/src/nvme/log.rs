@@ -107,7 +107,8 @@ impl ErrorEntry {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Health {
-    rsvd_000: u8,
+    /// What there is to be warned of.
+    pub warnings: u8,
     /// Kelvin.
     pub temperature: [u8; 2],
     /// Spare that is left, in percent.

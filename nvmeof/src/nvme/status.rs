@@ -84,6 +84,8 @@ statuses! {
     NOT_SAVEABLE = 0x10d, "Feature Identifier Not Saveable";
     /// It cannot be changed.
     NOT_CHANGEABLE = 0x10e, "Feature Not Changeable";
+    /// It is none that namespaces have of their own.
+    NOT_OF_NAMESPACE = 0x10f, "Feature Not Namespace Specific";
     /// More ranges or blocks than may be copied at once.
     COPY_SIZE = 0x183, "Command Size Limit Exceeded";
     /// Connect: another record format.

@@ -54,11 +54,12 @@ fn the_controller_says_what_linux_checks() {
         (1800, 2, 0, "ICDOFF"),
         (1802, 1, 0, "FCATT"),
         (1803, 1, 1, "MSDBD"),
+        (1804, 2, 0, "OFCS"),
     ] {
         assert_eq!(at(&said, offset, length), value, "{field}");
     }
-    // Compare, Dataset Management, Write Zeroes, Verify, Copy.
-    assert_eq!(at(&said, 520, 2) & 0x18d, 0x18d, "ONCS");
+    // Compare, Dataset Management, Write Zeroes, Save and Select of features, reservations, Verify, Copy.
+    assert_eq!(at(&said, 520, 2), 0x1bd, "ONCS");
 }
 
 #[test]

@@ -177,7 +177,7 @@ fn features_are_set_and_given_back_and_others_refused() {
         "to be saved"
     );
     assert_eq!(feature(0x0a, 0, 0x30f, 0), done(4), "changeable");
-    for unknown in [0x00, 0x01, 0x0e, 0x16, 0xff] {
+    for unknown in [0x00, 0x03, 0x08, 0x09, 0x0c, 0x0e, 0x16, 0xff] {
         assert_eq!(feature(0x09, 0, unknown, 0), refused(0x002), "{unknown:#x}");
         assert_eq!(feature(0x0a, 0, unknown, 0), refused(0x002), "{unknown:#x}");
     }

@@ -2,6 +2,7 @@
 //! taken from the structures that the model fills.
 
 mod connect;
+mod features;
 mod hosts;
 mod identify;
 mod lives;
