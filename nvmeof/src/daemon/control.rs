@@ -172,6 +172,7 @@ struct OfHost {
     subsystem: String,
     host: String,
     key: Option<PathBuf>,
+    controller_key: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -268,7 +269,14 @@ fn change(daemon: &mut Daemon, method: &str, params: &Value) -> Result<Value, Re
         }
         "host.allow" => {
             let of: OfHost = read(params)?;
-            let settings = HostSettings { key: of.key };
+            let settings = HostSettings {
+                key: of.key,
+                controller_key: of.controller_key,
+            };
+            if settings.key.is_none() && settings.controller_key.is_some() {
+                let what = "a host has a controller_key only beside its own key";
+                return Err(wrong(what.to_owned()));
+            }
             let allowed = daemon.allow_host(&name(&of.subsystem)?, &name(&of.host)?, &settings);
             allowed.map_err(refused)?;
         }

@@ -112,6 +112,7 @@ struct SubsystemForm {
 struct HostForm {
     nqn: Spanned<String>,
     key: Option<Spanned<PathBuf>>,
+    controller_key: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Deserialize)]
@@ -419,8 +420,12 @@ impl Reader<'_> {
             let Some(host_name) = self.name(&host.nqn) else {
                 continue;
             };
+            if let (None, Some(key)) = (&host.key, &host.controller_key) {
+                self.wrong(key, "a host has a controller_key only beside its own key");
+            }
             let settings = HostSettings {
                 key: host.key.map(Spanned::into_inner),
+                controller_key: host.controller_key.map(Spanned::into_inner),
             };
             if subsystem.hosts.insert(host_name, settings).is_some() {
                 self.wrong(&host.nqn, "this host is listed already");

@@ -135,6 +135,8 @@ const SPACE: Uuid = Uuid::from_u128(0x6e76_6d65_6f66_5d01_8a5e_75da_706c_0001);
 pub struct HostSettings {
     /// The file with the key by which it says who it is.
     pub key: Option<PathBuf>,
+    /// The file with the key by which it is told who we are, if it wants to know.
+    pub controller_key: Option<PathBuf>,
 }
 
 /// A namespace.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::port::{Port, PortError};
 use super::settings::{HostSettings, NamespaceSettings, PortSettings, Settings, SubsystemSettings};
@@ -365,9 +365,20 @@ impl Daemon {
         let Some(file) = &settings.key else {
             return Ok(None);
         };
-        for (other, of) in &self.settings.subsystems {
-            let there = of.hosts.get(host).and_then(|one| one.key.as_ref());
-            if let Some(there) = there.filter(|there| other != subsystem && *there != file) {
+        let others = self.settings.subsystems.iter();
+        for (other, of) in others.filter(|(other, _)| *other != subsystem) {
+            let there = of.hosts.get(host);
+            let pairs = [
+                (there.and_then(|one| one.key.as_ref()), Some(file)),
+                (
+                    there.and_then(|one| one.controller_key.as_ref()),
+                    settings.controller_key.as_ref(),
+                ),
+            ];
+            let differs = |(there, here): &(Option<&PathBuf>, Option<&PathBuf>)| {
+                there.is_some() && there != here
+            };
+            if let Some((Some(there), _)) = pairs.into_iter().find(differs) {
                 return Err(DaemonError::OtherKey {
                     host: host.clone(),
                     subsystem: other.clone(),
@@ -375,19 +386,10 @@ impl Daemon {
                 });
             }
         }
-        let text = std::fs::read_to_string(file).map_err(|error| DaemonError::Key {
-            host: host.clone(),
-            file: file.clone(),
-            error,
-        })?;
-        let key: Key = text.parse().map_err(|error| DaemonError::NoKey {
-            host: host.clone(),
-            file: file.clone(),
-            error,
-        })?;
+        let controller = settings.controller_key.as_ref();
         Ok(Some(Keys {
-            host: key,
-            controller: None,
+            host: key_in(host, file)?,
+            controller: controller.map(|file| key_in(host, file)).transpose()?,
             hash: None,
             group: None,
         }))
@@ -552,5 +554,19 @@ fn open(
             nsid,
             error,
         })?,
+    })
+}
+
+/// The key in a file, for a host.
+fn key_in(host: &Nqn, file: &Path) -> Result<Key, DaemonError> {
+    let text = std::fs::read_to_string(file).map_err(|error| DaemonError::Key {
+        host: host.clone(),
+        file: file.to_owned(),
+        error,
+    })?;
+    text.parse().map_err(|error| DaemonError::NoKey {
+        host: host.clone(),
+        file: file.to_owned(),
+        error,
     })
 }

@@ -78,6 +78,9 @@ fn put(out: &mut String, settings: &Settings) -> core::fmt::Result {
             if let Some(key) = &of_host.key {
                 writeln!(out, "key = {}", path(key))?;
             }
+            if let Some(key) = &of_host.controller_key {
+                writeln!(out, "controller_key = {}", path(key))?;
+            }
         }
         for (nsid, namespace) in &subsystem.namespaces {
             writeln!(

@@ -12,12 +12,16 @@ fn parse(text: &str) -> Result<Settings, String> {
 }
 
 /// A file, and the beginnings of the lines that are said of it.
-const MISTAKES: [(&str, &[&str]); 24] = [
+const MISTAKES: [(&str, &[&str]); 25] = [
     (
         "log = \"info\"\n[control]\nuser = 0",
         &["f.toml:2:1: a control socket has one of socket and descriptor"],
     ),
     ("log = ", &["f.toml:1:7: "]),
+    (
+        "[[subsystem]]\nnqn = \"nqn.2026-11.test:s\"\n[[subsystem.host]]\nnqn = \"nqn.2026-11.test:h\"\ncontroller_key = \"/k\"",
+        &["f.toml:5:18: a host has a controller_key only beside its own key"],
+    ),
     (
         "lgo = \"info\"",
         &[
@@ -180,6 +184,9 @@ fn the_example_is_read_and_what_is_written_is_read_as_the_same() -> Result<()> {
     assert_eq!((settings.ports.len(), settings.subsystems.len()), (2, 2));
     let again = parse(&text(&settings)).expect("what was written");
     assert_eq!(again, settings);
+    let keys = "[[subsystem]]\nnqn = \"nqn.2026-11.test:s\"\n[[subsystem.host]]\nnqn = \"nqn.2026-11.test:h\"\nkey = \"/k\"\ncontroller_key = \"/c\"";
+    let keys = parse(keys).expect("a file");
+    assert_eq!(parse(&text(&keys)).expect("what was written"), keys);
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("saved.toml");
     std::fs::write(&path, "what was there")?;
