@@ -120,6 +120,8 @@ enum Task {
 enum NvmeTask {
     /// Run the suite, and print what ran and with which figures.
     Test,
+    /// Run our target and the kernel's side by side in a guest, and print what each does.
+    Compare,
     /// Count what an I/O costs in the target, in instructions. Needs valgrind, and no root.
     Bench,
 }
@@ -156,6 +158,10 @@ fn run() -> Result<()> {
             task: Some(NvmeTask::Bench),
             ..
         } => nvme::bench(),
+        Task::Nvme {
+            task: Some(NvmeTask::Compare),
+            options,
+        } => vm::compare(&options),
         Task::Nvme { task, options } => vm::nvme(task.is_some(), &options),
         Task::Install(arguments) => install::run(&arguments),
         Task::Tidy => tidy::run(),

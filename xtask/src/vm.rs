@@ -12,11 +12,14 @@
 //!
 //! Making the folder and running from it need root (`chroot`); without it, that is said and nothing is run.
 
+mod beside;
 mod c;
 mod capture;
 mod card;
 mod child;
+mod compare;
 mod foreign;
+mod functions;
 mod guest;
 mod image;
 mod interop;
@@ -38,6 +41,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
+use self::beside::Beside;
 use self::image::Image;
 use self::kernel::Kernel;
 use self::machine::Machine;
@@ -88,6 +92,12 @@ pub struct Options {
     /// rest.
     #[arg(long, value_delimiter = ',', global = true)]
     only: Vec<String>,
+    /// How often steps run that draw from a seed; each time from the next one.
+    #[arg(long, default_value_t = 1, global = true, value_parser = clap::value_parser!(u32).range(1..))]
+    seeds: u32,
+    /// The first seed.
+    #[arg(long, default_value_t = 1, global = true)]
+    seed: u32,
 }
 
 impl Options {
@@ -116,6 +126,8 @@ struct Suite {
     serve: &'static [&'static str],
     /// A process that is on the other end of the functions' wire while the guest runs.
     beside: Option<fn(&Machine) -> Result<Command>>,
+    /// What that process shows once the guest was ended in the middle of a step, and so for the step ([`serial::Line::Lost`]).
+    lost: Option<fn(&Beside<'_>) -> Vec<String>>,
     /// Builds the programs of ours that the guest gets.
     programs: fn(&Machine) -> Result<Vec<image::Program>>,
     /// What the run leaves behind that the suite wants to know, as steps behind those of its script.
@@ -130,7 +142,7 @@ struct Suite {
 enum Slots {
     /// A function; its link leads to a network device of the guest.
     Networked,
-    /// A function; its link leads to a process of the host's.
+    /// Two functions; the link of each leads to a process of the host's. Each is another server's.
     Wired,
     /// Two functions on one link.
     Linked,
@@ -195,10 +207,34 @@ pub fn nvme(is_test: bool, options: &Options) -> Result<()> {
     let machine = machine::prepare(options.kernel)?;
     let suite = nvme::suite();
     if is_test {
-        guest::test(&machine, &suite, options)
+        guest::test(&machine, &suite, options)?;
+        let is_wanted = |step: &&str| options.wants(step);
+        if !nvme::LOST.iter().skip(1).any(|step| is_wanted(&step)) {
+            return Ok(());
+        }
+        // A guest that is ended in the middle of something is of no use any more.
+        for seed in (options.seed..).take(options.seeds as usize).skip(1) {
+            let again = Options {
+                kernel: options.kernel,
+                only: nvme::LOST.map(str::to_owned).to_vec(),
+                seeds: 1,
+                seed,
+            };
+            guest::test(&machine, &suite, &again)?;
+        }
+        Ok(())
     } else {
         guest::shell(&machine, &suite)
     }
+}
+
+/// Runs the targets of NVMe over RDMA, ours and the kernel's, side by side.
+pub fn compare(options: &Options) -> Result<()> {
+    guest::test(
+        &machine::prepare(options.kernel)?,
+        &compare::suite(),
+        options,
+    )
 }
 
 /// Runs a task.
@@ -244,6 +280,8 @@ pub fn check() -> Result<()> {
     let options = Options {
         kernel: Kernel::default(),
         only: Vec::new(),
+        seeds: 1,
+        seed: 1,
     };
     match machine::prepare(options.kernel) {
         Ok(machine) => {
@@ -267,6 +305,8 @@ mod tests {
         let options = |only: &[&str]| Options {
             kernel: Kernel::default(),
             only: only.iter().map(|&name| name.to_owned()).collect(),
+            seeds: 1,
+            seed: 1,
         };
         assert!(options(&[]).wants("rc"));
         let some = options(&["probe", "nvme-*"]);

@@ -96,6 +96,115 @@ pub fn dissected(path: &Path) -> Result<Vec<String>> {
     Ok(count(&text))
 }
 
+/// Echo requests of at least as many bytes: what comes behind has frames that were damaged on purpose.
+const MARK: usize = 1000;
+/// How Wireshark calls what has a name for each page, property and structure.
+const COMMANDS: [&str; 10] = [
+    "Get Log Page",
+    "Identify",
+    "Property Get",
+    "Property Set",
+    "Connect",
+    "Authentication Send",
+    "Authentication Recv",
+    "Set Features",
+    "Get Features",
+    "Reservation",
+];
+
+/// What Wireshark's dissector of NVMe over RDMA reads in a capture: how many of each command, and of completions, and a
+/// line for each frame that it complains of, or cannot read though it should. Nothing if it is not installed.
+///
+/// It reads a message that is one packet. A command whose data comes along in more than one, and the completion of such a
+/// command, it leaves alone; the pages of more than one packet whose parts it takes for the beginning it calls malformed.
+/// Both are counted, and no complaint.
+///
+/// # Errors
+/// There is no such file, or it is no capture.
+pub fn nvme(path: &Path) -> Result<Vec<String>> {
+    if !shell::exists("tshark") {
+        return Ok(Vec::new());
+    }
+    let name = path.to_str().context("the capture's path is not UTF-8")?;
+    let mut arguments = vec!["-T", "fields", "-E", "separator=|", "-E", "occurrence=f"];
+    let fields = [
+        "frame.number",
+        "infiniband.bth.opcode",
+        "ip.src",
+        "infiniband.bth.destqp",
+        "frame.len",
+        "icmp.type",
+        "_ws.malformed",
+        "_ws.col.Info",
+    ];
+    for field in fields {
+        arguments.extend(["-e", field]);
+    }
+    Ok(capsules(&wire::tshark(name, &arguments)?))
+}
+
+/// Counts lines of such fields.
+fn capsules(text: &str) -> Vec<String> {
+    /// Of RC (IBTA volume 1, "OpCode field").
+    const SEND_FIRST: &str = "0";
+    const SEND_ONLY: [&str; 2] = ["4", "23"];
+    const NOT_FIRST: [&str; 4] = ["7", "8", "14", "15"];
+    /// The queue pair of connection management.
+    const GSI: &str = "0x000001";
+    /// Bytes of a frame with a completion: 16, and 4 more of a key.
+    const COMPLETION: usize = 14 + 20 + 8 + 12 + 16 + 4 + 4;
+    let mut commands: BTreeMap<&str, u64> = BTreeMap::new();
+    let (mut completions, mut long, mut behind_long, mut parts) = (0_u64, 0_u64, 0_u64, 0_u64);
+    let mut complaints = Vec::new();
+    for line in text.lines() {
+        let fields: Vec<&str> = line.splitn(8, '|').collect();
+        let at = |number: usize| fields.get(number).copied().unwrap_or_default();
+        let (opcode, info) = (at(1), at(7));
+        let length: usize = at(4).parse().unwrap_or(0);
+        if at(5) == "8" && length >= MARK {
+            break;
+        }
+        if !at(6).is_empty() {
+            if NOT_FIRST.contains(&opcode) {
+                parts += 1;
+            } else {
+                complaints.push(format!("tshark complains of frame {}: {line}", at(0)));
+            }
+            continue;
+        }
+        long += u64::from(opcode == SEND_FIRST);
+        if !SEND_ONLY.contains(&opcode) || at(3) == GSI {
+            continue;
+        }
+        let message = info.split_once("| ").map(|(_, message)| message);
+        let message = message.map(|message| message.split_once(' ').unwrap_or((message, "")).1);
+        match message {
+            Some(message) if message.starts_with("CQE for ") => completions += 1,
+            Some(message) => {
+                let known = COMMANDS.iter().find(|name| message.starts_with(*name));
+                let name = known.copied().unwrap_or(message);
+                *commands.entry(name.trim_end()).or_default() += 1;
+            }
+            None if length <= COMPLETION => behind_long += 1,
+            None => complaints.push(format!(
+                "tshark complains of frame {}, a command that it does not read: {line}",
+                at(0)
+            )),
+        }
+    }
+    let mut lines: Vec<String> = commands
+        .iter()
+        .map(|(name, count)| format!("{name}: {count}"))
+        .collect();
+    lines.push(format!("completions: {completions}"));
+    lines.push(format!(
+        "not read: {long} commands of more than one packet and {behind_long} completions, {parts} parts of pages"
+    ));
+    complaints.truncate(MOST_COMPLAINTS);
+    lines.extend(complaints);
+    lines
+}
+
 /// Counts lines of such fields.
 fn count(text: &str) -> Vec<String> {
     let mut counts = [0_u64; KINDS.len()];
@@ -195,6 +304,40 @@ mod tests {
         assert_eq!(lines[..KINDS.len()], expected);
         assert_eq!(lines.len(), KINDS.len() + 1, "{lines:?}");
         assert!(lines[KINDS.len()].starts_with("tshark complains of frame 7: "));
+    }
+
+    /// Fields as tshark 4.0 prints them.
+    #[test]
+    fn capsules_are_counted_as_the_dissector_reads_them_up_to_the_mark() {
+        let good = "\
+1|4|10.0.0.1|0x00005e|122|||RC Send Only QP=0x00005e | NVMe Get Log Page Commands Supported and Effects
+2|7|10.0.0.2|0x00005e|1082||[Malformed Packet: NVMe Fabrics RDMA]|RC RDMA Write Middle QP=0x00005e [Malformed Packet]
+3|23|10.0.0.2|0x00005e|78|||RC Send Only Invalidate QP=0x00005e | NVMe CQE for Get Log Page Commands Supported and Effects
+4|0|10.0.0.1|0x00005e|1098|||RC Send First QP=0x00005e
+5|4|10.0.0.2|0x00005e|74|||RC Send Only QP=0x00005e
+6|100|10.0.0.1|0x000001|322|||CM: ConnectRequest
+7|4|10.0.0.1|0x00005e|122|||RC Send Only QP=0x00005e | NVMeOF Connect
+";
+        let lines = capsules(good);
+        let expected = [
+            "Connect: 1",
+            "Get Log Page: 1",
+            "completions: 1",
+            "not read: 1 commands of more than one packet and 1 completions, 1 parts of pages",
+        ];
+        assert_eq!(lines, expected);
+        for bad in [
+            "8|4|10.0.0.1|0x00005e|122|||RC Send Only QP=0x00005e",
+            "8|4|10.0.0.1|0x00005e|122||[Malformed Packet: NVMe Fabrics RDMA]|RC Send Only QP=0x00005e [Malformed Packet]",
+        ] {
+            let lines = capsules(&format!("{good}{bad}\n"));
+            assert!(
+                lines.last().unwrap().contains("complains of frame 8"),
+                "{lines:?}"
+            );
+            let mark = "8||10.0.0.1||1041|8||Echo (ping) request";
+            assert_eq!(capsules(&format!("{good}{mark}\n{bad}\n")), expected);
+        }
     }
 
     #[test]

@@ -57,6 +57,7 @@ pub fn suite() -> Suite {
             REPORT,
         ],
         beside: None,
+        lost: None,
         programs: |_| Ok(vec![("datctl".to_owned(), super::datctl()?)] as Vec<Program>),
         shown: &[
             Shown {

@@ -6,15 +6,17 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::path::Path;
+use std::process::{ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::beside::{self, Beside};
 use super::child::{Running, tied};
+use super::functions::{self, NETWORK_SOCKET, Servers, serve};
 use super::machine::Machine;
 use super::report::{self, Step, Verdict};
 use super::serial::Line;
@@ -31,75 +33,8 @@ const TAIL: usize = 40;
 const FIRST_SLOT: u8 = 3;
 /// Where a guest with a single function has its network device.
 const NETWORK_SLOT: u8 = 8;
-/// That device's end of the wire, a path in the folder of the run; the function's is wire.sock.
-const NETWORK_SOCKET: &str = "net.sock";
-/// Where the world of the functions is steered, a path in the folder of the run, in the suites that do so.
-pub(super) const STEER_SOCKET: &str = "steer.sock";
 /// What the guest's third serial port brings, in the folder of the run.
 pub(super) const KEPT: &str = "kept";
-/// What a process beside the guest says, likewise.
-const BESIDE: &str = "beside.log";
-
-impl Slots {
-    /// The functions' sockets, in the order of their slots.
-    const fn sockets(self) -> &'static [&'static str] {
-        match self {
-            Self::Networked | Self::Wired => &["0.sock"],
-            Self::Linked => &["0.sock", "1.sock"],
-            Self::Card => &["card.pf", "card.vf0", "card.vf1"],
-        }
-    }
-
-    /// What their server is told of them.
-    fn arguments(self) -> Vec<&'static str> {
-        match self {
-            Self::Networked | Self::Wired | Self::Linked => {
-                let sockets = self.sockets().iter();
-                sockets.flat_map(|socket| ["--socket", socket]).collect()
-            }
-            Self::Card => vec!["--card", "card", "--vfs", "2", "--control"],
-        }
-    }
-}
-
-/// The server of the functions.
-struct Server {
-    running: Running,
-    said: BufReader<ChildStdout>,
-    /// What it is told of a card; a server of other functions is told nothing.
-    told: Option<ChildStdin>,
-    /// `datctl`, as it is run in the folder of the run.
-    program: PathBuf,
-    folder: PathBuf,
-}
-
-impl Server {
-    /// Says of a virtual function what `ip link set PF vf` would; the answer.
-    fn card(&mut self, settings: &str) -> Result<String> {
-        let told = self.told.as_mut().context("there is no card")?;
-        writeln!(told, "{settings}").context("datctl sim serve reads nothing")?;
-        let mut line = String::new();
-        self.said.read_line(&mut line)?;
-        self.running.check()?;
-        Ok(line.trim_end().to_owned())
-    }
-
-    /// Says something to the world of the functions; `ok` and its answer, or what is wrong.
-    fn steer(&self, words: &str) -> Result<String> {
-        let mut command = Command::new(&self.program);
-        // A socket's path is short, whatever the folder's.
-        command.current_dir(&self.folder);
-        command.args(["sim", "ctl", STEER_SOCKET]);
-        let said = command.args(words.split_whitespace()).output()?;
-        let (ok, text) = if said.status.success() {
-            ("ok ", said.stdout)
-        } else {
-            ("", said.stderr)
-        };
-        let text = String::from_utf8_lossy(&text);
-        Ok(format!("{ok}{}", text.lines().next().unwrap_or_default()))
-    }
-}
 
 /// Boots, lets the suite's script run, prints and judges what it said.
 pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
@@ -107,7 +42,12 @@ pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
     let initramfs = prepare(machine, suite)?;
     let mut functions = serve(machine, suite)?;
     let mut beside = Beside::start(machine, suite)?;
-    let parameters = format!("quiet only={}", options.only.join(","));
+    let parameters = format!(
+        "quiet only={} seed={} seeds={}",
+        options.only.join(","),
+        options.seed,
+        options.seeds
+    );
     let (mut qemu, lines) = boot(machine, suite, &initramfs, &parameters)?;
     println!(
         "vm: {}: QEMU {}, Linux {}, {} function(s); console in {}",
@@ -122,18 +62,22 @@ pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
         &mut qemu,
         &mut functions,
         &mut beside,
-        suite.patience,
+        suite.patience * options.seeds,
     );
     let ran = steps.len();
     // Nothing more is said; the guest powers off a moment after its script is over.
     let _ = lines.recv_timeout(LOGGED_WITHIN);
     drop(qemu);
+    if let (End::Lost, Some(step), Some(lost)) = (&end, steps.last_mut(), suite.lost) {
+        step.said.extend(lost(&beside));
+        step.code = Some(0);
+    }
     drop(functions);
     for shown in suite.shown.iter().filter(|it| options.wants(it.step)) {
         let said = (shown.look)(&machine.path("run").join(shown.file))?;
         steps.push(Step::shown(shown.step, shown.file, said));
     }
-    let log = machine.path("run/functions.log");
+    let log = machine.path("run").join(functions::LOG);
     steps.push(Step::shown(
         "functions",
         "datctl sim serve",
@@ -146,7 +90,10 @@ pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
     println!("{}", report::table(&verdicts));
     println!("vm: {:.0} s in all", began.elapsed().as_secs_f64());
     let failed: Vec<&Verdict> = verdicts.iter().filter(|v| v.result.is_err()).collect();
-    if failed.is_empty() && end.is_ok() {
+    if options.seeds > 1 {
+        println!("{}", report::summary(&verdicts));
+    }
+    if failed.is_empty() && !matches!(end, End::Cut(_)) {
         ensure!(ran > 0, "{}: has none of these steps", suite.image.name);
         return Ok(());
     }
@@ -156,13 +103,15 @@ pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
             println!("    {line}");
         }
     }
-    for log in ["console.log", "functions.log", "qemu.log"] {
+    for log in ["console.log", functions::LOG, "qemu.log"] {
         show_tail(&machine.path("run").join(log));
     }
     if suite.beside.is_some() {
-        show_tail(&machine.path("run").join(BESIDE));
+        show_tail(&machine.path("run").join(beside::LOG));
     }
-    end?;
+    if let End::Cut(why) = end {
+        return Err(why);
+    }
     let names: Vec<&str> = failed.iter().map(|v| v.step.name.as_str()).collect();
     bail!(
         "{}: failed in the guest: {}",
@@ -185,97 +134,6 @@ pub fn shell(machine: &Machine, suite: &Suite) -> Result<()> {
 fn prepare(machine: &Machine, suite: &Suite) -> Result<String> {
     let programs = (suite.programs)(machine)?;
     image::build(machine, &suite.image, &programs)
-}
-
-/// Serves the functions.
-fn serve(machine: &Machine, suite: &Suite) -> Result<Server> {
-    let run = machine.path("run");
-    std::fs::create_dir_all(&run)?;
-    let sockets = suite.slots.sockets();
-    for socket in sockets.iter().chain(&[NETWORK_SOCKET, STEER_SOCKET]) {
-        let _ = std::fs::remove_file(run.join(socket));
-    }
-    let mut command = Command::new(super::datctl()?);
-    // A socket's path is short, whatever the folder's.
-    command.current_dir(&run).args(["sim", "serve"]);
-    command.args(suite.slots.arguments()).args(suite.serve);
-    command.env("RUST_LOG", "info").env("NO_COLOR", "1");
-    let mut command = tied(&command);
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(File::create(run.join("functions.log"))?);
-    let mut running = Running::start("datctl sim serve", command)?;
-    let said = running.child.stdout.take().context("its output")?;
-    let input = running.child.stdin.take();
-    let mut server = Server {
-        running,
-        said: BufReader::new(said),
-        told: input.filter(|_| suite.slots == Slots::Card),
-        program: super::datctl()?,
-        folder: run.clone(),
-    };
-    for _ in sockets {
-        let mut line = String::new();
-        server.said.read_line(&mut line)?;
-        if line.is_empty() {
-            show_tail(&run.join("functions.log"));
-            server.running.check()?;
-            bail!("datctl sim serve serves nothing");
-        }
-    }
-    Ok(server)
-}
-
-/// What is on the other end of the functions' wire, in the suites that have something there.
-struct Beside<'a> {
-    machine: &'a Machine,
-    command: Option<Command>,
-    running: Option<Running>,
-}
-
-impl<'a> Beside<'a> {
-    fn start(machine: &'a Machine, suite: &Suite) -> Result<Self> {
-        let command = suite.beside.map(|command| command(machine));
-        let mut beside = Self {
-            machine,
-            command: command.transpose()?,
-            running: None,
-        };
-        beside.begin()?;
-        Ok(beside)
-    }
-
-    fn begin(&mut self) -> Result<()> {
-        let Some(command) = &self.command else {
-            return Ok(());
-        };
-        let mut command = tied(command);
-        let log = self.machine.path("run").join(BESIDE);
-        let log = File::options().create(true).append(true).open(log)?;
-        // Its input ends with its owner.
-        command
-            .stdin(Stdio::piped())
-            .stdout(log.try_clone()?)
-            .stderr(log);
-        self.running = Some(Running::start("the process beside the guest", command)?);
-        Ok(())
-    }
-
-    /// Kills it, or starts it again; `ok`, or what is wrong.
-    fn happen(&mut self, words: &str) -> String {
-        match words {
-            "kill" => {
-                self.running = None;
-                "ok".to_owned()
-            }
-            "start" => match self.begin() {
-                Ok(()) => "ok".to_owned(),
-                Err(error) => format!("{error:#}"),
-            },
-            other => format!("{other:?}: there is kill and start"),
-        }
-    }
 }
 
 /// QEMU without its serial ports.
@@ -380,20 +238,30 @@ fn read_lines(output: ChildStdout) -> Receiver<Line> {
     receiver
 }
 
-/// Collects steps until the script is over; what cut it short otherwise.
+/// How a guest's script has ended.
+enum End {
+    /// It has been run to its end.
+    Over,
+    /// It wants its guest to be ended in the middle of a step.
+    Lost,
+    /// By what it should not.
+    Cut(anyhow::Error),
+}
+
+/// Collects steps until the script ends.
 fn follow(
     lines: &Receiver<Line>,
     qemu: &mut Running,
-    functions: &mut Server,
+    functions: &mut Servers,
     beside: &mut Beside<'_>,
     patience: Duration,
-) -> (Vec<Step>, Result<()>) {
+) -> (Vec<Step>, End) {
     let deadline = Instant::now() + patience;
     let mut steps: Vec<Step> = Vec::new();
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         match lines.recv_timeout(left) {
-            Ok(Line::Over) => return (steps, Ok(())),
+            Ok(Line::Over) => return (steps, End::Over),
             Ok(Line::Step { name, command }) => {
                 println!("vm: {name}: {command}");
                 steps.push(Step {
@@ -417,32 +285,31 @@ fn follow(
             Ok(Line::Card(settings)) => {
                 let answered = functions.card(&settings);
                 if let Err(error) = answered.and_then(|it| answer(qemu, &it)) {
-                    return (steps, Err(error));
+                    return (steps, End::Cut(error));
                 }
             }
             Ok(Line::Steer(words)) => {
                 let answered = functions.steer(&words);
                 if let Err(error) = answered.and_then(|it| answer(qemu, &it)) {
-                    return (steps, Err(error));
+                    return (steps, End::Cut(error));
                 }
             }
             Ok(Line::Beside(words)) => {
                 let answered = beside.happen(&words);
                 if let Err(error) = answer(qemu, &answered) {
-                    return (steps, Err(error));
+                    return (steps, End::Cut(error));
                 }
             }
+            Ok(Line::Lost) => return (steps, End::Lost),
             Ok(Line::Stray(text)) => println!("vm: the guest says {text:?}"),
             Err(RecvTimeoutError::Timeout) => {
-                let silent = Err(anyhow::anyhow!("the guest is not done within {patience:?}"));
-                return (steps, silent);
+                let silent = anyhow::anyhow!("the guest is not done within {patience:?}");
+                return (steps, End::Cut(silent));
             }
             Err(RecvTimeoutError::Disconnected) => {
                 let status = qemu.child.wait();
-                let ended = Err(anyhow::anyhow!(
-                    "QEMU ended before the suite did: {status:?}"
-                ));
-                return (steps, ended);
+                let ended = anyhow::anyhow!("QEMU ended before the suite did: {status:?}");
+                return (steps, End::Cut(ended));
             }
         }
     }
@@ -464,7 +331,7 @@ fn tail(lines: &[String]) -> &[String] {
     &lines[lines.len().saturating_sub(TAIL)..]
 }
 
-fn show_tail(log: &Path) {
+pub(super) fn show_tail(log: &Path) {
     let lines = lines_of(log).unwrap_or_default();
     println!("--- end of {}", log.display());
     for line in tail(&lines) {

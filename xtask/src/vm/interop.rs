@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 
 use super::c::{self, Source};
-use super::guest::STEER_SOCKET;
+use super::functions::STEER_SOCKET;
 use super::image::{Image, Program};
 use super::machine::Machine;
 use super::report::Step;
@@ -126,6 +126,7 @@ fn mlx5() -> Suite {
             STEER_SOCKET,
         ],
         beside: None,
+        lost: None,
         programs,
         shown: const { &[Shown::wire("mlx5.pcapng"), dissected("mlx5.pcapng")] },
         judge,
@@ -172,6 +173,7 @@ fn software() -> Suite {
             STEER_SOCKET,
         ],
         beside: None,
+        lost: None,
         programs,
         shown: const { &[Shown::wire("rxe.pcapng"), dissected("rxe.pcapng")] },
         judge: judge_software,

@@ -2,33 +2,49 @@
 //! initiator at the other end of its wire.
 
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::guest::STEER_SOCKET;
+use super::beside::{self, Beside};
+use super::functions::STEER_SOCKET;
 use super::image::Image;
 use super::machine::Machine;
 use super::report::Step;
-use super::{PATIENCE, Slots, Suite, stock};
+use super::{PATIENCE, Shown, Slots, Suite, capture, stock};
 
-/// The wire, and the disk, in the folder of the run.
-const WIRE: &str = "wire.sock";
+/// The disk, in the folder of the run.
 const DISK: &str = "disk.img";
+/// The target's configuration, likewise.
+const SETTINGS: &str = "nvmeofd.toml";
 /// Bytes of the disk: XFS wants 300 MiB. It is sparse.
 const BYTES: u64 = 320 << 20;
+/// The names of the subsystems, in the scripts as well.
+const SUBSYSTEM: &str = "nqn.2026-11.example:disk";
+const KEYS: &str = "nqn.2026-11.example:keys";
+/// The keep-alive time of the host that is lost, and what the target may take beyond it.
+const KEEP_ALIVE: Duration = Duration::from_secs(3);
+const LONGER: Duration = Duration::from_secs(4);
 
 /// Steps of the short form.
-pub const SHORT: [&str; 9] = [
+pub const SHORT: [&str; 13] = [
     "probe",
     "discover",
     "connect",
     "id-ctrl",
     "raw",
+    "commands",
+    "reservations",
+    "paths",
     "kernel",
     "faulty",
     "killed",
     "disconnect",
+    "dissected",
 ];
+
+/// Steps that run once more for each seed beyond the first in a guest of their own, which does not survive them.
+pub const LOST: [&str; 2] = ["probe", "host-lost"];
 
 /// The suite.
 pub fn suite() -> Suite {
@@ -42,6 +58,10 @@ pub fn suite() -> Suite {
                 "mlx5_ib",
                 "crc32c_generic?",
                 "crc32c_intel?",
+                "dh_generic?",
+                "hmac?",
+                "sha256_generic?",
+                "sha512_generic?",
                 "ext4",
                 "xfs",
                 "nvme_rdma",
@@ -54,27 +74,74 @@ pub fn suite() -> Suite {
                 "fio",
                 "util-linux",
             ],
-            script: include_str!("guest/nvme"),
+            script: concat!(
+                include_str!("guest/nvme"),
+                include_str!("guest/nvme-hosts"),
+                include_str!("guest/nvme-faults")
+            ),
             variables: &[],
         },
         slots: Slots::Wired,
         memory: "2G",
-        patience: PATIENCE,
+        patience: PATIENCE * 2,
         serve: &[
             "--profile",
             "roce",
             "--link",
-            "unix:wire.sock",
+            "unix:wire%.sock",
             "--pcap",
-            "nvme.pcapng",
+            "nvme%.pcapng",
             "--steer",
             STEER_SOCKET,
         ],
         beside: Some(target),
+        lost: Some(lost),
         programs: |_| Ok(Vec::new()),
-        shown: &[],
+        shown: &[Shown {
+            step: "dissected",
+            file: "nvme0.pcapng",
+            look: capture::nvme,
+        }],
         judge,
     }
+}
+
+/// The target's configuration: a port for each function, and a subsystem for those that have a key.
+fn settings() -> String {
+    let adapter = |name: &str, number: u8, address: &str| {
+        format!(
+            "sim:{name},mac=02:00:00:00:0f:0{number},link=unix:wire{}.sock,address={address}/24",
+            number - 1
+        )
+    };
+    format!(
+        "\
+[control]
+socket = \"{control}\"
+
+[[port]]
+id = 1
+adapter = \"{first},control={at}\"
+workers = 2
+
+[[port]]
+id = 2
+adapter = \"{second}\"
+
+[[subsystem]]
+nqn = \"{SUBSYSTEM}\"
+any_host = true
+namespace = [{{ nsid = 1, file = \"{DISK}\" }}]
+
+[[subsystem]]
+nqn = \"{KEYS}\"
+namespace = [{{ memory = \"16MiB\" }}]
+",
+        control = beside::CONTROL,
+        at = beside::ADAPTER,
+        first = adapter("target", 1, "10.0.0.2"),
+        second = adapter("second", 2, "10.0.1.2"),
+    )
 }
 
 /// The target.
@@ -88,24 +155,40 @@ fn target(machine: &Machine) -> Result<Command> {
         .truncate(false)
         .open(run.join(DISK))?;
     disk.set_len(BYTES)?;
+    std::fs::write(run.join(SETTINGS), settings())?;
     let mut command = Command::new(program);
-    command.current_dir(&run).env("RUST_LOG", "info").args([
-        "--adapter",
-        &format!("sim:target,mac=02:00:00:00:0f:01,link=unix:{WIRE},address=10.0.0.2/24"),
-        "--subsystem",
-        SUBSYSTEM,
-        "--disk",
-        DISK,
-        "--workers",
-        "2",
-    ]);
+    command
+        .current_dir(&run)
+        .env("RUST_LOG", "info")
+        .arg(SETTINGS);
     Ok(command)
+}
+
+/// What the target holds once its host is no more.
+fn lost(beside: &Beside<'_>) -> Vec<String> {
+    let forgotten = beside::forgets(beside, KEEP_ALIVE + LONGER);
+    vec![match forgotten {
+        Ok(how) => format!("nothing is held: {how}"),
+        Err(error) => format!("{error:#}"),
+    }]
 }
 
 fn judge(step: &Step) -> Result<String> {
     let name = step.name.as_str();
     match name {
         "kernel" => kernel(step),
+        "oops" => oops(step),
+        "commands" => {
+            let refused = step.lines_with("Invalid Command Opcode").len();
+            ensure!(refused == 1, "{refused} opcodes were refused");
+            shown(step)
+        }
+        "paths" => {
+            let ways = step.lines_with("writes went by path");
+            ensure!(ways.len() == 4, "{} of 4 ways", ways.len());
+            Ok("optimized before non-optimized and before inaccessible, each path".to_owned())
+        }
+        "dissected" => dissected(step),
         "functions" => stock::judge(step),
         "ping" => Ok(step.line_with("3 packets received")?.to_owned()),
         "discover" => {
@@ -114,7 +197,7 @@ fn judge(step: &Step) -> Result<String> {
             step.line_with(&format!("subnqn:  {SUBSYSTEM}"))?;
             Ok(step.line_with("Number of Records")?.trim().to_owned())
         }
-        "connect" => Ok(step.line_with("controller live at")?.to_owned()),
+        "connect" | "connect-again" => Ok(step.line_with("controller live at")?.to_owned()),
         "refused" => {
             // With "do not retry".
             step.line_with("LBA Out of Range: The command references an LBA that exceeds the size of the namespace(0x4080)")?;
@@ -123,26 +206,83 @@ fn judge(step: &Step) -> Result<String> {
             ensure!(opcodes == 2, "{opcodes} opcodes were refused");
             Ok("LBA Out of Range, Compare Failure, Invalid Command Opcode".to_owned())
         }
-        _ => {
-            ensure!(step.code == Some(0), "failed");
-            let shown = SHOWN.iter().find(|(of, _)| *of == name);
-            let line = match shown {
-                Some((_, words)) => {
-                    let lines = words.iter().map(|words| step.line_with(words));
-                    lines.collect::<Result<Vec<_>>>()?.join("; ")
-                }
-                None => step.said.last().cloned().unwrap_or_default(),
-            };
-            Ok(line.split_whitespace().collect::<Vec<_>>().join(" "))
-        }
+        _ => shown(step),
     }
 }
 
-/// The name of the subsystem, in the script as well.
-const SUBSYSTEM: &str = "nqn.2026-11.example:disk";
+/// What the step has to say.
+fn shown(step: &Step) -> Result<String> {
+    ensure!(step.code == Some(0), "failed");
+    let shown = SHOWN.iter().find(|(of, _)| *of == step.name);
+    let line = match shown {
+        Some((_, words)) => {
+            let lines = words.iter().map(|words| step.line_with(words));
+            lines.collect::<Result<Vec<_>>>()?.join("; ")
+        }
+        None => step.said.last().cloned().unwrap_or_default(),
+    };
+    Ok(line.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// Wireshark reads every command and every completion.
+fn dissected(step: &Step) -> Result<String> {
+    if step.said.is_empty() {
+        return Ok("tshark is not installed".to_owned());
+    }
+    let complaints = step.lines_with("complains");
+    ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
+    for what in ["Read", "Write", "Identify", "Connect"] {
+        step.line_with(&format!("{what}: "))?;
+    }
+    Ok(step.said.join(", "))
+}
 
 /// What steps have to say, of which all is shown.
-const SHOWN: [(&str, &[&str]); 18] = [
+const SHOWN: [(&str, &[&str]); 32] = [
+    (
+        "commands",
+        &["written and read: equal", "copied: equal", "all done"],
+    ),
+    ("persistent", &["live", "told of the change", "subnqn:"]),
+    (
+        "authentication",
+        &[
+            "refused without",
+            "one way: live",
+            "both ways: live",
+            "after a reset: live",
+        ],
+    ),
+    (
+        "reservations",
+        &["the other host may not write", "preempted", "released"],
+    ),
+    ("remapped", &["20 times"]),
+    (
+        "queues",
+        &["1/2/1 default/read/poll", "verified by polling", "live"],
+    ),
+    ("uring", &["verified by io_uring_cmd"]),
+    ("reset-loaded", &["every block is what was written", "live"]),
+    ("namespaces", &["added", "grown", "shrunk", "removed"]),
+    (
+        "failing",
+        &["a read failed", "every block is what was written", "live"],
+    ),
+    (
+        "removed",
+        &[
+            "gone",
+            "there again: equal",
+            "every block is what was written",
+        ],
+    ),
+    (
+        "path-lost",
+        &["path ", "every block is what was written", "live"],
+    ),
+    ("pulled", &["every block is what was written", "live"]),
+    ("host-lost", &["nothing is held"]),
     ("faulty", &["every block is what was written"]),
     ("away", &["every block is what was written", "live"]),
     ("killed", &["every block is what was written", "live"]),
@@ -193,6 +333,23 @@ fn kernel(step: &Step) -> Result<String> {
         .collect();
     ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
     stock::judge(step)
+}
+
+/// Whatever was done to its devices, the kernel itself is well.
+fn oops(step: &Step) -> Result<String> {
+    const BAD: [&str; 6] = [
+        "WARNING:",
+        "BUG:",
+        "Oops",
+        "blocked for more than",
+        "general protection fault",
+        "refcount_t",
+    ];
+    for what in BAD {
+        let lines = step.lines_with(what);
+        ensure!(lines.is_empty(), "{}", lines.join("\n"));
+    }
+    Ok(format!("{} lines, no warning", step.said.len()))
 }
 
 #[cfg(test)]

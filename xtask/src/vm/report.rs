@@ -104,6 +104,36 @@ pub fn table(verdicts: &[Verdict]) -> Table {
     table
 }
 
+/// The table of what ran several times: how often, how often it was well, how long it took.
+pub fn summary(verdicts: &[Verdict]) -> Table {
+    let mut table = Table::new();
+    table.set_header(["step", "runs", "ok", "time"]);
+    let mut names: Vec<&str> = Vec::new();
+    for verdict in verdicts {
+        let name = verdict.step.name.as_str();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    for name in names {
+        let runs: Vec<&Verdict> = verdicts.iter().filter(|of| of.step.name == name).collect();
+        let times = runs.iter().map(|of| of.step.took.as_secs_f64());
+        let (shortest, longest) = times.fold((f64::MAX, 0.0_f64), |(low, high), time| {
+            (low.min(time), high.max(time))
+        });
+        if runs.len() > 1 {
+            let good = runs.iter().filter(|of| of.result.is_ok()).count();
+            table.add_row([
+                name.to_owned(),
+                runs.len().to_string(),
+                good.to_string(),
+                format!("{shortest:.1} to {longest:.1} s"),
+            ]);
+        }
+    }
+    table
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,6 +146,16 @@ mod tests {
             code,
             took: Duration::from_millis(1500),
         }
+    }
+
+    #[test]
+    fn what_ran_several_times_is_counted() {
+        let verdict = |code| Verdict::of(step(code), |_| Ok(String::new()));
+        let verdicts = [verdict(Some(0)), verdict(Some(1)), verdict(Some(0))];
+        let table = summary(&verdicts).to_string();
+        let row: Vec<&str> = table.lines().nth(3).unwrap().split_whitespace().collect();
+        assert_eq!(row[1..7], ["info", "┆", "3", "┆", "2", "┆"], "{table}");
+        assert!(!summary(&verdicts[..1]).to_string().contains("info"));
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //!   | TEXT                   the step says this
 //!   @done CODE MILLISECONDS  it has ended, with this exit status
 //!   @card SETTINGS           the step waits for an answer: the card's administrator says this of a virtual function
-//!   @beside kill, start      this happens to the process beside the guest
+//!   @beside WORDS            the step waits for an answer: this happens to the process beside the guest
+//!   @lost                    the guest is to be ended now, in the middle of what it does
 //!   @steer WORDS             the step waits for an answer: this is said to the world of the functions
 //!   @over                    nothing follows
 //! ```
@@ -38,8 +39,10 @@ pub enum Line {
     Steer(String),
     /// The suite has ended.
     Over,
-    /// This is to happen to the process beside the guest: `kill` or `start`.
+    /// This is to happen to the process beside the guest; the guest waits for a line likewise.
     Beside(String),
+    /// The guest is to be ended in the middle of what it does.
+    Lost,
     /// Anything else, which should not be there.
     Stray(String),
 }
@@ -55,8 +58,10 @@ impl Line {
         if text == "|" {
             return Self::Said(String::new());
         }
-        if text == "@over" {
-            return Self::Over;
+        match text {
+            "@over" => return Self::Over,
+            "@lost" => return Self::Lost,
+            _ => {}
         }
         if let Some(settings) = text.strip_prefix("@card ") {
             return Self::Card(settings.to_owned());
@@ -120,6 +125,7 @@ mod tests {
             Line::Steer("function link-down".to_owned())
         );
         assert_eq!(Line::parse("@over"), Line::Over);
+        assert_eq!(Line::parse("@lost"), Line::Lost);
     }
 
     #[test]

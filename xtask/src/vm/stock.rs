@@ -63,6 +63,7 @@ pub fn infiniband() -> Suite {
         patience: super::PATIENCE,
         serve: &["--profile", "ib", "--report", REPORTS[0]],
         beside: None,
+        lost: None,
         programs: |machine| c::programs(machine, &SOURCES),
         shown: &[],
         judge,

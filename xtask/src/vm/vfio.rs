@@ -33,6 +33,7 @@ pub fn suite() -> Suite {
         // Frames fly for a while, so that who waits has to sleep.
         serve: &["--faults", "delay=100us"],
         beside: None,
+        lost: None,
         programs: |_| programs(),
         shown: &[],
         judge: judge::judge,

@@ -55,6 +55,7 @@ pub fn ethernet() -> Suite {
         patience: PATIENCE,
         serve: &["--profile", "roce", "--report", super::REPORTS[1]],
         beside: None,
+        lost: None,
         programs: |_| Ok(Vec::new()),
         shown: &[],
         judge,

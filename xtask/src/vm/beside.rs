@@ -1,0 +1,215 @@
+//! A process that is on the other end of the functions' wire while a guest runs, and what a guest's script may have
+//! done to it.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use super::child::{Running, tied};
+use super::machine::Machine;
+use super::{Suite, datctl};
+
+/// What it says, in the folder of the run.
+pub const LOG: &str = "beside.log";
+/// Where it is asked and changed, likewise.
+pub const CONTROL: &str = "control.sock";
+/// Where its adapter is looked at, likewise.
+pub const ADAPTER: &str = "adapter.sock";
+
+/// How often it is asked what it holds, until that is as it was.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The process.
+pub struct Beside<'a> {
+    machine: &'a Machine,
+    command: Option<Command>,
+    running: Option<Running>,
+    /// By which its adapter is looked at.
+    datctl: PathBuf,
+    /// What it held before a host came.
+    before: Option<Held>,
+}
+
+/// What it holds for those who have connected to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Controllers of hosts.
+    pub controllers: usize,
+    /// Endpoints with a connection.
+    pub connected: usize,
+    /// Endpoints.
+    pub endpoints: usize,
+    /// Queues of events.
+    pub evds: usize,
+    /// Registered memory.
+    pub regions: usize,
+}
+
+impl<'a> Beside<'a> {
+    /// Starts what the suite has.
+    pub fn start(machine: &'a Machine, suite: &Suite) -> Result<Self> {
+        std::fs::write(machine.path("run").join(LOG), "")?;
+        let command = suite.beside.map(|command| command(machine));
+        let mut beside = Self {
+            machine,
+            command: command.transpose()?,
+            running: None,
+            datctl: datctl()?,
+            before: None,
+        };
+        beside.begin()?;
+        Ok(beside)
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        let Some(command) = &self.command else {
+            return Ok(());
+        };
+        let mut command = tied(command);
+        let log = self.machine.path("run").join(LOG);
+        let log = File::options().create(true).append(true).open(log)?;
+        // Its input ends with its owner.
+        command
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        self.running = Some(Running::start("the process beside the guest", command)?);
+        Ok(())
+    }
+
+    /// Does what the guest has asked for: `ok` and an answer of one line, or what is wrong.
+    pub fn happen(&mut self, words: &str) -> String {
+        match self.done(words) {
+            Ok(answer) => format!("ok {answer}").trim_end().to_owned(),
+            Err(error) => format!("{error:#}").replace('\n', " "),
+        }
+    }
+
+    fn done(&mut self, words: &str) -> Result<String> {
+        let (what, rest) = words.split_once(' ').unwrap_or((words, ""));
+        let file = |name: &str| {
+            ensure!(!name.contains('/'), "{name:?} is no name of a file");
+            Ok(self.machine.path("run").join(name))
+        };
+        match what {
+            "kill" => self.running = None,
+            "start" => self.begin()?,
+            "ctl" => return self.ctl(rest),
+            "held" => return Ok(format!("{:?}", self.held()?)),
+            "baseline" => self.before = Some(self.held()?),
+            "write" => {
+                let (name, text) = rest.split_once(' ').context("write FILE TEXT")?;
+                std::fs::write(file(name)?, text)?;
+            }
+            "size" => {
+                let (name, bytes) = rest.split_once(' ').context("size FILE BYTES")?;
+                let mut open = File::options();
+                open.create(true).write(true).truncate(false);
+                open.open(file(name)?)?.set_len(bytes.parse()?)?;
+            }
+            other => bail!("{other:?}: there are kill, start, ctl, held, baseline, write and size"),
+        }
+        Ok(String::new())
+    }
+
+    /// Asks it at its control socket.
+    fn ctl(&self, words: &str) -> Result<String> {
+        let of = self.command.as_ref().context("there is nothing beside")?;
+        let mut command = Command::new(of.get_program());
+        command
+            .args(["ctl", CONTROL])
+            .args(words.split_whitespace());
+        self.captured(command)
+    }
+
+    /// What a program says that is run in the folder of the run: a socket's path is short, whatever the folder's.
+    fn captured(&self, mut command: Command) -> Result<String> {
+        let said = command.current_dir(self.machine.path("run")).output()?;
+        let error = String::from_utf8_lossy(&said.stderr);
+        ensure!(said.status.success(), "{}", error.trim());
+        let text = String::from_utf8_lossy(&said.stdout);
+        Ok(text.split_whitespace().collect::<Vec<_>>().join(" "))
+    }
+
+    /// What it holds.
+    pub fn held(&self) -> Result<Held> {
+        let status: Value = serde_json::from_str(&self.ctl("status")?)?;
+        let mut command = Command::new(&self.datctl);
+        command.args(["resource", ADAPTER, "--json"]);
+        let adapter: Value = serde_json::from_str(&self.captured(command)?)?;
+        held(&status, &adapter)
+    }
+}
+
+/// Waits until it holds no more than before the host came: what it held first and last, and after which time.
+pub fn forgets(beside: &Beside<'_>, within: Duration) -> Result<String> {
+    let before = beside
+        .before
+        .context("nobody said when no host was there")?;
+    let began = Instant::now();
+    let first = beside.held()?;
+    let mut last = first;
+    while last != before {
+        ensure!(
+            began.elapsed() < within,
+            "still {last:?}, before the host {before:?}"
+        );
+        thread::sleep(LOOK);
+        last = beside.held()?;
+    }
+    let after = began.elapsed().as_secs_f64();
+    Ok(format!("{first:?}; after {after:.1} s {last:?}"))
+}
+
+/// Counts.
+fn held(status: &Value, adapter: &Value) -> Result<Held> {
+    let list = |of: &Value, name: &str| {
+        let list = of.get(name).and_then(Value::as_array);
+        list.cloned().with_context(|| format!("{name}: {of}"))
+    };
+    let mut held = Held {
+        controllers: list(status, "controllers")?.len(),
+        connected: 0,
+        endpoints: 0,
+        evds: 0,
+        regions: 0,
+    };
+    for instance in list(adapter, "instances")? {
+        let endpoints = list(&instance, "endpoints")?;
+        let connected = endpoints.iter().filter(|one| one["state"] == "Connected");
+        held.connected += connected.count();
+        held.endpoints += endpoints.len();
+        held.evds += list(&instance, "evds")?.len();
+        held.regions += list(&instance, "regions")?.len();
+    }
+    Ok(held)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_held_is_that_of_all_instances() {
+        let status = json!({"controllers": [{"controller": 1}]});
+        let one = json!({"endpoints": [{"state": "Connected"}, {"state": "Unconnected"}], "evds": [{}], "regions": [{}]});
+        let other = json!({"endpoints": [{"state": "Connected"}], "evds": [], "regions": [{}, {}]});
+        let adapter = json!({"instances": [one, other]});
+        let expected = Held {
+            controllers: 1,
+            connected: 2,
+            endpoints: 3,
+            evds: 1,
+            regions: 3,
+        };
+        assert_eq!(held(&status, &adapter).unwrap(), expected);
+        assert!(held(&json!({}), &adapter).is_err());
+    }
+}

@@ -1,0 +1,84 @@
+//! Our NVMe over RDMA target and the kernel's, side by side in one guest.
+//!
+//! Host and target are two functions on one link. The target's is the kernel's, with its own target, and then ours, by
+//! vfio-pci; the host and its load are the same. The processor is emulated, for both: a figure says something only
+//! beside the other one.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+
+use super::image::{Image, Program};
+use super::machine::Machine;
+use super::report::Step;
+use super::{PATIENCE, Slots, Suite, stock};
+use crate::shell;
+
+/// Loads that are measured, with each target.
+const LOADS: usize = 6;
+
+/// The suite.
+pub fn suite() -> Suite {
+    Suite {
+        image: Image {
+            name: "nvme-compare",
+            modules: &[
+                "ib_uverbs",
+                "rdma_ucm",
+                "mlx5_core",
+                "mlx5_ib",
+                "vfio",
+                "vfio_iommu_type1",
+                "vfio-pci",
+                "null_blk",
+                "nvme_rdma",
+                "nvmet_rdma",
+            ],
+            packages: &["iproute2", "nvme-cli", "fio"],
+            script: concat!(
+                include_str!("guest/roce"),
+                include_str!("guest/nvme-compare")
+            ),
+            variables: &[],
+        },
+        slots: Slots::Linked,
+        memory: "2G",
+        patience: PATIENCE,
+        serve: &["--profile", "roce"],
+        beside: None,
+        lost: None,
+        programs,
+        shown: &[],
+        judge,
+    }
+}
+
+/// The target, optimized as the kernel is.
+fn programs(_: &Machine) -> Result<Vec<Program>> {
+    let build = [
+        "build",
+        "--release",
+        "--package",
+        "nvmeof",
+        "--bin",
+        "nvmeofd",
+    ];
+    shell::run(shell::cargo(&build))?;
+    let path: PathBuf = shell::target_directory()?.join("release/nvmeofd");
+    Ok(vec![("nvmeofd".to_owned(), path)])
+}
+
+fn judge(step: &Step) -> Result<String> {
+    match step.name.as_str() {
+        "nvmet-measured" | "ours-measured" => {
+            let figures = step.lines_with(" IOPS, ");
+            ensure!(figures.len() == LOADS, "{} of {LOADS} loads", figures.len());
+            Ok(figures.join("\n"))
+        }
+        "functions" => stock::judge(step),
+        _ => {
+            let last = step.said.last().context("nothing was said")?;
+            Ok(last.split_whitespace().collect::<Vec<_>>().join(" "))
+        }
+    }
+}

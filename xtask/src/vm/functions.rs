@@ -1,0 +1,176 @@
+//! The simulated functions in a guest's slots, and who serves them: `datctl sim serve`.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use super::child::{Running, tied};
+use super::guest::show_tail;
+use super::machine::Machine;
+use super::{Slots, Suite};
+
+/// The guest's network device's end of the wire, a path in the folder of the run; the function's is wire.sock.
+pub const NETWORK_SOCKET: &str = "net.sock";
+/// Stands in arguments of the functions' servers for the number of each, where they are several.
+const NUMBER: &str = "%";
+/// Where the world of the functions is steered, a path in the folder of the run, in the suites that do so.
+pub const STEER_SOCKET: &str = "steer%.sock";
+/// What the servers log, likewise.
+pub const LOG: &str = "functions.log";
+
+impl Slots {
+    /// The functions' sockets, in the order of their slots.
+    pub const fn sockets(self) -> &'static [&'static str] {
+        match self {
+            Self::Networked => &["0.sock"],
+            Self::Linked | Self::Wired => &["0.sock", "1.sock"],
+            Self::Card => &["card.pf", "card.vf0", "card.vf1"],
+        }
+    }
+
+    /// What their servers are told of them, and how many sockets each serves.
+    fn servers(self) -> Vec<(Vec<&'static str>, usize)> {
+        let sockets = self.sockets();
+        let of = |some: &[&'static str]| {
+            let arguments = some.iter().flat_map(|socket| ["--socket", socket]);
+            (arguments.collect(), some.len())
+        };
+        match self {
+            Self::Networked | Self::Linked => vec![of(sockets)],
+            Self::Wired => sockets.chunks(1).map(of).collect(),
+            Self::Card => {
+                let card = vec!["--card", "card", "--vfs", "2", "--control"];
+                vec![(card, sockets.len())]
+            }
+        }
+    }
+}
+
+/// The server of functions.
+struct Server {
+    running: Running,
+    said: BufReader<ChildStdout>,
+    /// What it is told of a card; a server of other functions is told nothing.
+    told: Option<ChildStdin>,
+}
+
+/// The servers of the functions.
+pub struct Servers {
+    all: Vec<Server>,
+    /// `datctl`, as it is run in the folder of the run.
+    program: PathBuf,
+    folder: PathBuf,
+}
+
+impl Server {
+    /// Says of a virtual function what `ip link set PF vf` would; the answer.
+    fn card(&mut self, settings: &str) -> Result<String> {
+        let told = self.told.as_mut().context("there is no card")?;
+        writeln!(told, "{settings}").context("datctl sim serve reads nothing")?;
+        let mut line = String::new();
+        self.said.read_line(&mut line)?;
+        self.running.check()?;
+        Ok(line.trim_end().to_owned())
+    }
+}
+
+impl Servers {
+    /// Says of a virtual function what `ip link set PF vf` would; the answer.
+    pub fn card(&mut self, settings: &str) -> Result<String> {
+        let server = self.all.first_mut().context("there is no server")?;
+        server.card(settings)
+    }
+
+    /// Says something to the world of the functions, the first unless a number says which; `ok` and its answer, or what
+    /// is wrong.
+    pub fn steer(&self, words: &str) -> Result<String> {
+        let first = words.split_once(' ');
+        let (number, words) = match first {
+            Some((number, rest)) if number.parse::<usize>().is_ok() => (number, rest),
+            _ => ("0", words),
+        };
+        let mut command = Command::new(&self.program);
+        // A socket's path is short, whatever the folder's.
+        command.current_dir(&self.folder);
+        command.args(["sim", "ctl", &STEER_SOCKET.replace(NUMBER, number)]);
+        let said = command.args(words.split_whitespace()).output()?;
+        let (ok, text) = if said.status.success() {
+            ("ok ", said.stdout)
+        } else {
+            ("", said.stderr)
+        };
+        let text = String::from_utf8_lossy(&text);
+        Ok(format!("{ok}{}", text.lines().next().unwrap_or_default()))
+    }
+}
+
+/// Serves the functions.
+pub fn serve(machine: &Machine, suite: &Suite) -> Result<Servers> {
+    let run = machine.path("run");
+    std::fs::create_dir_all(&run)?;
+    let servers = suite.slots.servers();
+    let steered = (0..servers.len()).map(|number| numbered(STEER_SOCKET, number));
+    let sockets = suite.slots.sockets().iter().chain(&[NETWORK_SOCKET]);
+    for socket in sockets.map(|&socket| socket.to_owned()).chain(steered) {
+        let _ = std::fs::remove_file(run.join(socket));
+    }
+    std::fs::write(run.join(LOG), "")?;
+    let program = super::datctl()?;
+    let all = servers.iter().enumerate();
+    let all = all.map(|(number, (arguments, sockets))| {
+        let more = suite.serve.iter().map(|word| numbered(word, number));
+        let arguments = arguments.iter().map(|&word| word.to_owned()).chain(more);
+        let mut server = serve_some(
+            &program,
+            &run,
+            arguments.collect(),
+            suite.slots == Slots::Card,
+        )?;
+        for _ in 0..*sockets {
+            let mut line = String::new();
+            server.said.read_line(&mut line)?;
+            if line.is_empty() {
+                show_tail(&run.join(LOG));
+                server.running.check()?;
+                bail!("datctl sim serve serves nothing");
+            }
+        }
+        Ok(server)
+    });
+    Ok(Servers {
+        all: all.collect::<Result<_>>()?,
+        program,
+        folder: run.clone(),
+    })
+}
+
+/// A word of a server of functions, with its number.
+fn numbered(word: &str, number: usize) -> String {
+    word.replace(NUMBER, &number.to_string())
+}
+
+/// Starts a server of functions.
+fn serve_some(program: &Path, run: &Path, arguments: Vec<String>, is_told: bool) -> Result<Server> {
+    let mut command = Command::new(program);
+    // A socket's path is short, whatever the folder's.
+    command.current_dir(run).args(["sim", "serve"]);
+    command.args(arguments);
+    command.env("RUST_LOG", "info").env("NO_COLOR", "1");
+    let mut command = tied(&command);
+    let log = File::options().append(true).open(run.join(LOG))?;
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(log);
+    let mut running = Running::start("datctl sim serve", command)?;
+    let said = running.child.stdout.take().context("its output")?;
+    let input = running.child.stdin.take();
+    Ok(Server {
+        running,
+        said: BufReader::new(said),
+        told: input.filter(|_| is_told),
+    })
+}
