@@ -1,34 +1,81 @@
-//! Takes the programs out of docs/guide.md, so that the tests compile and run them: `guide.rs`, `guide.c`, and what
-//! the latter prints, `guide.text`.
+//! Takes the programs out of pages of docs, so that the tests compile and run them. What is no code becomes empty
+//! lines: a complaint about line 300 of a program is about line 300 of the page.
 //!
-//! What is no code becomes empty lines: a complaint about line 300 of a program is about line 300 of the guide.
+//! | page | becomes |
+//! |---|---|
+//! | docs/guide.md | `guide.rs`, `guide.c`, and what the latter prints, `guide.text`: each all blocks of a language |
+//! | docs/first-steps.md | `first-steps.rs`, a program |
+//! | [`SNIPPETS`] | `snippets.rs`: a test for each block of Rust, with its page and line in its name |
 
 use std::path::Path;
 use std::{env, fs};
 
-const GUIDE: &str = "../docs/guide.md";
+const SNIPPETS: [&str; 3] = ["event-loops", "reconnecting", "tuning"];
 
 fn main() {
-    println!("cargo::rerun-if-changed={GUIDE}");
-    let guide = fs::read_to_string(GUIDE).expect("docs/guide.md");
-    let folder = env::var("OUT_DIR").expect("cargo sets it");
+    let guide = page("guide");
     for (language, ending) in [("rust", "rs"), ("c", "c"), ("text", "text")] {
-        let program = Path::new(&folder).join(format!("guide.{ending}"));
-        fs::write(program, blocks(&guide, language)).expect("a file in the output directory");
+        write(&format!("guide.{ending}"), &blocks(&guide, language));
     }
+    write("first-steps.rs", &blocks(&page("first-steps"), "rust"));
+    write("snippets.rs", &SNIPPETS.map(snippets).concat());
+}
+
+fn page(name: &str) -> String {
+    let path = format!("../docs/{name}.md");
+    println!("cargo::rerun-if-changed={path}");
+    fs::read_to_string(&path).expect("a page of docs")
+}
+
+fn write(name: &str, text: &str) {
+    let folder = env::var("OUT_DIR").expect("cargo sets it");
+    fs::write(Path::new(&folder).join(name), text).expect("a file in the output directory");
 }
 
 /// The lines of all blocks of a language, each where it stands.
-fn blocks(guide: &str, language: &str) -> String {
+fn blocks(page: &str, language: &str) -> String {
     let mut block = None;
     let mut text = String::new();
-    for line in guide.lines() {
+    for line in page.lines() {
         if let Some(fence) = line.strip_prefix("```") {
             block = if block.is_some() { None } else { Some(fence) };
         } else if block == Some(language) {
             text.push_str(line);
         }
         text.push('\n');
+    }
+    text
+}
+
+/// A test for each block of Rust.
+fn snippets(name: &str) -> String {
+    let page = page(name);
+    let mut inside = None;
+    let mut text = String::new();
+    for (line, number) in page.lines().zip(1..) {
+        match (line.strip_prefix("```"), inside) {
+            (Some(language), None) => {
+                let rust = language == "rust";
+                inside = Some(rust);
+                if rust {
+                    let name = name.replace('-', "_");
+                    text += &format!(
+                        "#[test]\nfn {name}_{number}() -> Result<(), Box<dyn std::error::Error>> {{\n"
+                    );
+                }
+            }
+            (Some(_), Some(rust)) => {
+                inside = None;
+                if rust {
+                    text += "Ok(())\n}\n";
+                }
+            }
+            (None, Some(true)) => {
+                text += line;
+                text.push('\n');
+            }
+            _ => {}
+        }
     }
     text
 }

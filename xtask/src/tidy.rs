@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::shell;
+use crate::{pages, shell};
 
 struct Source {
     path: String,
@@ -42,6 +42,7 @@ pub fn run() -> Result<()> {
     let mut breaches = Vec::new();
     the_picture_is_what_cargo_builds(&mut breaches)?;
     the_maps_name_what_is_there(&mut breaches)?;
+    pages::check(&mut breaches)?;
     for source in &sources {
         if source.path == "xtask/src/tidy.rs" {
             continue; // names what it forbids

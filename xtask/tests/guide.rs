@@ -1,9 +1,104 @@
-//! The Rust program of docs/guide.md, as its blocks make it behind each other. That in C is built where programs of
-//! the installed library are (`install`).
+//! The Rust programs of docs/guide.md and docs/first-steps.md, as their blocks make them behind each other, and the
+//! blocks of other pages, each by itself. The guide's program in C is built where programs of the installed library
+//! are (`install`).
+//!
+//! Programs are processes of their own: the first two simulated functions of a process are the ends of a wire, and
+//! blocks of other pages open some, too.
 
-include!(concat!(env!("OUT_DIR"), "/guide.rs"));
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+/// Blocks of pages.
+mod snippets {
+    include!(concat!(env!("OUT_DIR"), "/snippets.rs"));
+}
+
+/// The guide's program.
+mod guide {
+    include!(concat!(env!("OUT_DIR"), "/guide.rs"));
+
+    pub fn run() {
+        main().expect("the program of the guide");
+    }
+}
+
+/// The first program that people write.
+#[expect(
+    dead_code,
+    reason = "its main function takes the arguments of the process"
+)]
+mod first_steps {
+    include!(concat!(env!("OUT_DIR"), "/first-steps.rs"));
+
+    pub fn run_server(name: &str) {
+        server(name).expect("the server");
+    }
+
+    pub fn run_client(name: &str) {
+        let address = "192.0.2.1".parse().expect("an address");
+        client(name, address, "hello there").expect("the client");
+    }
+}
+
+/// Says which program this process is, and the adapter's name.
+const PROGRAM: &str = "GUIDE_PROGRAM";
+
+/// This test again, as a process that is one of the programs.
+fn start(program: &str, name: &str) -> Child {
+    Command::new(std::env::current_exe().expect("its path"))
+        .args(["--exact", "this_process_is_a_program_if_it_is_told_so"])
+        .arg("--nocapture")
+        .env(PROGRAM, format!("{program} {name}"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a process")
+}
+
+#[test]
+fn this_process_is_a_program_if_it_is_told_so() {
+    let told = std::env::var(PROGRAM).unwrap_or_default();
+    match told.split_once(' ') {
+        Some(("guide", _)) => guide::run(),
+        Some(("server", name)) => first_steps::run_server(name),
+        Some(("client", name)) => first_steps::run_client(name),
+        _ => assert_eq!(told, ""),
+    }
+}
+
+/// Waits until the process has printed a line, and says whether it did.
+fn says(output: &mut impl BufRead, expected: &str) -> bool {
+    output
+        .lines()
+        .map_while(Result::ok)
+        .any(|line| line == expected)
+}
 
 #[test]
 fn the_guide_s_program_in_rust_does_what_it_says() {
-    main().expect("the program of the guide");
+    let mut program = start("guide", "");
+    let mut output = BufReader::new(program.stdout.take().expect("a pipe"));
+    assert!(says(&mut output, "read back: written from afar"));
+    assert!(program.wait().expect("its end").success());
+}
+
+/// With the names that the page has, but for the path of the wire.
+#[test]
+fn the_first_program_talks_between_two_processes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let wire = folder.path().join("wire");
+    let name = |side: &str, number: u32| {
+        format!(
+            "sim:{side},link=unix:{},mac=02:00:00:00:00:0{number},address=192.0.2.{number}/24",
+            wire.display()
+        )
+    };
+    let mut server = start("server", &name("s", 1));
+    let mut from_server = BufReader::new(server.stdout.take().expect("a pipe"));
+    assert!(says(&mut from_server, "listening at fe80::ff:fe00:1"));
+    let mut client = start("client", &name("c", 2));
+    let mut from_client = BufReader::new(client.stdout.take().expect("a pipe"));
+    assert!(says(&mut from_client, "received: you said: hello there"));
+    assert!(says(&mut from_server, "received: hello there"));
+    assert!(client.wait().expect("its end").success());
+    assert!(server.wait().expect("its end").success());
 }
