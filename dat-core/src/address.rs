@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// An address that an adapter is to have, or has.
+/// An address of an adapter, with what belongs to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The address.
@@ -108,12 +108,12 @@ pub fn same_network(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
     differs >= u32::from(prefix)
 }
 
-/// The answer of a node that was asked for an echo ([`Ia::echo`](crate::Ia::echo)).
+/// The answer to an echo request ([`Ia::echo`](crate::Ia::echo)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Echo {
-    /// Who.
+    /// Who answered.
     pub address: IpAddr,
-    /// To which of the echoes.
+    /// The number of the request.
     pub sequence: u16,
     /// Bytes of data that came back.
     pub bytes: usize,

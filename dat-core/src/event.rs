@@ -11,7 +11,7 @@ pub enum Event {
     Dto(DtoCompletion),
     /// A bind of an RMR has ended.
     RmrBind(RmrBindCompletion),
-    /// Somebody wants to connect.
+    /// A peer wants to connect.
     ConnectionRequest(ConnectionRequest),
     /// A connection, or the attempt at one, has changed.
     Connection(ConnectionEvent),
@@ -58,12 +58,12 @@ pub struct DtoCompletion {
     pub detail: DtoDetail,
 }
 
-/// What a completion tells besides how it ended.
+/// What a completion tells besides its status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DtoDetail {
     /// Nothing.
     None,
-    /// It failed, says the device, and these are its syndrome and vendor syndrome.
+    /// The device says that it failed, with this syndrome and vendor syndrome.
     Failed(u8, u8),
     /// A receive: the peer's Send came with immediate data.
     SendImmediate(u32),
@@ -151,7 +151,7 @@ pub struct RmrBindCompletion {
     pub syndrome: (u8, u8),
 }
 
-/// `DAT_CR_ARRIVAL_EVENT_DATA`.
+/// A peer wants to connect (`DAT_CR_ARRIVAL_EVENT_DATA`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectionRequest {
@@ -163,7 +163,8 @@ pub struct ConnectionRequest {
     pub cr: CrHandle,
 }
 
-/// `DAT_CONNECTION_EVENT_DATA`. Private data is read with [`crate::Ia::ep_private_data`].
+/// The state of a connection has changed (`DAT_CONNECTION_EVENT_DATA`). Its private data is read by
+/// [`crate::Ia::ep_private_data`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectionEvent {
@@ -180,11 +181,11 @@ pub struct ConnectionEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum ConnectionEventKind {
-    /// Up.
+    /// The connection is established.
     Established = 0x04001,
-    /// The peer's consumer said no.
+    /// The peer's program rejected the request.
     PeerRejected = 0x04002,
-    /// Nobody listens there, or something on the way said no.
+    /// Nobody listens there, or a connection manager on the way rejected the request.
     NonPeerRejected = 0x04003,
     /// An accepted request did not become a connection.
     AcceptCompletionError = 0x04004,
@@ -194,7 +195,7 @@ pub enum ConnectionEventKind {
     Broken = 0x04006,
     /// The time given to `ep_connect` ran out.
     TimedOut = 0x04007,
-    /// No answer from there.
+    /// The peer does not answer.
     Unreachable = 0x04008,
 }
 
@@ -243,8 +244,9 @@ pub enum AsyncEvent {
     Network(NetworkEvent),
 }
 
-/// What happened to the port, to an address of ours, or to a neighbour. Nothing has to be done about it: what it ends
-/// says so itself. Those that find the asynchronous EVD half full are lost, so that errors find room.
+/// A change of the port, of an address of the adapter, or of a neighbour. Nothing has to be done about it: connections
+/// that end by it have events of their own. If the asynchronous EVD is half full these events are dropped, so that
+/// there is room for errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NetworkEvent {

@@ -90,7 +90,8 @@ impl DtoStatus {
     }
 }
 
-/// What a consumer gives with a DTO and gets back with its completion (`DAT_DTO_COOKIE`). Never looked at.
+/// A number that the program gives with a DTO and gets back with its completion (`DAT_DTO_COOKIE`). The library does
+/// not look at it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct DtoCookie(pub u64);
@@ -100,8 +101,8 @@ pub struct DtoCookie(pub u64);
 #[repr(transparent)]
 pub struct RmrCookie(pub u64);
 
-/// A connection qualifier (`DAT_CONN_QUAL`): at what a passive side listens. Up to 0xffff it is a TCP port of the
-/// RDMA-CM (NVMe over RDMA listens at port 4420), above that an IB service ID. No call takes 0.
+/// A connection qualifier (`DAT_CONN_QUAL`): where a server listens. Up to 0xffff it is a TCP port of the RDMA-CM (NVMe
+/// over RDMA listens at port 4420). Above that it is an IB service ID. 0 is not allowed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct ConnQual(pub u64);

@@ -10,16 +10,16 @@ use dat_core::{Arm, AsyncEvent, CloseFlags, Event, IaConfig, Waker};
 use crate::Ia;
 use crate::open::{Adapter, OpenError};
 
-/// A thread of the library's with an instance of its own, in which nothing is done but what all instances have in
-/// common: commands of the firmware, the health of the device, and the connection manager, which answers requests,
-/// repetitions and farewells of peers whose instances are busy with something else. What is an instance's own waits for
-/// that instance.
+/// A thread of the library with an instance of its own. It does the work that all instances have in common: commands of
+/// the firmware, the health of the device, and the connection manager, which answers requests, repetitions and
+/// farewells of peers. Work of one instance alone waits for that instance.
 ///
-/// A program needs none as long as one of its threads polls or waits in some instance. The adapter stays open while
-/// there is an attendant; dropping it ends the thread. If the device dies or is wanted back, the thread ends by itself.
+/// A program needs no attendant as long as one of its threads polls or waits in some instance. The adapter stays open
+/// while there is an attendant; dropping it ends the thread. If the device dies or is wanted back, the thread ends by
+/// itself.
 ///
-/// It is for functions in the machine's time. In virtual time (`sim:` names without a link) whoever sleeps moves time
-/// on, and a thread that does nothing else moves it as fast as the machine can.
+/// It is for functions that run in real time. In virtual time (`sim:` names without a link) whoever sleeps moves time
+/// on, and a thread that only sleeps moves it as fast as the machine can.
 #[derive(Debug)]
 #[must_use = "dropping it ends the thread"]
 pub struct Attendant {

@@ -8,8 +8,8 @@ use driver::{DmaError, DmaMemory, DmaPool, PoolBuilder};
 
 use crate::Ia;
 
-/// `bytes` of zeroed memory of the adapter's arena. It returns there when the last clone drops; an LMR made of it
-/// holds a clone.
+/// Allocates `bytes` zeroed bytes of the adapter's memory. They are given back when the last clone drops; an LMR made
+/// of them holds a clone.
 ///
 /// # Errors
 /// The host has no more memory, or no more address space that the device can reach.
@@ -24,8 +24,8 @@ pub fn alloc(ia: &Ia, bytes: usize) -> Result<DmaMemory, DmaError> {
     })
 }
 
-/// How a pool of memory for the adapter is made: of a fixed size, on pages of a size, of a NUMA node, populated by
-/// several threads, all as the program chooses. Adapters that have their memory in common
+/// Builds a pool of memory for the adapter: its size, the size of its pages, the NUMA node and the number of threads
+/// that populate it are the program's choice. Adapters with memory in common
 /// ([`OpenOptions::memory`](crate::OpenOptions::memory)) can all register it.
 ///
 /// ```no_run

@@ -1,4 +1,4 @@
-//! What adapters are called: a device, and behind it what else there is to say of it, as in
+//! The names of adapters: a device, and options behind it, as in
 //! `sim:a,address=192.0.2.1,neighbour=192.0.2.2/02:00:5e:10:00:02`.
 //!
 //! | device | is |
@@ -8,29 +8,29 @@
 //! | `vfio-user:/run/nic.sock` | the function that another process serves at that socket, such as `datctl sim serve` |
 //! | `0000:3b:00.2`, `3b:00.2` | the PCI function at that address, bound to vfio-pci |
 //!
-//! A program that opens adapters by name alone, as all of C's do, has no [`OpenOptions`] to fill. Each option begins
-//! with a comma. The first comma that is followed by small letters and `=` begins them; what is behind it is an option,
-//! or an error that lists those there are. What is said of an address stands behind it, as in
-//! `0000:3b:00.2,address=192.0.2.1/24,gateway=192.0.2.254,vlan=100,priority=3`.
+//! Options are for programs that open adapters by name alone, as all programs in C do; others may use [`OpenOptions`].
+//! Each option begins with a comma. The first comma that is followed by small letters and `=` begins the options. From
+//! there on everything has to be an option; anything else is an error that lists the options there are. Options of an
+//! address follow it, as in `0000:3b:00.2,address=192.0.2.1/24,gateway=192.0.2.254,vlan=100,priority=3`.
 //!
 //! | option | adds |
 //! |---|---|
-//! | `,address=IP` or `,address=IP/PREFIX` | an address of ours; peers whose first `PREFIX` bits are the same are on its link, without a prefix all of its family |
+//! | `,address=IP` or `,address=IP/PREFIX` | an address of the adapter. Peers whose first `PREFIX` bits are the same are on its link; without a prefix all of its family are |
 //! | `,gateway=IP` | the station on the link of that address that leads to everybody else |
 //! | `,vlan=N` | the VLAN of that address, 1..=4094 |
 //! | `,priority=N` | the priority of its frames in that VLAN, 0..=7 |
 //! | `,neighbour=IP/MAC` | a peer's MAC, which is then not asked for |
-//! | `,network=off` | no part in the network: nobody is asked for a MAC, and nobody is answered |
-//! | `,events=all`, `,events=errors` | what the asynchronous EVD tells besides errors: what happens to port, addresses and neighbours ([`NetworkEvent`](crate::NetworkEvent)), or nothing. Rust programs hear of all, C programs of errors, if they do not say it |
-//! | `,endpoints=N` | room for so many endpoints, of all instances together, if the device can have them; otherwise it has what it has |
-//! | `,vectors=N` | so many interrupt vectors for completions, if there are as many; one for each instance is best where they sleep |
+//! | `,network=off` | no part in the network: the adapter neither asks for MACs nor answers |
+//! | `,events=all`, `,events=errors` | whether the asynchronous EVD has [`NetworkEvent`](crate::NetworkEvent)s beside errors. Without this option it has them in Rust, and not in C |
+//! | `,endpoints=N` | room for this many endpoints, of all instances together, as far as the device can have them |
+//! | `,vectors=N` | this many interrupt vectors for completions, as far as there are so many. One for each instance is best if the instances sleep |
 //! | `,memory=NAME` | memory in common with the other adapters of this process that have the same name here: pinned once for all, and what one has registered another can register too ([`OpenOptions::memory`]) |
 //! | `,recorder=on` | a flight recorder in the instance ([`OpenOptions::recorder`]) |
-//! | `,recorder=FOLDER` | one in each instance, and what it holds is kept there when something breaks ([`OpenOptions::recorder_folder`]); there is a `/` in it |
-//! | `,control=PATH` | a socket at which the adapter can be looked at from outside ([`OpenOptions::control`]); `{pid}` in it is the number of the process |
+//! | `,recorder=FOLDER` | one in each instance, which is written to this folder when something breaks ([`OpenOptions::recorder_folder`]). The folder's name has a `/` in it |
+//! | `,control=PATH` | a control socket ([`OpenOptions::control`]); `{pid}` in it is the number of the process |
 //! | `,mac=MAC` | the MAC of a simulated function; of a virtual one, what its administrator gives it |
 //! | `,profile=NAME` | the kind of device a simulated function is: a generation such as `connectx-7-vf`, or the path of a file |
-//! | `,link=unix:PATH` | the wire of a simulated function: to that of another process that names the same path |
+//! | `,link=unix:PATH` | the wire of a simulated function, to the function of another process that names the same path. It needs `,mac=` too |
 
 use std::net::IpAddr;
 

@@ -25,15 +25,16 @@ use crate::wired::{Wired, WiredFunction};
 /// Virtual functions of a card of the fabric.
 const VIRTUAL_FUNCTIONS: u16 = 8;
 
-/// What a simulated function is made with, if it is not there yet.
+/// How a simulated function is made, if it is not there yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Simulated {
-    /// Its MAC; without one it has that of its place in the fabric. A virtual function has the one its administrator
-    /// gave it, which this is; without it there is none, and the driver invents one.
+    /// Its MAC. Without one it gets the MAC of its place in the fabric. For a virtual function this is the MAC that its
+    /// administrator gives it; without one the driver invents one.
     pub mac: Option<[u8; 6]>,
-    /// The kind of device it is: a generation's name or the path of a profile; without one the default.
+    /// The kind of device: the name of a generation, or the path of a profile. Without one it is the default.
     pub profile: Option<String>,
-    /// A path where the wire to another process is found; without one it is on the fabric of this process.
+    /// The path at which the wire to another process is found. Without one the function is on the fabric of this
+    /// process.
     pub link: Option<PathBuf>,
 }
 
@@ -71,7 +72,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Adds an address of ours, with its prefix, gateway and VLAN.
+    /// Adds an address with its prefix, gateway and VLAN.
     #[must_use]
     pub fn interface(mut self, address: Address) -> Self {
         self.hca.addresses.push(address);
@@ -85,23 +86,23 @@ impl OpenOptions {
         self
     }
 
-    /// Adds an address of ours. All of its family are taken to be on its link.
+    /// Adds an address. All addresses of its family are taken to be on its link.
     #[must_use]
     pub fn address(mut self, address: IpAddr) -> Self {
         self.hca.addresses.push(address.into());
         self
     }
 
-    /// Adds a peer's MAC, which is then not asked for.
+    /// Adds the MAC of a peer, which then is not asked for.
     #[must_use]
     pub fn neighbour(mut self, address: IpAddr, mac: [u8; 6]) -> Self {
         self.hca.neighbours.push((address, mac));
         self
     }
 
-    /// Asks the device for room for so many endpoints, of all instances together. It takes firmware pages, which is why
-    /// nobody gets more than the device has in force without asking. What it can have at most it says
-    /// ([`IaAttr::max_eps`](dat_core::IaAttr)). `None`: none, or more than 24 bits of numbers name.
+    /// Asks the device for room for this many endpoints, of all instances together. More endpoints take more firmware
+    /// pages, so none are asked for by default. [`IaAttr::max_eps`](dat_core::IaAttr) says how many there can be.
+    /// `None`: 0, or more than numbers of 24 bits can name.
     #[must_use]
     pub fn endpoints(mut self, number: u32) -> Option<Self> {
         /// Number 0 and QP1 are nobody's.
@@ -114,9 +115,9 @@ impl OpenOptions {
         Some(self)
     }
 
-    /// Has so many interrupt vectors for completions, as far as the device and the machine have them: with one for each
-    /// instance, nobody is woken by another's completions ([`HcaConfig::completion_vectors`]). `None`: none, or more
-    /// than a function can have.
+    /// Uses this many interrupt vectors for completions, if the device and the machine have them. With one for each
+    /// instance, no instance is woken by the completions of another ([`HcaConfig::completion_vectors`]). `None`: 0, or
+    /// more than a function can have.
     #[must_use]
     pub fn vectors(mut self, number: u16) -> Option<Self> {
         /// MSI-X has 2048 (PCI Express Base Specification, "Message Control for MSI-X"); one is for other things.
@@ -128,39 +129,38 @@ impl OpenOptions {
         Some(self)
     }
 
-    /// Has it share its memory with the other adapters of this process that were opened with the same name: memory of
-    /// one can be registered on each, and is pinned and mapped once for all of them. Under VFIO they share a container,
-    /// each function of which reaches by DMA whatever is mapped for one of them; what peers reach is a matter of keys,
-    /// which each adapter has for itself. All of them are reached in the same way: by the kernel's VFIO, by vfio-user,
-    /// or in the simulator.
+    /// Shares memory with the other adapters of this process that were opened with the same name. Memory of one can be
+    /// registered with each, and is pinned and mapped once for all of them. Under VFIO they share a container: each
+    /// function reaches by DMA whatever is mapped for one of them. What peers reach depends on keys, which each adapter
+    /// has for itself. All of them have to be of one kind: the kernel's VFIO, vfio-user, or simulated.
     #[must_use]
     pub fn memory(mut self, name: impl Into<String>) -> Self {
         self.memory = Some(name.into());
         self
     }
 
-    /// Has it looked at from outside at this path, for as long as it is open: feature `control`, without which an
-    /// opening that asks for it is refused. `{pid}` in the path is replaced by the number of the process. Environment
-    /// variable `DAT_CONTROL` does the same for every adapter that a process opens without this. Only the user of the
-    /// process and root may look, and nobody may change anything.
+    /// Opens a control socket at this path for as long as the adapter is open. It takes feature `control`; without it
+    /// the opening is refused. `{pid}` in the path is replaced by the number of the process. The environment variable
+    /// `DAT_CONTROL` does the same for every adapter that a process opens without this. Only the user of the process
+    /// and root may connect, and nothing can be changed through it.
     #[must_use]
     pub fn control(mut self, path: impl Into<PathBuf>) -> Self {
         self.control = Some(path.into());
         self
     }
 
-    /// Whether the first instance records what it does ([`Ia::recorder_start`], [`Ia::recorder_dump`]). It does not
-    /// unless this says so, or the environment variable `DAT_RECORDER` is `1`, or names a folder.
+    /// Whether the first instance records what it does ([`Ia::recorder_start`], [`Ia::recorder_dump`]). Without this it
+    /// records if the environment variable `DAT_RECORDER` is `1` or names a folder.
     #[must_use]
     pub const fn recorder(mut self, on: bool) -> Self {
         self.ia.recorder = on;
         self
     }
 
-    /// Has every instance record, and keeps what they recorded in this folder when a connection breaks and when the
+    /// Makes every instance record, and writes what was recorded to this folder when a connection breaks and when the
     /// thread of an instance panics: as text, and as a pcapng file for `datctl decode` and Wireshark. The last 16 dumps
-    /// of a process are kept. It takes feature `control`. Environment variable `DAT_RECORDER` does the same for every
-    /// adapter that a process opens without this, if there is a `/` in it.
+    /// of a process are kept. It takes feature `control`. The environment variable `DAT_RECORDER` does the same for
+    /// every adapter that a process opens without this, if it has a `/` in it.
     #[must_use]
     pub fn recorder_folder(mut self, path: impl Into<PathBuf>) -> Self {
         self.ia.recorder = true;
@@ -182,7 +182,7 @@ impl OpenOptions {
         self
     }
 
-    /// Lays the wire of a simulated function to the function of another process that names the same path.
+    /// Connects a simulated function by a wire to the function of another process that names the same path.
     #[must_use]
     pub fn link(mut self, path: impl Into<PathBuf>) -> Self {
         self.simulated.link = Some(path.into());
@@ -367,7 +367,7 @@ impl Adapter {
         &self.dat
     }
 
-    /// One more instance.
+    /// Opens one more instance.
     ///
     /// # Errors
     /// [`OpenError::Closed`]; [`OpenError::BringUp`]: the device has no room for one more; DAT's refusal of `config`.
@@ -464,7 +464,7 @@ fn looked_at(ia: &Ia, options: &OpenOptions) -> Result<(), OpenError> {
     served
 }
 
-/// The function a name stands for, and no adapter yet: whoever drives it begins with a reset.
+/// Reaches the function that a name stands for, without opening an adapter. Whoever drives it begins with a reset.
 ///
 /// # Errors
 /// [`OpenError`], with the step and the numbers.
@@ -620,7 +620,7 @@ fn reach(
     Ok((driven(function, 1, options)?, Some(fabric)))
 }
 
-/// What is done to a simulated function of this process from outside.
+/// What can be done to a simulated function of this process from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
     /// The link of a virtual function is disabled by its administrator, or left to follow the wire again; of any other
@@ -819,7 +819,7 @@ fn kept(ia: Ia) -> Ia {
     ia
 }
 
-/// An adapter that a close has left as it was.
+/// An adapter that a refused close has left as it was.
 #[derive(Debug)]
 pub struct StillOpen<T = Ia> {
     /// An adapter is one thread's at a time, and an error may be looked at by many.
@@ -841,7 +841,7 @@ impl<T> StillOpen<T> {
     }
 }
 
-/// Closes an adapter and tears its function down: objects, event queues, firmware pages, the function itself.
+/// Closes an adapter: its objects, event queues and firmware pages, and then the function itself.
 ///
 /// Page: dat_ia_close.
 ///

@@ -134,7 +134,7 @@ pub struct IaParam<'a> {
     pub provider: &'a ProviderAttr,
 }
 
-/// An interface adapter.
+/// An interface adapter. Crate `udapl` lists its calls by object, at its own `Ia`.
 pub struct Ia<P: Provider> {
     // The hot path's.
     pub(in crate::ia) id: u32,
@@ -225,7 +225,7 @@ impl<P: Provider> Ia<P> {
         Self::on(Arc::new(adapter), provider, config)
     }
 
-    /// The adapter, for who wants another instance of it, from any thread.
+    /// The adapter, from which any thread can open another instance.
     #[must_use]
     pub fn opened(&self) -> Opened {
         Opened(Arc::downgrade(&self.adapter))
@@ -302,7 +302,7 @@ impl<P: Provider> Ia<P> {
         Ok(ia)
     }
 
-    /// The asynchronous EVD and what this IA is and can do (`dat_ia_query`).
+    /// The asynchronous EVD, and the attributes of the adapter and of the provider (`dat_ia_query`).
     #[must_use]
     pub fn query(&self) -> IaParam<'_> {
         IaParam {
@@ -324,14 +324,14 @@ impl<P: Provider> Ia<P> {
         self.health.last_word()
     }
 
-    /// Connections that the connection manager holds, in whatever state: what peers are still answered about is among
-    /// them.
+    /// How many connections the connection manager holds, in any state. Connections that have ended, whose peers may
+    /// still ask, are among them.
     #[must_use]
     pub fn cm_connections(&self) -> usize {
         self.adapter.lock().cm.connections()
     }
 
-    /// What the connection manager has done with datagrams.
+    /// Counters of the connection manager.
     #[must_use]
     pub fn cm_counters(&self) -> crate::cm::Counters {
         *self.adapter.lock().cm.counters()

@@ -16,10 +16,10 @@ use crate::handle::{EvdHandle, EvdKey};
 use crate::turns::Turns;
 use core::fmt;
 
-/// Who is told of a trigger (`DAT_OS_WAIT_PROXY_AGENT`).
+/// A function of the program that a CNO calls when it is triggered (`DAT_OS_WAIT_PROXY_AGENT`).
 ///
-/// It is given the EVD that triggered, or none when the last EVD of the CNO or the IA has gone. It runs while the IA
-/// is at work: it must neither block nor panic, and cannot call the IA.
+/// Its argument is the EVD that triggered; none when the last EVD of the CNO or the IA has gone. It runs inside a call
+/// of the IA: it must neither block nor panic, and cannot call the IA.
 pub struct Agent(Box<dyn FnOnce(Option<EvdHandle>) + Send>);
 
 impl Agent {

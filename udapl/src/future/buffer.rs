@@ -93,7 +93,7 @@ impl Pool {
         })))
     }
 
-    /// A buffer that nobody has, if there is one. It is as long as it can be, and has the bytes of who had it before.
+    /// Takes a free buffer, if there is one. Its length is its capacity, and it still holds the bytes of its last use.
     #[must_use]
     pub fn take(&self) -> Option<Buffer> {
         let number = self.0.free.borrow_mut().pop()?;
@@ -104,7 +104,7 @@ impl Pool {
         })
     }
 
-    /// Buffers that nobody has.
+    /// How many buffers are free.
     #[must_use]
     pub fn available(&self) -> usize {
         self.0.free.borrow().len()
@@ -119,7 +119,10 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// A piece of registered memory that nobody else has. Dropped, it goes back to its pool.
+/// A piece of registered memory with one owner. When it is dropped it goes back to its pool.
+///
+/// As a `Vec` it has a capacity and a length. The first [`len`](Self::len) bytes are the content: what is sent or
+/// written, and what a transfer has brought.
 pub struct Buffer {
     region: Rc<Region>,
     number: u32,
@@ -134,20 +137,20 @@ impl Buffer {
         self.region.bytes as usize
     }
 
-    /// How many of them are meant: those that are sent, or written to the peer; those that came.
+    /// Bytes of the content.
     #[must_use]
     pub const fn len(&self) -> usize {
         // CAST: as above.
         self.len as usize
     }
 
-    /// Whether none is meant.
+    /// Whether the content has no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Means the first `len` bytes from now on.
+    /// Makes the first `len` bytes the content.
     ///
     /// # Errors
     /// [`Error::Bounds`]: it has fewer.
@@ -161,7 +164,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Puts these bytes in, from the first on, and means them.
+    /// Copies bytes in from the beginning and makes them the content.
     ///
     /// # Errors
     /// [`Error::Bounds`]: they are more than it can hold. Nothing was put in.
@@ -171,7 +174,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Puts bytes in at a place, and means as many as before.
+    /// Copies bytes in at an offset. The length stays what it is.
     ///
     /// # Errors
     /// [`Error::Bounds`]: they are not inside what it can hold. Nothing was put in.
@@ -182,10 +185,10 @@ impl Buffer {
         Ok(())
     }
 
-    /// Copies bytes out of those that are meant.
+    /// Copies bytes out of the content.
     ///
     /// # Errors
-    /// [`Error::Bounds`]: they are not among them.
+    /// [`Error::Bounds`]: they are not inside the content.
     pub fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         self.bounds(offset, bytes.len(), self.len())?;
         let place = self.start() + offset;
@@ -193,7 +196,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// A copy of the bytes that are meant.
+    /// A copy of the content.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len()];
@@ -201,8 +204,8 @@ impl Buffer {
         bytes
     }
 
-    /// What a peer needs to reach what is meant, as far as the rights of the pool let him. He can do so for as long as
-    /// the pool has its region, whoever has the buffer by then.
+    /// What a peer needs to reach the content, as far as the rights of the pool allow. It stays valid as long as the
+    /// pool has its region, also after the buffer has gone to another owner.
     #[must_use]
     pub fn remote(&self) -> RmrTriplet {
         RmrTriplet {

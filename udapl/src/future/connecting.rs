@@ -20,11 +20,11 @@ struct Waiter {
     place: Option<Place>,
 }
 
-/// A connection that is being made. Dropped, it goes on being made; an endpoint that is dropped ends it.
+/// An attempt to connect. Dropping it does not end the attempt; dropping the endpoint does.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Connecting(Waiter);
 
-/// The end of a connection. Ready with what ended it. Dropped, nothing changes.
+/// Waits for the end of a connection; ready with what ended it. Dropping it changes nothing.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Disconnecting(Waiter);
 

@@ -1,4 +1,4 @@
-//! Who owns the instance, takes its events in, and wakes tasks.
+//! The driver owns the instance, takes its events in, and wakes tasks.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -22,24 +22,24 @@ use crate::{Ia, NotClosed, ia_close};
 /// Events of connections, and requests to connect, that may lie there between two turns.
 const CONNECTION_EVENTS: u32 = 4096;
 
-/// The owner of an instance whose operations are futures. Closed or dropped, it ends the instance, and all its futures
-/// with it.
+/// Owns an instance whose operations are futures. When it is closed or dropped, the instance ends, and all futures with
+/// it.
 pub struct Driver {
     shared: Rc<Shared>,
 }
 
-/// What [`Driver::turn`] came to.
+/// The result of [`Driver::turn`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "tasks may have been woken"]
 pub enum Turn {
-    /// Something was taken in. Tasks have their turn, and then the driver its next.
+    /// Events were taken in. Let the tasks run, then call [`Driver::turn`] again.
     Taken,
-    /// Nothing was there, and what comes makes the descriptor readable: sleep on it, this long at the most. Whoever
-    /// uses a handle of the driver before the sleep turns it again first.
+    /// There was none, and the instance is armed: sleep on the descriptor, this long at most. If a handle of the driver
+    /// is used before the sleep, call [`Driver::turn`] again first.
     Armed(Duration),
 }
 
-/// An instance that cannot be driven, and why. It is as it was.
+/// Why an instance cannot be driven, with the instance, unchanged.
 #[derive(Debug)]
 pub struct Refused {
     /// The instance.
@@ -49,10 +49,10 @@ pub struct Refused {
 }
 
 impl Driver {
-    /// Drives an instance, with room for so many transfers in flight.
+    /// Drives an instance, with room for `transfers` transfers in flight.
     ///
     /// # Errors
-    /// [`Refused`]: the device has no room for two EVDs, one of them so large, or for a PZ.
+    /// [`Refused`]: the device has no room for two EVDs, one of which holds `transfers` events, or for a PZ.
     pub fn new(mut ia: Ia, transfers: u32) -> Result<Self, Refused> {
         match objects(&mut ia, transfers) {
             Ok((zone, evds)) => Ok(Self {
@@ -80,8 +80,7 @@ impl Driver {
             .with(|core| core.ia()?.descriptor().map_err(Error::Dat))
     }
 
-    /// Takes in what is there, up to some number of events, and wakes the tasks it is for; if nothing is, the instance
-    /// is armed.
+    /// Takes in events, up to some number, and wakes the tasks they are for. If there is none, arms the instance.
     ///
     /// # Errors
     /// [`Error::Dead`], once nothing more can come. DAT's refusal to arm the instance.
@@ -114,9 +113,10 @@ impl Driver {
         })
     }
 
-    /// Turns for as long as it is polled, beside the tasks. Where nothing is to be taken in it awaits what `sleep`
-    /// returns, which is told the longest time and ends then, or when the descriptor is readable; it is dropped when
-    /// somebody has posted something. Returns why it cannot go on.
+    /// Calls [`Driver::turn`] again and again, as a task beside the others. When there are no events it awaits the
+    /// future that `sleep` returns. That future gets the longest time to sleep, and should be ready when the time is
+    /// over or the descriptor is readable. It is dropped early when another task posts something. Returns why it cannot
+    /// go on.
     pub async fn run<S: Future<Output = ()>>(
         &mut self,
         mut sleep: impl FnMut(Duration) -> S,
@@ -146,8 +146,9 @@ impl Driver {
         }
     }
 
-    /// Turns until a future is ready, and sleeps by the clock of the function: for programs without a runtime, and
-    /// where time is virtual. Whatever else wakes the future is seen when the sleep ends, after a second at most.
+    /// Calls [`Driver::turn`] until a future is ready, and sleeps by the clock of the function: for programs without a
+    /// runtime, and for virtual time. If something else wakes the future, that is noticed when the sleep ends, after a
+    /// second at most.
     ///
     /// # Errors
     /// As [`Driver::turn`].
@@ -170,8 +171,8 @@ impl Driver {
         }
     }
 
-    /// Closes the instance abruptly. What is in flight ends with [`Error::Closed`], and its buffers come back: the card
-    /// uses them no more.
+    /// Closes the instance abruptly. Transfers in flight end with [`Error::Closed`], and their buffers come back: the
+    /// card no longer uses them.
     ///
     /// # Errors
     /// As [`ia_close`]. The futures have ended all the same. If the device could not be stopped (`CloseReport`, the

@@ -16,8 +16,8 @@ use super::listener::Listener;
 use super::table::{LinkKey, Shared, What};
 use super::transfer::Transfer;
 
-/// What tasks make endpoints, listeners and pools with. Clones are of the same driver; when that has ended, each call
-/// answers [`Error::Closed`].
+/// Makes endpoints, listeners and pools. Clones belong to the same driver. When that has ended, each call answers
+/// [`Error::Closed`].
 #[derive(Clone)]
 pub struct Handle {
     shared: Rc<Shared>,
@@ -97,8 +97,8 @@ impl Handle {
         Ok(Listener::new(Rc::clone(&self.shared), psp))
     }
 
-    /// `count` buffers of `bytes` bytes in a region with these rights: of transfers that read it LOCAL_READ, of those
-    /// that fill it LOCAL_WRITE, of peers the others.
+    /// A pool of `count` buffers of `bytes` bytes, in a region with these rights. Sending and writing from a buffer
+    /// takes LOCAL_READ, receiving and reading into it LOCAL_WRITE. The other rights are for peers.
     ///
     /// # Errors
     /// [`Error::Memory`]; as [`Ia::lmr_create`](dat_core::Ia::lmr_create); [`Error::Closed`].
@@ -106,7 +106,7 @@ impl Handle {
         Pool::new(&self.shared, count, bytes, rights)
     }
 
-    /// Our address, for peers.
+    /// The adapter's address, to tell peers.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -122,14 +122,14 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// An endpoint. Dropped, it ends, its connection and its transfers with it.
+/// An endpoint. When it is dropped, it ends, and its connection and its transfers with it.
 pub struct Endpoint {
     shared: Rc<Shared>,
     link: LinkKey,
 }
 
 impl Endpoint {
-    /// Asks who listens at a qualifier of a host for a connection, and waits for the answer.
+    /// Connects to the service at a qualifier of a host, and waits for the answer.
     ///
     /// Errors of the future: as [`Ia::ep_connect`](dat_core::Ia::ep_connect); [`Error::Connection`] says what came
     /// instead.
@@ -158,7 +158,7 @@ impl Endpoint {
         Connecting::new(begun.map(|()| self.waited_for()))
     }
 
-    /// What the other side said when it accepted or rejected; empty where we did.
+    /// The private data with which the peer accepted or rejected; empty on the side that accepted.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -169,7 +169,7 @@ impl Endpoint {
         })
     }
 
-    /// Sends what the buffer means.
+    /// Sends the content of the buffer as one message.
     ///
     /// Errors of the transfer: as [`Ia::ep_post_send`](dat_core::Ia::ep_post_send), [`Error::Full`],
     /// [`Error::Transfer`].
@@ -177,8 +177,8 @@ impl Endpoint {
         self.post(buffer, &What::Send)
     }
 
-    /// Takes the next message that nobody is posted for yet, as long as the buffer can hold it. An endpoint takes
-    /// receives before it is connected.
+    /// Receives one message, of up to the capacity of the buffer. Receives are served in the order of posting, and may
+    /// be posted before the endpoint is connected.
     ///
     /// Errors of the transfer: as [`Ia::ep_post_recv`](dat_core::Ia::ep_post_recv), [`Error::Full`],
     /// [`Error::Transfer`].
@@ -186,7 +186,7 @@ impl Endpoint {
         self.post(buffer, &What::Recv)
     }
 
-    /// Writes what the buffer means into the peer's memory.
+    /// Writes the content of the buffer into the peer's memory.
     ///
     /// Errors of the transfer: as [`Ia::ep_post_rdma_write`](dat_core::Ia::ep_post_rdma_write), [`Error::Full`],
     /// [`Error::Transfer`].
@@ -194,7 +194,7 @@ impl Endpoint {
         self.post(buffer, &What::Write(to))
     }
 
-    /// Reads all of a piece of the peer's memory into the buffer.
+    /// Reads a piece of the peer's memory, all of it, into the buffer.
     ///
     /// Errors of the transfer: as [`Ia::ep_post_rdma_read`](dat_core::Ia::ep_post_rdma_read), [`Error::Bounds`],
     /// [`Error::Full`], [`Error::Transfer`].
@@ -209,7 +209,7 @@ impl Endpoint {
         }
     }
 
-    /// Ends the connection, GRACEFUL after the requests that are posted, and waits until it has ended.
+    /// Ends the connection and waits until it has ended. With GRACEFUL it first completes the requests that are posted.
     ///
     /// Errors of the future: as [`Ia::ep_disconnect`](dat_core::Ia::ep_disconnect).
     pub fn disconnect(&self, flags: CloseFlags) -> Disconnecting {
@@ -220,12 +220,12 @@ impl Endpoint {
         Disconnecting::new(begun.map(|()| self.waited_for()))
     }
 
-    /// Waits until the connection has ended, by whatever ends it.
+    /// Waits until the connection has ended, whatever ends it.
     pub fn disconnected(&self) -> Disconnecting {
         Disconnecting::new(Ok(self.waited_for()))
     }
 
-    /// DAT's name of it.
+    /// DAT's handle of it.
     ///
     /// # Errors
     /// [`Error::Closed`].

@@ -4,7 +4,7 @@ use dat_core::{ConnectionEventKind, DatError, DtoCompletion};
 use driver::DmaError;
 use thiserror::Error;
 
-/// Why something did not come to what was asked for.
+/// Why an operation failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -14,10 +14,10 @@ pub enum Error {
     /// The transfer was begun and failed.
     #[error("{}", crate::explain(.0))]
     Transfer(DtoCompletion),
-    /// There is no connection, or no more.
+    /// There is no connection, or it has ended.
     #[error("no connection: {0:?} ({number:#07x})", number = .0.number())]
     Connection(ConnectionEventKind),
-    /// So many transfers are in flight as the driver was made for; nothing was posted.
+    /// As many transfers are in flight as the driver was made for. Nothing was posted.
     #[error("{0} transfers are in flight, and the driver was made for no more")]
     Full(u32),
     /// The endpoint or the listener was dropped.

@@ -15,13 +15,13 @@ use super::error::Error;
 use super::table::Shared;
 use super::waiting::Place;
 
-/// A service point. Dropped, nobody listens there any more, and requests that nobody has taken are refused.
+/// A service point. When it is dropped it stops listening, and requests that were not taken are rejected.
 pub struct Listener {
     shared: Rc<Shared>,
     psp: PspHandle,
 }
 
-/// The next request to connect. Dropped, it has taken none.
+/// Waits for the next request to connect. Dropping it takes none.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Next {
     shared: Rc<Shared>,
@@ -29,7 +29,7 @@ pub struct Next {
     place: Option<Place>,
 }
 
-/// Somebody wants to connect. Dropped, he is told no.
+/// A request to connect. When it is dropped without an answer, it is rejected.
 pub struct Request {
     shared: Rc<Shared>,
     /// None once it was decided.
@@ -93,17 +93,17 @@ impl Request {
         self.cr.ok_or(Error::Dropped)
     }
 
-    /// Who asks.
+    /// The address of the peer.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE: he has given up. [`Error::Closed`].
+    /// DAT_INVALID_HANDLE: the peer has given up. [`Error::Closed`].
     pub fn peer(&self) -> Result<IpAddr, Error> {
         let cr = self.cr()?;
         self.shared
             .with(|core| Ok(core.peek()?.cr_query(cr)?.remote_ia_address))
     }
 
-    /// What he sent along.
+    /// The private data of the peer.
     ///
     /// # Errors
     /// As [`Request::peer`].
@@ -113,7 +113,8 @@ impl Request {
             .with(|core| Ok(core.peek()?.cr_query(cr)?.private_data.to_vec()))
     }
 
-    /// Accepts it with an endpoint, and waits until the connection is there. If that cannot be begun, it is rejected.
+    /// Accepts it with an endpoint, and waits until the connection is established. If that cannot be started, the
+    /// request is rejected.
     ///
     /// Errors of the future: as [`Ia::cr_accept`](dat_core::Ia::cr_accept); [`Error::Connection`].
     pub fn accept(mut self, endpoint: &Endpoint, private_data: &[u8]) -> Connecting {
@@ -134,7 +135,7 @@ impl Request {
         Connecting::new(begun.map(|()| waited))
     }
 
-    /// Says no.
+    /// Rejects it.
     pub fn reject(self) {
         drop(self);
     }

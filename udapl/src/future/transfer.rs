@@ -10,9 +10,9 @@ use super::buffer::Buffer;
 use super::error::Error;
 use super::table::{OpKey, Shared};
 
-/// A transfer, and its buffer with it. Ready with the bytes that were moved, or why they were not, and with the buffer.
+/// A transfer with its buffer. It is ready with the number of bytes moved, or with the error, and with the buffer.
 ///
-/// Dropped, it goes on, and the buffer goes back to its pool when the card is done with it.
+/// Dropping it does not end the transfer: the buffer goes back to its pool when the card is done with it.
 #[must_use = "a transfer that is dropped goes on, and nobody hears of it"]
 pub struct Transfer(State);
 
@@ -37,7 +37,7 @@ impl Future for Transfer {
     type Output = (Result<usize, Error>, Buffer);
 
     /// # Panics
-    /// It was ready before.
+    /// It is polled after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let ended = match std::mem::replace(&mut self.0, State::Over) {
             State::InFlight(shared, op) => match shared.with(|core| core.ended(op, cx.waker())) {

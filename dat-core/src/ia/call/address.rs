@@ -17,15 +17,15 @@ impl<P: Provider> Ia<P> {
         self.provider.addresses()
     }
 
-    /// The adapter has one more address: connections leave from it and arrive at it from now on, in all its instances.
-    /// Each hears of it ([`NetworkEvent::AddressAdded`]).
+    /// Gives the adapter one more address. Connections can leave from it and arrive at it, in all instances. Each
+    /// instance gets the event [`NetworkEvent::AddressAdded`].
     ///
     /// Page: none of DAT 1.2.
     ///
     /// # Errors
-    /// DAT_INVALID_ADDRESS|MALFORMED: what is none, or breaks a rule of [`Address`]; |UNSUPPORTED: it is there already.
-    /// DAT_INSUFFICIENT_RESOURCES: the table of addresses is full. DAT_INTERNAL_ERROR: the device refused. Nothing has
-    /// changed.
+    /// DAT_INVALID_ADDRESS|MALFORMED: no address, or one that breaks a rule of [`Address`]. |UNSUPPORTED: the adapter
+    /// has it. DAT_INSUFFICIENT_RESOURCES: the table of addresses is full. DAT_INTERNAL_ERROR: the device refused.
+    /// Nothing has changed.
     pub fn address_add(&mut self, address: Address) -> DatResult<()> {
         self.alive()?;
         let address = address.to_canonical();
@@ -41,15 +41,15 @@ impl<P: Provider> Ia<P> {
         added.map_err(|error| self.address_refused("address_add", error))
     }
 
-    /// The adapter has one address less. No connection leaves from it or arrives at it any more; those that did end as
-    /// [`EndCause::AddressRemoved`], and their peers are told. Each instance hears of it
-    /// ([`NetworkEvent::AddressRemoved`]).
+    /// Takes an address from the adapter. No new connection leaves from it or arrives at it. Its connections end with
+    /// [`EndCause::AddressRemoved`], and their peers are told. Each instance gets the event
+    /// [`NetworkEvent::AddressRemoved`].
     ///
     /// Page: none of DAT 1.2.
     ///
     /// # Errors
-    /// DAT_INVALID_ADDRESS|UNSUPPORTED: it is none of the adapter's, or the link-local one made of its MAC, which
-    /// stays. Nothing has changed.
+    /// DAT_INVALID_ADDRESS|UNSUPPORTED: the adapter does not have it, or it is the link-local one made of the MAC,
+    /// which stays. Nothing has changed.
     pub fn address_remove(&mut self, address: IpAddr) -> DatResult<()> {
         self.alive()?;
         let removed = self.provider.remove_address(address.to_canonical());
@@ -58,10 +58,9 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Asks a node for an echo, as `ping` does: any node of the network, whether it speaks RDMA or not. The answer is
-    /// found by [`Ia::echo_answered`]; one echo of an adapter is under way at a time, and that of before is not waited
-    /// for any more. `false`: the node's MAC is being asked for, and nothing was sent; that is tried again after a
-    /// wait.
+    /// Sends an echo request, as `ping` does, to any node of the network. The node need not speak RDMA. The answer is
+    /// found by [`Ia::echo_answered`]. One echo of an adapter is under way at a time: a new one replaces the old one.
+    /// `false`: the node's MAC is not known yet and is being asked for; nothing was sent. Wait, and call again.
     ///
     /// Page: none of DAT 1.2.
     ///
@@ -85,7 +84,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// The answer to the last echo, once. It comes while the adapter is waited on, or looked at as here.
+    /// The answer to the last echo, once. It arrives in a wait, or in this call.
     ///
     /// Page: none of DAT 1.2.
     pub fn echo_answered(&mut self) -> Option<Echo> {

@@ -45,7 +45,7 @@ pub enum Arm<'a, P: Descriptor> {
     Armed(Armed<'a, P>),
 }
 
-/// An IA in which nothing is to be taken, to sleep on.
+/// An armed IA without events: sleep on its descriptor.
 #[must_use]
 pub struct Armed<'a, P: Descriptor> {
     ia: &'a mut Ia<P>,
@@ -54,7 +54,7 @@ pub struct Armed<'a, P: Descriptor> {
 }
 
 impl<P: Descriptor> Ia<P> {
-    /// The descriptor of this instance, to be registered with an event loop. What it says holds after [`Ia::arm`] only.
+    /// The descriptor of this instance, for an event loop. It is meaningful after [`Ia::arm`] only.
     ///
     /// # Errors
     /// DAT_INSUFFICIENT_RESOURCES: the system has none left.
@@ -67,10 +67,10 @@ impl<P: Descriptor> Ia<P> {
         })
     }
 
-    /// Looks at EVDs as a wait does, all of them at once: there are events, or all is armed that can bring some. Then
-    /// what comes makes the descriptor readable, the housekeeping of the IA included; it stays so until the IA is armed
-    /// again. Where a stream of an EVD does not notify of each completion (UNSIGNALLED, SOLICITED_WAIT), those that do
-    /// not are no reason to wake up.
+    /// Looks at EVDs as a wait does, at all of them at once. Either there are events, or everything that can bring some
+    /// is armed. Then the next event makes the descriptor readable, and so does work for [`Ia::progress`]. It stays
+    /// readable until the IA is armed again. Completions that are no notification events (UNSIGNALLED, SOLICITED_WAIT)
+    /// do not make it readable.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE. DAT_INVALID_STATE: |EVD_WAITER somebody waits on one of them, |EVD_UNWAITABLE one is

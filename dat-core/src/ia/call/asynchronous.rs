@@ -15,14 +15,15 @@ use crate::provider::Provider;
 use crate::types::EvdFlags;
 
 impl<P: Provider> Ia<P> {
-    /// Has another EVD take asynchronous events of other instances; it cannot be freed from now on. Does nothing if it
-    /// does.
+    /// Makes another EVD take asynchronous events of other instances; it cannot be freed from then on. If it takes them
+    /// already, nothing changes.
     ///
     /// Page: dat_ia_open.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EVD_ASYNC: no such EVD, one that was made without the ASYNC flag, or one whose streams share
     /// it with no other.
+    #[doc(hidden)] // for the C facade
     pub fn async_evd_bind(&mut self, evd: EvdHandle) -> DatResult<()> {
         let subtype = Subtype::HandleEvdAsync;
         self.evd_for(Some(evd), EvdFlags::ASYNC, subtype)?;
@@ -42,6 +43,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Undoes [`Ia::async_evd_bind`]. The IA's own stays what it is.
+    #[doc(hidden)] // for the C facade
     pub fn async_evd_unbind(&mut self, evd: EvdHandle) {
         if evd.ia == self.id && self.async_evds.contains(&evd.key) {
             self.async_evds.retain(|bound| *bound != evd.key);
@@ -53,6 +55,7 @@ impl<P: Provider> Ia<P> {
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EVD_ASYNC: no asynchronous events go to that EVD.
+    #[doc(hidden)] // for the C facade
     pub fn async_evd_post(&mut self, evd: EvdHandle, event: AsyncEvent) -> DatResult<()> {
         if evd.ia != self.id || !self.is_async(evd.key) {
             return Err(DatError::handle(Subtype::HandleEvdAsync)
@@ -63,6 +66,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Takes the oldest event out of the IA's own asynchronous EVD. It looks after nothing else.
+    #[doc(hidden)] // for the C facade
     pub fn next_async_event(&mut self) -> Option<AsyncEvent> {
         match self.evds[self.async_evd].pop()?.0 {
             Event::Async(event) => Some(event),
@@ -75,6 +79,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Whether there is one.
+    #[doc(hidden)] // for the C facade
     #[inline]
     #[must_use]
     pub fn has_async_events(&self) -> bool {

@@ -71,7 +71,7 @@ impl Doomed {
 }
 
 impl<P: Provider> Ia<P> {
-    /// Whether nothing the consumer made is left in it.
+    /// Whether no object of the program is left in it.
     #[must_use]
     pub fn is_unused(&self) -> bool {
         !self.objects().any(|object| self.is_in_use(object))

@@ -31,8 +31,9 @@ pub struct CnoParam {
     pub has_agent: bool,
 }
 
-/// Somebody blocked in `cno_wait`, between two looks. To be looked at, or cancelled: a CNO whose waiter was dropped
-/// has it for ever.
+/// A wait that has begun ([`Ia::cno_wait_begin`]), between two looks. Pass it to [`Ia::cno_wait_look`] until it is
+/// over, or to [`Ia::cno_wait_cancel`]. If it is dropped instead, the CNO counts a waiter from then on and cannot be
+/// freed.
 #[must_use]
 #[derive(Debug)]
 pub struct CnoWait {
@@ -54,7 +55,7 @@ pub enum CnoLook {
 }
 
 impl<P: Provider> Ia<P> {
-    /// A notification object without EVDs, and with an agent or without.
+    /// Makes a notification object without EVDs, with an agent or without.
     ///
     /// Page: dat_cno_create.
     ///
@@ -67,8 +68,8 @@ impl<P: Provider> Ia<P> {
         Ok(CnoHandle { key, ia: self.id })
     }
 
-    /// Gives a CNO another agent, or none. It is called at the next trigger; of a trigger nobody has taken yet it is
-    /// not told.
+    /// Gives a CNO another agent, or none. The agent is called at the next trigger, not for a trigger that has happened
+    /// already.
     ///
     /// Page: dat_cno_modify_agent.
     ///
@@ -94,8 +95,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Waits until an attached EVD notifies, and says which: a hint, others may have events too. `None`: the last EVD
-    /// was freed.
+    /// Waits until an attached EVD notifies, and returns that EVD. It is a hint: others may have events too. `None`:
+    /// the last EVD was freed.
     ///
     /// Page: dat_cno_wait.
     ///
@@ -120,7 +121,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Begins a wait that is carried on by [`Ia::cno_wait_look`]: for those who sleep by other means.
+    /// Begins a wait that [`Ia::cno_wait_look`] carries on: for programs that sleep by other means.
     ///
     /// Page: dat_cno_wait.
     ///
@@ -192,7 +193,8 @@ impl<P: Provider> Ia<P> {
         Ok(CnoLook::Pending(wait, until))
     }
 
-    /// Ends a wait whose caller was interrupted: what `cno_wait` then returns, DAT_INTERRUPTED_CALL.
+    /// Ends a wait whose caller was interrupted. The answer is the error that `cno_wait` then returns,
+    /// DAT_INTERRUPTED_CALL.
     ///
     /// Page: dat_cno_wait.
     pub fn cno_wait_cancel(&mut self, wait: CnoWait) -> DatError {
@@ -202,7 +204,7 @@ impl<P: Provider> Ia<P> {
         DatError::new(ReturnType::InterruptedCall, Subtype::None)
     }
 
-    /// Ends a CNO. Its agent is not called.
+    /// Frees a CNO. Its agent is not called.
     ///
     /// Page: dat_cno_free.
     ///

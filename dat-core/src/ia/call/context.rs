@@ -10,7 +10,8 @@ use crate::ia::instance::Ia;
 use crate::provider::Provider;
 
 impl<P: Provider> Ia<P> {
-    /// Gives an object a word of the consumer's, in place of the one it had; 0 is none. It means nothing here.
+    /// Keeps a word of the program with an object, in place of the one it had. 0 is none. The library does not look at
+    /// it.
     ///
     /// Page: dat_set_consumer_context.
     ///
@@ -31,7 +32,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// The word an object was given, 0 if none.
+    /// The word that the program has kept with an object, 0 if none.
     ///
     /// Page: dat_get_consumer_context.
     ///

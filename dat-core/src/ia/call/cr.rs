@@ -44,7 +44,7 @@ pub struct CrParam<'a> {
 }
 
 impl<P: Provider> Ia<P> {
-    /// What a request says.
+    /// The parameters of a request: the peer, its qualifier, its private data.
     ///
     /// Page: dat_cr_query.
     ///
@@ -172,8 +172,8 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Refuses a request; the peer learns that the consumer did. An endpoint that was lent with it is
-    /// gone, that of an RSP is UNCONNECTED.
+    /// Rejects a request. The peer gets PEER_REJECTED. An endpoint that was made for the request is gone; that of an
+    /// RSP is UNCONNECTED.
     ///
     /// Page: dat_cr_reject.
     ///
@@ -201,9 +201,9 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Has a request arrive once more, at another service point of this IA (or at the same), or else of another
-    /// instance of its adapter, which decides about it from then on. The request is gone, and an endpoint that came
-    /// with it is as after a rejection.
+    /// Hands a request to the service point at another qualifier, of this IA or of another instance of its adapter.
+    /// It arrives there as a new request, to be accepted or rejected there. The old one is gone, and an endpoint that
+    /// came with it is as after a rejection.
     ///
     /// Page: dat_cr_handoff.
     ///
@@ -239,6 +239,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// The service point of this IA that listens at a qualifier.
+    #[doc(hidden)] // for the C facade
     #[must_use]
     pub fn listener(&self, conn_qual: ConnQual) -> Option<AnyHandle> {
         self.service_point(conn_qual).map(|at| match at {

@@ -33,7 +33,7 @@ const REQUESTS: u64 = 1_024;
 const TURNS: usize = 64;
 
 impl<P: Provider> Ia<P> {
-    /// Measures from now on how long requests and wakeups take, or no more. What was measured stays.
+    /// Switches measuring on or off: how long requests and wakeups take. What was measured is kept.
     pub fn measure(&mut self, on: bool) {
         let latencies = self.latencies.get_or_insert_default();
         if core::mem::replace(&mut latencies.on, on) == on {
@@ -52,7 +52,7 @@ impl<P: Provider> Ia<P> {
         self.observe();
     }
 
-    /// What was measured of the instance: completions, and wakeups.
+    /// What was measured of this instance: completions, and wakeups.
     #[must_use]
     pub fn latencies(&self) -> LatencyView {
         let all = self.latencies.as_ref();

@@ -54,7 +54,7 @@ pub struct LmrParam {
 }
 
 impl<P: Provider> Ia<P> {
-    /// Registers memory: a range of addresses.
+    /// Registers a range of memory.
     ///
     /// Page: dat_lmr_create.
     ///
@@ -73,7 +73,7 @@ impl<P: Provider> Ia<P> {
         self.register(memory, MemType::Virtual, pz, privileges)
     }
 
-    /// Registers the memory of another region again, under its own PZ and rights.
+    /// Registers the memory of another region once more, with a PZ and rights of its own.
     ///
     /// Page: dat_lmr_create.
     ///
@@ -89,7 +89,7 @@ impl<P: Provider> Ia<P> {
         self.register(memory, MemType::Lmr(source), pz, privileges)
     }
 
-    /// Registers memory that other processes have mapped too and know by the same name.
+    /// Registers memory that other processes have mapped too and register under the same name.
     ///
     /// Page: dat_lmr_create.
     ///
@@ -215,7 +215,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Ends a registration. DTOs in flight that name it may fail.
+    /// Ends a registration. When it returns success no peer reaches the memory. DTOs in flight that name the region may
+    /// fail.
     ///
     /// Page: dat_lmr_free.
     ///
@@ -311,7 +312,7 @@ impl<P: Provider> Ia<P> {
         self.regions.get(key).map(|lmr| lmr.pz)
     }
 
-    /// Cuts `bytes` bytes at `offset` out of a region, checked once for many posts.
+    /// Cuts `bytes` bytes at `offset` out of a region. The slice is checked here, once for many posts.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|LMR. DAT_INVALID_PARAMETER: outside of the region, or longer than
@@ -337,8 +338,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Makes what this CPU has stored visible to RDMA Reads that start later. The platforms we run
-    /// on are coherent with the device, so ordering is all it takes.
+    /// Makes what this CPU has stored visible to RDMA Reads that start later. On coherent platforms, the only ones
+    /// there are here, that is a matter of ordering.
     ///
     /// Page: dat_lmr_sync_rdma_read.
     ///
@@ -351,8 +352,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Makes what RDMA Writes have placed visible to this CPU, as [`Ia::lmr_sync_rdma_read`] does the other way
-    /// round.
+    /// Makes what RDMA Writes have placed visible to this CPU.
     ///
     /// Page: dat_lmr_sync_rdma_write.
     ///

@@ -32,8 +32,8 @@ const PATIENCE: Nanos = 10_000_000_000;
 const LAST_ROUNDS: u32 = 10_000;
 
 impl<P: Provider> Ia<P> {
-    /// Does whatever is to be done now, without waiting. Consumers that neither wait nor dequeue for
-    /// a while call it, so that connections live.
+    /// Does all work that is due now, without waiting: events of the device, messages of peers, timers. A program that
+    /// neither waits nor dequeues for a while calls it, so that its connections live.
     pub fn progress(&mut self) {
         self.provider.progress();
         while let Some(event) = self.provider.next_event() {
@@ -62,7 +62,7 @@ impl<P: Provider> Ia<P> {
         self.transmit();
     }
 
-    /// Whether [`Ia::progress`] has left something for the next time, so that it did not take too long.
+    /// Whether [`Ia::progress`] has left work for the next call, so that it did not take too long.
     #[must_use]
     pub const fn has_more(&self) -> bool {
         self.more_datagrams

@@ -45,9 +45,8 @@ impl<P: Provider> Ia<P> {
         self.psp_at(conn_qual, evd, flags, false)
     }
 
-    /// Makes a service point ([`Ia::psp_create`]) at a qualifier at which other instances of the adapter may listen
-    /// too, if all of them say so. A request goes to the instance with the fewest connections. DAT 1.2 has no such
-    /// call.
+    /// Listens at a connection qualifier together with other instances of the adapter, which use this call too. A
+    /// request goes to the instance with the fewest connections. DAT 1.2 has no such call.
     ///
     /// # Errors
     /// As [`Ia::psp_create`]; DAT_CONN_QUAL_IN_USE: somebody listens there who does not share.
@@ -60,7 +59,7 @@ impl<P: Provider> Ia<P> {
         self.psp_at(conn_qual, evd, flags, true)
     }
 
-    /// Listens at a qualifier nobody uses, and says which.
+    /// Listens at a free qualifier, and returns it.
     ///
     /// Page: dat_psp_create_any.
     ///
@@ -168,7 +167,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Stops listening. Requests already reported stay, and can be accepted or rejected.
+    /// Stops listening. Requests that have come already stay, and can be accepted or rejected.
     ///
     /// Page: dat_psp_free.
     ///

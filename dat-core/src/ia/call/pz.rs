@@ -7,7 +7,7 @@ use crate::object::pz::Pz;
 use crate::provider::Provider;
 
 impl<P: Provider> Ia<P> {
-    /// A protection zone.
+    /// Makes a protection zone.
     ///
     /// Page: dat_pz_create.
     ///
@@ -29,7 +29,7 @@ impl<P: Provider> Ia<P> {
         Ok(PzHandle { key, ia: self.id })
     }
 
-    /// Whether a protection zone exists. It has no parameter but its IA.
+    /// Whether a protection zone exists. Its only parameter is its IA.
     ///
     /// Page: dat_pz_query.
     ///
@@ -39,7 +39,7 @@ impl<P: Provider> Ia<P> {
         self.pz_key(pz).map(|_| ())
     }
 
-    /// Ends a protection zone.
+    /// Frees a protection zone.
     ///
     /// Page: dat_pz_free.
     ///

@@ -11,13 +11,13 @@ use crate::provider::{Completion, Provider, QueuePair};
 
 impl<P: Provider> Ia<P> {
     /// Records posts, completions and the states of endpoints from now on: the last
-    /// [`RECORDS`](crate::recorder::RECORDS) of them, in 2 MiB that are allocated here. Posts and dequeues then go the
-    /// longer way. It is nothing if it records already.
+    /// [`RECORDS`](crate::recorder::RECORDS) of them, in 2 MiB that are allocated here. Posts and dequeues are slower
+    /// meanwhile. If it records already, nothing changes.
     ///
-    /// What is not this instance's but the adapter's (commands, datagrams, events of the device) its provider records
-    /// from now on, until the adapter is closed.
+    /// The provider records what belongs to the adapter (commands, datagrams, events of the device) from now on, until
+    /// the adapter is closed.
     ///
-    /// Buffers of SRQs are not recorded when they are posted, only when they are done.
+    /// A buffer of an SRQ is recorded when it completes, not when it is posted.
     pub fn recorder_start(&mut self) {
         if self.recorder.is_none() {
             self.recorder = Some(Box::new(Recorder::new(self.id)));
@@ -27,7 +27,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Records no more, and forgets what was recorded.
+    /// Stops recording and forgets what was recorded.
     pub fn recorder_stop(&mut self) {
         if self.recorder.take().is_some() {
             self.observe();
@@ -35,7 +35,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// What was recorded; `None`: nothing is being recorded.
+    /// What was recorded. `None`: it does not record.
     #[must_use]
     pub fn recorder_dump(&self) -> Option<RecorderDump> {
         let recorder = self.recorder.as_ref()?;
@@ -47,8 +47,8 @@ impl<P: Provider> Ia<P> {
         Some(recorder.dump(self.provider.now(), endpoints.collect()))
     }
 
-    /// Hands what is recorded to `keeper` whenever a connection breaks, at most eight times in ten seconds, and when
-    /// the thread panics. It does so until [`Ia::recorder_stop`], and is nothing while nothing is recorded.
+    /// Gives what is recorded to `keeper` when a connection breaks, at most eight times in ten seconds, and when the
+    /// thread panics. It ends with [`Ia::recorder_stop`]. It does nothing while nothing is recorded.
     pub fn recorder_keep(&mut self, keeper: Keeper) {
         if let Some(recorder) = &mut self.recorder {
             recorder.keep_by(keeper);

@@ -29,8 +29,8 @@ pub struct RspParam {
 }
 
 impl<P: Provider> Ia<P> {
-    /// Listens at a connection qualifier for one request, which `ep` is reserved for; without one the request brings
-    /// its own.
+    /// Listens at a connection qualifier for one request, for which `ep` is reserved. Without an endpoint, one is made
+    /// when the request comes.
     ///
     /// Page: dat_rsp_create.
     ///
@@ -85,8 +85,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Stops listening; the endpoint is UNCONNECTED again. If the request has come, nothing changes: it stays and can
-    /// be accepted or rejected.
+    /// Stops listening; the endpoint is UNCONNECTED again. A request that has come already stays, and can be accepted
+    /// or rejected.
     ///
     /// Page: dat_rsp_free.
     ///

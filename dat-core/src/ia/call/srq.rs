@@ -51,7 +51,7 @@ pub struct SrqParam {
 }
 
 impl<P: Provider> Ia<P> {
-    /// A shared receive queue.
+    /// Makes a shared receive queue.
     ///
     /// Page: dat_srq_create.
     ///
@@ -125,9 +125,9 @@ impl<P: Provider> Ia<P> {
         self.settle_effects();
     }
 
-    /// Changes how many receives may be outstanding. Those that are, and messages that come meanwhile, are not touched.
-    /// How far a queue can grow was decided when it was made: at least to four times what was asked for then, and to
-    /// 1023, as far as the device goes.
+    /// Changes how many receives may be outstanding. Receives that are, and messages that arrive meanwhile, are not
+    /// affected. The limit was set when the queue was made: at least four times what was asked for then, and 1023, if
+    /// the device has so many.
     ///
     /// Page: dat_srq_resize.
     ///
@@ -195,8 +195,8 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Sets the low watermark and arms it: one event on the asynchronous EVD when fewer buffers than that are on the
-    /// SRQ, now or later. 0 takes it away.
+    /// Sets and arms the low watermark: one asynchronous event, now or later, when fewer buffers than that are on the
+    /// SRQ. 0 switches it off.
     ///
     /// Page: dat_srq_set_lw.
     ///
@@ -263,7 +263,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Ends an SRQ. Buffers in it vanish without completions.
+    /// Frees an SRQ. Buffers in it are gone without completions.
     ///
     /// Page: dat_srq_free.
     ///
@@ -293,7 +293,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Posts a buffer that any connected endpoint of the SRQ may take.
+    /// Posts a buffer for the next message that comes to any endpoint of the SRQ.
     ///
     /// Page: dat_srq_post_recv.
     ///

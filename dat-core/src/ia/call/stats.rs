@@ -7,7 +7,7 @@ use crate::provider::{CompletionQueue, Provider};
 use crate::stats::{EpStats, EvdStats, IaStats, SrqStats};
 
 impl<P: Provider> Ia<P> {
-    /// What this instance has done since it was opened. It looks at every endpoint and EVD.
+    /// What this instance has done since it was opened. It adds up all endpoints and EVDs.
     #[must_use]
     pub fn stats(&self) -> IaStats {
         let living = self.eps.iter().map(|(_, ep)| ep.stats());

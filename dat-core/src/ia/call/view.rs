@@ -12,12 +12,14 @@ use crate::provider::{Provider, QueuePair};
 
 impl<P: Provider> Ia<P> {
     /// The number by which who looks from outside knows it.
+    #[doc(hidden)] // for the C facade
     #[must_use]
     pub const fn number(&self) -> u32 {
         self.id
     }
 
     /// What is seen of it.
+    #[doc(hidden)] // for the C facade
     #[must_use]
     pub fn view(&self, wanted: Wanted) -> InstanceView {
         let eps = self.eps.iter().take(wanted.objects);

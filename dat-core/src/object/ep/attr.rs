@@ -5,7 +5,7 @@ use crate::error::{DatError, DatResult, Subtype};
 use crate::object::evd::streams::DtoMode;
 use crate::types::{CompletionFlags, Qos};
 
-/// The properties of an endpoint a consumer chooses.
+/// The attributes of an endpoint that a program chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpAttr {
     /// Longest Send, in bytes.

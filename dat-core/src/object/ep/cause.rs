@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::types::DtoStatus;
 
-/// Why a connection, or an attempt at one, ended: what its connection event's number leaves open.
+/// Why a connection, or an attempt to connect, has ended. The number of the connection event does not tell that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EndCause {

@@ -2,8 +2,7 @@
 
 use crate::handle::EvdHandle;
 
-/// The EVDs of an endpoint's three streams of events. A stream without one: the consumer is not interested in those
-/// events.
+/// The EVDs of the three event streams of an endpoint. Without an EVD, the events of a stream are dropped.
 ///
 /// ```
 /// # use dat_core::{EpEvds, EvdHandle};

@@ -38,8 +38,8 @@ use core::ops::Deref;
 
 use crate::error::{DatError, DatResult, Subtype};
 
-/// `DAT_EP_STATE`. The four UNCONFIGURED states of the header are never entered: an endpoint that
-/// lacks a PZ or an EVD is in its plain state.
+/// The state of an endpoint (`DAT_EP_STATE`). The four UNCONFIGURED states of the header are not used: an endpoint that
+/// lacks a PZ or an EVD has the plain state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 #[repr(u8)]

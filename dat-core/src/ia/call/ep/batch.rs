@@ -18,7 +18,7 @@ use crate::object::lmr::segment::{RmrTriplet, Segment};
 use crate::provider::{Provider, QueuePair, SharedReceiveQueue};
 use crate::types::{CompletionFlags, DtoCookie};
 
-/// What is being posted to an endpoint. The device is told of them when it is dropped, or earlier.
+/// Posts to an endpoint ([`Ia::batch`]). The doorbell rings when it is dropped, or earlier.
 pub struct Batch<'a, P: Provider> {
     ia: &'a mut Ia<P>,
     /// The endpoint, and its place while the batch has the IA to itself; a place that nothing has if the handle is
@@ -33,7 +33,7 @@ pub struct Batch<'a, P: Provider> {
     untold: bool,
 }
 
-/// Buffers that are being posted to an SRQ. The device is told of them when it is dropped, or earlier.
+/// Posts of buffers to an SRQ ([`Ia::srq_batch`]). The device is told of them when it is dropped, or earlier.
 pub struct SrqBatch<'a, P: Provider> {
     ia: &'a mut Ia<P>,
     srq: SrqHandle,
@@ -41,8 +41,8 @@ pub struct SrqBatch<'a, P: Provider> {
 }
 
 impl<P: Provider> Ia<P> {
-    /// Posts what `post` posts, in its order, requests behind one doorbell and receives by one doorbell record. One
-    /// that is refused changes nothing; those before it are posted, whatever `post` makes of the refusal.
+    /// Posts what the closure `post` posts, in its order: requests behind one doorbell, receives by one doorbell
+    /// record. A post that is refused changes nothing. Those before it stay posted, whatever the closure returns.
     ///
     /// ```text
     /// ia.batch(ep, |batch| {
@@ -74,8 +74,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Posts the buffers that `post` posts to an SRQ, in its order, by one doorbell record. One that is refused changes
-    /// nothing; those before it are posted, whatever `post` makes of the refusal.
+    /// Posts buffers that the closure `post` posts to an SRQ, in its order, by one doorbell record. A post that is
+    /// refused changes nothing. Those before it stay posted, whatever the closure returns.
     ///
     /// # Errors
     /// Those that `post` returns.

@@ -70,8 +70,7 @@ fn depth(reads: u32) -> u8 {
 }
 
 impl<P: Provider> Ia<P> {
-    /// Starts a connection to who listens at `conn_qual` of `remote`. The outcome is one event on
-    /// the connect EVD.
+    /// Starts a connection to the service at `conn_qual` of `remote`. One event on the connect EVD tells the outcome.
     ///
     /// Page: dat_ep_connect.
     ///
@@ -211,7 +210,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Ends a connection, or an attempt. The event DISCONNECTED follows, once.
+    /// Ends a connection, or an attempt. One event DISCONNECTED follows.
     ///
     /// Page: dat_ep_disconnect.
     ///
@@ -258,8 +257,8 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Brings a disconnected endpoint back to UNCONNECTED; on an unconnected one a no-op that keeps
-    /// the receives posted. Completions not dequeued yet may be lost.
+    /// Brings a disconnected endpoint back to UNCONNECTED. An unconnected endpoint stays as it is, with its receives.
+    /// Completions that were not dequeued yet may be lost.
     ///
     /// Page: dat_ep_reset.
     ///

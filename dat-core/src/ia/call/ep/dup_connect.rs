@@ -14,8 +14,8 @@ use crate::provider::{Provider, ProviderError};
 use crate::types::{ConnQual, Qos, Timeout};
 
 impl<P: Provider> Ia<P> {
-    /// Starts a connection to who listens where `dup_ep` is connected to. The outcome is one event on the connect EVD,
-    /// as of [`Ia::ep_connect`].
+    /// Starts a connection to the service that `dup_ep` is connected to. One event on the connect EVD tells the
+    /// outcome, as for [`Ia::ep_connect`].
     ///
     /// Page: dat_ep_dup_connect.
     ///

@@ -30,14 +30,14 @@ fn of_result(error: DatError) -> DatError {
 }
 
 impl<P: Provider> Ia<P> {
-    /// Whether the device has atomic operations of 8 bytes, and regions may be registered with
+    /// Whether the device has atomic operations of 8 bytes. If so, regions may be registered with
     /// [`MemPrivFlags::REMOTE_ATOMIC`](crate::MemPrivFlags::REMOTE_ATOMIC).
     #[must_use]
     pub fn has_atomics(&self) -> bool {
         self.provider.limits().atomics
     }
 
-    /// Sends the bytes of `iov` as one message with immediate data, which the completion of the peer's receive tells.
+    /// Sends the bytes of `iov` as one message with immediate data, which is in the completion of the peer's receive.
     ///
     /// # Errors
     /// As [`Ia::ep_post_send`].
@@ -53,10 +53,10 @@ impl<P: Provider> Ia<P> {
         SendImmediate(immediate).post(self, ep, iov, cookie, flags)
     }
 
-    /// Sends the bytes of `iov` as one message that takes a context of the peer's from the memory it stands for, before
-    /// the peer's receive completes, which tells the context. It must be one that the peer lets be invalidated: a
-    /// window bound with [`MemPrivFlags::REMOTE_INVALIDATE`](crate::MemPrivFlags::REMOTE_INVALIDATE), or what a kernel
-    /// has registered fast. Any other breaks the connection (DAT_DTO_ERR_REMOTE_ACCESS).
+    /// Sends the bytes of `iov` as one message that also invalidates a context of the peer's. That happens before the
+    /// peer's receive completes, and its completion says which context. The peer must allow it: by a window bound with
+    /// [`MemPrivFlags::REMOTE_INVALIDATE`](crate::MemPrivFlags::REMOTE_INVALIDATE), or, in a kernel, by fast
+    /// registration. Any other context breaks the connection (DAT_DTO_ERR_REMOTE_ACCESS).
     ///
     /// # Errors
     /// As [`Ia::ep_post_send`].
@@ -72,8 +72,8 @@ impl<P: Provider> Ia<P> {
         SendInvalidate(rmr_context).post(self, ep, iov, cookie, flags)
     }
 
-    /// Writes the bytes of `iov` to the peer's memory and then completes a receive of the peer's, which tells the
-    /// immediate data and how many bytes were written. SOLICITED_WAIT means what it means for a Send.
+    /// Writes the bytes of `iov` to the peer's memory and then completes a receive at the peer, which tells the
+    /// immediate data and the number of bytes. SOLICITED_WAIT has the meaning it has for a Send.
     ///
     /// # Errors
     /// As [`Ia::ep_post_rdma_write`].
@@ -90,8 +90,8 @@ impl<P: Provider> Ia<P> {
         RdmaWriteImmediate(remote, immediate).post(self, ep, iov, cookie, flags)
     }
 
-    /// Adds `add` to the number at the peer, atomically towards other such operations of the peer's device. What it was
-    /// is in `result`, 8 bytes, when the request completes.
+    /// Adds `add` to a number in the peer's memory. It is atomic with other such operations of the peer's device. When
+    /// the request completes, `result` has the old value, 8 bytes.
     ///
     /// # Errors
     /// As [`Ia::ep_post_rdma_read`], with one segment. DAT_LENGTH_ERROR: `result` has not 8 bytes, or `remote` has
@@ -111,7 +111,7 @@ impl<P: Provider> Ia<P> {
             .map_err(of_result)
     }
 
-    /// Replaces the number at the peer by `swap` if it is `compare`, likewise.
+    /// Replaces a number in the peer's memory by `swap` if it is `compare`. Otherwise as [`Ia::ep_post_fetch_add`].
     ///
     /// # Errors
     /// As [`Ia::ep_post_fetch_add`].

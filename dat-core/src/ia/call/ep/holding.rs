@@ -48,8 +48,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Sets both high watermarks and arms them; `None` switches one off. More buffers than `soft` are one asynchronous
-    /// event, more than `hard` break the connection.
+    /// Sets and arms both high watermarks; `None` switches one off. When the endpoint holds more buffers than `soft`,
+    /// one asynchronous event says so. When it holds more than `hard`, the connection breaks.
     ///
     /// Page: dat_ep_set_watermark.
     ///

@@ -18,7 +18,7 @@ use crate::refusal::Refusal;
 use crate::types::{CompletionFlags, DtoCookie};
 
 impl<P: Provider> Ia<P> {
-    /// Most bytes [`Ia::ep_post_send_inline`] takes.
+    /// The longest message that [`Ia::ep_post_send_inline`] takes, in bytes.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE|EP_NOTREADY: the endpoint has no PZ.
@@ -28,7 +28,8 @@ impl<P: Provider> Ia<P> {
         Ok(qp.send_inline_limit())
     }
 
-    /// Sends a copy of `data` as one message; `data` is the caller's again on return.
+    /// Sends a copy of `data` as one message, without registered memory. When the call returns, `data` may be used
+    /// again.
     ///
     /// # Errors
     /// As [`Ia::ep_post_send`]. DAT_INVALID_PARAMETER|ARG2: `data` is longer than [`Ia::ep_inline_limit`].
@@ -43,7 +44,7 @@ impl<P: Provider> Ia<P> {
         self.post_inline_of(ep, Send, data, cookie, flags)
     }
 
-    /// [`Ia::ep_post_send_immediate`] of a copy of `data`.
+    /// As [`Ia::ep_post_send_immediate`], with a copy of `data`.
     ///
     /// # Errors
     /// As [`Ia::ep_post_send_inline`].
@@ -59,7 +60,7 @@ impl<P: Provider> Ia<P> {
         self.post_inline_of(ep, SendImmediate(immediate), data, cookie, flags)
     }
 
-    /// [`Ia::ep_post_send_invalidate`] of a copy of `data`.
+    /// As [`Ia::ep_post_send_invalidate`], with a copy of `data`.
     ///
     /// # Errors
     /// As [`Ia::ep_post_send_inline`].

@@ -81,13 +81,14 @@ impl<P: Provider> Ia<P> {
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP.
+    #[doc(hidden)] // for the C facade
     pub fn ep_set_name(&mut self, ep: EpHandle, name: u64) -> DatResult<()> {
         self.ep(ep)?;
         self.eps[ep.key].name = name;
         Ok(())
     }
 
-    /// An endpoint. Without attributes it gets [`EpAttr::defaults`].
+    /// Makes an endpoint. Without attributes it gets [`EpAttr::defaults`].
     ///
     /// Page: dat_ep_create.
     ///
@@ -108,7 +109,7 @@ impl<P: Provider> Ia<P> {
         self.create(pz, evds, None, attr, Subtype::Arg6)
     }
 
-    /// An endpoint that takes its receive buffers from an SRQ.
+    /// Makes an endpoint that takes its receive buffers from an SRQ.
     ///
     /// Page: dat_ep_create_with_srq.
     ///
@@ -448,8 +449,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// The state of an endpoint, and whether its queues are empty as far as is known without
-    /// looking: a completion counts once it was polled.
+    /// The state of an endpoint, and whether its queues are empty. The latter is what is known without looking at the
+    /// device: a completion counts once it was dequeued.
     ///
     /// Page: dat_ep_get_status.
     ///
@@ -467,8 +468,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// The private data that came with ESTABLISHED on the active side, or with PEER_REJECTED; empty otherwise. It stays
-    /// while the endpoint is CONNECTED, DISCONNECT_PENDING or DISCONNECTED.
+    /// The private data that came with ESTABLISHED on the side that connected, or with PEER_REJECTED. Otherwise empty.
+    /// It stays while the endpoint is CONNECTED, DISCONNECT_PENDING or DISCONNECTED.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP.
@@ -476,8 +477,8 @@ impl<P: Provider> Ia<P> {
         Ok(&self.ep(ep)?.private_data)
     }
 
-    /// Why the last connection of an endpoint, or the last attempt at one, ended. `None` if none has since the endpoint
-    /// was made or [reset](Ia::ep_reset).
+    /// Why the last connection, or the last attempt to connect, ended. `None` if none has ended since the endpoint was
+    /// made or [reset](Ia::ep_reset).
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP.
@@ -486,8 +487,8 @@ impl<P: Provider> Ia<P> {
         Ok(ep.cause.filter(|_| ep.hot.state == EpState::Disconnected))
     }
 
-    /// Ends an endpoint, and its connection or attempt with it. No event follows; completions not
-    /// dequeued yet may or may not be delivered.
+    /// Frees an endpoint, and ends its connection or attempt. No event follows. Completions that were not dequeued yet
+    /// may be lost.
     ///
     /// Page: dat_ep_free.
     ///

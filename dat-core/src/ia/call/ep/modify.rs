@@ -16,7 +16,7 @@ use crate::provider::{PostedRecv, Provider, QueuePair};
 use crate::types::EvdFlags;
 use std::collections::VecDeque;
 
-/// What to change; `None` leaves it. The inner `None` takes the object away.
+/// What to change. `None` leaves a member as it is; an inner `None` takes the object away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpChange {
     /// The protection zone.

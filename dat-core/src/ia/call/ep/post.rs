@@ -136,7 +136,7 @@ impl<P: Provider> Ia<P> {
         RdmaWrite(remote).post(self, ep, iov, cookie, flags)
     }
 
-    /// Reads the peer's memory `remote`, all of it, into `iov`.
+    /// Reads all of `remote`, a piece of the peer's memory, into `iov`.
     ///
     /// Page: dat_ep_post_rdma_read.
     ///

@@ -16,7 +16,7 @@ use crate::object::evd::queue::{Evd, Overflow};
 use crate::provider::{CompletionQueue, Provider};
 use crate::types::{EvdFlags, EvdState};
 
-/// What `evd_query` tells (`DAT_EVD_PARAM`).
+/// The parameters of an EVD (`DAT_EVD_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvdParam {
     /// Events it can hold.
@@ -30,7 +30,7 @@ pub struct EvdParam {
 }
 
 impl<P: Provider> Ia<P> {
-    /// An event dispatcher that can hold at least `min_qlen` events of the streams in `flags`.
+    /// Makes an event dispatcher that can hold at least `min_qlen` events of the streams in `flags`.
     ///
     /// Page: dat_evd_create.
     ///
@@ -41,7 +41,7 @@ impl<P: Provider> Ia<P> {
         self.evd_create_with_cno(min_qlen, None, flags)
     }
 
-    /// An event dispatcher whose notification events wake a CNO.
+    /// Makes an event dispatcher whose notification events trigger a CNO.
     ///
     /// Page: dat_evd_create.
     ///
@@ -110,7 +110,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Ends an EVD. Events in it are lost; connection requests among them are refused.
+    /// Frees an EVD. Events in it are lost; connection requests among them are rejected.
     ///
     /// Page: dat_evd_free.
     ///
@@ -157,7 +157,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Queues an event of the consumer's own.
+    /// Queues an event of the program itself, a software event.
     ///
     /// Page: dat_evd_post_se.
     ///
@@ -177,8 +177,8 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Gives an EVD another length: at least `min_qlen` events. No event is lost, neither of those that are queued nor
-    /// of those that come meanwhile. A shorter one is granted as far as the device's queue gets shorter by it.
+    /// Gives an EVD another length: at least `min_qlen` events. No event is lost, whether it is queued already or
+    /// arrives meanwhile. A shorter length is granted as far as the device can shorten its queue.
     ///
     /// Page: dat_evd_resize.
     ///
@@ -231,7 +231,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Gives an EVD another CNO, or none. What has come by now is the old one's.
+    /// Attaches an EVD to another CNO, or to none. Events that have come already have triggered the old one.
     ///
     /// Page: dat_evd_modify_cno.
     ///
@@ -255,7 +255,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Notification events that come from now on wake the CNO; those that are there do not.
+    /// From now on, new notification events trigger the CNO. Events that are queued already do not.
     ///
     /// Page: dat_evd_enable.
     ///
@@ -270,7 +270,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Events that come from now on leave the CNO alone.
+    /// From now on, new events do not trigger the CNO.
     ///
     /// Page: dat_evd_disable.
     ///
@@ -300,7 +300,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// From now on `evd_wait` is refused on this EVD; who is in it gets DAT_INVALID_STATE.
+    /// From now on `evd_wait` on this EVD is refused. A wait that is in progress ends with DAT_INVALID_STATE.
     ///
     /// Page: dat_evd_set_unwaitable.
     ///
@@ -310,7 +310,7 @@ impl<P: Provider> Ia<P> {
         self.turn(evd, EvdInput::SetUnwaitable)
     }
 
-    /// From now on `evd_wait` is served again.
+    /// From now on `evd_wait` on this EVD is allowed again.
     ///
     /// Page: dat_evd_clear_unwaitable.
     ///

@@ -62,6 +62,7 @@ impl<P: Provider> Ia<P> {
     /// One look at an EVD, for a facade that has events of a form of its own: if the next event is the success of the
     /// oldest DTO of a connected endpoint, which most are, it is taken, and `make` makes what the facade wants of it.
     /// It is told the endpoint, the name that the facade gave it ([`Ia::ep_set_name`]), and what there is to say.
+    #[doc(hidden)] // for the C facade
     #[inline(always)]
     pub fn evd_look<T>(
         &mut self,
@@ -88,8 +89,8 @@ impl<P: Provider> Ia<P> {
         Look::Elsewhere
     }
 
-    /// Takes as many events as there are and as there is room for, oldest first. How many: finding none is no error.
-    /// The device learns once what was taken ([`CompletionQueue::advance`]). DAT 1.2 has no such call.
+    /// Takes as many events as are there and `events` has room for, oldest first. Returns how many; 0 is no error. One
+    /// call is cheaper than as many dequeues. DAT 1.2 has no such call.
     ///
     /// ```text
     /// let mut events = [Event::NONE; 16];
@@ -121,6 +122,7 @@ impl<P: Provider> Ia<P> {
     /// Looks as [`Ia::evd_look`] does for as long as the next event is an ordinary completion and there is a place for
     /// it, and fills the places. Most completions are of the endpoint of the one before, which is not looked for again.
     // A function of its own has the registers to itself.
+    #[doc(hidden)] // for the C facade
     #[inline(never)]
     pub fn evd_look_each<T>(
         &mut self,

@@ -52,8 +52,9 @@ impl fmt::Display for WaitError {
 
 impl core::error::Error for WaitError {}
 
-/// Somebody blocked in `evd_wait`, between two looks. To be looked at until it is over, or cancelled: an EVD whose
-/// waiter was dropped has it for ever.
+/// A wait that has begun ([`Ia::evd_wait_begin`]), between two looks. Pass it to [`Ia::evd_wait_look`] until it is
+/// over, or to [`Ia::evd_wait_cancel`]. If it is dropped instead, the EVD counts as waited on from then on: nobody
+/// else can wait on it or dequeue from it.
 #[must_use]
 #[derive(Debug)]
 pub struct EvdWait {
@@ -75,9 +76,8 @@ pub enum EvdLook {
 }
 
 impl<P: Provider> Ia<P> {
-    /// Waits until `threshold` events are queued, or, where the consumer controls notification,
-    /// until a notification event arrives; then takes the oldest. The number that comes with it is
-    /// how many are left.
+    /// Waits until `threshold` events are queued, or, if the consumer controls notification, until a notification event
+    /// arrives. Then takes the oldest event. The number beside it says how many are left.
     ///
     /// Page: dat_evd_wait.
     ///
@@ -126,6 +126,7 @@ impl<P: Provider> Ia<P> {
     ///
     /// Page: dat_evd_wait.
     // Inlined as a dequeue is, for the same reason.
+    #[doc(hidden)] // for the C facade
     #[inline(always)]
     pub fn evd_wait_at_once(&mut self, evd: EvdHandle, threshold: u32) -> Option<(Event, u32)> {
         if threshold != 1 {
@@ -164,7 +165,7 @@ impl<P: Provider> Ia<P> {
         self.count(evd)
     }
 
-    /// Begins a wait that is carried on by [`Ia::evd_wait_look`]: for those who sleep by other means.
+    /// Begins a wait that [`Ia::evd_wait_look`] carries on: for programs that sleep by other means.
     ///
     /// Page: dat_evd_wait.
     ///
@@ -267,8 +268,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Ends a wait whose caller was interrupted: what `evd_wait` then returns, DAT_INTERRUPTED_CALL with the number
-    /// of events queued.
+    /// Ends a wait whose caller was interrupted. The answer is the error that `evd_wait` then returns,
+    /// DAT_INTERRUPTED_CALL with the number of events queued.
     ///
     /// Page: dat_evd_wait.
     pub fn evd_wait_cancel(&mut self, wait: EvdWait) -> WaitError {

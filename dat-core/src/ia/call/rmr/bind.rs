@@ -18,9 +18,9 @@ use crate::refusal::Refusal;
 use crate::types::{CompletionFlags, DtoStatus, EvdFlags, MemPrivFlags, RmrCookie};
 
 impl<P: Provider> Ia<P> {
-    /// Binds an RMR to the part of an LMR that the triplet names, or, if that has no bytes, to nothing. The answer is
-    /// the context peers use, good once the bind is done; a Send posted on the same endpoint carries it safely.
-    /// The context the RMR had before is void then.
+    /// Binds an RMR to the part of an LMR that the triplet names. A triplet without bytes unbinds it. The answer is the
+    /// context for peers, which is valid once the bind has completed. It may be sent to the peer at once on the same
+    /// endpoint: the Send stays behind the bind. The old context is invalid from then on.
     ///
     /// Page: dat_rmr_bind.
     ///

@@ -47,7 +47,7 @@ pub struct RmrBinding {
 }
 
 impl<P: Provider> Ia<P> {
-    /// An RMR, bound to nothing.
+    /// Makes an RMR, bound to nothing.
     ///
     /// Page: dat_rmr_create.
     ///
@@ -93,8 +93,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Ends an RMR, bound or not. Peers' use of its context fails from now on; a bind of it that is still on its way
-    /// fails too.
+    /// Frees an RMR, bound or not. From now on peers cannot use its context. A bind of it that is still in progress
+    /// fails.
     ///
     /// Page: dat_rmr_free.
     ///
