@@ -159,7 +159,7 @@ pub fn forgets(beside: &Beside<'_>, within: Duration) -> Result<String> {
             began.elapsed() < within,
             "still {last:?}, before the host {before:?}"
         );
-        thread::sleep(LOOK);
+        thread::park_timeout(LOOK);
         last = beside.held()?;
     }
     let after = began.elapsed().as_secs_f64();

@@ -153,8 +153,9 @@ mod tests {
         let verdict = |code| Verdict::of(step(code), |_| Ok(String::new()));
         let verdicts = [verdict(Some(0)), verdict(Some(1)), verdict(Some(0))];
         let table = summary(&verdicts).to_string();
-        let row: Vec<&str> = table.lines().nth(3).unwrap().split_whitespace().collect();
-        assert_eq!(row[1..7], ["info", "┆", "3", "┆", "2", "┆"], "{table}");
+        let row = table.lines().find(|line| line.contains("info"));
+        let words: Vec<&str> = row.unwrap().split_whitespace().collect();
+        assert_eq!((words[3], words[5]), ("3", "2"), "{table}");
         assert!(!summary(&verdicts[..1]).to_string().contains("info"));
     }
 
