@@ -1,18 +1,37 @@
 //! `test` and `check`: what a person runs before a commit, and all that CI runs.
 
-use std::io::{BufRead, BufReader, Write, stdout};
+mod output;
+
+use std::io::{BufReader, Write, stdout};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use crate::{bench, campaign, conformance, demo, deny, dtest, setup, shell, tidy, vm, wire};
+use crate::{
+    bench, campaign, conformance, demo, deny, dtest, left_out, setup, shear, shell, tidy, vm, wire,
+};
 
-/// Every test of the workspace, then the witnesses on the wire.
+/// Every test of the workspace, then the witnesses on the wire; at the end, what was left out.
 pub fn test(filter: Option<&str>) -> Result<()> {
+    with_what_was_left_out(|| tests(filter))
+}
+
+/// What `test` and `check` leave out is said once more at their end.
+fn with_what_was_left_out(work: impl FnOnce() -> Result<()>) -> Result<()> {
+    let result = work();
+    match left_out::table() {
+        Some(table) => println!("{table}"),
+        None => println!("nothing was left out"),
+    }
+    result
+}
+
+fn tests(filter: Option<&str>) -> Result<()> {
     setup::run()?;
     let mut arguments = vec!["test", "--workspace", "--no-fail-fast"];
     arguments.extend(filter);
+    arguments.extend(["--", "--show-output"]);
     let mut command = shell::cargo(&arguments);
     // Without git (a source archive), the fixed seeds have to do.
     if let Ok(commit) = shell::capture(shell::command("git", &["rev-parse", "HEAD"])) {
@@ -84,15 +103,7 @@ pub fn profiles(filter: Option<&str>) -> Result<()> {
         }
         for world in worlds {
             println!("{world}");
-            let mut arguments = vec![
-                "test",
-                "--quiet",
-                "--package",
-                "udapl",
-                "--test",
-                "dat",
-                "--",
-            ];
+            let mut arguments = vec!["test", "--package", "udapl", "--test", "dat", "--"];
             match filter {
                 Some(filter) => arguments.push(filter),
                 None => arguments.extend(DATA_PATH),
@@ -109,7 +120,7 @@ pub fn profiles(filter: Option<&str>) -> Result<()> {
 }
 
 /// Runs `cargo test` with its output shown as it comes. The error repeats the names of the tests that failed: they are
-/// far above by then.
+/// far above by then. What tests have left out is noted.
 fn run_tests(mut command: Command, to: &mut impl Write) -> Result<()> {
     let shown = shell::announce(&command);
     let mut child = command
@@ -117,31 +128,17 @@ fn run_tests(mut command: Command, to: &mut impl Write) -> Result<()> {
         .spawn()
         .with_context(|| format!("cannot start `{shown}`"))?;
     let output = child.stdout.take().context("its output is a pipe")?;
-    let failed = pass_on(BufReader::new(output), to)?;
+    let found = output::pass_on(BufReader::new(output), to)?;
     let status = child.wait()?;
+    for (test, why) in &found.left_out {
+        left_out::note(&format!("of test {test}"), why);
+    }
     ensure!(
         status.success(),
         "`{shown}` ended with {status}{}",
-        list(&failed)
+        list(&found.failed)
     );
     Ok(())
-}
-
-/// Passes lines on; the names of the tests that they say have failed.
-fn pass_on(from: impl BufRead, to: &mut impl Write) -> Result<Vec<String>> {
-    let mut failed: Vec<String> = Vec::new();
-    for line in from.split(b'\n') {
-        let mut line = line?;
-        let name = std::str::from_utf8(&line)
-            .ok()
-            .and_then(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"))
-            .filter(|name| !failed.iter().any(|known| known == name));
-        failed.extend(name.map(str::to_owned));
-        line.push(b'\n');
-        to.write_all(&line)?;
-        to.flush()?;
-    }
-    Ok(failed)
 }
 
 fn list(failed: &[String]) -> String {
@@ -156,9 +153,14 @@ fn list(failed: &[String]) -> String {
 /// Format, lints, documentation, house rules, foreign crates, tests, the bars of the hot path, and the same tests
 /// through a kernel in a virtual machine.
 pub fn run() -> Result<()> {
+    with_what_was_left_out(checks)
+}
+
+fn checks() -> Result<()> {
     shell::run(shell::cargo(&["fmt", "--all", "--check"]))?;
     tidy::run()?;
     deny::run()?;
+    shear::run()?;
     shell::run(shell::cargo(&[
         "clippy",
         "--workspace",
@@ -170,7 +172,7 @@ pub fn run() -> Result<()> {
     let mut doc = shell::cargo(&["doc", "--workspace", "--no-deps", "--all-features"]);
     doc.env("RUSTDOCFLAGS", "--deny warnings");
     shell::run(doc)?;
-    test(None)?;
+    tests(None)?;
     bench::run(&bench::Arguments::default())?;
     dtest::check()?;
     vm::check()
@@ -180,37 +182,11 @@ pub fn run() -> Result<()> {
 mod tests {
     use super::*;
 
-    /// As libtest of Rust 1.95 says it.
-    const SAID: &str = "\
-running 4 tests
-test whole ... ok
-test dma::broken ... FAILED
-test panics - should panic ... FAILED
-
-failures:
-
----- dma::broken stdout ----
-test dma::broken ... FAILED
-\u{fffd} no text
-
-test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
-
-test src/lib.rs - documented (line 7) ... FAILED
-no newline at the end";
-
     #[test]
-    fn failed_tests_are_named_once_and_everything_is_passed_on() {
-        let mut shown = Vec::new();
-        let failed = pass_on(SAID.as_bytes(), &mut shown).expect("readable");
-        assert_eq!(shown, [SAID.as_bytes(), b"\n"].concat());
-        let expected = [
-            "dma::broken",
-            "panics - should panic",
-            "src/lib.rs - documented (line 7)",
-        ];
-        assert_eq!(failed, expected);
+    fn failed_tests_are_counted_and_listed() {
+        let names = ["dma::broken", "panics - should panic"].map(str::to_owned);
         assert_eq!(
-            list(&failed[..2]),
+            list(&names),
             "\n2 tests failed:\n  dma::broken\n  panics - should panic"
         );
         assert_eq!(list(&[]), "");

@@ -10,7 +10,10 @@ use crate::shell;
 
 /// Runs it where the caller is, so that file names mean the caller's files.
 pub fn run(arguments: &[String]) -> Result<()> {
-    let mut command = shell::cargo(&["run", "--package", "udapl", "--example", "demo", "--"]);
+    // Of the whole workspace, so that a test run afterwards, or before, has the same build in common.
+    shell::run(shell::cargo(&["build", "--workspace", "--example", "demo"]))?;
+    let program = shell::target_directory()?.join("debug/examples/demo");
+    let mut command = shell::command(&program.to_string_lossy(), &[]);
     command
         .args(arguments)
         .current_dir(std::env::current_dir()?);

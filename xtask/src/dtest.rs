@@ -22,7 +22,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use comfy_table::Table;
 
-use crate::install;
+use crate::{install, left_out};
 use distribution::Distribution;
 use pair::{Outcome, Pair};
 
@@ -211,7 +211,7 @@ pub fn check() -> Result<()> {
             run_on(&distribution, &arguments)
         }
         Err(error) => {
-            println!("dtest: left out: programs of DAT 2.0 on our library ({error:#})");
+            left_out::say("programs of DAT 2.0 on our library", &format!("{error:#}"));
             Ok(())
         }
     }

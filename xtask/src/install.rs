@@ -3,6 +3,7 @@
 //! | file | is |
 //! |---|---|
 //! | `lib/libdat.so.1`, `lib/libdat.so` | the shared library, under the name DAT 1.2 programs load, and the name they link |
+//! | `lib/libdat.so.1.debug` | its names and lines, which debuggers and backtraces find beside it |
 //! | `lib/libdat.a` | the same to be linked in |
 //! | `lib/pkgconfig/dat.pc` | how to compile and link |
 //! | `include/dat/*.h` | the headers |
@@ -18,7 +19,7 @@ use clap::Args;
 use crate::shell;
 
 /// The name programs of DAT 1.2 load.
-const SONAME: &str = "libdat.so.1";
+pub const SONAME: &str = "libdat.so.1";
 
 /// Where to, and how built.
 #[derive(Args)]
@@ -44,38 +45,110 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 /// Installs for a program that says itself what it is for.
 ///
 /// # Errors
-/// Cargo, or a file.
+/// Cargo, a tool of binutils, or a file.
 pub fn install(prefix: &Path, profile: &str) -> Result<()> {
     fs::create_dir_all(prefix).with_context(|| prefix.display().to_string())?;
     let prefix = prefix.canonicalize()?;
     let (lib, include) = (prefix.join("lib"), prefix.join("include/dat"));
-    let pkgconfig = lib.join("pkgconfig");
-    for folder in [&include, &pkgconfig] {
+    let pkgconfig_folder = lib.join("pkgconfig");
+    for folder in [&include, &pkgconfig_folder] {
         fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     }
-    let built = build(profile)?;
-    let file = |name: &str| {
-        let found = built.iter().find(|path| path.ends_with(name));
-        found.with_context(|| format!("cargo built no {name}: {built:?}"))
-    };
-    fs::copy(file("libudapl.so")?, lib.join(SONAME))?;
-    fs::copy(file("libudapl.a")?, lib.join("libdat.a"))?;
+    Library::build(profile, &lib)?;
     let link = lib.join("libdat.so");
     if link.symlink_metadata().is_ok() {
         fs::remove_file(&link)?;
     }
     std::os::unix::fs::symlink(SONAME, &link)?;
-    let headers = shell::root().join("udapl/include/dat");
-    for entry in fs::read_dir(&headers).with_context(|| headers.display().to_string())? {
-        let header = entry?;
-        fs::copy(header.path(), include.join(header.file_name()))?;
+    for header in headers()? {
+        let name = header.file_name().context("a header has a name")?;
+        fs::copy(&header, include.join(name))?;
     }
-    let template = fs::read_to_string(shell::root().join("udapl/dat.pc.in"))?;
-    let text = template
-        .replace("@prefix@", &prefix.to_string_lossy())
-        .replace("@version@", env!("CARGO_PKG_VERSION"));
-    fs::write(pkgconfig.join("dat.pc"), text)?;
+    let text = pkgconfig(&prefix.to_string_lossy(), "${prefix}/lib")?;
+    fs::write(pkgconfig_folder.join("dat.pc"), text)?;
     Ok(())
+}
+
+/// The library, built, its debug information apart.
+pub struct Library {
+    pub stripped: PathBuf,
+    pub debug: PathBuf,
+    /// Whole: who links it in may want to know lines.
+    pub archive: PathBuf,
+}
+
+impl Library {
+    /// Builds it into a folder that is there.
+    ///
+    /// # Errors
+    /// Cargo, a tool of binutils, or a file.
+    pub fn build(profile: &str, folder: &Path) -> Result<Self> {
+        let built = build(profile)?;
+        let file = |name: &str| {
+            let found = built.iter().find(|path| path.ends_with(name));
+            found.with_context(|| format!("cargo built no {name}: {built:?}"))
+        };
+        let library = Self {
+            stripped: folder.join(SONAME),
+            debug: folder.join(format!("{SONAME}.debug")),
+            archive: folder.join("libdat.a"),
+        };
+        let whole = file("libudapl.so")?;
+        objcopy(&["--only-keep-debug".as_ref(), whole, &library.debug])?;
+        // The name and a checksum of the debug file are in the library: debuggers look beside it, then by build id.
+        let link = format!("--add-gnu-debuglink={}", library.debug.display());
+        let strip: [&Path; 4] = [
+            "--strip-unneeded".as_ref(),
+            link.as_ref(),
+            whole,
+            &library.stripped,
+        ];
+        objcopy(&strip)?;
+        fs::copy(file("libudapl.a")?, &library.archive)?;
+        Ok(library)
+    }
+
+    /// By which a debugger finds the debug file, in hexadecimal digits.
+    ///
+    /// # Errors
+    /// The linker wrote none.
+    pub fn build_id(&self) -> Result<String> {
+        let mut notes = shell::command("readelf", &["--notes"]);
+        notes.arg(&self.stripped);
+        let notes = shell::capture(notes)?;
+        let id = notes.split_once("Build ID: ").map(|(_, rest)| rest);
+        let id = id.and_then(|rest| rest.split_whitespace().next());
+        Ok(id.context("the library has no build id")?.to_owned())
+    }
+}
+
+fn objcopy(arguments: &[&Path]) -> Result<()> {
+    let mut command = shell::command("objcopy", &[]);
+    command.args(arguments);
+    shell::capture(command)?;
+    Ok(())
+}
+
+/// The headers of DAT 1.2.
+///
+/// # Errors
+/// A file.
+pub fn headers() -> Result<Vec<PathBuf>> {
+    let folder = shell::root().join("udapl/include/dat");
+    let entries = fs::read_dir(&folder).with_context(|| folder.display().to_string())?;
+    entries.map(|entry| Ok(entry?.path())).collect()
+}
+
+/// The text of `dat.pc` for a prefix.
+///
+/// # Errors
+/// A file.
+pub fn pkgconfig(prefix: &str, libraries: &str) -> Result<String> {
+    let template = fs::read_to_string(shell::root().join("udapl/dat.pc.in"))?;
+    Ok(template
+        .replace("@prefix@", prefix)
+        .replace("@libdir@", libraries)
+        .replace("@version@", env!("CARGO_PKG_VERSION")))
 }
 
 /// Builds the libraries; the files that made.
@@ -262,6 +335,37 @@ mod tests {
             wire.display()
         ));
         assert_eq!(prefix.run(program), "interrupted\ninterrupted\n");
+    }
+
+    #[test]
+    fn a_program_with_its_memory_locked_has_no_more_of_the_tables_of_handles_than_it_uses() {
+        let prefix = Prefix::new();
+        let program = prefix.compile("locked", &["--cflags", "--libs"]);
+        let printed = prefix.run(Command::new(program));
+        match printed.strip_prefix("left out: ") {
+            // Who may not lock that much has nothing to look at.
+            Some(why) => println!("left out: {why}"),
+            None => assert_eq!(printed, "locked, and small\n"),
+        }
+    }
+
+    #[test]
+    fn the_shared_library_is_stripped_and_names_its_debug_file() {
+        let prefix = Prefix::new();
+        let library = prefix.0.path().join("lib").join(SONAME);
+        let sections = |path: &Path| {
+            let mut readelf = Command::new("readelf");
+            readelf.args(["--sections", "--wide"]).arg(path);
+            prefix.run(readelf)
+        };
+        let said = sections(&library);
+        assert!(
+            !said.contains(".debug_line") && !said.contains(".symtab"),
+            "{said}"
+        );
+        assert!(said.contains(".gnu_debuglink"), "{said}");
+        let debug = library.with_file_name(format!("{SONAME}.debug"));
+        assert!(sections(&debug).contains(".debug_line"));
     }
 
     /// What LMRC-7, LMRC-8 say, in C.

@@ -13,13 +13,17 @@ mod demo;
 mod deny;
 mod dtest;
 mod install;
+mod left_out;
 mod miri;
 mod mutations;
 mod nvme;
 mod observe;
 mod pages;
+mod package;
+mod publish;
 mod races;
 mod setup;
+mod shear;
 mod shell;
 mod sim;
 mod site;
@@ -112,10 +116,16 @@ enum Task {
     },
     /// Build the C library and install it: libdat.so, libdat.a, dat.pc, the headers.
     Install(install::Arguments),
+    /// Make Debian packages in target/debian; with --test, use them in a clean Debian.
+    Package(package::Arguments),
     /// Only the house rules.
     Tidy,
     /// The documents as a site, target/site/index.html, with rustdoc's pages; every link of it is followed.
     Site(site::Arguments),
+    /// Only dependencies that nobody uses, by cargo-shear.
+    Shear,
+    /// What crates.io will ask of a release: every crate packed and, with --build, built from its package alone.
+    PublishCheck(publish::Arguments),
     /// Only licences, sources and versions of foreign crates (deny.toml), by cargo-deny.
     Deny,
 }
@@ -169,8 +179,11 @@ fn run() -> Result<()> {
         } => vm::compare(&options),
         Task::Nvme { task, options } => vm::nvme(task.is_some(), &options),
         Task::Install(arguments) => install::run(&arguments),
+        Task::Package(arguments) => package::run(&arguments),
         Task::Tidy => tidy::run(),
         Task::Site(arguments) => site::run(&arguments),
+        Task::Shear => shear::run(),
+        Task::PublishCheck(arguments) => publish::run(&arguments),
         Task::Deny => deny::run(),
     }
 }

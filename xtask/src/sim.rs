@@ -25,10 +25,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Some(path) => std::path::absolute(path)?,
         None => shell::target().join(format!("sim-{}.log", arguments.seed)),
     };
+    // The whole workspace, for cargo builds what crates share with the features that the selected packages ask for: of
+    // one package alone it would be built anew.
     let mut command = shell::cargo(&[
         "test",
-        "--package",
-        "udapl",
+        "--workspace",
         "--test",
         "dat",
         "--",

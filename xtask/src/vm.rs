@@ -26,7 +26,7 @@ mod interop;
 mod kernel;
 mod libtest;
 mod machine;
-mod mirror;
+pub mod mirror;
 mod modules;
 mod nvme;
 mod report;
@@ -46,7 +46,7 @@ use self::image::Image;
 use self::kernel::Kernel;
 use self::machine::Machine;
 use self::report::Step;
-use crate::shell;
+use crate::{left_out, shell};
 
 /// What to do with the guest.
 #[derive(Subcommand)]
@@ -289,7 +289,7 @@ pub fn check() -> Result<()> {
             guest::test(&machine, &nvme::suite(), &Options { only, ..options })
         }
         Err(error) => {
-            println!("vm: left out: {error:#}");
+            left_out::say("the virtual machine", &format!("{error:#}"));
             Ok(())
         }
     }

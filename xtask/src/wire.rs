@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use comfy_table::Table;
 
-use crate::{setup, shell};
+use crate::{left_out, setup, shell};
 
 /// Computes the ICRC of every packet with scapy and compares it with the one on the wire.
 const ICRC_SCRIPT: &str = include_str!("../scripts/icrc.py");
@@ -72,7 +72,10 @@ pub fn run(capture: &Path, operations: &[(u8, &str)]) -> Result<()> {
             packets - roce - neighbours
         );
     } else {
-        println!("wire: tshark is not installed: the dissector was not asked (cargo xtask setup)");
+        left_out::say(
+            "the dissector of Wireshark",
+            "tshark is not installed (cargo xtask setup)",
+        );
     }
     if setup::scapy() {
         let report = shell::capture(shell::command(
@@ -81,7 +84,10 @@ pub fn run(capture: &Path, operations: &[(u8, &str)]) -> Result<()> {
         ))?;
         table.add_row(["scapy", "ICRC", report.trim()]);
     } else {
-        println!("wire: scapy is not installed: ICRCs were not recomputed (cargo xtask setup)");
+        left_out::say(
+            "ICRCs computed by scapy",
+            "it is not installed (cargo xtask setup)",
+        );
     }
     println!("{table}");
     Ok(())

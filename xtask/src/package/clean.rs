@@ -1,0 +1,241 @@
+//! The life of the packages in a clean Debian: installed by apt, used as a person would, purged; what was there before is
+//! there afterwards, and nothing else.
+//!
+//! ```text
+//!   target/debian-root/base    mmdebstrap: the release of this machine, a C compiler, Debian's programs of DAT 2.0
+//!   target/debian-root/tried   a copy of it for one run, removed at its end
+//! ```
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use comfy_table::Table;
+
+use crate::vm::mirror;
+use crate::{setup, shell};
+
+/// What a machine has that our packages are put on: what compiles C, and what finds providers in `/etc/dat.conf`.
+const INCLUDED: &str = "gcc,libc6-dev,pkg-config,dapl2-utils,libdapl2";
+
+/// What is done with the packages, in words of docs/install.md, and in a shell.
+const STEPS: [(&str, &str); 8] = [
+    (
+        "apt installs them, with nothing but what they name",
+        "DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-download --no-install-recommends /debs/*.deb",
+    ),
+    (
+        "a C program compiles and runs",
+        "cc -o /tmp/hello /usr/share/doc/libdat-dev/examples/hello.c $(pkg-config --cflags --libs dat)
+         /tmp/hello | grep 'Hello, server'",
+    ),
+    (
+        "the same with the library linked in",
+        "cc -o /tmp/hello /usr/share/doc/libdat-dev/examples/hello.c $(pkg-config --cflags dat) \
+            $(pkg-config --static --libs dat | sed s/-ldat/-l:libdat.a/)
+         dpkg --purge libdat1-dbgsym libdat-dev libdat1
+         /tmp/hello | grep 'Hello, server'
+         DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-download /debs/libdat*.deb",
+    ),
+    (
+        "the debug file is the library's",
+        "id=$(file=$(echo /usr/lib/*/libdat.so.1); readelf -n $file | sed -n 's/.*Build ID: //p')
+         test -f /usr/lib/debug/.build-id/$(echo $id | cut -c1-2)/$(echo $id | cut -c3-).debug",
+    ),
+    ("datctl opens a simulated adapter", "datctl info sim:a"),
+    (
+        "the simulator serves, with one of its profiles",
+        "datctl sim serve --profile /usr/share/udapl/profiles/connectx-7.toml --socket /tmp/0.sock --socket /tmp/1.sock &
+         for i in $(seq 100); do test -S /tmp/1.sock && break; sleep 0.1; done
+         datctl info vfio-user:/tmp/0.sock; kill $!",
+    ),
+    (
+        "nvmeofd takes its example, and has its user",
+        "nvmeofd --check /usr/share/doc/nvmeofd/examples/nvmeofd.example.toml
+         id -nG nvmeofd | grep -w udapl; test $(stat -c %U:%a /etc/nvmeofd) = nvmeofd:750",
+    ),
+    (
+        "dtest of Debian's finds us through /etc/dat.conf",
+        // It ends with 0 whatever came of it, so what it says counts.
+        "examples=/usr/share/doc/udapl-sim/examples
+         cat $examples/server.conf >> /etc/dat.conf
+         stdbuf -oL dtest -P udapl-sim -b 4096 -B 100 > /tmp/server.log 2>&1 &
+         for i in $(seq 300); do grep -q 'waiting for client' /tmp/server.log && break; sleep 0.1; done
+         DAT_OVERRIDE=$examples/client.conf timeout 60 dtest -P udapl-sim -h 127.0.0.1 -b 4096 -B 100 > /tmp/client.log 2>&1
+         wait $!; cat /tmp/server.log /tmp/client.log
+         for side in server client; do grep -q 'Test Complete. PASSED' /tmp/$side.log; done",
+    ),
+];
+/// Takes away what the steps made, and the packages.
+const PURGE: &str = "rm -rf /tmp/* && apt-get purge -y -qq \
+    $(for deb in /debs/*.deb; do dpkg-deb -f $deb Package; done)";
+
+/// What apt and dpkg, the dynamic linker and useradd(8) write whatever package comes and goes.
+const BOOKS: [&str; 9] = [
+    "/var/lib/dpkg/",
+    "/var/lib/apt/",
+    "/var/cache/",
+    "/var/log/",
+    "/etc/ld.so.cache",
+    "/etc/passwd",
+    "/etc/shadow",
+    "/etc/group",
+    "/etc/gshadow",
+];
+
+/// Runs all of it.
+///
+/// # Errors
+/// The root cannot be made, or a step fails, or something is left behind.
+pub fn test(packages: &[PathBuf]) -> Result<()> {
+    ensure!(
+        shell::capture(shell::command("id", &["-u"]))?.trim() == "0",
+        "packages are tried in a root of their own, which needs root"
+    );
+    let folder = shell::target_directory()?.join("debian-root");
+    let base = base(&folder)?;
+    let root = Root(folder.join("tried"));
+    root.remove()?;
+    let mut copy = shell::command("cp", &["--archive", "--reflink=auto"]);
+    copy.arg(&base).arg(&root.0);
+    shell::run(copy)?;
+    let debs = root.0.join("debs");
+    fs::create_dir_all(&debs)?;
+    for package in packages {
+        fs::copy(
+            package,
+            debs.join(package.file_name().context("a package's name")?),
+        )?;
+    }
+    let before = root.files()?;
+    let mut table = Table::new();
+    table.set_header(["in a clean Debian", "result", "s"]);
+    let mut failed = None;
+    for (what, script) in STEPS.iter().chain([&("purged", PURGE)]) {
+        println!("package: {what}");
+        let start = Instant::now();
+        let ran = root.run(script);
+        let result = if ran.is_ok() { "ok" } else { "FAILED" };
+        let took = format!("{:.1}", start.elapsed().as_secs_f64());
+        table.add_row([*what, result, &took]);
+        failed = failed.or(ran.err().map(|error| error.context(*what)));
+        if failed.is_some() {
+            break;
+        }
+    }
+    let after = root.files()?;
+    println!("{table}");
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    let left: Vec<_> = after.symmetric_difference(&before).collect();
+    ensure!(
+        left.is_empty(),
+        "not as before the packages came: {left:#?}"
+    );
+    println!(
+        "package: {} files and users are as they were before",
+        before.len()
+    );
+    Ok(())
+}
+
+/// The clean Debian, made if it is not there.
+fn base(folder: &Path) -> Result<PathBuf> {
+    let system = fs::read_to_string("/etc/os-release")?;
+    let codename = system
+        .lines()
+        .find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    let release = codename.context("/etc/os-release names no release: is this Debian?")?;
+    let base = folder.join("base");
+    let recipe = format!("{release} {INCLUDED}");
+    let stamp = folder.join("recipe");
+    if fs::read_to_string(&stamp).ok().as_deref() == Some(&recipe) {
+        return Ok(base);
+    }
+    if !shell::exists("mmdebstrap") {
+        setup::run()?;
+    }
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
+    fs::create_dir_all(folder)?;
+    let mut bootstrap = shell::command("mmdebstrap", &["--variant=minbase"]);
+    bootstrap
+        .arg(format!("--include={INCLUDED}"))
+        .arg(release)
+        .arg(&base)
+        .arg(format!("deb {} {release} main", mirror::address()));
+    shell::run(bootstrap)?;
+    fs::write(stamp, recipe)?;
+    Ok(base)
+}
+
+/// A Debian of its own.
+struct Root(PathBuf);
+
+impl Root {
+    /// Runs a script inside, with a /proc and processes of its own, all of which end with it.
+    fn run(&self, script: &str) -> Result<()> {
+        let mut command =
+            shell::command("unshare", &["--mount", "--pid", "--fork", "--kill-child"]);
+        let proc = self.0.join("proc");
+        command
+            .arg(format!("--mount-proc={}", proc.display()))
+            .arg("chroot")
+            .arg(&self.0)
+            .args([
+                "env",
+                "-i",
+                "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+                "LC_ALL=C",
+                "HOME=/root",
+            ])
+            .args(["timeout", "300", "sh", "-euc", script])
+            .stdin(Stdio::null());
+        let output = command.output().context("cannot start unshare")?;
+        ensure!(
+            output.status.success(),
+            "{script}\nended with {}:\n{}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(())
+    }
+
+    /// Every path with its mode and owner, but for the books that the system keeps; users and groups by name.
+    fn files(&self) -> Result<BTreeSet<String>> {
+        let mut find = shell::command("find", &[]);
+        find.arg(&self.0)
+            .args(["-xdev", "-printf", "/%P %m %U:%G\n"]);
+        let paths = shell::capture(find)?;
+        let paths = paths
+            .lines()
+            .filter(|line| !BOOKS.iter().any(|book| line.starts_with(book)));
+        let mut found: BTreeSet<String> = paths.map(str::to_owned).collect();
+        for book in ["passwd", "group"] {
+            let lines = fs::read_to_string(self.0.join("etc").join(book))?;
+            found.extend(lines.lines().map(str::to_owned));
+        }
+        Ok(found)
+    }
+
+    fn remove(&self) -> Result<()> {
+        if self.0.exists() {
+            fs::remove_dir_all(&self.0).with_context(|| self.0.display().to_string())?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        if let Err(error) = self.remove() {
+            eprintln!("package: {error:#}");
+        }
+    }
+}
