@@ -108,10 +108,10 @@ impl Reactor {
         })
     }
 
-    /// A reactor that polls devices for the end of reads and writes, on a ring of its own with as many `entries`, and
-    /// does not sleep while there are such. That costs a processor and saves interrupts. It takes files opened with
-    /// `O_DIRECT`, on devices with queues for it (`nvme.poll_queues`); a file that cannot be polled is told of in the
-    /// log, and its transfers go as those of any other reactor.
+    /// A reactor that polls devices for the end of reads and writes, on a second ring of as many `entries`. It does not
+    /// sleep while there are any. That takes a processor and saves interrupts. It needs files opened with `O_DIRECT`,
+    /// on devices with queues for it (`nvme.poll_queues`). If a file cannot be polled the log says so, and its
+    /// transfers are made as by any other reactor.
     ///
     /// # Errors
     /// As [`Reactor::new`].
@@ -124,10 +124,10 @@ impl Reactor {
         Ok(reactor)
     }
 
-    /// Pins buffers for transfers, in place of those pinned before; they may be of several arenas. False if the system
-    /// does not let us, which costs speed and nothing else.
+    /// Pins buffers for transfers, in place of those pinned before. They may be of several arenas. False: the system
+    /// does not allow it, which costs speed alone.
     ///
-    /// Waits for operations in flight first, since they may use the old ones.
+    /// Waits for operations in flight first, since they may use the old buffers.
     ///
     /// # Errors
     /// [`ReactorError::Ring`]: the ring could not be entered.
@@ -136,8 +136,9 @@ impl Reactor {
         self.pin(|ring| ring.pin_buffers(buffers))
     }
 
-    /// Has the kernel keep files at hand for operations, in place of those before. They stay open until others take
-    /// their place, or the reactor is dropped. False if the system does not let us, which costs speed and nothing else.
+    /// Registers files with the kernel, in place of those registered before, so that operations reach them faster. They
+    /// stay open until others take their place, or the reactor is dropped. False: the system does not allow it, which
+    /// costs speed alone.
     ///
     /// Waits for operations in flight first, as [`register`](Self::register) does.
     ///
@@ -240,7 +241,7 @@ impl Reactor {
         self.ring.in_ring() + self.polled.as_ref().map_or(0, Ring::in_ring)
     }
 
-    /// An operation that has ended, if there is one.
+    /// Takes an operation that has ended, if there is one.
     #[inline]
     pub fn take_completion(&mut self) -> Option<Completion> {
         self.finished.pop_front()

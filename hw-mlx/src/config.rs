@@ -8,48 +8,49 @@ use dat_core::address::Address;
 /// How to open a function. Start from [`HcaConfig::new`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HcaConfig {
-    /// Our addresses besides the link-local one made of the MAC, which is always there at index 0. That one is named
-    /// here only if it is in a VLAN.
+    /// Addresses besides the link-local one that is made of the MAC. That one is always there, at index 0; it is named
+    /// here only to put it into a VLAN.
     pub addresses: Vec<Address>,
-    /// MAC addresses of peers, which nothing that is heard on the network changes.
+    /// MAC addresses of peers. Nothing that is received from the network changes them.
     pub neighbours: Vec<(IpAddr, [u8; 6])>,
-    /// Take part in the network: be found by others and find them, by ARP and neighbour discovery, and answer `ping`.
-    /// It takes an Ethernet port, of which a function that has none does without. Otherwise peers have to be among the
-    /// neighbours, or have an address made of their MAC, and find us in their own tables.
+    /// Take part in the network: find peers by ARP and neighbour discovery, be found by them, and answer `ping`. It
+    /// takes an Ethernet port; a function without one takes no part. Without it, peers have to be among the neighbours
+    /// or have an address made of their MAC, and need an entry for us in their own tables.
     pub network: bool,
     /// How long a command may take.
     pub command_timeout: Duration,
     /// How long the firmware may boot.
     pub initializing_timeout: Duration,
-    /// Command signatures checked by the device and by us (`cmdif_checksum`). They are always written.
+    /// Have the device check the signatures of commands, and check those of its answers (`cmdif_checksum`). Signatures
+    /// are always written.
     pub command_checksums: bool,
-    /// The MAC to use; `None` for the vport's own, or a random one where it has none, as virtual functions
-    /// often do. Where the e-switch checks for spoofing, only the vport's own gets through.
+    /// The MAC to use. `None`: that of the vport, or a random one if it has none, as virtual functions often do. If the
+    /// e-switch checks for spoofing, only the MAC of the vport passes.
     pub mac: Option<[u8; 6]>,
     /// The port's MTU in bytes as IP counts it; `None` leaves it as it is. RoCE uses 4096-byte packets from
     /// 4192 on.
     pub port_mtu: Option<u16>,
     /// Whether queue pairs of this function can reach each other.
     pub loopback: bool,
-    /// log2 of the queue pairs to ask for; `None` leaves what the device has. More cost more firmware pages.
+    /// log2 of the queue pairs to ask for; `None` leaves what the device has. More queue pairs take more firmware
+    /// pages.
     pub log_max_qp: Option<u32>,
-    /// Pages (4 KiB) the firmware may hold at once; `None` is 4 GiB. Too few to come up is an error, more
-    /// asked for later is refused.
+    /// Pages (4 KiB) the firmware may hold at once; `None` is 4 GiB. If they are too few for bring-up the adapter does
+    /// not open; later requests for more are refused.
     pub firmware_pages: Option<usize>,
     /// Identity of the driver instance, for devices that want one (`sw_owner_id`); `None` draws one.
     pub owner_id: Option<[u8; 16]>,
-    /// Interrupt vectors for completions, of which instances take turns to have one; there is one more for what the
-    /// function says of itself. With as many as there are instances nobody is woken by another's completions. Each
-    /// costs an eventfd and an interrupt of the machine; where the device or the machine has fewer, instances share
-    /// them. 0 is taken for 1.
+    /// Interrupt vectors for completions, which instances take in turn; one more is for the events of the function.
+    /// With as many vectors as instances, no instance is woken by the completions of another. Each costs an eventfd and
+    /// an interrupt of the machine. If the device or the machine has fewer, instances share them. 0 is taken for 1.
     pub completion_vectors: u16,
-    /// Seed of what is drawn at random (identifiers, packet sequence numbers, a MAC); `None` draws that too.
-    /// Given in runs that are to be repeatable.
+    /// Seed of all random numbers (identifiers, packet sequence numbers, a MAC). `None` draws the seed. Give one for
+    /// runs that have to be repeatable.
     pub seed: Option<u64>,
 }
 
 impl HcaConfig {
-    /// What suits most: the time limits of the kernel driver, everything else as the device has it.
+    /// The usual settings: the time limits of the kernel driver, everything else as the device has it.
     pub fn new() -> Self {
         Self {
             addresses: Vec::new(),

@@ -25,5 +25,5 @@ use dat_core::MemPrivFlags;
 
 /// Peers may run atomic operations on a region.
 pub const REMOTE_ATOMIC: MemPrivFlags = MemPrivFlags::REMOTE_ATOMIC;
-/// Peers may take an RMR from what it is bound to.
+/// Peers may invalidate the context of an RMR by a Send.
 pub const REMOTE_INVALIDATE: MemPrivFlags = MemPrivFlags::REMOTE_INVALIDATE;

@@ -37,7 +37,7 @@ impl Fabric {
         })
     }
 
-    /// A pair with everything chosen.
+    /// A pair with all settings given.
     #[must_use]
     pub fn with(config: SimConfig, faults: LinkFaults, shape: impl Fn(Profile) -> Profile) -> Self {
         let sim = Sim::new(config);
@@ -51,8 +51,8 @@ impl Fabric {
         }
     }
 
-    /// A pair of virtual functions, each of a card of its own whose physical function nobody drives; `shape` is for the
-    /// cards, whose ports the link joins.
+    /// A pair of virtual functions, each of a card of its own, whose physical functions have no driver. `shape` changes
+    /// the configuration of the cards, whose ports are linked.
     ///
     /// # Panics
     /// The profile says nothing of virtual functions.
@@ -116,8 +116,8 @@ impl Fabric {
         self.open_with(side, &Self::options(side))
     }
 
-    /// Brings a side up and opens it with other options. The driver's random numbers follow from the world's seed
-    /// unless the options give another, so that the whole run does.
+    /// Brings a side up and opens it with other options. The random numbers of the driver follow from the seed of the
+    /// world, unless the options have a seed, so that the whole run is repeatable.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -128,7 +128,7 @@ impl Fabric {
         open_function(Arc::clone(&self.functions[side]), 1, &options)
     }
 
-    /// What the function of a side has to say about its driver.
+    /// What the function of a side reports about its driver.
     #[must_use]
     pub fn report(&self, side: usize) -> FunctionReport {
         self.sim.report(&self.functions[side])

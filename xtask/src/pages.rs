@@ -208,12 +208,10 @@ fn anchor_of(heading: &str) -> String {
 fn straight(path: &Path) -> String {
     let mut parts = PathBuf::new();
     for part in path.components() {
-        match part {
-            Component::ParentDir if parts.file_name().is_some() => {
-                parts.pop();
-            }
-            Component::CurDir => {}
-            _ => parts.push(part),
+        if part == Component::ParentDir && parts.file_name().is_some() {
+            parts.pop();
+        } else if part != Component::CurDir {
+            parts.push(part);
         }
     }
     parts.to_string_lossy().into_owned()

@@ -26,6 +26,9 @@ const MDBOOK: Wheel = Wheel {
     loss: "the site",
 };
 
+/// The first page.
+const FIRST: &str = "docs/introduction.md";
+
 /// Pages to build.
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -109,7 +112,13 @@ fn on_site(page: &Page, api: bool) -> String {
         done = link.range.end;
         if link.path != page.path {
             text.push_str(&"../".repeat(depth));
-            text.push_str(&place(&link.path));
+            // The contents stand beside every page of the site, and are none themselves.
+            let contents = link.path == pages::SUMMARY;
+            text.push_str(&if contents {
+                place(FIRST)
+            } else {
+                place(&link.path)
+            });
         }
         if let Some(anchor) = link.anchor {
             text.push('#');

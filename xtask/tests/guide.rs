@@ -27,6 +27,11 @@ mod guide {
     dead_code,
     reason = "its main function takes the arguments of the process"
 )]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::wildcard_enum_match_arm,
+    reason = "it is written as programs are that have none of our lints"
+)]
 mod first_steps {
     include!(concat!(env!("OUT_DIR"), "/first-steps.rs"));
 

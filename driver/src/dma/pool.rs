@@ -17,7 +17,7 @@ use crate::page::GIB;
 use crate::page::PageSize;
 use crate::placement::{Machine, Pages, Placement};
 
-/// How a pool is made. By itself on base pages, wherever the system has them, and populated when it is used (the
+/// How a pool is made. By default it is on base pages, on no particular node, and populated when it is used (the
 /// kernel's VFIO populates everything when it maps it).
 #[derive(Clone, Debug)]
 #[must_use = "a builder makes nothing until it builds"]
@@ -29,29 +29,31 @@ pub struct PoolBuilder {
 }
 
 impl PoolBuilder {
-    /// On pages of this size and no other.
+    /// Uses pages of this size and no other.
     pub const fn pages(mut self, size: PageSize) -> Self {
         self.pages = size;
         self.or_smaller = false;
         self
     }
 
-    /// On pages of this size, or of the next smaller one of which there are enough; [`DmaPool::page_size`] tells which.
+    /// Uses pages of this size, or of the next smaller size of which there are enough. [`DmaPool::page_size`] tells
+    /// which.
     pub const fn pages_up_to(mut self, size: PageSize) -> Self {
         self.pages = size;
         self.or_smaller = true;
         self
     }
 
-    /// In memory of this NUMA node and no other (mbind(2), `MPOL_BIND`). Huge pages of a node are populated at once, as
-    /// for [`prefault`](Self::prefault) with one thread: whether the node has them is known only then.
+    /// Uses memory of this NUMA node and no other (mbind(2), `MPOL_BIND`). Huge pages of a node are populated when the
+    /// pool is made, as by [`prefault`](Self::prefault) with one thread: only then is it known whether the node has
+    /// them.
     pub const fn node(mut self, node: u32) -> Self {
         self.placement.node = Some(node);
         self
     }
 
-    /// Populated when it is made, by as many threads, each of which takes 64 MiB or a page at a time. Of 0 threads it
-    /// is left to the first use.
+    /// Populates the pool when it is made, with this many threads, each of which takes 64 MiB or a page at a time. With
+    /// 0 threads pages are populated at their first use.
     pub const fn prefault(mut self, threads: usize) -> Self {
         self.placement.threads = NonZeroUsize::new(threads);
         self
@@ -155,7 +157,7 @@ pub struct DmaPool {
 }
 
 impl DmaPool {
-    /// How a pool for a function, and for all that share its I/O address space, is made.
+    /// Builds a pool for a function, and for all functions that share its I/O address space.
     pub fn builder(function: &Function) -> PoolBuilder {
         PoolBuilder {
             function: function.clone(),
@@ -165,20 +167,20 @@ impl DmaPool {
         }
     }
 
-    /// The pages it is on.
+    /// The size of its pages.
     #[must_use]
     pub const fn page_size(&self) -> PageSize {
         self.pages
     }
 
-    /// Bytes of all of it.
+    /// Its size in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a pool of no bytes is refused")]
     pub fn len(&self) -> usize {
         self.chunk.mapped.memory().len()
     }
 
-    /// Bytes that are in no buffer; they need not lie together.
+    /// How many bytes are free. They need not lie together.
     #[must_use]
     pub fn free_bytes(&self) -> usize {
         let room = self.chunk.room.lock();
@@ -189,7 +191,8 @@ impl DmaPool {
         usize::try_from(bytes).unwrap_or(usize::MAX)
     }
 
-    /// `bytes` zeroed bytes whose virtual and I/O addresses are multiples of `align`, a power of two up to 1 GiB.
+    /// Allocates `bytes` zeroed bytes whose virtual and I/O addresses are multiples of `align`, a power of two up to 1
+    /// GiB.
     ///
     /// # Errors
     /// [`DmaError::Request`]: no bytes, or an alignment that is no power of two up to 1 GiB. [`DmaError::PoolFull`]:
@@ -213,7 +216,7 @@ impl DmaPool {
         }
     }
 
-    /// `bytes` zeroed bytes, as regions are made of them; aligned to 256 (`DAT_OPTIMAL_ALIGNMENT`).
+    /// Allocates `bytes` zeroed bytes to make a region of, aligned to 256 (`DAT_OPTIMAL_ALIGNMENT`).
     ///
     /// # Errors
     /// As [`DmaPool::alloc`].
