@@ -2,7 +2,7 @@
 //!
 //! The socket keeps boundaries (`SOCK_SEQPACKET`): one message, one frame. It has two ends and no names but its path.
 //! Who comes first listens there, who comes second connects; two that come at once are not both first (module
-//! `socket_path`). A frame that finds the other side too slow is lost, as on a wire.
+//! `socket_path`). Who comes third, while the first keeps its listener, is told that both ends are taken. A frame that finds the other side too slow is lost, as on a wire.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -18,7 +18,7 @@ use nix::sys::socket::{
 };
 
 use crate::accepting;
-use crate::socket_path::{Occupant, PathClaim, TakenPath};
+use crate::socket_path::{Occupant, PathClaim, SocketPathError, TakenPath};
 
 /// The longest frame: a jumbo frame of 9978 bytes, and then some.
 pub(crate) const FRAME_BYTES: usize = 16 << 10;
@@ -50,33 +50,44 @@ impl FrameEnd {
     /// Connects to a path, or listens there if nobody does.
     ///
     /// # Errors
-    /// Something else is at the path, which stays as it is ([`SocketPathError`](crate::SocketPathError)), or what else
-    /// the system answered.
+    /// `AddrInUse`: both ends of the wire are taken. Or something else is at the path, which stays as it is
+    /// ([`SocketPathError`](crate::SocketPathError)), or what else the system answered.
     pub fn at(path: &Path) -> io::Result<Self> {
         let claim = PathClaim::new(path)?;
         let address = UnixAddr::new(path)?;
+        let mut has_met = false;
         if claim.occupant()? == Occupant::Somebody {
             let fd = open_socket()?;
             match connect(fd.as_raw_fd(), &address) {
                 Ok(()) => return Ok(Self::Second(FrameSocket::new(fd))),
+                // Its socket is there and listens no more: it has met its other end.
+                Err(Errno::ECONNREFUSED) => has_met = true,
                 // Whoever was there has just left, or is no wire's end: the claim will say.
-                Err(Errno::ECONNREFUSED | Errno::ENOENT | Errno::EPROTOTYPE) => {}
+                Err(Errno::ENOENT | Errno::EPROTOTYPE) => {}
                 Err(errno) => return Err(errno.into()),
             }
         }
-        let (fd, taken) = claim.bind(|_| {
+        let bound = claim.bind(|_| {
             let fd = open_socket()?;
             bind(fd.as_raw_fd(), &address)?;
-            // A wire has two ends; a third who comes meanwhile waits for nothing.
             listen(&fd, Backlog::new(1)?)?;
             Ok(fd)
-        })?;
+        });
+        let (fd, taken) = match bound {
+            Err(SocketPathError::InUse { path }) if has_met => {
+                let path = path.display();
+                let what = format!("{path}: both ends of this wire are taken by other functions");
+                return Err(io::Error::new(ErrorKind::AddrInUse, what));
+            }
+            bound => bound?,
+        };
         Ok(Self::First(FrameListener { _taken: taken, fd }))
     }
 }
 
 impl FrameListener {
-    /// Waits until the other side is there. Nobody else can come once this is dropped: the path is free again then.
+    /// Waits until the other side is there. Nobody else can come then: a third is refused until this is dropped, by
+    /// which the path is free again.
     ///
     /// # Errors
     /// What the system answered; EINVAL after [`FrameListener::shut`].
@@ -88,6 +99,7 @@ impl FrameListener {
         })?;
         // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        self.shut();
         Ok(FrameSocket::new(fd))
     }
 
@@ -221,6 +233,10 @@ mod tests {
                 panic!("somebody listens");
             };
             let first = listener.accept().unwrap();
+            let third = FrameEnd::at(&path).unwrap_err();
+            assert_eq!(third.kind(), ErrorKind::AddrInUse);
+            assert!(third.to_string().contains("both ends"), "{third}");
+            drop(listener);
             assert!(first.send(b"one").unwrap() && first.send(b"two").unwrap());
             assert!(second.send(&[7; 9000]).unwrap());
             assert_eq!(second.receive().unwrap().unwrap(), b"one");

@@ -39,7 +39,7 @@ impl Program {
             handles: vec![null_mut()],
             contexts: vec![0],
             // The two functions of the process's fabric that are linked.
-            names: [name("sim:a"), name("sim:b")],
+            names: [name("sim:a,time=virtual"), name("sim:b,time=virtual")],
         };
         program.open(0);
         program.open(1);

@@ -1,5 +1,6 @@
 //! The simulator's handles: [`Sim`] for tests and [`SimFunction`] for the driver.
 
+use crate::alarm::{Alarm, Watch};
 use crate::card::seat::Seat;
 use crate::card::{Card, CardConfig, PortQos, VfSettings};
 use crate::clock::SimClock;
@@ -240,6 +241,17 @@ impl Sim {
     /// `None` if nothing waits. In the past or now if [`Sim::advance`] has something to do already.
     pub fn next_due(&self) -> Option<Instant> {
         lock(&self.world).next_due().map(Instant)
+    }
+
+    /// How long it is until something is due, and `limit` at most. What becomes due before that rings the alarm, once:
+    /// for whoever lets the world's time follow the machine's and sleeps meanwhile.
+    pub fn watch(&self, alarm: &Arc<Alarm>, limit: Duration) -> Duration {
+        let mut world = lock(&self.world);
+        let now = world.env.now;
+        let latest = now.saturating_add(nanoseconds(limit));
+        let until = world.next_due().map_or(latest, |due| due.min(latest));
+        world.watch = Some(Watch::new(Arc::clone(alarm), until));
+        Duration::from_nanos(until.saturating_sub(now))
     }
 
     /// The event log so far.

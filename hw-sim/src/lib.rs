@@ -21,6 +21,7 @@
 //! | module | concern |
 //! |---|---|
 //! | `device` | handles: [`Sim`], [`SimFunction`], the clock |
+//! | `alarm` | waking who lets a world's time follow the machine's |
 //! | `world`, `env`, `event_log` | the step loop, what functions have of it, the deterministic log |
 //! | `nic`, `object_tables`, `events` | one function and what ties its parts together |
 //! | [`profile`], `fault`, `report` | what it is, what goes wrong with it, what it has to say |
@@ -39,6 +40,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
+mod alarm;
 mod buffer;
 mod capabilities;
 pub mod card;
@@ -81,6 +83,7 @@ mod view;
 pub mod wire;
 mod world;
 
+pub use alarm::Alarm;
 pub use card::{CardConfig, CardRules, LinkState, PortQos, VfSettings};
 pub use clock::SimClock;
 pub use device::{LinkId, Sim, SimCard, SimConfig, SimFunction};

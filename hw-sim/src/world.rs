@@ -14,6 +14,7 @@
 //! There is one lock, around the whole world. Code that holds it calls nothing outside but the
 //! eventfds of interrupts.
 
+use crate::alarm::Watch;
 use crate::card::seat::{PHYSICAL, Place, Seat};
 use crate::card::switch::Lost;
 use crate::env::{Doorbell, Env, Origin, Timer};
@@ -75,6 +76,8 @@ pub struct World {
     /// Frames that have left this world, by the card they came from.
     outside: BTreeMap<usize, VecDeque<Vec<u8>>>,
     tap: Option<Tap>,
+    /// Who is to be woken, and when not.
+    pub(crate) watch: Option<Watch>,
     /// The last frames that functions have sent, and how many are kept.
     heard: (VecDeque<Vec<u8>>, usize),
 }
@@ -89,6 +92,7 @@ impl World {
             cables: Vec::new(),
             outside: BTreeMap::new(),
             tap: None,
+            watch: None,
             heard: (VecDeque::new(), 0),
         }
     }
@@ -472,6 +476,12 @@ impl World {
     pub fn driven(&mut self) {
         if self.drive == Drive::Inline {
             self.run_until_idle();
+        }
+        if self.watch.is_some()
+            && let Some(due) = self.next_due()
+            && let Some(watch) = &mut self.watch
+        {
+            watch.due(due);
         }
     }
 

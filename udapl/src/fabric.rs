@@ -2,17 +2,37 @@
 //! captures, reports, time.
 //!
 //! Opening `sim:A` by name needs none of this; see [`ia_open`](crate::ia_open).
+//!
+//! A fabric's time is virtual: it moves when somebody waits, or when it is told to ([`Sim::step`], [`Sim::advance`]).
+//! What a program needs for all that is here, so that it depends on this crate alone:
+//!
+//! ```
+//! use std::time::Duration;
+//! use udapl::fabric::{Fabric, Fault, Faults, LinkFaults};
+//!
+//! let fabric = Fabric::pair(7);
+//! let (a, b) = (fabric.open(0)?, fabric.open(1)?);
+//! // One packet in a hundred is lost, in both directions.
+//! fabric.sim.set_faults(fabric.link, LinkFaults::both(Faults { loss_ppm: 10_000, ..Faults::NONE }));
+//! // The cable is pulled for a second.
+//! fabric.sim.inject(&fabric.function(0), &Fault::LinkDown);
+//! fabric.sim.advance(Duration::from_secs(1));
+//! fabric.sim.inject(&fabric.function(0), &Fault::LinkUp);
+//! fabric.sim.heal();
+//! # Ok::<(), udapl::OpenError>(())
+//! ```
 
 pub mod pace;
 pub mod profile;
+pub(crate) mod timed;
 pub mod wire;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use hw_sim::{
-    CardConfig, FunctionReport, LinkFaults, LinkId, Profile, Sim, SimConfig, SimFunction,
-    VfSettings,
+use hw_sim::{CardConfig, VfSettings};
+pub use hw_sim::{
+    Drive, Fault, Faults, FunctionReport, LinkFaults, LinkId, Profile, Sim, SimConfig, SimFunction,
 };
 
 use crate::Ia;

@@ -30,6 +30,8 @@
 //! | `,control=PATH` | a control socket ([`OpenOptions::control`]); `{pid}` in it is the number of the process |
 //! | `,mac=MAC` | the MAC of a simulated function; of a virtual one, what its administrator gives it |
 //! | `,profile=NAME` | the kind of device a simulated function is: a generation such as `connectx-7-vf`, or the path of a file |
+//! | `,mtu=N` | the MTU of the port, bytes as IP counts them; RDMA packets of 4096 bytes take 4192. A simulated function by itself has 4200 if nothing is said, every other device what it has |
+//! | `,time=virtual` | a simulated function in a world of its process whose time moves only when somebody waits, at once: for tests that give both sides their turns. Otherwise its time is the machine's ([`OpenOptions::virtual_time`]) |
 //! | `,link=unix:PATH` | the wire of a simulated function, to the function of another process that names the same path. It needs `,mac=` too |
 
 use std::net::IpAddr;
@@ -45,7 +47,7 @@ struct Key {
     add: fn(OpenOptions, &str) -> Option<OpenOptions>,
 }
 
-const KEYS: [Key; 15] = [
+const KEYS: [Key; 17] = [
     Key {
         key: "address",
         value: "IP[/PREFIX]",
@@ -144,6 +146,20 @@ const KEYS: [Key; 15] = [
         key: "profile",
         value: "NAME, of a sim: name",
         add: |options, text| (!text.is_empty()).then(|| options.profile(text)),
+    },
+    Key {
+        key: "mtu",
+        value: "256..9978",
+        add: |options, text| Some(options.mtu(number(text, 256..=9978)?)),
+    },
+    Key {
+        key: "time",
+        value: "real|virtual, of a sim: name",
+        add: |options, text| match text {
+            "real" => Some(options.virtual_time(false)),
+            "virtual" => Some(options.virtual_time(true)),
+            _ => None,
+        },
     },
     Key {
         key: "link",
@@ -331,6 +347,10 @@ mod tests {
             (device, parsed.memory.as_deref()),
             ("3b:00.2", Some("pool"))
         );
+        let (_, parsed) =
+            parse("sim:a,mtu=1500,time=virtual", &OpenOptions::default()).expect("two options");
+        assert_eq!(parsed.hca.port_mtu, Some(1500));
+        assert!(parsed.simulated.virtual_time);
         let name = "sim:a,mac=02:00:00:00:00:07,profile=connectx-7,link=unix:/run/wire";
         let (device, parsed) = parse(name, &OpenOptions::default()).expect("three options");
         assert_eq!(parsed.simulated.profile, Some("connectx-7".to_owned()));
@@ -426,6 +446,10 @@ mod tests {
             ("sim:a,vectors=-1", "vectors=-1"),
             ("sim:a,profile=", "profile="),
             ("sim:a,memory=", "memory="),
+            ("sim:a,mtu=255", "mtu=255"),
+            ("sim:a,mtu=9979", "mtu=9979"),
+            ("sim:a,time=", "time="),
+            ("sim:a,time=fast", "time=fast"),
         ] {
             let error = parse(name, &OpenOptions::default()).expect_err(name);
             assert!(

@@ -19,6 +19,7 @@ use thiserror::Error;
 
 use crate::Ia;
 use crate::fabric::profile::{BadProfile, profile};
+use crate::fabric::timed::{Moved, Mover, Timed};
 use crate::name::OnCard;
 use crate::wired::{Wired, WiredFunction};
 
@@ -36,6 +37,8 @@ pub struct Simulated {
     /// The path at which the wire to another process is found. Without one the function is on the fabric of this
     /// process.
     pub link: Option<PathBuf>,
+    /// Its time moves only when somebody waits; otherwise it is the machine's.
+    pub virtual_time: bool,
 }
 
 /// How to open an adapter.
@@ -179,6 +182,22 @@ impl OpenOptions {
     #[must_use]
     pub fn profile(mut self, name: impl Into<String>) -> Self {
         self.simulated.profile = Some(name.into());
+        self
+    }
+
+    /// Sets the MTU of the port, in bytes as IP counts it. RDMA packets of 4096 bytes take 4192.
+    #[must_use]
+    pub const fn mtu(mut self, bytes: u16) -> Self {
+        self.hca.port_mtu = Some(bytes);
+        self
+    }
+
+    /// Whether the time of a simulated function is virtual: it moves only when somebody waits, and then at once, which
+    /// is for tests that give both sides their turns in one thread. Otherwise it is the machine's, as that of hardware.
+    /// Functions of virtual time are on a fabric of their own: none of them is linked to one in the machine's time.
+    #[must_use]
+    pub const fn virtual_time(mut self, on: bool) -> Self {
+        self.simulated.virtual_time = on;
         self
     }
 
@@ -394,12 +413,60 @@ impl Adapter {
 /// Functions keep their place, MAC and link for as long as the process lives, so that a name always means the same one.
 /// One that no adapter has open holds no descriptor.
 struct Fabric {
-    sim: Sim,
-    /// A function by itself is a card, too.
-    cards: BTreeMap<String, SimCard>,
+    /// In the machine's time.
+    real: Linked,
+    /// In virtual time.
+    virtual_time: Linked,
     /// Those on a wire that leaves the process, each in a world of its own.
     wired: BTreeMap<String, KnownWired>,
 }
+
+/// Functions that are reached within this process.
+struct Linked {
+    /// The world of the first two cards.
+    sim: Sim,
+    /// While its time is the machine's and somebody has a function of it open.
+    moved: Weak<Moved>,
+    /// A function by itself is a card, too.
+    cards: BTreeMap<String, Known>,
+}
+
+/// A card, and its world.
+struct Known {
+    card: SimCard,
+    /// `None` for the first two, which share one.
+    apart: Option<(Sim, Weak<Moved>)>,
+}
+
+impl Linked {
+    fn new() -> Self {
+        Self {
+            sim: sim_by_itself(),
+            moved: Weak::new(),
+            cards: BTreeMap::new(),
+        }
+    }
+
+    /// What has the time of a card's world go on.
+    fn moved(&mut self, card: &str) -> std::io::Result<Arc<Moved>> {
+        /// Moves all worlds.
+        static MOVER: Mutex<Weak<Mover>> = Mutex::new(Weak::new());
+        let apart = self.cards.get_mut(card).and_then(|it| it.apart.as_mut());
+        let (sim, moved) = match apart {
+            Some((sim, moved)) => (&*sim, moved),
+            None => (&self.sim, &mut self.moved),
+        };
+        if let Some(moved) = moved.upgrade() {
+            return Ok(moved);
+        }
+        let made = Moved::by(&MOVER, sim)?;
+        *moved = Arc::downgrade(&made);
+        Ok(made)
+    }
+}
+
+/// The MTU of simulated functions by themselves: packets of RDMA carry 4096 bytes, as on networks made for it.
+const MTU: u16 = 4200;
 
 /// A function on a wire. It is there while an adapter has it open; what it is stays known.
 struct KnownWired {
@@ -418,8 +485,8 @@ fn sim_by_itself() -> Sim {
 /// What `sim:` names live in.
 static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(|| {
     Mutex::new(Fabric {
-        sim: sim_by_itself(),
-        cards: BTreeMap::new(),
+        real: Linked::new(),
+        virtual_time: Linked::new(),
         wired: BTreeMap::new(),
     })
 });
@@ -431,8 +498,12 @@ static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(|| {
 /// # Errors
 /// [`OpenError`], with the step and the numbers.
 pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
-    let (name, options) = crate::name::parse(name, options)?;
+    let (name, mut options) = crate::name::parse(name, options)?;
     let (function, _fabric) = reach(name, &options)?;
+    let device = name.strip_prefix("sim:");
+    if device.is_some_and(|device| crate::name::on_card(device).1 == OnCard::Alone) {
+        options.hca.port_mtu.get_or_insert(MTU);
+    }
     let ia = bring_up(function, &options)?;
     match looked_at(&ia, &options) {
         Ok(()) => Ok(ia),
@@ -512,8 +583,22 @@ fn reach(
         });
     };
     let mut fabric = FABRIC.lock().unwrap_or_else(PoisonError::into_inner);
-    let Fabric { sim, cards, wired } = &mut *fabric;
+    let Fabric {
+        real,
+        virtual_time,
+        wired,
+    } = &mut *fabric;
+    let is_virtual = options.simulated.virtual_time;
+    let linked = if is_virtual { virtual_time } else { real };
+    let Linked { sim, cards, .. } = linked;
     let number = cards.len();
+    if is_virtual && options.simulated.link.is_some() {
+        // The other process lives in the machine's time.
+        return Err(OpenError::BadOption {
+            name: name.to_owned(),
+            option: "time=virtual with link".to_owned(),
+        });
+    }
     if options.simulated.link.is_some() && options.simulated.mac.is_none() {
         // The other process counts its functions from 0 too.
         return Err(OpenError::BadOption {
@@ -558,11 +643,11 @@ fn reach(
         OnCard::Physical | OnCard::Virtual(_) => VIRTUAL_FUNCTIONS,
     };
     let function = match (cards.get(card), place) {
-        (Some(known), _) if known.virtual_functions() != usize::from(virtual_functions) => {
+        (Some(known), _) if known.card.virtual_functions() != usize::from(virtual_functions) => {
             return Err(OpenError::OtherKind {
                 name: name.to_owned(),
                 card: card.to_owned(),
-                there: if known.virtual_functions() == 0 {
+                there: if known.card.virtual_functions() == 0 {
                     "a function by itself"
                 } else {
                     "a card"
@@ -591,25 +676,30 @@ fn reach(
             }
             // The first two are on a wire. Every other one is alone, and has a world and a time of its own.
             let apart = (number >= 2).then(sim_by_itself);
-            let sim = apart.as_ref().unwrap_or(sim);
             let made = match cards.entry(card.to_owned()) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(place) => {
+                    let sim = apart.as_ref().unwrap_or(sim);
                     let made = sim.try_add_card(&CardConfig::new(kind, virtual_functions));
-                    place.insert(made.map_err(|error| OpenError::Function {
+                    let made = made.map_err(|error| OpenError::Function {
                         name: name.to_owned(),
                         error: FunctionError::Memory {
                             name: format!("sim:{card}"),
                             error,
                         },
-                    })?)
+                    })?;
+                    place.insert(Known {
+                        card: made,
+                        apart: apart.map(|sim| (sim, Weak::new())),
+                    })
                 }
             };
-            let function = function_of(made, place, options.simulated.mac);
+            let function = function_of(&made.card, place, options.simulated.mac);
             if let [one, other] = &cards.values().collect::<Vec<_>>()[..]
                 && is_new
             {
-                sim.connect(&one.physical(), &other.physical(), LinkFaults::default());
+                let ends = [one, other].map(|known| known.card.physical());
+                sim.connect(&ends[0], &ends[1], LinkFaults::default());
             }
             function.ok_or_else(|| OpenError::NotFound {
                 name: name.to_owned(),
@@ -617,7 +707,18 @@ fn reach(
         }
     };
     // The table keeps one handle. It stays locked meanwhile: two openings at once count each other's.
-    Ok((driven(function, 1, options)?, Some(fabric)))
+    if is_virtual {
+        return Ok((driven(function, 1, options)?, Some(fabric)));
+    }
+    unused(&function, 1)?;
+    let moved = linked.moved(card).map_err(|error| OpenError::Thread {
+        name: name.to_owned(),
+        error,
+    })?;
+    Ok((
+        driven(Timed::before(function, moved), 0, options)?,
+        Some(fabric),
+    ))
 }
 
 /// What can be done to a simulated function of this process from outside.
@@ -641,9 +742,14 @@ pub fn do_to_simulated(name: &str, deed: Deed) -> bool {
     let Some((card, place)) = device.strip_prefix("sim:").map(crate::name::on_card) else {
         return false;
     };
-    let Some(card) = fabric.cards.get(card) else {
+    let known = [&fabric.real, &fabric.virtual_time]
+        .into_iter()
+        .find_map(|linked| Some((linked, linked.cards.get(card)?)));
+    let Some((linked, known)) = known else {
         return false;
     };
+    let sim = known.apart.as_ref().map_or(&linked.sim, |(sim, _)| sim);
+    let card = &known.card;
     let Some(function) = function_of(card, place, None) else {
         return false;
     };
@@ -660,13 +766,13 @@ pub fn do_to_simulated(name: &str, deed: Deed) -> bool {
             return card.set_vf(index, VfSettings { state, ..before });
         }
         (Deed::Link(true), OnCard::Alone | OnCard::Physical) => {
-            fabric.sim.inject(&function, &Fault::LinkUp);
+            sim.inject(&function, &Fault::LinkUp);
         }
         (Deed::Link(false), OnCard::Alone | OnCard::Physical) => {
-            fabric.sim.inject(&function, &Fault::LinkDown);
+            sim.inject(&function, &Fault::LinkDown);
         }
         (Deed::Reset, _) => function.reset(),
-        (Deed::WantBack, _) => fabric.sim.inject(&function, &Fault::WantedBack),
+        (Deed::WantBack, _) => sim.inject(&function, &Fault::WantedBack),
     }
     true
 }
@@ -728,16 +834,24 @@ pub(crate) fn open_device<D: Device + 'static>(
     bring_up(driven(function, kept, options)?, options)
 }
 
+/// A function has one driver: nobody has more handles on it than `kept`, and the one here.
+fn unused<D: Device>(function: &Arc<D>, kept: usize) -> Result<(), OpenError> {
+    if Arc::strong_count(function) > kept + 1 {
+        return Err(OpenError::InUse {
+            name: function.name().to_owned(),
+        });
+    }
+    Ok(())
+}
+
 /// A device of this process that nobody drives, as a function.
 fn driven<D: Device + 'static>(
     function: Arc<D>,
     kept: usize,
     options: &OpenOptions,
 ) -> Result<Function, OpenError> {
+    unused(&function, kept)?;
     let name = function.name().to_owned();
-    if Arc::strong_count(&function) > kept + 1 {
-        return Err(OpenError::InUse { name });
-    }
     let opened = sharing(options, |space| match space {
         Some(space) => Function::in_process_in(function, space),
         None => Function::in_process(function),

@@ -6,8 +6,9 @@
 //!
 //! Three things move the world of such a function: a register write runs it to idle in the thread that
 //! writes; a frame that arrives does in the thread that listens at the wire; and what takes time, in a thread that lets
-//! the world's time follow the machine's and sends what leaves. So memory changes while the program looks at it and
-//! makes no call, as with a card. The function's clock is the machine's, since others live by it.
+//! the world's time follow the machine's. What leaves is sent by the thread that made it, and by the last one if the
+//! wire has no room. So memory changes while the program looks at it and makes no call, as with a card. The function's
+//! clock is the machine's, since others live by it.
 //!
 //! The function and its wire are there while an adapter has it open. Who opens it again finds a function that has just
 //! been switched on, with the same MAC on the same wire; the other end sees its link go down meanwhile.
@@ -15,18 +16,17 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use driver::{Clock, Device, Front, Fronted, HeldSignals, RealClock};
-use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
+use hw_sim::{Alarm, LinkFaults, Profile, Sim, SimConfig, SimFunction};
 
 use crate::fabric::pace::Pace;
-use crate::fabric::wire::{Wire, WirePath};
+use crate::fabric::timed::LAG;
+use crate::fabric::wire::{Wake, Wire, WirePath};
 
-/// The longest the world's time lags behind the machine's while nothing is due.
-const LAG: Duration = Duration::from_millis(5);
 /// How often what a function says is fetched once it is to be silent.
 const LAST_WORDS: usize = 64;
 
@@ -36,8 +36,9 @@ pub(crate) type WiredFunction = Fronted<SimFunction, Wired>;
 /// The wire of a function, in front of it.
 pub(crate) struct Wired {
     wire: Arc<Wire>,
-    /// `None` once it is over, by which who moves the time hears of it.
-    poke: Option<SyncSender<()>>,
+    /// Wakes who moves the time.
+    alarm: Arc<Alarm>,
+    over: Arc<AtomicBool>,
     clock: Arc<RealClock>,
     /// Who moves the time.
     follower: Option<JoinHandle<()>>,
@@ -49,13 +50,14 @@ impl Wired {
     /// # Errors
     /// What the system answered at the path, or when asked for a thread.
     pub(crate) fn lay(profile: Profile, path: &Path) -> io::Result<Arc<WiredFunction>> {
-        let (function, mut wired, sim, poked) = Self::unmoved(profile, path)?;
+        let (function, mut wired, sim) = Self::unmoved(profile, path)?;
         let sends = Arc::clone(&wired.wire);
+        let (alarm, over) = (Arc::clone(&wired.alarm), Arc::clone(&wired.over));
         // The program's signals are for its own threads.
         let _held = HeldSignals::hold();
         let follower = thread::Builder::new()
             .name("sim-time".into())
-            .spawn(move || follow(&sim, &sends, &poked))
+            .spawn(move || follow(&sim, &sends, &alarm, &over))
             .map_err(|error| io::Error::new(error.kind(), format!("sim-time thread: {error}")))?;
         wired.follower = Some(follower);
         Ok(wired.before(function))
@@ -69,11 +71,8 @@ impl Wired {
         })
     }
 
-    /// A function on a wire whose world nobody moves; nobody sends what leaves it, either.
-    fn unmoved(
-        profile: Profile,
-        path: &Path,
-    ) -> io::Result<(Arc<SimFunction>, Self, Sim, Receiver<()>)> {
+    /// A function on a wire whose world nobody moves.
+    fn unmoved(profile: Profile, path: &Path) -> io::Result<(Arc<SimFunction>, Self, Sim)> {
         let sim = Sim::new(SimConfig {
             seed: 0,
             event_log: false,
@@ -82,16 +81,18 @@ impl Wired {
         let function = sim
             .try_add_function(profile)
             .map_err(|error| io::Error::other(format!("memory of the BAR: {error}")))?;
-        let (poke, poked) = sync_channel(1);
+        let alarm = Alarm::new();
         let leads = WirePath::Process(path.to_owned());
-        let wire = Wire::lay(&sim, &function, &leads, LinkFaults::default(), poke.clone())?;
+        let wake = Wake::NoRoom(Arc::clone(&alarm));
+        let wire = Wire::lay_waking(&sim, &function, &leads, LinkFaults::default(), wake)?;
         let wired = Self {
             wire,
-            poke: Some(poke),
+            alarm,
+            over: Arc::default(),
             clock: Arc::new(RealClock::new()),
             follower: None,
         };
-        Ok((function, wired, sim, poked))
+        Ok((function, wired, sim))
     }
 
     /// What the function has said is on the wire before it falls silent: the process may end next. Who keeps on sending
@@ -100,11 +101,10 @@ impl Wired {
         let _rest = (0..LAST_WORDS).all(|_| self.wire.send());
     }
 
-    /// Wakes who moves the time and sends.
-    fn poke(&self) {
-        if let Some(poke) = &self.poke {
-            // Full: it will wake anyway.
-            let _ = poke.try_send(());
+    /// Sends what leaves, or has it sent where that takes waiting.
+    fn say(&self) {
+        if !self.wire.send_at_once() {
+            self.alarm.ring();
         }
     }
 }
@@ -115,7 +115,8 @@ impl Drop for Wired {
     fn drop(&mut self) {
         self.say_all();
         self.wire.cut();
-        self.poke = None;
+        self.over.store(true, Ordering::Release);
+        self.alarm.ring();
         if let Some(follower) = self.follower.take()
             && follower.join().is_err()
         {
@@ -124,31 +125,23 @@ impl Drop for Wired {
     }
 }
 
-/// Lets the world's time follow the machine's, and sends what leaves, for as long as the function is there.
-fn follow(sim: &Sim, wire: &Wire, poked: &Receiver<()>) {
-    let clock = sim.clock();
+/// Lets the world's time follow the machine's, and sends what nobody else could, for as long as the function is there.
+fn follow(sim: &Sim, wire: &Wire, alarm: &Arc<Alarm>, over: &AtomicBool) {
     let mut pace = Pace::new(Instant::now());
-    loop {
+    while !over.load(Ordering::Acquire) {
         sim.advance(pace.step(Instant::now()));
         if wire.send() {
             // There may be more at once.
             continue;
         }
-        let wait = sim.next_due().map_or(LAG, |due| {
-            Duration::from_nanos(due.0.saturating_sub(clock.now().0)).min(LAG)
-        });
-        match poked.recv_timeout(wait) {
-            Ok(()) | Err(RecvTimeoutError::Timeout) => {}
-            // Nobody writes registers any more, and the wire is cut.
-            Err(RecvTimeoutError::Disconnected) => return,
-        }
+        alarm.wait(sim.watch(alarm, LAG));
     }
 }
 
 impl Front<SimFunction> for Wired {
     fn bar_written(&self, function: &SimFunction, index: u8, offset: u64, bytes: &[u8]) {
         function.bar_written(index, offset, bytes);
-        self.poke();
+        self.say();
     }
 
     fn config_write(&self, function: &SimFunction, offset: u16, data: &[u8]) {
@@ -160,7 +153,7 @@ impl Front<SimFunction> for Wired {
     fn reset(&self, function: &SimFunction) {
         self.say_all();
         function.reset();
-        self.poke();
+        self.say();
     }
 
     fn clock(&self, _: &SimFunction) -> Arc<dyn Clock> {
@@ -171,7 +164,7 @@ impl Front<SimFunction> for Wired {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
 
     use dat_core::{
         CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind, EpEvds, EpHandle, EvdFlags,
@@ -186,13 +179,7 @@ mod tests {
     const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
 
     /// Moves a world, and sends what leaves it until it is silent.
-    fn moved(
-        sim: &Sim,
-        wire: &Wire,
-        silent: &Mutex<bool>,
-        over: &AtomicBool,
-        poked: &Receiver<()>,
-    ) {
+    fn moved(sim: &Sim, wire: &Wire, silent: &Mutex<bool>, over: &AtomicBool, alarm: &Alarm) {
         let mut pace = Pace::new(Instant::now());
         while !over.load(Ordering::Relaxed) {
             sim.advance(pace.step(Instant::now()));
@@ -201,7 +188,7 @@ mod tests {
                 wire.send();
             }
             drop(silent);
-            let _poked = poked.recv_timeout(Duration::from_millis(1));
+            alarm.wait(Duration::from_millis(1));
         }
     }
 
@@ -258,15 +245,16 @@ mod tests {
         let path = folder.path().join("wire");
         let theirs =
             Wired::lay(Profile::named("sim:theirs", [2, 0, 0, 0, 0, 1]), &path).expect("a wire");
-        let (function, wired, sim, poked) =
+        let (function, wired, sim) =
             Wired::unmoved(Profile::named("sim:ours", [2, 0, 0, 0, 0, 2]), &path)
                 .expect("its other end");
+        let alarm = Arc::clone(&wired.alarm);
         let ours = wired.before(function);
         let (silent, over) = (Mutex::new(false), AtomicBool::new(false));
         thread::scope(|scope| {
             let (world, wire) = (&sim, &ours.front.wire);
             let (quiet, end) = (&silent, &over);
-            scope.spawn(move || moved(world, wire, quiet, end, &poked));
+            scope.spawn(move || moved(world, wire, quiet, end, &alarm));
             let _over = Over(&over);
             let (mut a, mut b) = (End::open(&ours), End::open(&theirs));
             b.ia.psp_create(ConnQual(SERVICE), b.events, PspFlags::CONSUMER)

@@ -42,7 +42,7 @@ fn played_by_a_child() {
     let directory = std::env::var(DIRECTORY).map(PathBuf::from);
     let directory = directory.expect("a directory");
     let names = match part.as_str() {
-        "simulator" => ["sim:a", "sim:b"].map(str::to_owned),
+        "simulator" => ["sim:a,time=virtual", "sim:b,time=virtual"].map(str::to_owned),
         "wire" => [1, 2].map(|side| {
             let wire = directory.join("wire");
             let wire = wire.display();

@@ -3,28 +3,38 @@
 //! A thread keeps the wire. To another process of ours (`unix:`) it waits at the path for it, hands what arrives to the
 //! function, and when the other side goes, waits for the next one; the function's port has a carrier while somebody is
 //! there. With datagrams (`dgram:`), which QEMU's network devices speak, nobody comes or goes, and there is always a
-//! carrier. Frames that leave are sent by whoever moves the world.
+//! carrier. A path has room for two: a third is refused.
+//!
+//! Frames that leave are sent by the thread that made them ([`Wire::send_at_once`]), which does not wait for room on the
+//! wire: what finds none is left, in order, to whoever moves the world ([`Wire::send`]). So the thread that takes frames
+//! in never waits for the other side, which may be waiting for it.
 //!
 //! A wire that is cut ([`Wire::cut`]) wakes its thread wherever it waits, and is over when the thread is: what it made
 //! in the file system is gone then.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use driver::{Clock, FrameDatagrams, FrameEnd, FrameListener, FrameSocket, HeldSignals, RealClock};
-use hw_sim::{Fault, LinkFaults, LinkId, Sim, SimFunction};
+use hw_sim::{Alarm, Fault, LinkFaults, LinkId, Sim, SimFunction};
 
 /// The longest that a frame waits for room on the wire, before it is lost: the other process has stopped.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Between two attempts to have an end of the wire that the system refuses.
 const AGAIN: Duration = Duration::from_millis(100);
+
+/// How long a path may be taken by two others before a third is told: one of them may be leaving.
+const OCCUPIED: Duration = Duration::from_secs(1);
+/// How often it is tried meanwhile.
+const TRY: Duration = Duration::from_millis(5);
 
 /// Where the other side is met: `unix:PATH` or `dgram:HERE,THERE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +98,14 @@ impl Other {
         }
     }
 
+    /// Sends a frame if there is room for it now; false if there is none.
+    fn send_now(&self, frame: &[u8]) -> io::Result<bool> {
+        match self {
+            Self::Process(socket) => socket.send(frame),
+            Self::Datagrams(socket) => socket.send_within(frame, Duration::ZERO),
+        }
+    }
+
     /// Waits for a frame. `None`: the other side is gone.
     fn receive(&self) -> io::Result<Option<Vec<u8>>> {
         match self {
@@ -111,10 +129,19 @@ enum At {
     Between,
     /// Nobody is at the other end yet.
     Waits(Arc<FrameListener>),
-    /// Somebody is there.
+    /// Somebody is there. Who came first keeps the path meanwhile.
     Carries(Other),
     /// The wire is cut.
     Over,
+}
+
+/// Who is woken by the thread of a wire.
+#[derive(Clone, Debug)]
+pub enum Wake {
+    /// This one, by every frame: it moves the world, and sends what leaves.
+    Always(SyncSender<()>),
+    /// This one, when there is no room on the wire for what leaves.
+    NoRoom(Arc<Alarm>),
 }
 
 /// The wire of a function that leaves this process.
@@ -123,8 +150,8 @@ pub struct Wire {
     function: Arc<SimFunction>,
     link: LinkId,
     at: Mutex<At>,
-    /// Keeps frames in order.
-    sending: Mutex<()>,
+    /// Keeps frames in order; those that found no room.
+    sending: Mutex<VecDeque<Vec<u8>>>,
     /// `None` once it is cut.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -133,13 +160,27 @@ impl Wire {
     /// Lays the wire. `poke` wakes whoever moves the world and calls [`Wire::send`].
     ///
     /// # Errors
-    /// What the system answered at the path, or when asked for a thread.
+    /// What the system answered at the path, or when asked for a thread; `AddrInUse`: two others are at the path.
     pub fn lay(
         sim: &Sim,
         function: &Arc<SimFunction>,
         path: &WirePath,
         faults: LinkFaults,
         poke: SyncSender<()>,
+    ) -> io::Result<Arc<Self>> {
+        Self::lay_waking(sim, function, path, faults, Wake::Always(poke))
+    }
+
+    /// [`Wire::lay`], with a choice of who is woken.
+    ///
+    /// # Errors
+    /// As [`Wire::lay`].
+    pub fn lay_waking(
+        sim: &Sim,
+        function: &Arc<SimFunction>,
+        path: &WirePath,
+        faults: LinkFaults,
+        wake: Wake,
     ) -> io::Result<Arc<Self>> {
         let link = sim.connect_outside(function, faults);
         sim.inject(function, &Fault::LinkDown);
@@ -148,7 +189,7 @@ impl Wire {
             function: Arc::clone(function),
             link,
             at: Mutex::new(At::Between),
-            sending: Mutex::new(()),
+            sending: Mutex::default(),
             thread: Mutex::new(None),
         });
         let kept = Arc::clone(&wire);
@@ -157,12 +198,12 @@ impl Wire {
         let thread = thread::Builder::new().name("sim-wire".into());
         let thread = match path.clone() {
             WirePath::Process(path) => {
-                let end = FrameEnd::at(&path)?;
-                thread.spawn(move || kept.meet(end, &path, &poke))
+                let end = end_at(&path)?;
+                thread.spawn(move || kept.meet(end, &path, &wake))
             }
             WirePath::Datagrams { here, there } => {
                 let socket = FrameDatagrams::bind(&here, &there)?;
-                thread.spawn(move || kept.carry(Other::Datagrams(socket), &poke))
+                thread.spawn(move || kept.carry(Other::Datagrams(socket), &wake))
             }
         };
         let thread = thread
@@ -210,16 +251,19 @@ impl Wire {
     }
 
     /// Carries frames for one after the other that comes to the path.
-    fn meet(&self, mut end: FrameEnd, path: &Path, poke: &SyncSender<()>) {
+    fn meet(&self, mut end: FrameEnd, path: &Path, wake: &Wake) {
         loop {
-            let met = match end {
-                FrameEnd::First(listener) => self.wait(listener),
-                FrameEnd::Second(socket) => Ok(socket),
+            let (met, kept) = match end {
+                FrameEnd::First(listener) => {
+                    let listener = Arc::new(listener);
+                    (self.wait(&listener), Some(listener))
+                }
+                FrameEnd::Second(socket) => (Ok(socket), None),
             };
-            let next = met.and_then(|socket| {
-                self.carry(Other::Process(socket), poke);
-                FrameEnd::at(path)
-            });
+            let met = met.map(|socket| self.carry(Other::Process(socket), wake));
+            // The path is free from here on.
+            drop(kept);
+            let next = met.and_then(|()| FrameEnd::at(path));
             let Some(next) = self.next(next, path) else {
                 return;
             };
@@ -231,6 +275,7 @@ impl Wire {
     /// path may be free, and descriptors be there, later.
     fn next(&self, mut next: io::Result<FrameEnd>, path: &Path) -> Option<FrameEnd> {
         let clock = RealClock::new();
+        let quiet_until = clock.now() + OCCUPIED;
         let mut told = String::new();
         loop {
             if !self.go(At::Between) {
@@ -238,31 +283,33 @@ impl Wire {
             }
             let error = match next {
                 Ok(next) => return Some(next),
-                Err(error) => error.to_string(),
+                Err(error) => error,
             };
-            if told != error {
+            // Who was at the other end may not have let go of the path yet.
+            let is_leaving = error.kind() == ErrorKind::AddrInUse && clock.now() < quiet_until;
+            let error = error.to_string();
+            if told != error && !is_leaving {
                 tracing::error!("{}: {error}; trying again", path.display());
                 told = error;
             }
-            clock.wait(&[], clock.now() + AGAIN);
+            let pause = if is_leaving { TRY } else { AGAIN };
+            clock.wait(&[], clock.now() + pause);
             next = FrameEnd::at(path);
         }
     }
 
     /// Waits for the other side; an error if the wire is cut meanwhile.
-    fn wait(&self, listener: FrameListener) -> io::Result<FrameSocket> {
-        let listener = Arc::new(listener);
-        if !self.go(At::Waits(Arc::clone(&listener))) {
+    fn wait(&self, listener: &Arc<FrameListener>) -> io::Result<FrameSocket> {
+        if !self.go(At::Waits(Arc::clone(listener))) {
             return Err(ErrorKind::NotConnected.into());
         }
         let met = listener.accept();
-        // The path is free once both handles are gone.
         self.go(At::Between);
         met
     }
 
     /// Takes in frames until the other side goes, or the wire is cut.
-    fn carry(&self, other: Other, poke: &SyncSender<()>) {
+    fn carry(&self, other: Other, wake: &Wake) {
         if !self.go(At::Carries(other.clone())) {
             return;
         }
@@ -276,8 +323,7 @@ impl Wire {
             match received {
                 Ok(Some(frame)) => {
                     self.sim.deliver(&self.function, &frame);
-                    // Full: it will wake anyway. Closed: nobody moves the world any more.
-                    let _ = poke.try_send(());
+                    self.answered(wake);
                 }
                 Ok(None) => break,
                 Err(error) if error.kind() == ErrorKind::InvalidData => tracing::warn!("{error}"),
@@ -300,30 +346,132 @@ impl Wire {
         self.sim.inject(&self.function, &Fault::LinkDown);
     }
 
-    /// Sends what has left the function; whether there was anything. Without anybody there it is lost, as on a wire;
-    /// and so is what finds no room for long, because the other process has stopped.
-    pub fn send(&self) -> bool {
-        let _order = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        let frames = self.sim.take_frames(&self.function);
-        let any = !frames.is_empty();
-        let other = match &*self.at() {
-            At::Carries(other) => Some(other.clone()),
-            At::Between | At::Waits(_) | At::Over => None,
-        };
-        if let Some(other) = other {
-            for frame in frames {
-                if let Err(error) = other.send(&frame) {
-                    tracing::debug!("{error}");
+    /// A frame has been taken in: what it made leave is sent, or who is to do that is woken.
+    fn answered(&self, wake: &Wake) {
+        match wake {
+            Wake::Always(poke) => {
+                // Full: it will wake anyway. Closed: nobody moves the world any more.
+                let _ = poke.try_send(());
+            }
+            Wake::NoRoom(alarm) => {
+                if !self.send_at_once() {
+                    alarm.ring();
                 }
             }
         }
+    }
+
+    fn other(&self) -> Option<Other> {
+        match &*self.at() {
+            At::Carries(other) => Some(other.clone()),
+            At::Between | At::Waits(_) | At::Over => None,
+        }
+    }
+
+    /// Sends what has left the function; whether there was anything. Without anybody there it is lost, as on a wire;
+    /// and so is what finds no room for long, because the other process has stopped.
+    pub fn send(&self) -> bool {
+        let mut left = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        left.extend(self.sim.take_frames(&self.function));
+        let any = !left.is_empty();
+        let other = self.other();
+        for frame in left.drain(..) {
+            if let Some(Err(error)) = other.as_ref().map(|other| other.send(&frame)) {
+                tracing::debug!("{error}");
+            }
+        }
         any
+    }
+
+    /// Sends what has left the function as far as there is room for it. False: something is left, or somebody else
+    /// sends, and may have looked before; [`Wire::send`] is to be called.
+    pub fn send_at_once(&self) -> bool {
+        let mut left = match self.sending.try_lock() {
+            Ok(left) => left,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        if !left.is_empty() {
+            return false;
+        }
+        let other = self.other();
+        loop {
+            let mut frames = self.sim.take_frames(&self.function);
+            if frames.is_empty() {
+                return true;
+            }
+            while let Some(frame) = frames.pop_front() {
+                match other.as_ref().map(|other| other.send_now(&frame)) {
+                    Some(Ok(false)) => {
+                        left.push_back(frame);
+                        left.append(&mut frames);
+                        return false;
+                    }
+                    Some(Err(error)) => tracing::debug!("{error}"),
+                    Some(Ok(true)) | None => {}
+                }
+            }
+        }
+    }
+}
+
+/// An end of the wire at a path, for which others that leave are given a moment.
+fn end_at(path: &Path) -> io::Result<FrameEnd> {
+    let clock = RealClock::new();
+    let until = clock.now() + OCCUPIED;
+    loop {
+        match FrameEnd::at(path) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && clock.now() < until => {
+                clock.wait(&[], clock.now() + TRY);
+            }
+            end => return end,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use hw_sim::{Profile, SimConfig};
+
     use super::*;
+
+    fn laid(path: &Path, number: u8) -> io::Result<Arc<Wire>> {
+        let sim = Sim::new(SimConfig::default());
+        let function = sim.add_function(Profile::named("sim:end", [2, 0, 0, 0, 0, number]));
+        let path = WirePath::Process(path.to_owned());
+        let wake = Wake::NoRoom(Alarm::new());
+        Wire::lay_waking(&sim, &function, &path, LinkFaults::NONE, wake)
+    }
+
+    fn meet(one: &Wire, other: &Wire) {
+        let clock = RealClock::new();
+        let carries = |wire: &Wire| matches!(*wire.at(), At::Carries(_));
+        while !(carries(one) && carries(other)) {
+            clock.wait(&[], clock.now() + TRY);
+        }
+    }
+
+    #[test]
+    fn a_third_at_a_wire_is_refused_and_takes_the_place_of_one_that_leaves() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("wire");
+        let (one, other) = (
+            laid(&path, 1).expect("first"),
+            laid(&path, 2).expect("second"),
+        );
+        meet(&one, &other);
+        let refused = laid(&path, 3).err().expect("there are two");
+        assert_eq!(refused.kind(), ErrorKind::AddrInUse);
+        assert!(refused.to_string().contains("both ends"), "{refused}");
+        other.cut();
+        let third = laid(&path, 3).expect("there is one");
+        meet(&one, &third);
+        one.cut();
+        let fourth = laid(&path, 4).expect("there is one");
+        meet(&third, &fourth);
+        [third, fourth].map(|wire| wire.cut());
+        assert_eq!(directory.path().read_dir().expect("there").count(), 0);
+    }
 
     #[test]
     fn a_link_is_a_path_of_a_process_or_two_of_datagrams() {

@@ -91,7 +91,7 @@ pub struct World {
 pub fn fresh_name() -> CString {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    CString::new(format!("sim:capi{number}")).expect("a name")
+    CString::new(format!("sim:capi{number},time=virtual")).expect("a name")
 }
 
 /// Opens an adapter with the asynchronous EVD that is asked for by this; both handles.

@@ -12,9 +12,10 @@ use udapl::{CloseFlags, EpEvds, EvdFlags, Ia, OpenOptions};
 const CHILD: &str = "DAT_TEST_DESCRIPTORS";
 /// What the child may have open at a time.
 const LIMIT: u64 = 256;
-/// What an open adapter may take: two vectors, two notices, what its instance is woken by, and the arena's memory.
-const ADAPTER: usize = 6;
-/// The same on a wire, which is one end of a socket, or one that listens; and the ring of the machine's clock.
+/// What an open adapter may take: two vectors, two notices, what its instance is woken by, the arena's memory, and the
+/// ring of the machine's clock.
+const ADAPTER: usize = 7;
+/// The same on a wire, which is one end of a socket and, at the side that came first, the path.
 const WIRED: usize = ADAPTER + 2;
 
 fn open_descriptors() -> usize {
@@ -49,8 +50,8 @@ fn closed(ia: Ia) {
     assert!(report.dead.is_none());
 }
 
-/// Runs one test of this module again, with few descriptors.
-fn in_a_child(test: &str) -> bool {
+/// Runs one test again, in a process of its own, with few descriptors.
+pub(crate) fn in_a_child(test: &str) -> bool {
     if std::env::var_os(CHILD).is_some() {
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("known");
         setrlimit(Resource::RLIMIT_NOFILE, LIMIT.min(hard), hard).expect("a smaller limit");
@@ -58,7 +59,7 @@ fn in_a_child(test: &str) -> bool {
     }
     let myself = std::env::current_exe().expect("a name");
     let child = Command::new(myself)
-        .args(["--exact", &format!("descriptors::{test}")])
+        .args(["--exact", test])
         .args(["--nocapture", "--test-threads=1"])
         .env(CHILD, "1")
         .output()
@@ -75,7 +76,7 @@ fn in_a_child(test: &str) -> bool {
 
 #[test]
 fn a_thousand_adapters_are_opened_and_closed_with_256_descriptors() {
-    if !in_a_child("a_thousand_adapters_are_opened_and_closed_with_256_descriptors") {
+    if !in_a_child("descriptors::a_thousand_adapters_are_opened_and_closed_with_256_descriptors") {
         return;
     }
     closed(opened("sim:first"));
@@ -95,7 +96,7 @@ fn a_thousand_adapters_are_opened_and_closed_with_256_descriptors() {
 
 #[test]
 fn forty_adapters_are_open_at_once_with_256_descriptors() {
-    if !in_a_child("forty_adapters_are_open_at_once_with_256_descriptors") {
+    if !in_a_child("descriptors::forty_adapters_are_open_at_once_with_256_descriptors") {
         return;
     }
     let before = open_descriptors();
@@ -113,7 +114,7 @@ fn forty_adapters_are_open_at_once_with_256_descriptors() {
 /// A wire is cut when its function is closed, and laid again with the next opening.
 #[test]
 fn functions_on_a_wire_give_everything_back_too() {
-    if !in_a_child("functions_on_a_wire_give_everything_back_too") {
+    if !in_a_child("descriptors::functions_on_a_wire_give_everything_back_too") {
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");

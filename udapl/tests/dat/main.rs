@@ -28,6 +28,7 @@ mod failover;
 mod flags;
 mod flooded;
 mod futures;
+mod in_threads;
 mod inline;
 mod instances;
 mod iommu;

@@ -1,0 +1,95 @@
+//! Who lets a world's time follow the machine's sleeps until something is due. What others do to the world meanwhile
+//! may be due before: then it is woken by an alarm, and by nothing else.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Wakes the one who waits for it.
+#[derive(Debug, Default)]
+pub struct Alarm {
+    rung: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Alarm {
+    /// One that has not been rung.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Wakes who waits, or else who waits next.
+    pub fn ring(&self) {
+        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_one();
+    }
+
+    /// Waits until it is rung, and so long at most, in the machine's time.
+    pub fn wait(&self, limit: Duration) {
+        let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(rung, limit, |rung| !*rung);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
+    }
+}
+
+/// When a world wakes who lets its time follow.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    alarm: Arc<Alarm>,
+    /// It looks again then, so that nothing due later is of interest.
+    until: u64,
+}
+
+impl Watch {
+    pub(crate) const fn new(alarm: Arc<Alarm>, until: u64) -> Self {
+        Self { alarm, until }
+    }
+
+    /// Something is due then. It is rung once.
+    pub(crate) fn due(&mut self, due: u64) {
+        if due < self.until {
+            self.until = 0;
+            self.alarm.ring();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::Fault;
+    use crate::profile::Profile;
+    use crate::{LinkFaults, Sim, SimConfig};
+
+    #[test]
+    fn an_alarm_that_was_rung_before_is_heard_once() {
+        let alarm = Alarm::new();
+        alarm.ring();
+        alarm.ring();
+        alarm.wait(Duration::MAX);
+        alarm.wait(Duration::ZERO);
+        assert!(!*alarm.rung.lock().expect("nobody panics"));
+    }
+
+    #[test]
+    fn a_world_rings_for_what_is_due_before_it_is_looked_at_again() {
+        let sim = Sim::new(SimConfig::default());
+        let [one, other] = ["a", "b"].map(|name| {
+            let mac = [2, 0, 0, 0, 0, name.as_bytes()[0]];
+            sim.add_function(Profile::named(name, mac))
+        });
+        sim.connect(&one, &other, LinkFaults::default());
+        let alarm = Alarm::new();
+        // A link that comes back trains for a tenth of a second.
+        let (long, short) = (Duration::from_secs(1), Duration::from_millis(1));
+        assert_eq!(sim.watch(&alarm, short), short);
+        for (limit, rings) in [(short, false), (long, true)] {
+            sim.inject(&one, &Fault::LinkDown);
+            sim.advance(long);
+            assert_eq!(sim.watch(&alarm, limit), limit);
+            sim.inject(&one, &Fault::LinkUp);
+            assert_eq!(*alarm.rung.lock().expect("nobody panics"), rings);
+        }
+        assert_eq!(sim.watch(&alarm, long), Duration::from_millis(100));
+    }
+}
