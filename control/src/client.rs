@@ -10,6 +10,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::rpc::{Answer, Notification, Refusal, Request, VERSION};
+use crate::schema::{SCHEMA, Version};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -37,6 +38,17 @@ pub enum ClientError {
         path: PathBuf,
         /// What is wrong with it.
         error: serde_json::Error,
+    },
+    /// The other side means something else by the same words.
+    #[error(
+        "{}: process {} speaks schema {}, and this program {SCHEMA}: use that of library {}",
+        path.display(), theirs.process, theirs.schema, theirs.library
+    )]
+    Schema {
+        /// The socket.
+        path: PathBuf,
+        /// What it says of itself.
+        theirs: Box<Version>,
     },
     /// The request was refused.
     #[error("{0}")]
@@ -69,6 +81,22 @@ impl Client {
             stream: BufReader::new(stream),
             next: 1,
             notices: Vec::new(),
+        })
+    }
+
+    /// Connects, and sees that both sides mean the same.
+    ///
+    /// # Errors
+    /// [`ClientError`]; among them [`ClientError::Schema`].
+    pub fn connect_alike(path: &Path) -> Result<Self, ClientError> {
+        let mut client = Self::connect(path)?;
+        let theirs: Version = client.call("version", Value::Null)?;
+        if theirs.schema == SCHEMA {
+            return Ok(client);
+        }
+        Err(ClientError::Schema {
+            path: path.to_owned(),
+            theirs: Box::new(theirs),
         })
     }
 

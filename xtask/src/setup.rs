@@ -14,7 +14,7 @@ struct Tool {
     purpose: &'static str,
 }
 
-const TOOLS: [Tool; 4] = [
+const TOOLS: [Tool; 3] = [
     Tool {
         present: || shell::exists("tshark"),
         package: "tshark",
@@ -29,11 +29,6 @@ const TOOLS: [Tool; 4] = [
         present: || shell::exists("valgrind"),
         package: "valgrind",
         purpose: "counting instructions (bench)",
-    },
-    Tool {
-        present: || shell::exists("mmdebstrap"),
-        package: "mmdebstrap",
-        purpose: "the virtual machine (vm)",
     },
 ];
 
@@ -55,7 +50,7 @@ pub fn run() -> Result<()> {
     }
     let missing: Vec<&Tool> = TOOLS.iter().filter(|tool| !(tool.present)()).collect();
     if missing.is_empty() {
-        println!("setup: tshark, scapy, valgrind and mmdebstrap are there");
+        println!("setup: tshark, scapy and valgrind are there");
         return Ok(());
     }
     let root = shell::capture(shell::command("id", &["-u"])).is_ok_and(|id| id.trim() == "0");

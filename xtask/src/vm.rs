@@ -10,24 +10,20 @@
 //! target directory ([`machine`]); a guest is an initramfs ([`image`]) whose parts a suite names as data; its results
 //! come back as lines on a serial port of their own ([`guest`]), and are judged here, test by test ([`report`]).
 //!
-//! Making the folder and running from it need root (`chroot`); without it, that is said and nothing is run.
+//! Nothing of that needs root: what was unpacked is run where it lies.
 
 mod beside;
 mod c;
 mod capture;
 mod card;
-mod child;
 mod compare;
 mod foreign;
 mod functions;
 mod guest;
 mod image;
 mod interop;
-mod kernel;
 mod libtest;
 mod machine;
-pub mod mirror;
-mod modules;
 mod nvme;
 mod report;
 mod serial;
@@ -38,12 +34,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use ::guest::Kernel;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
 use self::beside::Beside;
 use self::image::Image;
-use self::kernel::Kernel;
 use self::machine::Machine;
 use self::report::Step;
 use crate::{left_out, shell};
@@ -126,7 +122,8 @@ struct Suite {
     serve: &'static [&'static str],
     /// A process that is on the other end of the functions' wire while the guest runs.
     beside: Option<fn(&Machine) -> Result<Command>>,
-    /// What that process shows once the guest was ended in the middle of a step, and so for the step ([`serial::Line::Lost`]).
+    /// What that process shows once the guest was ended in the middle of a step, and so for the step
+    /// ([`serial::Line::Lost`]).
     lost: Option<fn(&Beside<'_>) -> Vec<String>>,
     /// Builds the programs of ours that the guest gets.
     programs: fn(&Machine) -> Result<Vec<image::Program>>,

@@ -5,9 +5,9 @@
 //! there. With datagrams (`dgram:`), which QEMU's network devices speak, nobody comes or goes, and there is always a
 //! carrier. A path has room for two: a third is refused.
 //!
-//! Frames that leave are sent by the thread that made them ([`Wire::send_at_once`]), which does not wait for room on the
-//! wire: what finds none is left, in order, to whoever moves the world ([`Wire::send`]). So the thread that takes frames
-//! in never waits for the other side, which may be waiting for it.
+//! Frames that leave are sent by the thread that made them ([`Wire::send_at_once`]), which does not wait for room on
+//! the wire: what finds none is left, in order, to whoever moves the world ([`Wire::send`]). So the thread that takes
+//! frames in never waits for the other side, which may be waiting for it.
 //!
 //! A wire that is cut ([`Wire::cut`]) wakes its thread wherever it waits, and is over when the thread is: what it made
 //! in the file system is gone then.

@@ -1,5 +1,5 @@
-//! The life of the packages in a clean Debian: installed by apt, used as a person would, purged; what was there before is
-//! there afterwards, and nothing else.
+//! The life of the packages in a clean Debian: installed by apt, used as a person would, purged; what was there before
+//! is there afterwards, and nothing else.
 //!
 //! ```text
 //!   target/debian-root/base    mmdebstrap: the release of this machine, a C compiler, Debian's programs of DAT 2.0
@@ -14,9 +14,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use comfy_table::Table;
+use guest::mirror;
 
-use crate::vm::mirror;
-use crate::{setup, shell};
+use crate::shell;
 
 /// What a machine has that our packages are put on: what compiles C, and what finds providers in `/etc/dat.conf`.
 const INCLUDED: &str = "gcc,libc6-dev,pkg-config,dapl2-utils,libdapl2";
@@ -156,9 +156,10 @@ fn base(folder: &Path) -> Result<PathBuf> {
     if fs::read_to_string(&stamp).ok().as_deref() == Some(&recipe) {
         return Ok(base);
     }
-    if !shell::exists("mmdebstrap") {
-        setup::run()?;
-    }
+    ensure!(
+        shell::exists("mmdebstrap"),
+        "a clean Debian is made by mmdebstrap, which is not there. As root: apt-get install mmdebstrap"
+    );
     if folder.exists() {
         fs::remove_dir_all(folder).with_context(|| folder.display().to_string())?;
     }

@@ -1,7 +1,8 @@
 //! A Debian package: a folder laid out as dpkg-deb(1) wants it, and what it makes of that.
 //!
-//! What policy asks of every package is done here, once: its copyright file, change logs and checksums, modes and owners
-//! that do not depend on who builds, times that are the commit's. What a package is for says [`contents`](super::contents).
+//! What policy asks of every package is done here, once: its copyright file, change logs and checksums, modes and
+//! owners that do not depend on who builds, times that are the commit's. What a package is for says
+//! [`contents`](super::contents).
 
 use std::fmt::Write as _;
 use std::fs;

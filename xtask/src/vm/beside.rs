@@ -8,9 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use guest::child::{Running, tied};
 use serde_json::Value;
 
-use super::child::{Running, tied};
 use super::machine::Machine;
 use super::{Suite, datctl};
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use guest::child::{Running, tied};
 
-use super::child::{Running, tied};
 use super::guest::show_tail;
 use super::machine::Machine;
 use super::{Slots, Suite};

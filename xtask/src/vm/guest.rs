@@ -2,20 +2,21 @@
 //!
 //! Everything has an end: a step has its own in the guest, the whole run has its suite's. A guest that is silent past
 //! that, or ends before its script does, is a failure, shown with the tail of its console. Processes are ended
-//! when their owner goes, whatever the reason ([`child`](super::child)).
+//! when their owner goes, whatever the reason ([`guest::child`]).
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use guest::child::{Running, tied};
+use guest::qemu::{Accelerator, Qemu};
 
 use super::beside::{self, Beside};
-use super::child::{Running, tied};
 use super::functions::{self, NETWORK_SOCKET, Servers, serve};
 use super::machine::Machine;
 use super::report::{self, Step, Verdict};
@@ -27,10 +28,6 @@ use crate::shell;
 const LOGGED_WITHIN: Duration = Duration::from_millis(300);
 /// Lines of the console shown when something is wrong.
 const TAIL: usize = 40;
-/// Where the first function's root port is in the guest: bus 0, this device; the others' follow. The functions
-/// themselves are device 0 of the buses behind, 1 and on. On the root bus QEMU would show them as integrated endpoints,
-/// which have no link.
-const FIRST_SLOT: u8 = 3;
 /// Where a guest with a single function has its network device.
 const NETWORK_SLOT: u8 = 8;
 /// What the guest's third serial port brings, in the folder of the run.
@@ -53,7 +50,7 @@ pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
         "vm: {}: QEMU {}, Linux {}, {} function(s); console in {}",
         suite.image.name,
         machine.qemu,
-        machine.version,
+        machine.unpacked.version,
         suite.slots.sockets().len(),
         machine.path("run/console.log").display()
     );
@@ -131,14 +128,13 @@ pub fn shell(machine: &Machine, suite: &Suite) -> Result<()> {
 }
 
 /// Builds the programs and the initramfs.
-fn prepare(machine: &Machine, suite: &Suite) -> Result<String> {
+fn prepare(machine: &Machine, suite: &Suite) -> Result<PathBuf> {
     let programs = (suite.programs)(machine)?;
     image::build(machine, &suite.image, &programs)
 }
 
 /// QEMU without its serial ports.
-fn qemu(machine: &Machine, suite: &Suite, initramfs: &str, parameters: &str) -> Command {
-    let kernel = format!("/vm/{}/kernel/vmlinuz", machine.folder());
+fn qemu(machine: &Machine, suite: &Suite, initramfs: &Path, parameters: &str) -> Command {
     // On a loaded machine the emulated timer may be too slow for the kernel's check of it.
     let mut append = format!("console=ttyS0 intel_iommu=on no_timer_check panic=-1 {parameters}");
     // Words that the kernel does not know it hands to init, as variables.
@@ -147,48 +143,25 @@ fn qemu(machine: &Machine, suite: &Suite, initramfs: &str, parameters: &str) -> 
             append = format!("{append} {name}={value}");
         }
     }
-    let mut command = machine.inside(
-        "qemu-system-x86_64",
-        &[
-            "-accel",
-            "tcg,thread=multi",
-            "-cpu",
-            "max",
-            "-smp",
-            "2",
-            "-machine",
-            "q35,memory-backend=mem,kernel-irqchip=off",
-            "-object",
-            &format!("memory-backend-memfd,id=mem,size={},share=on", suite.memory),
-            "-device",
-            "intel-iommu,caching-mode=on,intremap=on",
-            "-nodefaults",
-            "-no-user-config",
-            "-display",
-            "none",
-            "-no-reboot",
-            "-kernel",
-            &kernel,
-            "-initrd",
-            initramfs,
-            "-append",
-            &append,
-        ],
-    );
-    for (slot, socket) in (FIRST_SLOT..).zip(suite.slots.sockets()) {
-        command.arg("-device").arg(format!(
-            "pcie-root-port,id=port{slot},bus=pcie.0,addr={slot:#x},chassis={slot},hotplug=off"
-        ));
-        command.arg("-device").arg(format!(
-            r#"{{"driver":"vfio-user-pci","bus":"port{slot}","socket":{{"type":"unix","path":"/vm/run/{socket}"}}}}"#
-        ));
-    }
+    let mut command = machine.emulator();
+    // A socket's path is short, whatever the folder's: QEMU runs in the folder above.
+    let sockets = suite.slots.sockets().iter();
+    let sockets: Vec<String> = sockets.map(|socket| format!("run/{socket}")).collect();
+    let virtual_machine = Qemu {
+        accelerator: Accelerator::Tcg,
+        iommu: true,
+        memory: suite.memory,
+        kernel: &machine.unpacked.image(),
+        initramfs,
+        append: &append,
+    };
+    virtual_machine.tell(&mut command, &sockets);
     if suite.slots == Slots::Networked {
         command.args([
             "-netdev",
             &format!(
-                "dgram,id=wire,local.type=unix,local.path=/vm/run/{NETWORK_SOCKET},\
-                 remote.type=unix,remote.path=/vm/run/wire.sock"
+                "dgram,id=wire,local.type=unix,local.path=run/{NETWORK_SOCKET},\
+                 remote.type=unix,remote.path=run/wire.sock"
             ),
             "-device",
             &format!("virtio-net-pci,netdev=wire,addr={NETWORK_SLOT:#x}"),
@@ -201,16 +174,16 @@ fn qemu(machine: &Machine, suite: &Suite, initramfs: &str, parameters: &str) -> 
 fn boot(
     machine: &Machine,
     suite: &Suite,
-    initramfs: &str,
+    initramfs: &Path,
     parameters: &str,
 ) -> Result<(Running, Receiver<Line>)> {
     let mut command = qemu(machine, suite, initramfs, parameters);
     let run = machine.path("run");
     std::fs::write(run.join("console.log"), "")?;
-    for port in ["file:/vm/run/console.log", "stdio"] {
+    for port in ["file:run/console.log", "stdio"] {
         command.args(["-serial", port]);
     }
-    command.args(["-serial", &format!("file:/vm/run/{KEPT}")]);
+    command.args(["-serial", &format!("file:run/{KEPT}")]);
     let mut command = tied(&command);
     command
         .stdin(Stdio::piped())

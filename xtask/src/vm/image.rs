@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use guest::modules;
 
 use super::machine::Machine;
-use super::modules;
 use crate::shell;
 
 /// What a guest is made of.
@@ -33,13 +33,13 @@ const INIT: &str = include_str!("guest/init");
 /// A program the guest gets: its name in /programs, and where it is.
 pub type Program = (String, PathBuf);
 
-/// Makes the initramfs; its path from inside.
-pub fn build(machine: &Machine, image: &Image, programs: &[Program]) -> Result<String> {
+/// Makes the initramfs; its path.
+pub fn build(machine: &Machine, image: &Image, programs: &[Program]) -> Result<PathBuf> {
     let name = format!("{}/{}", machine.folder(), image.name);
     let base = format!("{name}/base");
     let recipe = format!(
         "{:?} {:?} {}",
-        image.modules, image.packages, machine.version
+        image.modules, image.packages, machine.unpacked.version
     );
     let folder = machine.path(&name);
     let stamp = folder.join("recipe");
@@ -68,21 +68,18 @@ pub fn build(machine: &Machine, image: &Image, programs: &[Program]) -> Result<S
          (cd ours; find . -print0 | cpio --null -o -H newc --quiet) > ours.cpio
          cat base.cpio ours.cpio > initramfs"
     )))?;
-    Ok(format!("/vm/{name}/initramfs"))
+    Ok(folder.join("initramfs"))
 }
 
 /// Folders, busybox and modules.
 fn base_files(machine: &Machine, image: &Image, base: &str) -> Result<()> {
-    let modules_folder = format!(
-        "{}/kernel/usr/lib/modules/{}",
-        machine.folder(),
-        machine.version
-    );
-    let dep = machine.path(&modules_folder).join("modules.dep");
+    let kernel_modules = machine.unpacked.modules();
+    let dep = kernel_modules.join("modules.dep");
     let dep = std::fs::read_to_string(&dep).with_context(|| dep.display().to_string())?;
     let order = modules::load_order(&dep, image.modules)?;
     let mut script = format!(
-        "cd {base}; mkdir -p bin dev proc sys tmp run modules; cp /usr/bin/busybox bin/busybox\n"
+        "cd {base}; mkdir -p bin dev proc sys tmp run modules; cp '{}' bin/busybox\n",
+        machine.busybox().display()
     );
     // Packages keep everything below /usr, documentation too, which to Debian rdma-core's tests are; the links are the
     // release's base-files'.
@@ -93,7 +90,8 @@ fn base_files(machine: &Machine, image: &Image, base: &str) -> Result<()> {
     for file in &order {
         let name = modules::name(file);
         // What is not compressed comes out as it is.
-        script += &format!("xz -dcf /vm/{modules_folder}/{file} > modules/{name}.ko\n");
+        let file = kernel_modules.join(file);
+        script += &format!("xz -dcf '{}' > modules/{name}.ko\n", file.display());
         list += &format!("{name}\n");
     }
     shell::run(machine.script(&script))?;

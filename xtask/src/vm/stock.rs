@@ -32,7 +32,7 @@ pub fn write_coverage(machine: &Machine) -> Result<()> {
     }
     let who = format!(
         "`mlx5_core` and `mlx5_ib` of Linux {}, its NVMe target and initiator, rdma-core's programs and perftest as Debian has them",
-        machine.version
+        machine.unpacked.version
     );
     std::fs::write(shell::root().join(PAGE), coverage::page(&report, &who)?)?;
     println!("vm: {PAGE} is written");

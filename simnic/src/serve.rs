@@ -1,4 +1,4 @@
-//! `datctl sim serve`: simulated functions for other processes.
+//! Simulated functions for other processes: `simnic serve`, which is `datctl sim serve` too.
 //!
 //! Each socket has a thread that answers its clients; a register write runs the world to idle in that thread. What
 //! takes time (commands, frames under way, retransmission timers) is moved on by the main thread, which lets the
@@ -11,7 +11,7 @@
 use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, Write, stdout};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -23,11 +23,10 @@ use hw_sim::{Fault, FaultCause, FunctionReport, Sim, SimConfig, SimFunction};
 use nix::sys::signal::{SigSet, Signal};
 use udapl::fabric;
 use udapl::fabric::pace::Pace;
-use udapl::fabric::wire::Wire;
+use udapl::fabric::wire::{Wire, WirePath};
 
-use crate::Serve;
 use crate::address::address_number;
-use crate::card;
+use crate::card::{self, RuleOptions, VfOptions};
 use crate::simulated::{FaultOptions, ProfileOptions};
 use crate::steer;
 
@@ -36,7 +35,79 @@ const TICK: Duration = Duration::from_millis(1);
 /// How often the functions are asked whether they have something to say against their drivers.
 const ASK: Duration = Duration::from_millis(100);
 
-pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
+/// What is served, and where.
+#[derive(clap::Args, Debug, Default)]
+pub struct Options {
+    /// Where a function by itself is served; once or twice.
+    #[arg(long, required_unless_present = "card", num_args = 1)]
+    pub socket: Vec<PathBuf>,
+    /// Where a card is served: its physical function at PATH.pf, its virtual ones at PATH.vf0 and so on; once or twice.
+    #[arg(long, value_name = "PATH")]
+    pub card: Vec<PathBuf>,
+    /// How many virtual functions a card has.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "card")]
+    pub vfs: u16,
+    /// What the card's administrator says of a virtual function:
+    /// 0:mac=02:00:00:00:00:01,trust,spoofchk,vlan=100/3,state=auto.
+    #[arg(long, value_name = "N:SETTINGS", requires = "card")]
+    pub vf: Vec<VfOptions>,
+    /// The physical function of a card is not served: the card manages its virtual ones itself.
+    #[arg(long, requires = "card")]
+    pub no_pf: bool,
+    /// Each line of standard input says of a virtual function what --vf does, and is answered by a line: ok, or what is
+    /// wrong.
+    #[arg(long, requires = "card")]
+    pub control: bool,
+    /// Habits of a card, a list like link-training=2s.
+    #[arg(long, requires = "card")]
+    pub card_rules: Option<RuleOptions>,
+    /// Where the link leads with one socket: to another server that is told the same, unix:PATH; or to a network device
+    /// of QEMU, dgram:HERE,THERE (-netdev dgram,local.type=unix,local.path=THERE,remote.type=unix,remote.path=HERE).
+    #[arg(long)]
+    pub link: Option<WirePath>,
+    /// What is simulated, a list like connectx-5,vectors=8,mtu=1500.
+    #[arg(long)]
+    pub profile: Vec<ProfileOptions>,
+    /// Write every frame on the link to this file, as pcapng.
+    #[arg(long)]
+    pub pcap: Option<PathBuf>,
+    /// Keep a list in this file of the commands and registers that were asked for and how they were answered.
+    #[arg(long)]
+    pub report: Option<PathBuf>,
+    /// Everything random follows from it.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// What goes wrong, a list like loss=1%,delay=5us on the link and removal@5s in a function.
+    #[arg(long)]
+    pub faults: Vec<FaultOptions>,
+    /// Where `sim ctl` steers it: a Unix socket for this user and root.
+    #[arg(long, value_name = "SOCKET")]
+    pub steer: Option<PathBuf>,
+}
+
+/// Serves until a signal ends it.
+///
+/// # Errors
+/// What is asked for makes no sense, or a socket or file cannot be had; or no server is left.
+pub fn run(arguments: &Options) -> Result<(), Box<dyn Error>> {
+    let over = end_on_signal()?;
+    serve(arguments, &over, |sockets| {
+        for socket in sockets {
+            println!("vfio-user:{}", socket.display());
+        }
+        stdout().flush()
+    })
+}
+
+/// Serves until `over`; `ready` is told of the sockets once clients may come.
+///
+/// # Errors
+/// As [`run`]'s, and what `ready` has.
+pub fn serve(
+    arguments: &Options,
+    over: &AtomicBool,
+    ready: impl FnOnce(&[&Path]) -> std::io::Result<()>,
+) -> Result<(), Box<dyn Error>> {
     let ends =
         arguments.card.len() + arguments.socket.len() + usize::from(arguments.link.is_some());
     if ends > 2 {
@@ -51,7 +122,6 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
     });
     sim.set_posted_writes(true);
     let (poke, poked) = sync_channel(1);
-    let over = end_on_signal()?;
     // One function of each port on the link, and all that are served.
     let (mut ends, mut served, mut cards) = (Vec::new(), Vec::new(), Vec::new());
     for path in &arguments.card {
@@ -122,17 +192,15 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
         )?),
         None => None,
     };
-    for (_, socket) in &served {
-        println!("vfio-user:{}", socket.display());
-    }
-    stdout().flush()?;
+    let sockets: Vec<&Path> = served.iter().map(|(_, socket)| socket.as_path()).collect();
+    ready(&sockets)?;
     if let Some(card) = cards.pop().filter(|_| arguments.control) {
         card::control(card);
     }
     let ended = follow(
         &sim,
         &poked,
-        &over,
+        over,
         planned,
         complaints,
         wire.as_deref(),

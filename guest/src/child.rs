@@ -2,7 +2,7 @@
 //!
 //! An owner that returns or panics ends them itself. One that is killed cannot: the kernel does it then, asked by
 //! setpriv(1) of util-linux, which every Debian has (`PR_SET_PDEATHSIG`). What it asks for outlives the program that
-//! asked: chroot(1) and env(1) stand between it and QEMU.
+//! asked: a shell and a dynamic loader stand between it and QEMU.
 
 use std::process::{Child, Command};
 
@@ -36,6 +36,9 @@ pub fn tied(command: &Command) -> Command {
 
 impl Running {
     /// Starts a command that was [`tied`].
+    ///
+    /// # Errors
+    /// It cannot be started.
     pub fn start(what: &'static str, mut command: Command) -> Result<Self> {
         let child = command
             .spawn()
@@ -44,6 +47,9 @@ impl Running {
     }
 
     /// It has not ended.
+    ///
+    /// # Errors
+    /// It has.
     pub fn check(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("{} ended early with {status}", self.what);
@@ -71,7 +77,7 @@ mod tests {
     use super::*;
 
     /// Tells the owner that it is one.
-    const OWNER: &str = "XTASK_TEST_OWNER";
+    const OWNER: &str = "GUEST_TEST_OWNER";
     /// The longest a process may live after its owner.
     const SURELY: Duration = Duration::from_secs(20);
 
@@ -92,7 +98,7 @@ mod tests {
     #[test]
     fn what_a_killed_owner_has_started_is_gone() {
         let mut owner = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "vm::child::tests::owner", "--nocapture"])
+            .args(["--exact", "child::tests::owner", "--nocapture"])
             .env(OWNER, "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

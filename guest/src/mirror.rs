@@ -9,8 +9,6 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::shell;
-
 /// Where packages come from if nothing else is said.
 const MIRROR: &str = "http://deb.debian.org/debian";
 /// Says something else: a mirror that is nearer, or the only one that can be reached.
@@ -33,8 +31,9 @@ pub fn reach(release: &str, folder: &Path) -> Result<()> {
     let mirror = address();
     let file = folder.join("reached");
     // Goes where apt goes, through whatever proxy.
-    let mut command = shell::command("/usr/lib/apt/apt-helper", &PATIENCE);
+    let mut command = Command::new("/usr/lib/apt/apt-helper");
     command
+        .args(PATIENCE)
         .args([AS_WE_ARE, "download-file"])
         .arg(format!("{mirror}/dists/{release}/InRelease"))
         .arg(&file);
@@ -51,7 +50,7 @@ pub fn with_fresh_lists(
     update: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let Err(error) = fetch() else { return Ok(()) };
-    println!("vm: {error:#}; once more, with fresh lists of packages");
+    eprintln!("{error:#}; once more, with fresh lists of packages");
     update()?;
     fetch()
 }
@@ -67,7 +66,7 @@ pub fn told(command: &mut Command, mirror: &str) -> Result<()> {
     let said = String::from_utf8_lossy(&output.stderr).into_owned()
         + &String::from_utf8_lossy(&output.stdout);
     bail!(
-        "the virtual machine's packages cannot be had from {mirror}: {}; {VARIABLE} names another mirror",
+        "Debian's packages cannot be had from {mirror}: {}; {VARIABLE} names another mirror",
         reason(&said)
     );
 }

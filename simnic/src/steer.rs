@@ -1,21 +1,21 @@
-//! `datctl sim serve --steer SOCKET` and `datctl sim ctl SOCKET`: a simulated world is steered while it is served.
+//! A simulated world is steered while it is served: `simnic serve --steer SOCKET` and `simnic ctl SOCKET`, which are
+//! `datctl sim serve` and `datctl sim ctl` too.
 //!
 //! The protocol is that of the control socket (docs/control.md); here it changes something, which is why it has an
 //! option of its own. Faults have the words of `--faults`.
 
 use std::error::Error;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use control::rpc::{FAILED, INVALID_PARAMS, Refusal};
 use control::schema::{Counters, SCHEMA, SimCounters, SimTime, Version};
-use control::{Access, Service, Subject, Tell};
+use control::{Access, Client, Service, Subject, Tell};
 use hw_sim::{LinkFaults, LinkId, Sim, SimFunction};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::live::{Target, ask};
-use crate::report::{Report, table};
 use crate::simulated::FaultOptions;
 
 /// What can be asked.
@@ -166,16 +166,16 @@ fn word<'a>(params: &'a Value, name: &str) -> Result<&'a str, Refusal> {
     })
 }
 
-/// `sim ctl`
-#[derive(clap::Args)]
-pub(crate) struct Options {
-    #[command(flatten)]
-    target: Target,
+/// Which world is steered, and what happens to it.
+#[derive(clap::Args, Debug)]
+pub struct Options {
+    /// The socket that the server was given with --steer.
+    socket: PathBuf,
     #[command(subcommand)]
     what: What,
 }
 
-#[derive(clap::Subcommand)]
+#[derive(clap::Subcommand, Debug)]
 enum What {
     /// Sets the faults of the link: a list like loss=1%,delay=5us, or none.
     Link {
@@ -196,13 +196,19 @@ enum What {
 /// What was answered.
 #[derive(Serialize)]
 #[serde(untagged)]
-pub(crate) enum Answer {
+pub enum Answer {
+    /// What time it is in the world.
     Time(SimTime),
+    /// What the functions have done.
     Counters(SimCounters),
 }
 
-pub(crate) fn run(options: &Options) -> Result<Answer, Box<dyn Error>> {
-    let mut client = options.target.connect()?;
+/// Steers.
+///
+/// # Errors
+/// Nobody is at the socket, or he refuses.
+pub fn run(options: &Options) -> Result<Answer, Box<dyn Error>> {
+    let mut client = Client::connect_alike(&options.socket)?;
     Ok(match &options.what {
         What::Link { faults } => {
             Answer::Time(client.call("sim.link", json!({ "faults": faults }))?)
@@ -210,24 +216,27 @@ pub(crate) fn run(options: &Options) -> Result<Answer, Box<dyn Error>> {
         What::Function { event } => {
             Answer::Time(client.call("sim.function", json!({ "event": event }))?)
         }
-        What::Time => Answer::Time(ask(&mut client, "sim.time")?),
-        What::Counters => Answer::Counters(ask(&mut client, "sim.counters")?),
+        What::Time => Answer::Time(client.call("sim.time", Value::Null)?),
+        What::Counters => Answer::Counters(client.call("sim.counters", Value::Null)?),
     })
 }
 
-impl Report for Answer {
-    fn human(&self) -> String {
+impl fmt::Display for Answer {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Time(time) => format!("{:.6} s", seconds(time.at)),
+            Self::Time(time) => write!(to, "{:.6} s", seconds(time.at)),
             Self::Counters(SimCounters { at, functions }) => {
-                let rows = functions.iter().flat_map(|(name, counters)| {
-                    let row = |(counter, count): (&String, &u64)| {
-                        [name.clone(), counter.clone(), count.to_string()]
-                    };
-                    counters.iter().map(row)
-                });
-                let table = table(["function", "counter", "count"], rows);
-                format!("at {:.6} s\n{table}", seconds(*at))
+                write!(to, "at {:.6} s", seconds(*at))?;
+                let names = functions.keys().map(String::len);
+                let counters = functions.values().flat_map(|counters| counters.keys());
+                let names = names.max().unwrap_or(0);
+                let width = counters.map(String::len).max().unwrap_or(0);
+                for (name, counters) in functions {
+                    for (counter, count) in counters {
+                        write!(to, "\n{name:<names$}  {counter:<width$}  {count}")?;
+                    }
+                }
+                Ok(())
             }
         }
     }

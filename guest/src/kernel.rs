@@ -4,10 +4,13 @@
 //! `linux-binary-`, `linux-modules-`. Which ones is asked of apt, by letting it say what it would install. The image is
 //! in /boot, or with the modules; here it is beside them.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 
-use super::machine::Machine;
+use crate::program;
+use crate::root::Root;
 
 /// A kernel, by the release of Debian that has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -51,38 +54,94 @@ impl Kernel {
         }
     }
 
-    /// The version of the kernel that is unpacked, downloading it first if there is none.
-    pub fn unpack(self, machine: &Machine) -> Result<String> {
-        if let Some(version) = self.unpacked(machine) {
-            return Ok(version);
+    /// The kernel, downloaded and unpacked if it is not there; `tell` is told of that.
+    ///
+    /// # Errors
+    /// Its packages cannot be had.
+    pub fn unpack(self, root: &Root, tell: impl Fn(&str)) -> Result<Unpacked> {
+        if let Some(unpacked) = self.unpacked(root) {
+            return Ok(unpacked);
         }
         let release = self.release();
         let folder = self.folder();
-        // Told that nothing is installed, apt names everything; what is left of an interrupted download goes first.
-        machine.fetch(&format!(
-            "rm -rf {folder} debs; mkdir -p {folder}/kernel debs; : > nothing-installed
-             apt-get -s install -t {release} --no-install-recommends \
-                 -o Dir::State::status=/vm/nothing-installed linux-image-amd64 > {folder}/simulated"
+        tell(&format!("unpacking the kernel of {release}"));
+        // What is left of an interrupted download goes first.
+        root.fetch(&format!(
+            "rm -rf {folder} debs; mkdir -p {folder}/kernel debs
+             apt-get -s install -t {release} --no-install-recommends linux-image-amd64 > {folder}/simulated"
         ))?;
-        let simulated = std::fs::read_to_string(machine.path(folder).join("simulated"))?;
+        let simulated = std::fs::read_to_string(root.path(folder).join("simulated"))?;
         let names = packages_of(&simulated).join(" ");
-        machine.fetch(&format!(
-            "cd debs; rm -f *; apt-get -qq -o APT::Sandbox::User=root download -t {release} {names}
-             for deb in *.deb; do dpkg-deb -x $deb ../{folder}/kernel; done; cd ..; rm -rf debs
-             if [ -d {folder}/kernel/lib ]; then mkdir -p {folder}/kernel/usr; mv {folder}/kernel/lib {folder}/kernel/usr/lib; fi
-             find {folder}/kernel -name 'vmlinuz*' -exec mv {{}} {folder}/kernel/vmlinuz \\;
-             for version in $(ls {folder}/kernel/usr/lib/modules); do depmod -b /vm/{folder}/kernel/usr $version; done"
+        root.fetch(&format!(
+            "cd debs; rm -f *; apt-get -qq download -t {release} {names}
+             for deb in *.deb; do dpkg-deb -x $deb ../{folder}/kernel; done; cd ..; rm -rf debs"
         ))?;
-        self.unpacked(machine)
+        arrange(root, &format!("{folder}/kernel"))?;
+        self.unpacked(root)
             .with_context(|| format!("the packages of {release}'s kernel have no modules: {names}"))
     }
 
-    fn unpacked(self, machine: &Machine) -> Option<String> {
-        let modules = machine.path(self.folder()).join("kernel/usr/lib/modules");
-        let folder = std::fs::read_dir(modules).ok()?.flatten().next()?;
-        folder.path().join(WHOLE).exists().then_some(())?;
-        folder.file_name().into_string().ok()
+    fn unpacked(self, root: &Root) -> Option<Unpacked> {
+        Unpacked::in_folder(root.path(self.folder()).join("kernel"))
     }
+}
+
+/// A kernel that is unpacked: `vmlinuz`, and `usr/lib/modules/VERSION`.
+#[derive(Clone, Debug)]
+pub struct Unpacked {
+    folder: PathBuf,
+    /// Such as 6.12.107+deb13-amd64.
+    pub version: String,
+}
+
+impl Unpacked {
+    fn in_folder(folder: PathBuf) -> Option<Self> {
+        let modules = std::fs::read_dir(folder.join("usr/lib/modules"))
+            .ok()?
+            .flatten()
+            .next()?;
+        modules.path().join(WHOLE).exists().then_some(())?;
+        let version = modules.file_name().into_string().ok()?;
+        Some(Self { folder, version })
+    }
+
+    /// A kernel's package, unpacked into a folder of the root's. One that is there already stays.
+    ///
+    /// # Errors
+    /// It cannot be unpacked, or is no kernel with its modules.
+    pub fn from_package(root: &Root, package: &std::path::Path, folder: &str) -> Result<Self> {
+        if let Some(unpacked) = Self::in_folder(root.path(folder)) {
+            return Ok(unpacked);
+        }
+        let mut unpack = root.script(&format!(
+            "rm -rf {folder}; mkdir -p {folder}; dpkg-deb -x \"$DEB\" {folder}"
+        ));
+        unpack.env("DEB", package);
+        program::quietly(unpack)?;
+        arrange(root, folder)?;
+        Self::in_folder(root.path(folder))
+            .with_context(|| format!("{}: no kernel with its modules", package.display()))
+    }
+
+    /// The kernel's image.
+    pub fn image(&self) -> PathBuf {
+        self.folder.join("vmlinuz")
+    }
+
+    /// The folder of the modules of this version.
+    pub fn modules(&self) -> PathBuf {
+        self.folder.join("usr/lib/modules").join(&self.version)
+    }
+}
+
+/// Where packages of several releases have image and modules, they are brought to the same place.
+fn arrange(root: &Root, folder: &str) -> Result<()> {
+    let arrange = root.script(&format!(
+        "if [ -d {folder}/lib ]; then mkdir -p {folder}/usr; mv {folder}/lib {folder}/usr/lib; fi
+         find {folder} -name 'vmlinuz*' -exec mv {{}} {folder}/vmlinuz \\;
+         for version in $(ls {folder}/usr/lib/modules); do depmod -b \"$PWD/{folder}/usr\" $version; done"
+    ));
+    program::quietly(arrange).map(drop)
 }
 
 /// Of what apt would install, the packages with a kernel's files: those that name a version.

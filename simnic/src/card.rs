@@ -1,4 +1,4 @@
-//! What `sim serve` is told of a card: where it is, how many virtual functions it has, and what its administrator says
+//! What the server is told of a card: where it is, how many virtual functions it has, and what its administrator says
 //! of them.
 //!
 //! A card at `/run/card` is served as `/run/card.pf`, `/run/card.vf0` and so on. Its port is one end of the link.
@@ -15,13 +15,13 @@ use hw_sim::{CardConfig, CardRules, LinkState, Sim, SimCard, SimFunction, VfSett
 use udapl::fabric;
 use udapl::fabric::profile::BadProfile;
 
-use crate::Serve;
 use crate::address::address_number;
+use crate::serve::Options;
 use crate::simulated::{ProfileOptions, duration};
 
 /// `--vf`: what `ip link set … vf N` would say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct VfOptions {
+pub struct VfOptions {
     index: usize,
     settings: VfSettings,
 }
@@ -79,7 +79,7 @@ fn vlan_of(text: &str) -> Option<Vlan> {
 
 /// `--card-rules`: the card's habits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RuleOptions(CardRules);
+pub struct RuleOptions(CardRules);
 
 impl FromStr for RuleOptions {
     type Err = String;
@@ -106,7 +106,7 @@ impl FromStr for RuleOptions {
 pub(crate) type Served = (Arc<SimFunction>, PathBuf);
 
 /// Puts a card into the world.
-pub(crate) fn add(sim: &Sim, path: &Path, arguments: &Serve) -> Result<SimCard, Box<dyn Error>> {
+pub(crate) fn add(sim: &Sim, path: &Path, arguments: &Options) -> Result<SimCard, Box<dyn Error>> {
     let name = format!("sim:{}", path.display());
     let mac = fabric::mac(address_number(path));
     let profile = ProfileOptions::profile(&arguments.profile, &name, mac);

@@ -1,4 +1,4 @@
-//! What `sim serve` is told about its functions and their link: `--profile` and `--faults`.
+//! What the server is told about its functions and their link: `--profile` and `--faults`.
 //!
 //! Both are lists with commas, and may be given several times; a later word wins. Faults of the link are rates and
 //! times that hold from the start. Faults of a function happen once, at a time counted from the start.
@@ -14,7 +14,7 @@ const MILLION: u32 = 1_000_000;
 
 /// `--faults`: one list of them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct FaultOptions {
+pub struct FaultOptions {
     words: Vec<FaultWord>,
 }
 
@@ -34,13 +34,13 @@ enum FaultWord {
 
 /// Something that happens to a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FunctionFault {
+pub struct FunctionFault {
     /// Which, by its socket's place on the command line, from 0.
-    pub(crate) function: usize,
+    pub function: usize,
     /// When, from the start.
-    pub(crate) after: Duration,
+    pub after: Duration,
     /// What.
-    pub(crate) fault: Fault,
+    pub fault: Fault,
 }
 
 impl FromStr for FaultOptions {
@@ -57,7 +57,7 @@ impl FromStr for FaultOptions {
 
 impl FaultOptions {
     /// The faults of the link that all lists together make, the same in both directions unless drawn.
-    pub(crate) fn link(lists: &[Self], seed: u64) -> LinkFaults {
+    pub fn link(lists: &[Self], seed: u64) -> LinkFaults {
         let mut faults = LinkFaults::NONE;
         for word in lists.iter().flat_map(|list| &list.words) {
             if *word == FaultWord::Swarm {
@@ -71,7 +71,7 @@ impl FaultOptions {
     }
 
     /// What happens to functions, in order of time.
-    pub(crate) fn functions(lists: &[Self]) -> Vec<FunctionFault> {
+    pub fn functions(lists: &[Self]) -> Vec<FunctionFault> {
         let mut planned: Vec<FunctionFault> = lists
             .iter()
             .flat_map(|list| &list.words)
@@ -217,7 +217,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 
 /// `--profile`: what kind of device is simulated.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ProfileOptions {
+pub struct ProfileOptions {
     words: Vec<ProfileWord>,
 }
 
@@ -248,7 +248,7 @@ impl FromStr for ProfileOptions {
 
 impl ProfileOptions {
     /// The device of all lists together, with a name and an address of its own.
-    pub(crate) fn profile(lists: &[Self], name: &str, mac: [u8; 6]) -> Profile {
+    pub fn profile(lists: &[Self], name: &str, mac: [u8; 6]) -> Profile {
         let mut profile = Profile::named(name, mac);
         for word in lists.iter().flat_map(|list| &list.words) {
             match *word {

@@ -1,0 +1,294 @@
+//! A folder with QEMU and kernels, unpacked once from Debian's packages.
+//!
+//! ```text
+//!   ROOT/                what the packages unpack to: QEMU, busybox, xz, cpio, kmod; and what apt knows
+//!   ROOT/vm/             what is ours
+//!             bin/         programs of the root, each run by its own dynamic loader; apt-get, which works on the root
+//!             RELEASE/     what depends on the kernel, by the release that has it:
+//!               kernel/      its packages, unpacked
+//!               ...          images of its guests
+//! ```
+//!
+//! Nothing is installed and nothing is changed outside: apt-get and dpkg-deb are the host's, but all that apt reads and
+//! writes lies in the root. So no root's privileges are needed, and no namespace.
+//!
+//! A folder that says it was made from the same list is used as it is; a half-made one is made again.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{mirror, program};
+
+/// The release of everything in a guest.
+const RELEASE: &str = "trixie";
+/// Where QEMU comes from: vfio-user-pci is younger than the release.
+const BACKPORTS: &str = "trixie-backports";
+/// The release that has an older kernel.
+const OLDER: &str = "bookworm";
+/// The package that has QEMU.
+pub const QEMU: &str = "qemu-system-x86";
+/// What unpacks kernels and makes images, besides.
+pub const TOOLS: [&str; 4] = ["busybox-static", "xz-utils", "cpio", "kmod"];
+/// Changes when what is unpacked does, so that an older folder is made again; behind it comes the list of packages,
+/// where QEMU is not in it.
+const RECIPE: &str =
+    "root 2: trixie, qemu-system-x86 and its friends from backports; lists of bookworm too";
+/// The loader of everything in the root, and where it looks for libraries.
+const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+/// Where the host keeps the keys that Debian's lists are signed with.
+const KEYRINGS: [&str; 2] = [
+    "/usr/share/keyrings/debian-archive-keyring.gpg",
+    "/usr/share/keyrings/debian-archive-keyring.pgp",
+];
+
+/// Such a folder.
+#[derive(Clone, Debug)]
+pub struct Root {
+    folder: PathBuf,
+}
+
+impl Root {
+    /// Unpacks what is missing; `tell` is told what is done if that takes time.
+    ///
+    /// # Errors
+    /// A program of the host that is missing, or a package that cannot be had, with the command that failed.
+    pub fn prepare(folder: &Path, has_qemu: bool, tell: impl Fn(&str)) -> Result<Self> {
+        ensure!(
+            std::env::consts::ARCH == "x86_64",
+            "QEMU and kernels are Debian's for x86-64, and this is {}",
+            std::env::consts::ARCH
+        );
+        let missing: Vec<&str> = ["apt-get", "dpkg-deb", "tar", "setpriv"]
+            .into_iter()
+            .filter(|name| !program::exists(name))
+            .collect();
+        ensure!(
+            missing.is_empty(),
+            "not on the path: {}; a Debian or Ubuntu has them in its packages apt, dpkg, tar and util-linux",
+            missing.join(", ")
+        );
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        let folder = folder.canonicalize()?;
+        let root = Self { folder };
+        let recipe = match has_qemu {
+            true => RECIPE.to_owned(),
+            false => format!("{RECIPE}; {}", TOOLS.join(" ")),
+        };
+        let stamp = root.path("recipe");
+        // One with QEMU is as good where none is needed.
+        if std::fs::read_to_string(&stamp).is_ok_and(|made| made == recipe || made == RECIPE) {
+            root.write_programs()?;
+            return Ok(root);
+        }
+        tell(match has_qemu {
+            true => "unpacking QEMU from Debian's packages",
+            false => "unpacking busybox and kmod from Debian's packages",
+        });
+        let above = root.folder.parent().context("a folder in a folder")?;
+        mirror::reach(RELEASE, above)?;
+        remove(&root.folder)?;
+        for folder in [
+            "vm/run",
+            "etc/apt/apt.conf.d",
+            "etc/apt/preferences.d",
+            "etc/apt/sources.list.d",
+            "etc/apt/trusted.gpg.d",
+            "var/lib/apt/lists/partial",
+            "var/cache/apt/archives/partial",
+        ] {
+            std::fs::create_dir_all(root.folder.join(folder))?;
+        }
+        root.write_programs()?;
+        root.update()?;
+        let mut packages = TOOLS.to_vec();
+        packages.extend(has_qemu.then_some(QEMU));
+        root.unpack_from(Some(BACKPORTS), &packages, "..")?;
+        std::fs::write(&stamp, recipe)?;
+        Ok(root)
+    }
+
+    /// The programs that [`script`](Self::script) and [`program`](Self::program) find. They name the root, which may be
+    /// seen elsewhere than before.
+    fn write_programs(&self) -> Result<()> {
+        let root = self.folder.display();
+        let folder = self.path("bin");
+        std::fs::create_dir_all(&folder)?;
+        let ours = |name: &str, more: &str| {
+            format!(
+                "export QEMU_MODULE_DIR='{root}/{LIBRARIES}/qemu'\n\
+                 exec '{root}/{LOADER}' --library-path '{root}/{LIBRARIES}' '{root}/{name}' {more} \"$@\"\n"
+            )
+        };
+        let apt = on_path("apt-get").context("apt-get")?;
+        let apt = format!(
+            "exec '{}' -o Dir='{root}' -o Dir::State::status='{root}/vm/nothing-installed' \
+             -o APT::Architecture=amd64 -o APT::Architectures=amd64 -o APT::Sandbox::User=root \
+             -o Acquire::Languages=none \"$@\"\n",
+            apt.display()
+        );
+        let data = format!("-L '{root}/usr/share/qemu' -L '{root}/usr/share/seabios'");
+        for (name, text) in [
+            (EMULATOR, ours("usr/bin/qemu-system-x86_64", &data)),
+            ("cpio", ours("usr/bin/cpio", "")),
+            ("xz", ours("usr/bin/xz", "")),
+            ("depmod", ours("usr/sbin/depmod", "")),
+            ("apt-get", apt),
+        ] {
+            replace(&folder.join(name), &format!("#!/bin/sh\n{text}"))?;
+        }
+        // Told that nothing is installed, apt names and fetches everything.
+        std::fs::write(self.path("nothing-installed"), "")?;
+        Ok(())
+    }
+
+    /// Fetches the lists of packages anew, from the mirror as it is named now.
+    fn update(&self) -> Result<()> {
+        let mirror = mirror::address();
+        let keys = KEYRINGS
+            .into_iter()
+            .find(|keys| Path::new(keys).exists())
+            .context(
+                "the keys of Debian's packages are not here (/usr/share/keyrings/debian-archive-keyring.gpg): \
+                 apt-get install debian-archive-keyring",
+            )?;
+        let releases = [RELEASE, BACKPORTS, OLDER];
+        let sources = releases
+            .map(|release| format!("deb [arch=amd64 signed-by={keys}] {mirror} {release} main\n"));
+        std::fs::write(self.folder.join("etc/apt/sources.list"), sources.concat())?;
+        let mut command = self.program("apt-get");
+        command
+            .args(["update", "-qq", "-oAPT::Update::Error-Mode=any"])
+            .args(mirror::PATIENCE);
+        mirror::told(&mut command, &mirror)
+    }
+
+    /// A path of ours.
+    pub fn path(&self, inside: &str) -> PathBuf {
+        self.folder.join("vm").join(inside)
+    }
+
+    /// A program of the root, run in the folder of what is ours.
+    pub fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(self.path("bin").join(name));
+        command.current_dir(self.path("")).env("LC_ALL", "C");
+        command
+    }
+
+    /// busybox, which needs nothing.
+    pub fn busybox(&self) -> PathBuf {
+        self.folder.join("usr/bin/busybox")
+    }
+
+    /// A shell script run in the folder of what is ours, with the programs of the root.
+    pub fn script(&self, script: &str) -> Command {
+        let mut path = self.path("bin").into_os_string();
+        if let Some(host) = std::env::var_os("PATH") {
+            path.push(":");
+            path.push(host);
+        }
+        let mut command = Command::new("sh");
+        command
+            .args(["-euc", script])
+            .current_dir(self.path(""))
+            .env("LC_ALL", "C")
+            .env("PATH", path);
+        command
+    }
+
+    /// Runs a script that fetches something, with fresh lists of packages if the old ones no longer do.
+    pub fn fetch(&self, script: &str) -> Result<()> {
+        mirror::with_fresh_lists(
+            || program::quietly(self.script(script)).map(drop),
+            || self.update(),
+        )
+    }
+
+    /// Downloads packages and all they need, and unpacks them into a folder of ours.
+    pub fn unpack_packages(&self, packages: &[&str], folder: &str) -> Result<()> {
+        self.unpack_from(None, packages, folder)
+    }
+
+    fn unpack_from(&self, release: Option<&str>, packages: &[&str], folder: &str) -> Result<()> {
+        if packages.is_empty() {
+            return Ok(());
+        }
+        let list = packages.join(" ");
+        let release = release.map_or_else(String::new, |release| format!("-t {release}"));
+        // What is left of a download that was interrupted may be another guest's.
+        self.fetch(&format!(
+            "rm -rf debs; mkdir -p debs/partial {folder}
+             apt-get install -qq -y {release} --no-install-recommends --download-only \
+                 -o Dir::Cache::archives=\"$PWD/debs\" {list} >/dev/null
+             for deb in debs/*.deb; do dpkg-deb --fsys-tarfile $deb | tar -x -C {folder} --keep-directory-symlink; done
+             rm -rf debs"
+        ))
+    }
+}
+
+/// What QEMU is called.
+pub const EMULATOR: &str = "qemu-system-x86_64";
+
+/// Where the host has a program.
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let mut files = std::env::split_paths(&path).map(|folder| folder.join(name));
+    files.find(|file| file.is_file())
+}
+
+/// Writes a program, unless it is there as it is to be: another process may run it.
+fn replace(path: &Path, text: &str) -> Result<()> {
+    if std::fs::read_to_string(path).is_ok_and(|old| old == text) {
+        return Ok(());
+    }
+    let new = path.with_extension("new");
+    std::fs::write(&new, text).with_context(|| new.display().to_string())?;
+    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o755))?;
+    std::fs::rename(&new, path).with_context(|| path.display().to_string())
+}
+
+/// Removes a root that is of no use. One that mmdebstrap left half-made may still have the host's devices
+/// mounted in it.
+fn remove(root: &Path) -> Result<()> {
+    if !root.exists() {
+        return Ok(());
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mounts")?;
+    // The innermost first.
+    for point in mounted_below(&mounts, root).iter().rev() {
+        let mut umount = Command::new("umount");
+        umount.arg(point);
+        program::quietly(umount)?;
+    }
+    std::fs::remove_dir_all(root).with_context(|| root.display().to_string())
+}
+
+/// The mount points below a folder, in the order of mounting (proc_mounts(5)).
+fn mounted_below<'a>(mounts: &'a str, folder: &Path) -> Vec<&'a str> {
+    let points = mounts
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(1));
+    points
+        .filter(|point| Path::new(point).starts_with(folder))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_half_made_root_has_mounted_is_found_and_nothing_beside_it() {
+        let mounts = "proc /proc proc rw 0 0\n\
+            tmp /t/vm/root-of-another tmpfs rw 0 0\n\
+            proc /t/vm/root/proc proc rw 0 0\n\
+            udev /t/vm/root/dev/null devtmpfs rw 0 0\n";
+        assert_eq!(
+            mounted_below(mounts, Path::new("/t/vm/root")),
+            ["/t/vm/root/proc", "/t/vm/root/dev/null"]
+        );
+    }
+}

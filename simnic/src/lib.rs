@@ -1,0 +1,14 @@
+//! An mlx5 network card in software.
+//!
+//! Functions of the simulator for other processes: [`serve`] has them answer vfio-user on sockets, with a link between
+//! them, and [`steer`] is how the world of such functions is changed while it is served. The program `simnic` boots a
+//! stock kernel on them; `datctl sim` has them for a person's own QEMU.
+#![forbid(unsafe_code)]
+
+mod address;
+mod card;
+pub mod serve;
+pub mod simulated;
+pub mod steer;
+
+pub use self::card::{RuleOptions, VfOptions};

@@ -1,0 +1,81 @@
+//! simnic: an mlx5 network card in software.
+//!
+//! ```text
+//! simnic run -- ibv_devinfo
+//! simnic run -- sh -c 'peer ibv_rc_pingpong -g 3 & ibv_rc_pingpong -g 3 192.0.2.2'
+//! simnic serve --socket /run/a.sock --socket /run/b.sock
+//! ```
+//!
+//! `run` boots a stock kernel with one or two ports and runs a command in it; `serve` has functions for a person's own
+//! QEMU, and `ctl` steers the world of either.
+#![forbid(unsafe_code)]
+
+mod run;
+
+use std::error::Error;
+use std::io::stderr;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use simnic::{serve, steer};
+use tracing_subscriber::EnvFilter;
+
+const EXIT_STATUS: &str = "Exit status of run: the command's; 125 if there is none, the reason is on the error stream. \
+                           Of the others: 0 ok; 1 not ok; 2 usage.";
+
+/// An mlx5 network card in software.
+#[derive(Parser)]
+#[command(version, about, after_help = EXIT_STATUS)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Boots a stock Linux kernel with simulated ports, and runs a command in it.
+    ///
+    /// The working directory is there under the same path; input, output and exit status are the command's. With two
+    /// ports, the first has address 192.0.2.1, the second 192.0.2.2, in a network namespace of its own: `peer COMMAND`
+    /// runs a command there.
+    Run(Box<run::Options>),
+    /// Serves simulated functions on sockets, for QEMU's vfio-user-pci; two are linked with each other.
+    ///
+    /// Runs until it is killed.
+    Serve(Box<serve::Options>),
+    /// Steers what is served with --steer: faults of the link, what happens to functions, time, counters.
+    Ctl(steer::Options),
+}
+
+fn main() -> ExitCode {
+    let failed = |status: u8, error: &dyn std::fmt::Display| {
+        eprintln!("simnic: {error}");
+        ExitCode::from(status)
+    };
+    match Arguments::parse().command {
+        Command::Run(options) => match run::run(&options) {
+            Ok(status) => ExitCode::from(status),
+            Err(error) => failed(run::NO_STATUS, &format_args!("{error:#}")),
+        },
+        Command::Serve(options) => match served(&options) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => failed(1, &error),
+        },
+        Command::Ctl(options) => match steer::run(&options) {
+            Ok(answer) => {
+                println!("{answer}");
+                ExitCode::SUCCESS
+            }
+            Err(error) => failed(1, &error),
+        },
+    }
+}
+
+fn served(options: &serve::Options) -> Result<(), Box<dyn Error>> {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_writer(stderr)
+        .with_env_filter(filter)
+        .init();
+    serve::run(options)
+}

@@ -1,0 +1,141 @@
+//! What the guest is told to run: a script of one command, in the folder that is shared.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// Folders that the machine has of its own: nothing of the host's can be in their place.
+const OWN: [&str; 13] = [
+    "/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys",
+    "/usr", "/told",
+];
+
+/// Variables that the command always gets.
+const ALWAYS: [&str; 2] = ["TERM", "NO_COLOR"];
+
+/// The folder that is shared: the one that is named, or the working directory.
+pub fn share(named: Option<&Path>) -> Result<PathBuf> {
+    let folder = match named {
+        Some(folder) => folder.to_owned(),
+        None => std::env::current_dir().context("the working directory")?,
+    };
+    let folder = folder
+        .canonicalize()
+        .with_context(|| folder.display().to_string())?;
+    ensure!(folder.is_dir(), "{}: not a folder", folder.display());
+    ensure!(
+        !OWN.iter().any(|own| Path::new(own) == folder),
+        "{} cannot be shared: the machine has one of its own; --share names another folder",
+        folder.display()
+    );
+    ensure!(
+        !folder.to_string_lossy().contains([',', '\n']),
+        "{:?} cannot be shared: QEMU takes no comma in a path",
+        folder
+    );
+    Ok(folder)
+}
+
+/// The script.
+pub fn script(command: &[String], variables: &[String], share: &Path) -> Result<String> {
+    let mut script = format!("cd {} || exit 125\n", quoted(&share.to_string_lossy()));
+    for name in ALWAYS {
+        if let Ok(value) = std::env::var(name) {
+            script += &format!("export {name}={}\n", quoted(&value));
+        }
+    }
+    for variable in variables {
+        let (name, value) = match variable.split_once('=') {
+            Some((name, value)) => (name, value.to_owned()),
+            None => match std::env::var(variable) {
+                Ok(value) => (variable.as_str(), value),
+                Err(error) => bail!("--env {variable}: {error}"),
+            },
+        };
+        ensure!(
+            is_name(name),
+            "--env {variable}: {name:?} is no variable's name"
+        );
+        script += &format!("export {name}={}\n", quoted(&value));
+    }
+    let words: Vec<String> = command.iter().map(|word| quoted(word)).collect();
+    script += &format!("exec {}\n", words.join(" "));
+    Ok(script)
+}
+
+fn is_name(text: &str) -> bool {
+    let letter = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_';
+    text.bytes().next().is_some_and(letter)
+        && text
+            .bytes()
+            .all(|byte| letter(byte) || byte.is_ascii_digit())
+}
+
+/// A word as the shell takes it for itself.
+pub fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The arguments arrive as they are: the shell is asked.
+    #[test]
+    fn the_command_gets_its_arguments_as_they_were_given() {
+        let words = [
+            "printf",
+            "<%s>",
+            "a b",
+            "it's",
+            "$HOME",
+            "*",
+            "",
+            "two\nlines",
+            "\\",
+        ];
+        let words = words.map(str::to_owned);
+        let variables = ["ONE=1 'and' $2".to_owned()];
+        let script = script(&words, &variables, Path::new("/tmp")).expect("a script");
+        let said = std::process::Command::new("sh")
+            .args(["-c", &script])
+            .output()
+            .expect("sh");
+        let said = String::from_utf8(said.stdout).expect("text");
+        assert_eq!(said, "<a b><it's><$HOME><*><><two\nlines><\\>");
+        assert!(
+            script.contains(r"export ONE='1 '\''and'\'' $2'"),
+            "{script}"
+        );
+    }
+
+    #[test]
+    fn a_variable_that_is_not_there_or_has_no_name_is_refused() {
+        let words = ["true".to_owned()];
+        for (variable, part) in [
+            ("SIMNIC_SURELY_NOT_SET", "environment variable not found"),
+            ("a b=1", "is no variable's name"),
+            ("=1", "is no variable's name"),
+            ("1A=1", "is no variable's name"),
+        ] {
+            let error = script(&words, &[variable.to_owned()], Path::new("/tmp"));
+            let error = error.expect_err(variable).to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_the_machine_has_of_its_own_is_not_shared() {
+        for own in ["/", "/usr", "/etc/../usr", "/proc"] {
+            let error = share(Some(Path::new(own))).expect_err(own).to_string();
+            assert!(error.contains("cannot be shared"), "{error}");
+        }
+        let error = share(Some(Path::new("/no/such"))).expect_err("nothing");
+        assert!(
+            format!("{error:#}").contains("/no/such: No such file"),
+            "{error:#}"
+        );
+        let here = share(None).expect("the working directory");
+        assert!(here.is_absolute());
+    }
+}

@@ -1,0 +1,217 @@
+//! The guest's files: Debian packages, unpacked into a folder that is kept; and the initramfs that mounts it.
+//!
+//! Packages are unpacked and not configured: what their scripts would do, the few things of it that a command needs
+//! ([`FINISH`]) are done here. The folder is named for the list of packages; another list is another folder. The
+//! initramfs has busybox, the modules that are needed to mount the folder, and the scripts of the guest.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use guest::kernel::Unpacked;
+use guest::{Root, modules, program};
+use sha2::{Digest, Sha256};
+
+use super::command::quoted;
+
+/// What every machine has.
+const PACKAGES: [&str; 37] = [
+    // A small Debian.
+    "base-files",
+    "base-passwd",
+    "bash",
+    "coreutils",
+    "dash",
+    "diffutils",
+    "ethtool",
+    "findutils",
+    "gawk",
+    "grep",
+    "gzip",
+    "hostname",
+    "iproute2",
+    "iputils-ping",
+    "kmod",
+    "libc-bin",
+    "less",
+    "mount",
+    "ncurses-base",
+    "netbase",
+    "procps",
+    "python3",
+    "python3-pytest",
+    "sed",
+    "tar",
+    "util-linux",
+    "xz-utils",
+    // RDMA.
+    "ibverbs-providers",
+    "ibverbs-utils",
+    "infiniband-diags",
+    "perftest",
+    "python3-pyverbs",
+    "rdma-core",
+    "rdmacm-utils",
+    // What it is used for.
+    "e2fsprogs",
+    "fio",
+    "nvme-cli",
+];
+
+/// What the packages' own scripts would do. Documentation goes, but for rdma-core's: to Debian its tests are that.
+const FINISH: &str = "
+    for link in bin sbin lib lib64; do [ -e $link ] || ln -s usr/$link $link; done
+    for file in passwd group; do cp usr/share/base-passwd/$file.master etc/$file; done
+    ln -sfn gawk usr/bin/awk
+    echo simnic > etc/hostname
+    printf '127.0.0.1 localhost\\n192.0.2.1 simnic here\\n192.0.2.2 peer\\n' > etc/hosts
+    find usr/share/doc -mindepth 1 -maxdepth 1 ! -name rdma-core -exec rm -rf {} +
+    gunzip -f usr/share/doc/rdma-core/tests/*.gz
+    rm -rf usr/share/man usr/share/locale usr/share/i18n usr/lib/*/gconv usr/lib/*/*.a usr/include
+    mkdir -p proc sys dev run tmp root told usr/local/bin usr/lib/modules var/tmp
+";
+
+/// What is loaded to mount the image: the kernel has some of it built in, or not.
+const MODULES: [&str; 5] = [
+    "virtio_pci?",
+    "virtio_console?",
+    "9pnet_virtio",
+    "9p",
+    "overlay",
+];
+
+/// The first process of the initramfs.
+const INIT: &str = include_str!("../guest/init");
+/// Programs that the image gets.
+const PROGRAMS: [(&str, &str); 5] = [
+    ("simnic-guest", include_str!("../guest/simnic-guest")),
+    ("peer", include_str!("../guest/peer")),
+    ("ports-alone", include_str!("../guest/ports-alone")),
+    ("ports-apart", include_str!("../guest/ports-apart")),
+    ("ports-together", include_str!("../guest/ports-together")),
+];
+
+/// The folder with the files of these packages and all they need, besides those that every machine has.
+pub fn files(root: &Root, more: &[String], tell: impl Fn(&str)) -> Result<PathBuf> {
+    let mut packages: Vec<String> = PACKAGES.map(str::to_owned).to_vec();
+    for package in more {
+        packages.push(match package.ends_with(".deb") {
+            // apt takes the path of a package for its name.
+            true => {
+                let path = Path::new(package).canonicalize();
+                let path = path.with_context(|| format!("--package {package}"))?;
+                path.display().to_string()
+            }
+            false => {
+                let is_name = package.starts_with(|first: char| first.is_ascii_alphanumeric());
+                ensure!(is_name, "--package {package}: no name of a package");
+                package.clone()
+            }
+        });
+    }
+    packages.sort();
+    packages.dedup();
+    let recipe = format!("{} {FINISH}", packages.join(" "));
+    let name = format!("images/{}", short_name(&recipe));
+    let stamp = root.path(&format!("{name}/recipe"));
+    let files = root.path(&format!("{name}/files"));
+    if std::fs::read_to_string(&stamp).ok().as_deref() == Some(&recipe) {
+        return Ok(files);
+    }
+    tell(&format!(
+        "unpacking {} packages and what they need",
+        packages.len()
+    ));
+    program::quietly(root.script(&format!("rm -rf {name}; mkdir -p {name}")))?;
+    let words: Vec<String> = packages.iter().map(|package| quoted(package)).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    root.unpack_packages(&words, &format!("{name}/files"))?;
+    program::quietly(root.script(&format!("cd {name}/files\n{FINISH}")))?;
+    std::fs::write(&stamp, recipe)?;
+    Ok(files)
+}
+
+/// The initramfs for a kernel.
+pub fn initramfs(root: &Root, kernel: &Unpacked) -> Result<PathBuf> {
+    let programs: String = PROGRAMS
+        .iter()
+        .map(|(name, text)| format!("{name}{text}"))
+        .collect();
+    let recipe = format!("{} {MODULES:?} {INIT} {programs}", kernel.version);
+    let name = format!("images/{}-{}", kernel.version, short_name(&recipe));
+    let made = root.path(&format!("{name}/initramfs"));
+    if made.exists() {
+        return Ok(made);
+    }
+    let folder = root.path(&name).join("files");
+    for inside in [
+        "bin",
+        "bin-of-simnic",
+        "dev",
+        "image",
+        "modules",
+        "proc",
+        "sys",
+    ] {
+        std::fs::create_dir_all(folder.join(inside))?;
+    }
+    std::fs::copy(root.busybox(), folder.join("bin/busybox")).context("busybox")?;
+    install(&folder.join("init"), INIT)?;
+    for (name, text) in PROGRAMS {
+        install(&folder.join("bin-of-simnic").join(name), text)?;
+    }
+    let modules = kernel.modules();
+    let dep = modules.join("modules.dep");
+    let dep = std::fs::read_to_string(&dep).with_context(|| dep.display().to_string())?;
+    let (mut script, mut order) = (format!("cd {name}/files\n"), String::new());
+    for file in modules::load_order(&dep, &MODULES)? {
+        let module = modules::name(&file);
+        let file = quoted(&modules.join(file).to_string_lossy());
+        script += &format!("xz -dcf {file} > modules/{module}.ko\n");
+        order += &format!("{module}\n");
+    }
+    std::fs::write(folder.join("modules/order"), order)?;
+    // A name is given to what is complete.
+    script += "find . -print0 | cpio --null -o -H newc --quiet > ../half\ncd ..; mv half initramfs; rm -rf files\n";
+    program::quietly(root.script(&script))?;
+    Ok(made)
+}
+
+/// Twelve hexadecimal digits that another text does not have.
+pub fn short_name(text: &str) -> String {
+    let digest = Sha256::digest(text.as_bytes());
+    digest
+        .iter()
+        .take(6)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+fn install(path: &Path, text: &str) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::write(path, text)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_list_of_packages_is_another_folder() {
+        assert_eq!(short_name("a"), short_name("a"));
+        assert_ne!(short_name("a"), short_name("b"));
+        assert_eq!(short_name("a").len(), 12);
+    }
+
+    /// What the guest runs as a program is one: a shell reads it.
+    #[test]
+    fn the_guests_scripts_are_well_formed() {
+        for (name, text) in PROGRAMS.iter().chain(&[("init", INIT)]) {
+            let mut shell = std::process::Command::new("sh");
+            let status = shell.args(["-n", "-c", text]).status().expect("sh");
+            assert!(status.success(), "{name}");
+            assert!(text.starts_with("#!/bin/"), "{name}");
+        }
+    }
+}

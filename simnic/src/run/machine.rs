@@ -1,0 +1,211 @@
+//! The machine: what of it is unpacked and kept, and QEMU's command line.
+
+use std::convert::Infallible;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+use guest::kernel::Unpacked;
+use guest::qemu::Qemu;
+use guest::{EMULATOR, Kernel, Root, program};
+
+use super::{Options, image, session};
+
+/// Which kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// A release of Debian's.
+    Release(Kernel),
+    /// A package.
+    Package(PathBuf),
+}
+
+impl FromStr for Which {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(
+            Kernel::from_str(text, false)
+                .map_or_else(|_| Self::Package(text.into()), Self::Release),
+        )
+    }
+}
+
+/// `--memory`: a number and M or G.
+pub fn memory(text: &str) -> Result<String, String> {
+    let number = text
+        .strip_suffix(['M', 'G'])
+        .and_then(|number| number.parse::<u32>().ok());
+    match number {
+        Some(1..) => Ok(text.to_owned()),
+        Some(0) | None => Err("a number with M or G behind it, such as 2G".to_owned()),
+    }
+}
+
+/// What is unpacked.
+pub struct Prepared {
+    root: Root,
+    /// QEMU of the path, or else the root's.
+    has_qemu: bool,
+    kernel: Unpacked,
+    files: PathBuf,
+    initramfs: PathBuf,
+}
+
+/// Unpacks what is missing, while no other process does.
+pub fn prepare(options: &Options) -> Result<Prepared> {
+    let cache = cache(options.cache.as_deref())?;
+    std::fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
+    let lock = File::create(cache.join("lock")).with_context(|| cache.display().to_string())?;
+    lock.lock()?;
+    let tell = |what: &str| eprintln!("simnic: {what} (once; kept in {})", cache.display());
+    let has_qemu = has_vfio_user();
+    let root = Root::prepare(&cache.join("root"), !has_qemu, tell)?;
+    let kernel = match &options.kernel {
+        Which::Release(release) => release.unpack(&root, tell)?,
+        Which::Package(package) => {
+            let package = package.canonicalize().with_context(|| {
+                let known = "bookworm, trixie, backports, or the path of a linux-image .deb";
+                format!("--kernel {}: {known}", package.display())
+            })?;
+            let written = package.metadata()?.modified()?;
+            let name = image::short_name(&format!("{} {written:?}", package.display()));
+            Unpacked::from_package(&root, &package, &format!("kernels/{name}"))?
+        }
+    };
+    let files = image::files(&root, &options.package, tell)?;
+    let initramfs = image::initramfs(&root, &kernel)?;
+    Ok(Prepared {
+        root,
+        has_qemu,
+        kernel,
+        files,
+        initramfs,
+    })
+}
+
+/// Where everything is kept.
+fn cache(named: Option<&Path>) -> Result<PathBuf> {
+    let variable = |name| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    let named = named
+        .map(Path::to_owned)
+        .or_else(|| variable("SIMNIC_CACHE"));
+    let folder = named.or_else(|| {
+        let caches = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+        Some(caches?.join("simnic"))
+    });
+    let folder = folder
+        .context("neither XDG_CACHE_HOME nor HOME is set: --cache says where images are kept")?;
+    ensure!(
+        !folder.to_string_lossy().contains([',', '\'', ' ']),
+        "{}: no comma, quote or blank may be in the path of the cache",
+        folder.display()
+    );
+    Ok(std::path::absolute(folder)?)
+}
+
+/// Whether the path has a QEMU with vfio-user-pci, as 10.1 and later have.
+fn has_vfio_user() -> bool {
+    let mut command = Command::new(EMULATOR);
+    command
+        .args(["-device", "vfio-user-pci,help"])
+        .stderr(Stdio::null());
+    program::exists(EMULATOR) && program::quietly(command).is_ok()
+}
+
+/// Shares a folder with the machine, which mounts it by its tag.
+pub fn share(qemu: &mut Command, tag: &str, folder: &Path, is_kept: bool) {
+    let readonly = if is_kept { ",readonly=on" } else { "" };
+    qemu.arg("-fsdev").arg(format!(
+        "local,id={tag},path={},security_model=none,multidevs=remap{readonly}",
+        folder.display()
+    ));
+    qemu.arg("-device")
+        .arg(format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}"));
+}
+
+/// QEMU as a process that Ctrl-C does not reach: the command is to hear of it, not the machine.
+pub fn apart(qemu: &Command) -> Command {
+    let mut command = Command::new(qemu.get_program());
+    command
+        .args(qemu.get_args())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    for (name, value) in qemu.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command.process_group(0);
+    command
+}
+
+impl Prepared {
+    /// QEMU's command line, but for the folder of the command.
+    pub fn qemu(&self, options: &Options, run: &Path, logs: &Path, is_terminal: bool) -> Command {
+        let mut command = match self.has_qemu {
+            true => Command::new(EMULATOR),
+            false => Command::new(self.root.program(EMULATOR).get_program()),
+        };
+        let machine = Qemu {
+            accelerator: super::accelerator(options),
+            iommu: false,
+            memory: &options.memory,
+            kernel: &self.kernel.image(),
+            initramfs: &self.initramfs,
+            // On a loaded machine the emulated timer may be too slow for the kernel's check of it.
+            append: "console=ttyS0 quiet panic=-1 no_timer_check",
+        };
+        machine.tell(&mut command, &session::function_sockets(run, options.ports));
+        share(&mut command, "image", &self.files, true);
+        share(&mut command, "modules", &self.kernel.modules(), true);
+        share(&mut command, "told", &session::told(run), true);
+        command
+            .arg("-serial")
+            .arg(format!("file:{}", logs.join("console.log").display()));
+        session::tell(&mut command, run, is_terminal);
+        command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_is_a_release_or_else_a_package() {
+        let which = |text: &str| text.parse::<Which>().expect("any");
+        assert_eq!(which("bookworm"), Which::Release(Kernel::Bookworm));
+        assert_eq!(which("backports"), Which::Release(Kernel::Backports));
+        assert_eq!(which("./my.deb"), Which::Package("./my.deb".into()));
+    }
+
+    #[test]
+    fn memory_has_a_unit() {
+        assert_eq!(memory("512M").as_deref(), Ok("512M"));
+        for wrong in ["2", "G", "0G", "-1G", "2GB", "2G,size=1"] {
+            assert!(memory(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_cache_is_where_it_is_said_to_be() {
+        assert_eq!(
+            cache(Some(Path::new("/var/x"))).expect("a folder"),
+            Path::new("/var/x")
+        );
+        let error = cache(Some(Path::new("/a b")))
+            .expect_err("a blank")
+            .to_string();
+        assert!(error.contains("/a b"), "{error}");
+    }
+}

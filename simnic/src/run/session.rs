@@ -1,0 +1,384 @@
+//! What passes between simnic and the guest: sockets that QEMU shows the guest as ports.
+//!
+//! ```text
+//!   nr 0  terminal   a console of the guest's, if simnic itself has a terminal
+//!   nr 1  control    lines: signals and sizes go in; ready, failed and status come out (guest/simnic-guest)
+//!   nr 2  in         standard input; its end is the end of the connection
+//!   nr 3  out        standard output
+//!   nr 4  err        standard error
+//! ```
+//!
+//! simnic listens, QEMU connects. A write of the guest's ends when QEMU has it, and QEMU is ended after the command: so
+//! all that the command has written is in the sockets, and [`Session::drain`] reads them to their end.
+//!
+//! SIGINT, SIGTERM, SIGHUP and SIGQUIT go to the command; the third of them ends the machine.
+
+use std::io::{BufRead, BufReader, Read, Write, stderr, stdin, stdout};
+use std::net::{Ipv4Addr, Shutdown};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use guest::child::Running;
+use nix::sys::signal::{SigSet, Signal};
+
+use super::command::quoted;
+use super::terminal::{self, Raw};
+
+/// The ports besides the terminal, in the order of their numbers.
+const PORTS: [&str; 4] = ["control", "in", "out", "err"];
+/// So many signals end the machine, whatever the command does.
+const LAST: usize = 3;
+/// Bytes passed on at once.
+const CHUNK: usize = 64 << 10;
+/// How often a connection is looked for.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A folder for sockets, whose paths are short.
+pub fn short_folder() -> PathBuf {
+    let folder = std::env::temp_dir();
+    match folder.as_os_str().len() {
+        0..=60 => folder,
+        _ => PathBuf::from("/tmp"),
+    }
+}
+
+/// Where the functions are served.
+pub fn function_sockets(run: &Path, ports: u8) -> Vec<PathBuf> {
+    (0..ports)
+        .map(|number| run.join(format!("{number}.sock")))
+        .collect()
+}
+
+/// The folder that tells the guest what to do.
+pub fn told(run: &Path) -> PathBuf {
+    run.join("told")
+}
+
+fn socket(run: &Path, name: &str) -> PathBuf {
+    run.join(format!("{name}.sock"))
+}
+
+/// Gives QEMU the ports.
+pub fn tell(qemu: &mut Command, run: &Path, is_terminal: bool) {
+    let at = |name: &str| format!("socket,id={name},path={}", socket(run, name).display());
+    let terminal = match is_terminal {
+        true => at("terminal"),
+        false => "null,id=terminal".to_owned(),
+    };
+    qemu.args(["-device", "virtio-serial-pci,max_ports=8"]);
+    qemu.args([
+        "-chardev",
+        &terminal,
+        "-device",
+        "virtconsole,chardev=terminal,nr=0",
+    ]);
+    for (number, name) in (1..).zip(PORTS) {
+        if is_terminal && name != "control" {
+            continue;
+        }
+        qemu.args(["-chardev", &at(name), "-device"]);
+        qemu.arg(format!(
+            "virtserialport,chardev={name},nr={number},name={name}"
+        ));
+    }
+}
+
+/// What happens.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Word {
+    /// The command begins.
+    Ready,
+    /// It cannot.
+    Failed(String),
+    /// It has ended.
+    Status(u8),
+    /// Enough signals have come: the machine is to end, and this is the status.
+    Signal(u8),
+    /// The guest has gone.
+    Over,
+    /// Anything else, which should not be there.
+    Stray(String),
+}
+
+impl Word {
+    /// A line of the guest's.
+    fn parse(line: &str) -> Self {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match (word, rest.parse()) {
+            ("ready", _) => Self::Ready,
+            ("failed", _) => Self::Failed(rest.to_owned()),
+            ("status", Ok(status)) => Self::Status(status),
+            _ => Self::Stray(line.to_owned()),
+        }
+    }
+}
+
+/// The connections of one run.
+pub struct Session {
+    run: PathBuf,
+    ports: u8,
+    listeners: Vec<(&'static str, UnixListener)>,
+    is_terminal: bool,
+    raw: Option<Raw>,
+    words: Receiver<Word>,
+    tell: SyncSender<Word>,
+    signals: Option<SigSet>,
+    outputs: Vec<JoinHandle<()>>,
+}
+
+impl Session {
+    /// Listens. From here on signals are not this process's end.
+    pub fn open(run: &Path, ports: u8) -> Result<Self> {
+        let is_terminal = Raw::is_wanted();
+        let names: &[&str] = match is_terminal {
+            true => &["terminal", "control"],
+            false => &PORTS,
+        };
+        let listeners = names.iter().map(|&name| {
+            let listener = UnixListener::bind(socket(run, name))?;
+            listener.set_nonblocking(true)?;
+            Ok((name, listener))
+        });
+        let listeners = listeners
+            .collect::<std::io::Result<_>>()
+            .context("a socket")?;
+        let mut signals = SigSet::empty();
+        for signal in [
+            Signal::SIGINT,
+            Signal::SIGTERM,
+            Signal::SIGHUP,
+            Signal::SIGQUIT,
+            Signal::SIGWINCH,
+        ] {
+            signals.add(signal);
+        }
+        // Threads that are made later leave them to the one that waits for them.
+        signals.thread_block()?;
+        let (tell, words) = sync_channel(16);
+        Ok(Self {
+            run: run.to_owned(),
+            ports,
+            listeners,
+            is_terminal,
+            raw: None,
+            words,
+            tell,
+            signals: Some(signals),
+            outputs: Vec::new(),
+        })
+    }
+
+    /// Whether the command has the terminal of this process.
+    pub fn terminal(&self) -> bool {
+        self.is_terminal
+    }
+
+    /// Writes what the guest is to do.
+    pub fn write_told(&self, script: &str, share: &Path, address: Ipv4Addr) -> Result<()> {
+        let folder = told(&self.run);
+        std::fs::create_dir(&folder)?;
+        let (rows, columns) = terminal::size();
+        let settings = format!(
+            "PORTS={}\nTERMINAL={}\nROWS={rows}\nCOLUMNS={columns}\nSHARE={}\nexport ADDRESS={address}\n",
+            self.ports,
+            if self.is_terminal { "yes" } else { "no" },
+            quoted(&share.to_string_lossy())
+        );
+        std::fs::write(folder.join("settings"), settings)?;
+        std::fs::write(folder.join("command"), script)?;
+        Ok(())
+    }
+
+    /// Waits until QEMU has connected to everything, and begins to pass on.
+    pub fn connect(&mut self, qemu: &mut Running, patience: Duration) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        for (name, listener) in std::mem::take(&mut self.listeners) {
+            let stream = loop {
+                match listener.accept() {
+                    Ok((stream, _)) => break stream,
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                        qemu.check()?;
+                        if Instant::now() > deadline {
+                            bail!("QEMU does not connect to {name}");
+                        }
+                        thread::park_timeout(LOOK);
+                    }
+                    Err(error) => return Err(error).context(name),
+                }
+            };
+            stream.set_nonblocking(false)?;
+            self.pass_on(name, stream)?;
+        }
+        Ok(())
+    }
+
+    fn pass_on(&mut self, name: &str, stream: UnixStream) -> Result<()> {
+        match name {
+            "control" => self.control(stream)?,
+            "in" => drop(thread::spawn(move || feed(&stream))),
+            "out" => self.output(stream, stdout),
+            "err" => self.output(stream, stderr),
+            _ => {
+                self.raw = Some(Raw::begin()?);
+                let keys = stream.try_clone()?;
+                drop(thread::spawn(move || feed(&keys)));
+                self.output(stream, stdout);
+            }
+        }
+        Ok(())
+    }
+
+    fn output<W: Write>(&mut self, from: UnixStream, to: impl Fn() -> W + Send + 'static) {
+        self.outputs.push(thread::spawn(move || pour(from, to())));
+    }
+
+    /// Lines of the guest's come in, signals go out.
+    fn control(&mut self, stream: UnixStream) -> Result<()> {
+        let (tell, from) = (self.tell.clone(), stream.try_clone()?);
+        thread::spawn(move || {
+            for line in BufReader::new(from).lines().map_while(Result::ok) {
+                if tell.send(Word::parse(line.trim_end())).is_err() {
+                    return;
+                }
+            }
+            let _ = tell.send(Word::Over);
+        });
+        let tell = self.tell.clone();
+        let signals = self.signals.take().context("signals are waited for once")?;
+        thread::spawn(move || pass_signals(&signals, stream, &tell));
+        Ok(())
+    }
+
+    /// What happens next; nothing, if it takes longer than that.
+    pub fn next(&self, patience: Option<Duration>) -> Option<Word> {
+        match patience {
+            Some(patience) => self.words.recv_timeout(patience).ok(),
+            // This side holds a sender, too: it never ends by itself.
+            None => self.words.recv().ok(),
+        }
+    }
+
+    /// QEMU has ended: what it has left in the sockets is passed on.
+    pub fn drain(&mut self) {
+        for output in self.outputs.drain(..) {
+            // What has panicked has said so.
+            let _ = output.join();
+        }
+        self.raw = None;
+    }
+}
+
+/// Standard input, to its end, goes into a connection, and the end too.
+fn feed(to: &UnixStream) {
+    let mut buffer = vec![0; CHUNK];
+    let mut from = stdin().lock();
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) | Err(_) => break,
+            Ok(count) => {
+                let mut to = to;
+                if to.write_all(&buffer[..count]).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+    let _ = to.shutdown(Shutdown::Write);
+}
+
+/// A connection, to its end, goes to an output. Who does not read it any more has seen enough.
+fn pour(mut from: UnixStream, mut to: impl Write) {
+    let mut buffer = vec![0; CHUNK];
+    let mut is_read = true;
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        is_read = is_read
+            && to
+                .write_all(&buffer[..count])
+                .and_then(|()| to.flush())
+                .is_ok();
+    }
+}
+
+/// Signals go to the command; the last one ends the machine.
+fn pass_signals(signals: &SigSet, mut to: UnixStream, tell: &SyncSender<Word>) {
+    let mut count = 0;
+    while let Ok(signal) = signals.wait() {
+        let line = match signal {
+            Signal::SIGWINCH => {
+                let (rows, columns) = terminal::size();
+                format!("size {rows} {columns}\n")
+            }
+            _ => {
+                count += 1;
+                format!("signal {}\n", signal.as_str().trim_start_matches("SIG"))
+            }
+        };
+        if count >= LAST {
+            // As a shell has it: 128 and the signal's number.
+            let status = u8::try_from(signal as i32).map_or(u8::MAX, |number| 128 + number);
+            let _ = tell.send(Word::Signal(status));
+            return;
+        }
+        // A guest that has gone is told of elsewhere.
+        let _ = to.write_all(line.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_guest_are_understood_or_strange() {
+        assert_eq!(Word::parse("ready"), Word::Ready);
+        assert_eq!(Word::parse("status 3"), Word::Status(3));
+        assert_eq!(
+            Word::parse("failed no drivers: 5"),
+            Word::Failed("no drivers: 5".to_owned())
+        );
+        for text in ["", "status", "status 256", "status -1", "Oops"] {
+            assert_eq!(Word::parse(text), Word::Stray(text.to_owned()));
+        }
+    }
+
+    #[test]
+    fn what_was_written_before_the_other_end_went_is_all_poured_out() {
+        let (mut here, there) = UnixStream::pair().expect("sockets");
+        let bytes: Vec<u8> = (0..100_000_u32)
+            .map(|number| number.to_be_bytes()[3])
+            .collect();
+        let sent = bytes.clone();
+        let writer = thread::spawn(move || here.write_all(&sent));
+        let mut got = Vec::new();
+        pour(there, &mut got);
+        writer.join().expect("no panic").expect("written");
+        assert!(got == bytes, "{} bytes of {}", got.len(), bytes.len());
+    }
+
+    #[test]
+    fn an_output_that_nobody_reads_does_not_stop_the_machine() {
+        let (mut here, there) = UnixStream::pair().expect("sockets");
+        here.write_all(b"much").expect("written");
+        drop(here);
+        struct Closed;
+        impl Write for Closed {
+            fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+                Err(std::io::ErrorKind::BrokenPipe.into())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        pour(there, Closed);
+    }
+
+    #[test]
+    fn sockets_have_short_paths() {
+        assert!(short_folder().as_os_str().len() <= 60);
+    }
+}

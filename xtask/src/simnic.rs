@@ -1,0 +1,93 @@
+//! `simnic run` as a person runs it: input and output through pipes, both ports, the working directory, exit status.
+//!
+//! One boot of the emulated machine, some fifteen seconds; the first time some hundred megabytes of packages are
+//! unpacked besides. QEMU and the kernel are those of `cargo xtask vm`.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::shell;
+
+/// What the guest is given: more than a pipe holds.
+const BYTES: usize = 1 << 20;
+/// What it is to do.
+const SCRIPT: &str = "
+    cksum
+    echo beside >&2
+    peer ibv_rc_pingpong -g 3 -n 100 > peer.txt &
+    until peer ss -ltn | grep -q 18515; do sleep 0.1; done
+    ibv_rc_pingpong -g 3 -n 100 192.0.2.2 > ours.txt
+    echo pingpong $?
+    wait $! && echo peer $?
+    exit 3
+";
+/// The longest it may take from the beginning of the command.
+const SECONDS: &str = "300";
+
+/// Boots and judges.
+pub fn run() -> Result<()> {
+    shell::run(shell::cargo(&["build", "--package", "simnic"]))?;
+    let target = shell::target_directory()?;
+    let share = tempfile::tempdir()?;
+    let input: Vec<u8> = (0..BYTES).map(|at| at.to_le_bytes()[at % 3]).collect();
+    let expected = cksum(&input)?;
+    let mut command = Command::new(target.join("debug/simnic"));
+    command
+        .args(["run", "--timeout", SECONDS, "--", "sh", "-c", SCRIPT])
+        .env("SIMNIC_CACHE", target.join("vm"))
+        .current_dir(share.path());
+    let began = Instant::now();
+    let (status, said, beside) = fed(command, input)?;
+    print!("{said}");
+    let lines: Vec<&str> = said.lines().collect();
+    let wanted = [expected.trim_end(), "pingpong 0", "peer 0"];
+    ensure!(
+        lines == wanted,
+        "simnic run says {lines:?}, not {wanted:?}: {beside}"
+    );
+    ensure!(
+        status == Some(3),
+        "simnic run ends with {status:?}, not 3: {beside}"
+    );
+    ensure!(
+        beside.lines().any(|line| line == "beside"),
+        "errors are lost: {beside}"
+    );
+    for name in ["ours.txt", "peer.txt"] {
+        let file = share.path().join(name);
+        let said = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        ensure!(said.contains("100 iters in"), "{name}: {said}");
+    }
+    println!("simnic: {:.0} s in all", began.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn cksum(bytes: &[u8]) -> Result<String> {
+    let (_, said, _) = fed(Command::new("cksum"), bytes.to_vec())?;
+    Ok(said)
+}
+
+/// Runs a command with this input: its exit status, output and errors.
+fn fed(mut command: Command, input: Vec<u8>) -> Result<(Option<i32>, String, String)> {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| command.get_program().display().to_string())?;
+    let mut to = child.stdin.take().context("its input")?;
+    let writer = thread::spawn(move || to.write_all(&input));
+    let output = child.wait_with_output()?;
+    // Who ends early has not read everything; what it said tells why.
+    let _ = writer.join();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok((
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    ))
+}
