@@ -435,6 +435,11 @@ impl Model {
         }
     }
 
+    /// A worker is no more, and with it the admin queues that it served.
+    pub fn worker_lost(&mut self, worker: WorkerId) {
+        self.end_controllers(|one| one.worker() == worker);
+    }
+
     /// A host broke the rules, or nothing else can be done for it: the controller says so (CFS), and its connections
     /// end.
     pub fn fail_controller(&mut self, controller: u16) {

@@ -244,8 +244,14 @@ impl Queues {
             .collect()
     }
 
+    /// How many there are.
+    #[inline]
+    pub(super) const fn count(&self) -> u64 {
+        (self.places.len() - self.free.len()) as u64 // CAST: widening.
+    }
+
     /// Whether there is none.
-    pub(super) fn is_empty(&self) -> bool {
-        self.places.iter().all(|(_, queue)| queue.is_none())
+    pub(super) const fn is_empty(&self) -> bool {
+        self.count() == 0
     }
 }

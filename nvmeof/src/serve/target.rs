@@ -109,6 +109,7 @@ impl Target {
 struct Counts {
     commands: AtomicU64,
     connections: AtomicU64,
+    queues: AtomicU64,
     sleeps: AtomicU64,
     refused: AtomicU64,
 }
@@ -118,6 +119,7 @@ impl Counts {
         Over {
             commands: self.commands.load(Ordering::Relaxed),
             connections: self.connections.load(Ordering::Relaxed),
+            queues: self.queues.load(Ordering::Relaxed),
             sleeps: self.sleeps.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
             ..Over::default()
@@ -144,6 +146,7 @@ impl Member {
         self.counts.commands.store(done.commands, Ordering::Relaxed);
         let connections = &self.counts.connections;
         connections.store(done.connections, Ordering::Relaxed);
+        self.counts.queues.store(done.queues, Ordering::Relaxed);
         self.counts.sleeps.store(done.sleeps, Ordering::Relaxed);
         self.counts.refused.store(done.refused, Ordering::Relaxed);
     }
@@ -156,6 +159,8 @@ impl Drop for Member {
             *inbox = None;
         }
         lock(&self.target.0.counts).remove(&self.id);
+        // Whose admin queue was here has none any more, also if the worker had no time to say so.
+        self.target.with(|model| model.worker_lost(self.id));
     }
 }
 

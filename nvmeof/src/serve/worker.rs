@@ -119,6 +119,8 @@ pub struct Over {
     pub commands: u64,
     /// Connections that were taken.
     pub connections: u64,
+    /// Of them, those that are there.
+    pub queues: u64,
     /// Times it slept.
     pub sleeps: u64,
     /// I/Os that had not ended when it did, and buffers that they had: none, unless connections did not end in time.
@@ -296,6 +298,7 @@ impl Worker {
             self.take(event)?;
         }
         if taken != 0 {
+            self.over.queues = self.queues.count();
             self.member.tell(&self.over);
         }
         let moved = self.look_at_disks()?;

@@ -9,6 +9,8 @@ mod faults;
 mod fused;
 mod host;
 mod hostile;
+mod paths;
 mod reservations;
+mod scale;
 mod slow;
 mod world;

@@ -24,7 +24,18 @@ pub struct World {
     pub folder: TempDir,
     pub address: IpAddr,
     workers: Vec<JoinHandle<Result<Over, WorkerError>>>,
-    hosts: u8,
+}
+
+/// The name of a side's adapter at one of the wires. A process has one space of names, and the folder is ours alone.
+fn adapter(folder: &TempDir, side: &str, wire: u8) -> Result<String> {
+    let folder = folder.path();
+    let own = folder.file_name().and_then(|name| name.to_str());
+    Ok(format!(
+        "sim:{side}{wire}-{},mac=02:00:00:00:{wire:02x}:{:02x},link=unix:{},endpoints=2048",
+        own.context("a name")?,
+        side.len(),
+        folder.join(format!("wire{wire}")).display()
+    ))
 }
 
 impl World {
@@ -50,15 +61,7 @@ impl World {
         config: WorkerConfig,
     ) -> Result<(Self, Vec<Worker>)> {
         let folder = tempfile::tempdir()?;
-        let name = format!(
-            "sim:target-{},mac=02:00:00:00:0f:01,link=unix:{}",
-            folder
-                .path()
-                .file_name()
-                .and_then(|name| name.to_str())
-                .context("a name")?,
-            folder.path().join("wire").display()
-        );
+        let name = adapter(&folder, "target", 1)?;
         let mut ias = vec![ia_open(&name, &OpenOptions::default())?];
         let adapter = Adapter::of(&ias[0]);
         while ias.len() < workers {
@@ -94,24 +97,31 @@ impl World {
             folder,
             address,
             workers: Vec::new(),
-            hosts: 0,
         };
         Ok((world, made))
     }
 
     /// The host at the other end: there is one.
     pub fn host(&mut self) -> Result<Host> {
-        self.hosts += 1;
-        let name = format!(
-            "sim:host-{},mac=02:00:00:00:0f:02,link=unix:{}",
-            self.folder
-                .path()
-                .file_name()
-                .and_then(|name| name.to_str())
-                .context("a name")?,
-            self.folder.path().join("wire").display()
-        );
-        Host::open(&name, self.address, PORT)
+        Host::open(&adapter(&self.folder, "host", 1)?, self.address, PORT)
+    }
+
+    /// A second function with a worker and a wire of its own, as port 2; the same host at its other end.
+    pub fn second_path(&mut self) -> Result<Host> {
+        let ia = ia_open(
+            &adapter(&self.folder, "target", 2)?,
+            &OpenOptions::default(),
+        )?;
+        let address = ia.query().ia.ia_address;
+        let config = WorkerConfig {
+            port: 2,
+            ..WorkerConfig::default()
+        };
+        let at = vec![SocketAddr::new(address, PORT)];
+        self.target.with(|model| model.add_port(config.port, at))?;
+        let worker = Worker::new(&self.target, ia, config)?;
+        self.workers.push(std::thread::spawn(move || worker.run()));
+        Host::open(&adapter(&self.folder, "host", 2)?, address, PORT)
     }
 
     /// What goes wrong with the disk of namespace 1, which is a faulty one.

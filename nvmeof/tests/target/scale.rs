@@ -1,0 +1,81 @@
+//! Many hosts at once, and what is left of them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use nvmeof::disk::Source;
+use nvmeof::nvme::Status;
+use nvmeof::nvme::command::{admin, io};
+use nvmeof::serve::WorkerConfig;
+
+use crate::host::{command, transfer};
+use crate::world::World;
+
+/// Controllers at once, and I/O queues of each.
+const CONTROLLERS: u16 = 128;
+const QUEUES: u16 = 8;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn as_many_controllers_with_eight_queues_each_are_served_and_nothing_is_left_of_them() -> Result<()> {
+    let began = Instant::now();
+    let config = WorkerConfig {
+        ios: 2048,
+        ..WorkerConfig::default()
+    };
+    let mut world = World::with(2, Source::Memory(16 << 20), 9, config)?;
+    let mut host = world.host()?;
+    let subsystem = world.subsystem.clone();
+    let mut admins = Vec::new();
+    let mut queues = Vec::new();
+    for _ in 0..CONTROLLERS {
+        let (admin, controller) = host.controller(&subsystem)?;
+        for number in 1..=QUEUES {
+            queues.push(host.io_queue(&subsystem, controller, number, 2)?);
+        }
+        admins.push(admin);
+    }
+    println!("{:?} connected", began.elapsed());
+    let there = world.target.with(|model| {
+        let queues = model.controllers().map(|one| one.queues().count());
+        (model.controllers().count(), queues.sum::<usize>())
+    });
+    assert_eq!(there, (128, 1024));
+    // One command of each queue at once, some of which want a buffer.
+    for (number, queue) in (0_u64..).zip(&mut queues) {
+        let bytes = if number % 4 == 0 { 8192 } else { 512 };
+        let mut sqe = transfer(io::READ, number % 1024, bytes >> 9);
+        sqe.sgl = host.data(0, bytes);
+        host.send(queue, sqe, &[])?;
+    }
+    for queue in &mut queues {
+        assert_eq!(host.response(queue)?.status(), Status::SUCCESS);
+    }
+    println!("{:?} read", began.elapsed());
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    for line in status.lines().filter(|line| line.starts_with("Vm")) {
+        println!("{line}");
+    }
+    // The host is lost: it says nothing any more, and its keep-alive times run out.
+    for admin in &mut admins {
+        let mut keep_alive = command(admin::SET_FEATURES);
+        (keep_alive.cdw10, keep_alive.cdw11) = (0x0f.into(), 1000.into());
+        assert_eq!(host.command(admin, keep_alive)?.status(), Status::SUCCESS);
+    }
+    drop(host);
+    let until = Instant::now() + PATIENCE;
+    let left = || {
+        let controllers = world.target.with(|model| model.controllers().count());
+        let done = world.target.done();
+        (controllers, done.values().map(|one| one.queues).sum::<u64>())
+    };
+    while left() != (0, 0) {
+        ensure!(Instant::now() < until, "controllers and connections left: {:?}", left());
+        std::thread::yield_now();
+    }
+    println!("{:?} gone", began.elapsed());
+    let over = world.stop()?;
+    assert_eq!(over.iter().map(|one| one.connections).sum::<u64>(), 128 * 9);
+    println!("{:?} over", began.elapsed());
+    Ok(())
+}
