@@ -122,8 +122,7 @@ struct Suite {
     serve: &'static [&'static str],
     /// A process that is on the other end of the functions' wire while the guest runs.
     beside: Option<fn(&Machine) -> Result<Command>>,
-    /// What that process shows once the guest was ended in the middle of a step, and so for the step
-    /// ([`serial::Line::Lost`]).
+    /// What that process shows once the guest was ended in the middle of a step ([`serial::Line::Lost`]): the step's.
     lost: Option<fn(&Beside<'_>) -> Vec<String>>,
     /// Builds the programs of ours that the guest gets.
     programs: fn(&Machine) -> Result<Vec<image::Program>>,

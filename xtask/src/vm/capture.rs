@@ -116,7 +116,7 @@ const COMMANDS: [&str; 10] = [
 /// line for each frame that it complains of, or cannot read though it should. Nothing if it is not installed.
 ///
 /// It reads a message that is one packet. A command whose data comes along in more than one, and the completion of such
-/// a command, it leaves alone; the pages of more than one packet whose parts it takes for the beginning it calls
+/// a command, it leaves alone. Pages of more than one packet, whose parts it takes for the beginning, it calls
 /// malformed. Both are counted, and no complaint.
 ///
 /// # Errors
