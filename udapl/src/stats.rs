@@ -9,19 +9,19 @@ use hw_mlx::{CmdError, DeviceCounters};
 
 use crate::open::{Adapter, OpenError};
 
-/// What came of an adapter's commands of one kind since it was opened.
+/// The commands of one kind that an adapter has sent since it was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CommandStats {
-    /// What they ask for, as the PRM names it; `None` for a number without a name.
+    /// Their name in the PRM; `None` for a number without a name.
     pub name: Option<&'static str>,
     /// The same as a number.
     pub opcode: u16,
     /// Those that were answered, refusals among them.
     pub answered: u64,
-    /// Those of them that the firmware refused, or whose answer could not be believed.
+    /// Those of them that the firmware refused, or whose answer was malformed.
     pub refused: u64,
-    /// Those that were given up after their time limit, or that the device died over.
+    /// Those that were given up after their time limit, or because the device died.
     pub unanswered: u64,
     /// From the doorbell until the answer was taken in, of all that were answered together.
     pub time: Duration,

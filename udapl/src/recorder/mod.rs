@@ -36,13 +36,13 @@ pub struct Dump {
     pub adapter: String,
     /// The process.
     pub process: u32,
-    /// Why it was taken, for people.
+    /// Why it was taken, in words.
     pub reason: String,
-    /// What time it was at 0 of the function's clock, since 1970. That of a simulated function has none.
+    /// The wall clock at 0 of the function's clock, since 1970. `None` for a simulated function.
     pub origin: Option<Duration>,
     /// What instances held.
     pub instances: Vec<RecorderDump>,
-    /// What the function held; `None`: nobody has recorded yet.
+    /// What the function held; `None`: no instance has recorded yet.
     pub function: Option<FunctionDump>,
 }
 

@@ -27,15 +27,15 @@ pub struct ConfEntry {
     pub version: (u32, u32),
     /// Whether calls may come from several threads at once.
     pub is_thread_safe: bool,
-    /// Whether the record counts: a registry takes no others.
+    /// Whether the record is in the default section. A registry ignores others.
     pub is_default: bool,
     /// The library that implements the provider.
     pub library: String,
-    /// Whose the provider is, and its major and minor version.
+    /// The vendor of the provider, and its major and minor version.
     pub provider: (String, u32, u32),
-    /// What the provider is told: for ours, the device.
+    /// Parameters of the provider: for ours, the device.
     pub ia_params: String,
-    /// What the platform is told; of no use here.
+    /// Parameters of the platform, which are not used.
     pub platform_params: String,
 }
 
@@ -48,7 +48,7 @@ pub enum Api {
     Kernel,
 }
 
-/// A line that is no record.
+/// A line that is not a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfError {
     /// Which line, from 1.

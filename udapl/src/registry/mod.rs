@@ -29,11 +29,11 @@ use crate::{CloseFlags, CloseReport, Ia};
 use conf::ConfEntry;
 pub(crate) use directory::{Directory, Found};
 
-/// Names the static registry in place of the usual file.
+/// The environment variable that names another file for the static registry.
 pub const OVERRIDE: &str = "DAT_OVERRIDE";
-/// Where the static registry is looked for, in this order.
+/// The files of the static registry; the first one that exists is used.
 pub const FILES: [&str; 2] = ["/etc/dat/dat.conf", "/etc/dat.conf"];
-/// How the library of a record begins that is this one, whatever version follows.
+/// The beginning of the file name of this library, in any version.
 pub const OUR_LIBRARY: &str = "libdat.so";
 
 impl ConfEntry {
@@ -44,7 +44,7 @@ impl ConfEntry {
     }
 }
 
-/// What an adapter is registered and opened as (`DAT_PROVIDER_INFO`).
+/// The name and kind under which an adapter is registered and opened (`DAT_PROVIDER_INFO`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProviderInfo {
     /// The name.
@@ -88,7 +88,7 @@ impl From<&ConfEntry> for ProviderInfo {
 /// How a registered adapter is opened.
 pub type Opener = dyn Fn(&OpenOptions) -> Result<Ia, OpenError> + Send + Sync;
 
-/// `list_providers` could not say it all.
+/// Why [`Registry::list_providers`] gives no list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{error}; {available} entries")]
 pub struct ListRefused {
@@ -148,7 +148,7 @@ impl Registry {
         Self(Directory::of_this_machine())
     }
 
-    /// What the static registry has, if it is no more than `max`.
+    /// The entries of the static registry, if they are no more than `max`.
     ///
     /// Page: dat_registry_list_providers.
     ///
@@ -168,7 +168,7 @@ impl Registry {
         self.0.add(info, opener)
     }
 
-    /// Takes an adapter out: nobody opens it any more.
+    /// Removes an adapter: it cannot be opened any more.
     ///
     /// Page: dat_registry_remove_provider.
     ///
@@ -190,7 +190,7 @@ impl Registry {
         self.add_provider(info, Arc::new(move |options| ia_open(&device, options)))
     }
 
-    /// Takes an adapter of this library out again: what is called before a library is unloaded.
+    /// Removes an adapter of this library. It is called before a library is unloaded.
     ///
     /// Page: dat_provider_fini.
     ///
