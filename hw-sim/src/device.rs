@@ -183,9 +183,7 @@ impl Sim {
 
     /// Changes the faults of a link.
     pub fn set_faults(&self, link: LinkId, faults: LinkFaults) {
-        if let Some(link) = lock(&self.world).link(link.0) {
-            link.set_faults(faults);
-        }
+        lock(&self.world).set_faults(link.0, faults);
     }
 
     /// Ends the faults of every link.
@@ -280,6 +278,12 @@ impl Sim {
     pub fn report(&self, function: &SimFunction) -> FunctionReport {
         let world = lock(&self.world);
         world.nics[function.index].report(&world.env)
+    }
+
+    /// From now on every frame has its ICRC, which is checked. It is so by itself from when frames leave this world or
+    /// are brought in, are captured, overheard, or damaged.
+    pub fn seal_frames(&self) {
+        lock(&self.world).env.seal();
     }
 
     /// From now on the last `frames` frames that functions send are kept for [`Sim::overheard`].

@@ -4,11 +4,15 @@
 use crate::card::{Card, Happening};
 use crate::event_log::EventLog;
 use crate::threads::Threads;
+use crate::wire::seal;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::time::Duration;
+
+/// How many frames' memory is kept.
+const SPARE: usize = 64;
 
 /// A register write that waits for its turn.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +67,12 @@ pub struct Env {
     pub runnable: VecDeque<(usize, u32)>,
     /// Timers of queue pairs: time, function, queue pair.
     pub qp_timers: BTreeSet<(u64, usize, u32)>,
+    /// Whether frames have their ICRC, and it is checked.
+    seals: bool,
+    /// Those on links are still without.
+    links_wait: bool,
+    /// Memory of frames that are over, for those that come.
+    spare: Vec<Vec<u8>>,
     pub(crate) arrivals: VecDeque<(usize, Vec<u8>, Origin)>,
     pub(crate) timers: BTreeMap<(u64, u64), (usize, Timer)>,
     sequence: u64,
@@ -84,6 +94,9 @@ impl Env {
             frames: VecDeque::new(),
             runnable: VecDeque::new(),
             qp_timers: BTreeSet::new(),
+            seals: false,
+            links_wait: false,
+            spare: Vec::new(),
             arrivals: VecDeque::new(),
             timers: BTreeMap::new(),
             sequence: 0,
@@ -99,6 +112,40 @@ impl Env {
     pub fn schedule(&mut self, due: u64, function: usize, timer: Timer) {
         self.timers.insert((due, self.sequence), (function, timer));
         self.sequence += 1;
+    }
+
+    /// Whether frames have their ICRC, and it is checked. While they stay between functions of this world, and nobody
+    /// looks at them, nothing would come of it but work.
+    pub(crate) const fn seals(&self) -> bool {
+        self.seals
+    }
+
+    /// From now on somebody may look at frames, bring others in, or damage them.
+    pub(crate) fn seal(&mut self) {
+        if self.seals {
+            return;
+        }
+        (self.seals, self.links_wait) = (true, true);
+        self.frames.iter_mut().for_each(|(_, frame)| seal(frame));
+        let arrivals = self.arrivals.iter_mut();
+        arrivals.for_each(|(_, frame, _)| seal(frame));
+    }
+
+    /// Whether those on links are to be sealed, once.
+    pub(crate) fn seal_links(&mut self) -> bool {
+        std::mem::take(&mut self.links_wait)
+    }
+
+    /// Memory for a frame, with anything in it.
+    pub(crate) fn buffer(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// A frame is over.
+    pub(crate) fn over(&mut self, frame: Vec<u8>) {
+        if self.spare.len() < SPARE {
+            self.spare.push(frame);
+        }
     }
 
     /// A frame comes back into the function that sent it.

@@ -90,6 +90,16 @@ pub trait Host {
         None
     }
 
+    /// Memory for a frame, with anything in it.
+    fn buffer(&mut self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// Whether frames need their ICRC: somebody may look at it.
+    fn seals(&self) -> bool {
+        true
+    }
+
     /// Puts a whole Ethernet frame (without FCS) onto this function's port.
     fn transmit(&mut self, frame: Vec<u8>);
 

@@ -9,7 +9,7 @@
 //! perhaps damaged, then delayed, then perhaps held back so that later frames overtake it, then
 //! perhaps sent twice. Every decision is drawn from one ChaCha stream seeded at construction, and
 //! each frame draws the same number of times whatever the rates are: changing one rate does not
-//! shift the decisions about the others.
+//! shift the decisions about the others. Where nothing can go wrong nothing is drawn.
 //!
 //! [`Link::heal`] makes the wire perfect from now on; what is in flight still arrives as decided.
 //!
@@ -80,6 +80,12 @@ impl Faults {
         reorder_ns: 0,
     };
 
+    /// Whether chance has no say.
+    const fn is_certain(&self) -> bool {
+        (self.loss_ppm | self.duplicate_ppm | self.reorder_ppm | self.corrupt_ppm) == 0
+            && self.jitter_ns == 0
+    }
+
     fn draw(rng: &mut ChaCha8Rng) -> Self {
         // Swarm: half of the faults are off in any one world, so that each also meets the others'
         // absence. A rate up to 10 % is far beyond any network and still lets work finish.
@@ -130,6 +136,11 @@ impl LinkFaults {
             a_to_b: Faults::draw(&mut rng),
             b_to_a: Faults::draw(&mut rng),
         }
+    }
+
+    /// Whether frames may be damaged.
+    pub(crate) const fn corrupts(&self) -> bool {
+        self.a_to_b.corrupt_ppm > 0 || self.b_to_a.corrupt_ppm > 0
     }
 
     const fn from(&self, port: Port) -> &Faults {
@@ -250,6 +261,13 @@ impl Link {
     pub fn send(&mut self, now: u64, from: Port, mut frame: Vec<u8>) {
         let faults = *self.faults.from(from);
         let side = from.index();
+        if faults.is_certain() {
+            self.counters[side].sent += 1;
+            let due = now.saturating_add(faults.delay_ns).max(self.horizon[side]);
+            self.horizon[side] = due;
+            self.enqueue(due, from, frame);
+            return;
+        }
         // All draws first, so that their number does not depend on the rates.
         let lose = self.chance(faults.loss_ppm);
         let corrupt = self.chance(faults.corrupt_ppm);
@@ -302,6 +320,15 @@ impl Link {
         let delivery = self.queue.pop()?.delivery;
         self.counters[delivery.to.peer().index()].delivered += 1;
         Some(delivery)
+    }
+
+    /// Changes the frames that are under way.
+    pub(crate) fn in_flight(&mut self, change: impl Fn(&mut [u8])) {
+        let mut queue = std::mem::take(&mut self.queue).into_vec();
+        queue
+            .iter_mut()
+            .for_each(|one| change(&mut one.delivery.frame));
+        self.queue = queue.into();
     }
 
     fn enqueue(&mut self, due: u64, from: Port, frame: Vec<u8>) {

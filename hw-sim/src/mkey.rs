@@ -197,8 +197,21 @@ pub struct KeyRules {
 /// [`KeyError`]: the first check that fails, of the key or of one it reaches through.
 pub fn resolve(keys: &Table<Mkey>, rules: KeyRules, access: Use) -> Result<Vec<Piece>, KeyError> {
     let mut pieces = Vec::new();
-    walk(keys, rules, access, 0, &mut pieces)?;
+    resolve_into(keys, rules, access, &mut pieces)?;
     Ok(pieces)
+}
+
+/// [`resolve`] into a list.
+///
+/// # Errors
+/// As [`resolve`].
+pub(crate) fn resolve_into(
+    keys: &Table<Mkey>,
+    rules: KeyRules,
+    access: Use,
+    pieces: &mut Vec<Piece>,
+) -> Result<(), KeyError> {
+    walk(keys, rules, access, 0, pieces)
 }
 
 fn walk(

@@ -19,7 +19,7 @@ use crate::eq::{EQE_BYTES, Target};
 use crate::fault::{Fault, FaultPlan};
 use crate::init_segment::{Boot, InitSegment, NIC_DISABLED, NIC_FULL_DRIVER, RegisterEffect};
 use crate::iommu::Iommu;
-use crate::mkey::KeyRules;
+use crate::mkey::{KeyRules, Piece};
 use crate::object_tables::{Objects, QpRefs, QpSlot};
 use crate::pages::FirmwarePages;
 use crate::profile::Profile;
@@ -101,6 +101,8 @@ pub struct Nic {
     latched: BTreeSet<u16>,
     /// Events of the command that executes, until it is answered.
     pub(crate) after_command: Option<Vec<(Target, [u8; EQE_BYTES])>>,
+    /// Room for the pieces of an access through a key.
+    pub(crate) pieces: Vec<Piece>,
     /// CQs that failed and whose queue pairs are still to be told.
     pub(crate) failed_cqs: Vec<u32>,
     removed: bool,
@@ -137,6 +139,7 @@ impl Nic {
             notices: Notices::default(),
             latched: BTreeSet::new(),
             after_command: None,
+            pieces: Vec::new(),
             failed_cqs: Vec::new(),
             removed: false,
             caps,

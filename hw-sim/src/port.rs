@@ -115,7 +115,9 @@ pub struct Port {
     /// An InfiniBand port's part of its subnet.
     pub subnet: Option<Subnet>,
     /// RoCE address table.
-    pub gids: Vec<Option<GidEntry>>,
+    gids: Vec<Option<GidEntry>>,
+    /// The MAC addresses in it, each once.
+    macs: Vec<[u8; 6]>,
     /// Description of the node, 64 bytes.
     pub node_description: [u8; 64],
     /// Frames received.
@@ -148,12 +150,30 @@ impl Port {
             lists: AddressLists::default(),
             subnet: subnet(profile),
             gids: vec![None; entries],
+            macs: Vec::new(),
             node_description,
             received: Traffic::default(),
             transmitted: Traffic::default(),
             looped: Traffic::default(),
             ethernet: EthCounters::default(),
         }
+    }
+
+    /// The RoCE address table.
+    pub fn gids(&self) -> &[Option<GidEntry>] {
+        &self.gids
+    }
+
+    /// Changes an entry of the RoCE address table; false if there is no such entry.
+    pub fn set_gid(&mut self, index: usize, entry: Option<GidEntry>) -> bool {
+        let Some(slot) = self.gids.get_mut(index) else {
+            return false;
+        };
+        *slot = entry;
+        self.macs = self.gids.iter().flatten().map(|entry| entry.mac).collect();
+        self.macs.sort_unstable();
+        self.macs.dedup();
+        true
     }
 
     /// The LID of an InfiniBand port.
@@ -218,9 +238,9 @@ impl Port {
     pub fn owns(&self, frame: &[u8]) -> bool {
         match &self.subnet {
             Some(subnet) => LrhPacket::new_checked(frame).is_ok_and(|lrh| lrh.dlid() == subnet.lid),
-            None => frame.first_chunk().is_some_and(|&mac: &[u8; 6]| {
-                self.gids.iter().flatten().any(|entry| entry.mac == mac)
-            }),
+            None => frame
+                .first_chunk()
+                .is_some_and(|&mac: &[u8; 6]| self.macs.contains(&mac)),
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::eq::COUNTER_MASK;
 use crate::host::{DmaFault, GidEntry, Host, KeyError, KeyScope, SrqWqe, UmrRequest, XrcTarget};
 use crate::init_segment::device_ticks;
 use crate::iommu::Who;
-use crate::mkey::{Mkey, Piece, Use, resolve};
+use crate::mkey::{Mkey, Piece, Use, resolve, resolve_into};
 use crate::nic::Nic;
 use crate::profile::Habits;
 use crate::q_counters::QCounter;
@@ -105,8 +105,9 @@ impl Nic {
 }
 
 impl View<'_> {
+    /// The pieces of an access, in a list that is given back afterwards.
     fn pieces(
-        &self,
+        &mut self,
         key: u32,
         scope: KeyScope,
         va: u64,
@@ -120,7 +121,11 @@ impl View<'_> {
             bytes: bytes as u64,
             write,
         };
-        resolve(&self.nic.objects.mkeys, self.nic.key_rules(), access)
+        let mut pieces = std::mem::take(&mut self.nic.pieces);
+        pieces.clear();
+        let (keys, rules) = (&self.nic.objects.mkeys, self.nic.key_rules());
+        resolve_into(keys, rules, access, &mut pieces)?;
+        Ok(pieces)
     }
 }
 
@@ -145,11 +150,13 @@ impl Host for View<'_> {
         out: &mut [u8],
     ) -> Result<(), KeyError> {
         let mut rest = out;
-        for piece in self.pieces(key, scope, va, rest.len(), false)? {
+        let pieces = self.pieces(key, scope, va, rest.len(), false)?;
+        for piece in &pieces {
             let (now, later) = rest.split_at_mut(usize::try_from(piece.bytes).unwrap_or(0));
             self.nic.iommu.read(piece.iova, now, Who::Key(key))?;
             rest = later;
         }
+        self.nic.pieces = pieces;
         Ok(())
     }
 
@@ -161,11 +168,13 @@ impl Host for View<'_> {
         data: &[u8],
     ) -> Result<(), KeyError> {
         let mut rest = data;
-        for piece in self.pieces(key, scope, va, rest.len(), true)? {
+        let pieces = self.pieces(key, scope, va, rest.len(), true)?;
+        for piece in &pieces {
             let (now, later) = rest.split_at(usize::try_from(piece.bytes).unwrap_or(0));
             self.nic.iommu.write(piece.iova, now, Who::Key(key))?;
             rest = later;
         }
+        self.nic.pieces = pieces;
         Ok(())
     }
 
@@ -273,6 +282,14 @@ impl Host for View<'_> {
         })
     }
 
+    fn buffer(&mut self) -> Vec<u8> {
+        self.env.buffer()
+    }
+
+    fn seals(&self) -> bool {
+        self.env.seals()
+    }
+
     fn transmit(&mut self, frame: Vec<u8>) {
         self.nic.replicate(self.env, &frame);
         self.env.frames.push_back((self.nic.index, frame));
@@ -294,7 +311,7 @@ impl Host for View<'_> {
                 vlan: None,
             });
         }
-        port.gids.get(usize::from(index)).cloned().flatten()
+        port.gids().get(usize::from(index)).cloned().flatten()
     }
 
     fn cqe_version(&self) -> u8 {

@@ -22,6 +22,7 @@ use crate::link::{Link, LinkFaults, Port as LinkPort};
 use crate::nic::Nic;
 use crate::pcap::Capture;
 use crate::profile::PortType;
+use crate::wire::seal;
 use rand::RngCore;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -99,6 +100,7 @@ impl World {
 
     /// From now on the last `frames` frames that functions send are kept.
     pub fn overhear(&mut self, frames: usize) {
+        self.env.seal();
         self.heard = (VecDeque::new(), frames);
     }
 
@@ -110,6 +112,9 @@ impl World {
     /// Lays a link between the cards of two functions; its number.
     pub fn connect(&mut self, a: usize, b: usize, faults: LinkFaults) -> usize {
         let seed = self.env.rng.next_u64();
+        if faults.corrupts() {
+            self.env.seal();
+        }
         let ends = [a, b].map(|nic| self.nics[nic].seat);
         self.cables.push(Cable {
             link: Link::new(seed, faults),
@@ -126,6 +131,7 @@ impl World {
     pub fn connect_outside(&mut self, nic: usize, faults: LinkFaults) -> usize {
         let seed = self.env.rng.next_u64();
         let card = self.nics[nic].seat.card;
+        self.env.seal();
         self.cables.push(Cable {
             link: Link::new(seed, faults),
             ends: [card, OUTSIDE],
@@ -143,9 +149,24 @@ impl World {
             .unwrap_or_default()
     }
 
-    /// A link, to change its faults or read its counters.
-    pub fn link(&mut self, number: usize) -> Option<&mut Link> {
-        self.cables.get_mut(number).map(|cable| &mut cable.link)
+    /// Changes the faults of a link.
+    pub fn set_faults(&mut self, number: usize, faults: LinkFaults) {
+        if faults.corrupts() {
+            self.env.seal();
+            self.seal_links();
+        }
+        if let Some(cable) = self.cables.get_mut(number) {
+            cable.link.set_faults(faults);
+        }
+    }
+
+    /// Frames that were on links when somebody began to look at them have their ICRC, too.
+    fn seal_links(&mut self) {
+        if self.env.seal_links() {
+            for cable in &mut self.cables {
+                cable.link.in_flight(seal);
+            }
+        }
     }
 
     /// Makes every link perfect.
@@ -163,6 +184,7 @@ impl World {
         &mut self,
         mut capture: Capture<Box<dyn Write + Send>>,
     ) -> Result<(), crate::pcap::CaptureError> {
+        self.env.seal();
         let interfaces = self
             .nics
             .iter()
@@ -204,6 +226,7 @@ impl World {
             self.leave(nic, frame);
         } else if let Some((nic, frame, origin)) = self.env.arrivals.pop_front() {
             self.nics[nic].frame_received(&mut self.env, &frame, origin == Origin::Itself);
+            self.env.over(frame);
         } else if self.deliver() {
             // What has arrived is taken in before queue pairs work on: a port does not wait for
             // them, and a responder that answered in no time could never have too much to answer.
@@ -276,7 +299,7 @@ impl World {
         if copies.iter().any(|&(to, _)| to != from) {
             port.transmitted.count(frame.len());
         }
-        for (to, copy) in copies {
+        for (to, copy) in dealt(frame, copies) {
             match to {
                 Place::Wire => self.onto_cable(nic, copy),
                 to if to == from => self.env.loop_back(nic, copy),
@@ -293,19 +316,22 @@ impl World {
         }
     }
 
-    /// Where a card's switch sends a frame. What it would have sent to vports that are down, they count (Linux
-    /// `esw/legacy.c` `mlx5_esw_query_vport_drop_stats`).
+    /// Where a card's switch sends a frame, and as what if not as it came. What it would have sent to vports that are
+    /// down, they count (Linux `esw/legacy.c` `mlx5_esw_query_vport_drop_stats`).
     fn forward(
         &mut self,
         seat: Seat,
         from: Place,
         frame: &[u8],
-    ) -> Result<Vec<(Place, Vec<u8>)>, Lost> {
+    ) -> Result<Vec<(Place, Option<Vec<u8>>)>, Lost> {
         let mut down = Vec::new();
         let copies = self.env.card(seat).forward(from, frame, &mut down);
         let copies = copies.map(|copies| {
-            let owned = |(to, copy): (Place, Cow<'_, [u8]>)| (to, copy.into_owned());
-            copies.into_iter().map(owned).collect()
+            let changed = |(to, copy): (Place, Cow<'_, [u8]>)| match copy {
+                Cow::Borrowed(_) => (to, None),
+                Cow::Owned(copy) => (to, Some(copy)),
+            };
+            copies.into_iter().map(changed).collect()
         });
         for vport in down {
             let card = seat.card;
@@ -355,6 +381,7 @@ impl World {
 
     /// The earliest frame that has arrived over a link; among equal times the link laid first.
     fn deliver(&mut self) -> bool {
+        self.seal_links();
         let now = self.env.now;
         let due = self
             .cables
@@ -378,15 +405,19 @@ impl World {
                 left.push_back(delivery.frame);
             }
         } else if let Some(seat) = self.physical(to) {
-            self.arrive(seat, &delivery.frame);
+            self.arrive(seat, delivery.frame);
         }
         true
     }
 
     /// A frame arrives at the port of a function's card from outside this world.
     pub fn arrive_from_outside(&mut self, nic: usize, frame: &[u8]) {
+        self.env.seal();
         self.capture(nic, frame);
-        self.arrive(self.nics[nic].seat, frame);
+        let mut owned = self.env.buffer();
+        owned.clear();
+        owned.extend_from_slice(frame);
+        self.arrive(self.nics[nic].seat, owned);
     }
 
     /// Where a card's physical function sits.
@@ -410,15 +441,15 @@ impl World {
     }
 
     /// A frame arrives at a card's port. What is lost there, the physical function counts.
-    fn arrive(&mut self, seat: Seat, frame: &[u8]) {
+    fn arrive(&mut self, seat: Seat, frame: Vec<u8>) {
         let Some(physical) = self.physical(seat.card) else {
             return;
         };
         let function = self.env.vport(physical).function;
         let forwarded = if self.nics[function].profile.port_type == PortType::Ethernet {
-            self.forward(seat, Place::Wire, frame)
+            self.forward(seat, Place::Wire, &frame)
         } else if self.env.is_up(physical) {
-            Ok(vec![(Place::Vport(physical.vport), frame.to_vec())])
+            Ok(vec![(Place::Vport(physical.vport), None)])
         } else {
             Err("port down")
         };
@@ -429,7 +460,7 @@ impl World {
                 return;
             }
         };
-        for (to, copy) in copies {
+        for (to, copy) in dealt(frame, copies) {
             if let Place::Vport(vport) = to {
                 let card = seat.card;
                 self.enter(Seat { card, vport }, copy);
@@ -524,6 +555,26 @@ impl World {
             }
         }
     }
+}
+
+/// The copies of a frame; the last that is as it came is the frame itself.
+fn dealt(
+    frame: Vec<u8>,
+    copies: Vec<(Place, Option<Vec<u8>>)>,
+) -> impl Iterator<Item = (Place, Vec<u8>)> {
+    let last = copies.iter().rposition(|(_, changed)| changed.is_none());
+    let mut frame = Some(frame);
+    let deal = move |(at, (to, changed)): (usize, (Place, Option<Vec<u8>>))| {
+        let unchanged = || {
+            if Some(at) == last {
+                frame.take()
+            } else {
+                frame.clone()
+            }
+        };
+        (to, changed.or_else(unchanged).unwrap_or_default())
+    };
+    copies.into_iter().enumerate().map(deal)
 }
 
 #[cfg(test)]

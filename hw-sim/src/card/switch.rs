@@ -252,6 +252,9 @@ fn pattern(from: Place, frame: &[u8]) -> Option<Pattern> {
 /// The entry of an access list that lets a frame pass; none where there is no list, or it does not know the frame,
 /// which then passes as well.
 fn access<'t>(list: &'t FlowTables, from: Place, frame: &[u8]) -> Result<Option<&'t Entry>, Lost> {
+    if list.root().is_none() {
+        return Ok(None);
+    }
     let entry = pattern(from, frame).and_then(|pattern| list.list(pattern));
     if entry.is_some_and(Entry::drops) {
         return Err("access list of its vport");

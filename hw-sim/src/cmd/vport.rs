@@ -323,7 +323,7 @@ fn index_of(cmd: &Cmd<'_>, index: u32, vhca_port: u32) -> Result<usize, Refusal>
     }
     usize::try_from(index)
         .ok()
-        .filter(|&index| index < cmd.port().gids.len())
+        .filter(|&index| index < cmd.port().gids().len())
         .ok_or_else(|| refuse!(BAD_PARAM, "RoCE address index beyond the table", "{index}"))
 }
 
@@ -331,9 +331,7 @@ pub(super) fn set_roce_address(cmd: &mut Cmd<'_>) -> Outcome {
     let input: SetRoceAddressIn = cmd.read();
     let index = index_of(cmd, input.roce_address_index(), input.vhca_port_num())?;
     let entry = gid_entry(input.roce_address())?;
-    if let Some(slot) = cmd.port_mut().gids.get_mut(index) {
-        *slot = entry;
-    }
+    let _there = cmd.port_mut().set_gid(index, entry);
     output(&SetRoceAddressOut::new())
 }
 
@@ -382,7 +380,7 @@ pub(super) fn query_roce_address(cmd: &mut Cmd<'_>) -> Outcome {
     let input: QueryRoceAddressIn = cmd.read();
     let index = index_of(cmd, input.roce_address_index(), input.vhca_port_num())?;
     let mut out = QueryRoceAddressOut::new();
-    if let Some(Some(entry)) = cmd.port().gids.get(index) {
+    if let Some(Some(entry)) = cmd.port().gids().get(index) {
         let [a, b, c, d, e, f] = entry.mac;
         out.roce_address_mut()
             .set_source_l3_address(&entry.gid)

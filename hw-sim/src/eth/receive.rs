@@ -5,12 +5,13 @@
 //! receive queue. A frame the function sent itself comes back only to TIRs that want it.
 
 use super::checksum::Verdict;
-use super::frame::{CUSTOMER_TAG, Headers, IpVersion, Protocol};
+use super::frame::{CUSTOMER_TAG, Headers, IpVersion, Protocol, is_roce};
 use super::matching::Pattern;
 use super::rq::{Report, Taken};
 use crate::env::Env;
 use crate::nic::Nic;
 use crate::q_counters::QCounter;
+use crate::wire::seal;
 
 /// `hds_ip_ext`: L2, L3 and L4 are good.
 const L2_OK: u8 = 1;
@@ -34,6 +35,15 @@ impl Nic {
 
     /// A frame that is no RoCE packet of ours arrived; `looped` if the function sent it itself.
     pub fn ethernet_received(&mut self, env: &mut Env, frame: &[u8], looped: bool) {
+        let mut sealed = Vec::new();
+        let frame = if env.seals() || !is_roce(frame) {
+            frame
+        } else {
+            // Software may look at it.
+            sealed.extend_from_slice(frame);
+            seal(&mut sealed);
+            &sealed
+        };
         let headers = match self.for_software(env, frame) {
             Ok(headers) => headers,
             Err(reason) => {
@@ -144,6 +154,10 @@ impl Nic {
         // Unicast to the own address turns around at the port; of multicast a copy does.
         if headers.is_multicast() && self.wants_own_multicast(env) {
             env.loop_back(self.index, frame.clone());
+        }
+        if !env.seals() && is_roce(&frame) {
+            // Software made it, with whatever ICRC it has.
+            env.seal();
         }
         env.frames.push_back((self.index, frame));
     }

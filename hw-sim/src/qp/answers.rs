@@ -174,7 +174,7 @@ impl Answers {
                     aeth: Some(aeth),
                     ..Headers::NONE
                 };
-                respond(core, host, Operation::Acknowledge, *psn, headers, &[]);
+                core.transmit(host, &answer(core, Operation::Acknowledge, *psn, headers));
                 true
             }
             Some(Answer::Atomic {
@@ -190,7 +190,10 @@ impl Answers {
                     }),
                     ..Headers::NONE
                 };
-                respond(core, host, Operation::AtomicAcknowledge, *psn, headers, &[]);
+                core.transmit(
+                    host,
+                    &answer(core, Operation::AtomicAcknowledge, *psn, headers),
+                );
                 true
             }
             Some(Answer::Read(stream)) => {
@@ -213,10 +216,6 @@ impl ReadStream {
         let bytes = usize::try_from(self.left)
             .unwrap_or(usize::MAX)
             .min(core.mtu());
-        let mut payload = vec![0; bytes];
-        if bytes > 0 {
-            host.key_read(self.rkey, self.scope, self.va, &mut payload)?;
-        }
         // CAST: at most the MTU.
         let sent = u32::try_from(bytes).unwrap_or(self.left);
         let is_last = sent == self.left;
@@ -233,7 +232,13 @@ impl ReadStream {
                 msn,
             });
         }
-        respond(core, host, operation, self.psn, headers, &payload);
+        let outgoing = answer(core, operation, self.psn, headers);
+        core.transmit_filled(host, &outgoing, bytes, |host, out| {
+            if out.is_empty() {
+                return Ok(());
+            }
+            host.key_read(self.rkey, self.scope, self.va, out)
+        })?;
         self.psn = self.psn.advance(1);
         self.va = self.va.wrapping_add(u64::from(sent));
         self.left -= sent;
@@ -242,14 +247,8 @@ impl ReadStream {
     }
 }
 
-fn respond(
-    core: &Core,
-    host: &mut dyn Host,
-    operation: Operation,
-    psn: Psn,
-    headers: Headers,
-    payload: &[u8],
-) {
+/// An answer, without what is in it.
+fn answer(core: &Core, operation: Operation, psn: Psn, headers: Headers) -> Outgoing<'static> {
     let opcode = match core.service {
         Service::Xrc => Opcode::xrc(operation),
         Service::Rc | Service::Uc | Service::Ud | Service::Gsi | Service::Smi | Service::Umr => {
@@ -257,15 +256,12 @@ fn respond(
         }
     };
     let (ack_request, solicited) = (false, false);
-    core.transmit(
-        host,
-        &Outgoing {
-            opcode,
-            psn,
-            ack_request,
-            solicited,
-            headers,
-            payload,
-        },
-    );
+    Outgoing {
+        opcode,
+        psn,
+        ack_request,
+        solicited,
+        headers,
+        payload: &[],
+    }
 }

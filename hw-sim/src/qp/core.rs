@@ -1,5 +1,7 @@
 //! What every part of a queue pair needs to know about it.
 
+use std::convert::Infallible;
+
 use super::path::Path;
 use super::ring::Rings;
 use super::state::{Service, State};
@@ -94,9 +96,25 @@ impl Core {
 
     /// Sends a packet to the connected peer.
     pub(super) fn transmit(&self, host: &mut dyn Host, outgoing: &Outgoing<'_>) {
+        let (payload, bytes) = (outgoing.payload, outgoing.payload.len());
+        let sent = self.transmit_filled(host, outgoing, bytes, |_, out| {
+            out.copy_from_slice(payload);
+            Ok::<(), Infallible>(())
+        });
+        let Ok(()) = sent;
+    }
+
+    /// Sends a packet to the connected peer, with a payload that is read straight into its frame.
+    pub(super) fn transmit_filled<E>(
+        &self,
+        host: &mut dyn Host,
+        outgoing: &Outgoing<'_>,
+        bytes: usize,
+        fill: impl FnOnce(&mut dyn Host, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         let Some((link, network)) = self.path.as_ref().and_then(|path| path.headers(host)) else {
             host.driver_bug(format!("QP {:#x}: its source GID left the table", self.qpn));
-            return;
+            return Ok(());
         };
         let packet = Packet {
             link,
@@ -105,7 +123,10 @@ impl Core {
             headers: outgoing.headers,
             payload: outgoing.payload,
         };
-        host.transmit(packet.emit());
+        let (buffer, seal) = (host.buffer(), host.seals());
+        let frame = packet.emit_filled(buffer, seal, bytes, |out| fill(host, out))?;
+        host.transmit(frame);
+        Ok(())
     }
 
     pub(super) fn bth(&self, outgoing: &Outgoing<'_>, dest_qpn: u32) -> BthRepr {

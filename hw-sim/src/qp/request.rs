@@ -81,22 +81,11 @@ impl Request {
                 Opcode::rc(operation)
             }
         };
-        let mut payload = vec![
-            0;
-            if asks {
-                0
-            } else {
-                self.segment_bytes(core, position)
-            }
-        ];
-        self.wqe
-            .gather(
-                host,
-                core.local_scope(),
-                offset(core, position),
-                &mut payload,
-            )
-            .map_err(|_| Syndrome::LOCAL_PROT_ERR)?;
+        let bytes = if asks {
+            0
+        } else {
+            self.segment_bytes(core, position)
+        };
         let is_due = is_last || psn.get() % ack_interval == ack_interval - 1;
         let outgoing = Outgoing {
             opcode,
@@ -104,9 +93,13 @@ impl Request {
             ack_request: is_due && !asks && core.service.is_reliable(),
             solicited: self.wqe.solicited && is_last && !asks,
             headers,
-            payload: &payload,
+            payload: &[],
         };
-        core.transmit(host, &outgoing);
+        core.transmit_filled(host, &outgoing, bytes, |host, out| {
+            self.wqe
+                .gather(host, core.local_scope(), offset(core, position), out)
+        })
+        .map_err(|_| Syndrome::LOCAL_PROT_ERR)?;
         Ok(if asks { self.end() } else { psn.advance(1) })
     }
 

@@ -56,6 +56,7 @@ pub use ipv4::{Ipv4Packet, Ipv4Repr};
 pub use ipv6::{Ipv6Packet, Ipv6Repr};
 pub use lrh::{LrhPacket, LrhRepr, VCRC_BYTES, vcrc};
 pub use opcode::{Opcode, Operation, Transport};
+pub(crate) use packet::seal;
 pub use packet::{ETHERTYPE_ROCE_V1, GRH_AREA_BYTES, Link, Network, Packet};
 pub use psn::Psn;
 pub use reth::{RethPacket, RethRepr};

@@ -1,5 +1,7 @@
 //! A whole packet, on Ethernet (RoCE) or InfiniBand.
 
+use std::convert::Infallible;
+
 use super::bytes::put;
 use super::icrc::{self, Encapsulation};
 use super::{
@@ -250,7 +252,8 @@ impl<'a> Packet<'a> {
         )
     }
 
-    /// [`Packet::parse`] without the ICRC, for fuzzing: behind a CRC nothing would be reached.
+    /// [`Packet::parse`] without the ICRC: of a frame that has none, and for fuzzing, since behind a CRC nothing would
+    /// be reached.
     ///
     /// # Errors
     /// [`WireError`], as [`Packet::parse`], but never [`WireError::Icrc`].
@@ -314,15 +317,39 @@ impl<'a> Packet<'a> {
     /// If the headers are not those of the opcode, or the packet exceeds what an IP length field
     /// can say: both are bugs of the caller, which segments by path MTU.
     pub fn emit(&self) -> Vec<u8> {
+        let filled = self.emit_filled(Vec::new(), true, self.payload.len(), |out| {
+            out.copy_from_slice(self.payload);
+            Ok::<(), Infallible>(())
+        });
+        let Ok(frame) = filled;
+        frame
+    }
+
+    /// [`Packet::emit`] with another payload, of `payload_len` bytes, which is written where it belongs; `buffer`
+    /// becomes the frame, whatever is in it. Without `seal` an Ethernet frame has no ICRC ([`seal`]).
+    ///
+    /// # Errors
+    /// What `fill` answers.
+    ///
+    /// # Panics
+    ///
+    /// As [`Packet::emit`].
+    pub fn emit_filled<E>(
+        &self,
+        buffer: Vec<u8>,
+        seal: bool,
+        payload_len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<Vec<u8>, E> {
         assert!(
             self.headers.fit(self.bth.opcode),
             "headers {:?} of opcode {:?}",
             self.headers,
             self.bth.opcode
         );
-        let pad = self.payload.len().wrapping_neg() & 3;
+        let pad = payload_len.wrapping_neg() & 3;
         let headers_len = BthRepr::BYTES + self.headers.buffer_len();
-        let transport_len = headers_len + self.payload.len() + pad + icrc::BYTES;
+        let transport_len = headers_len + payload_len + pad + icrc::BYTES;
         let Ok(announced) = u16::try_from(transport_len) else {
             panic!("packet of {transport_len} bytes");
         };
@@ -346,27 +373,33 @@ impl<'a> Packet<'a> {
 
         let start = link.buffer_len();
         let transport = start + network.buffer_len();
-        let mut frame = vec![0; transport + transport_len + trailer];
+        let payload = transport + headers_len;
+        let mut frame = buffer;
+        frame.resize(transport + transport_len + trailer, 0);
+        // Headers write what is not zero.
+        frame[..payload].fill(0);
+        frame[payload + payload_len..].fill(0);
         link.emit(&mut frame);
         network.emit(&mut frame[start..]);
         bth.emit(&mut frame[transport..]);
         self.headers.emit(&mut frame[transport + BthRepr::BYTES..]);
-        let payload = transport + headers_len;
-        frame[payload..payload + self.payload.len()].copy_from_slice(self.payload);
+        fill(&mut frame[payload..payload + payload_len])?;
         let end = frame.len() - icrc::BYTES - trailer;
         let covered = match link {
             Link::Ethernet(_) => &frame[start..end],
             Link::InfiniBand(_) => &frame[..end],
         };
-        // Never `None`: all the headers stand before `end`.
-        let crc = icrc::compute(covers(&link, &network), covered).unwrap_or_default();
-        put(&mut frame, end, crc);
+        if seal || trailer > 0 {
+            // Never `None`: all the headers stand before `end`.
+            let crc = icrc::compute(covers(&link, &network), covered).unwrap_or_default();
+            put(&mut frame, end, crc);
+        }
         if trailer > 0 {
             let end = frame.len() - trailer;
             let crc = vcrc(&frame[..end]);
             put(&mut frame, end, crc);
         }
-        frame
+        Ok(frame)
     }
 
     /// Destination address as a GID.
@@ -377,6 +410,24 @@ impl<'a> Packet<'a> {
     /// Destination queue pair.
     pub const fn dest_qpn(&self) -> u32 {
         self.bth.dest_qpn
+    }
+}
+
+/// Gives an Ethernet frame the ICRC that it was emitted without. What is no RoCE packet stays as it is.
+pub(crate) fn seal(frame: &mut [u8]) {
+    let Ok(packet) = Packet::parse_frame(frame, false) else {
+        return;
+    };
+    let start = packet.link.buffer_len();
+    let covers = covers(&packet.link, &packet.network);
+    let end = start
+        + packet.network.buffer_len()
+        + BthRepr::BYTES
+        + packet.headers.buffer_len()
+        + packet.payload.len()
+        + usize::from(packet.bth.pad);
+    if let Some(crc) = icrc::compute(covers, &frame[start..end]) {
+        put(frame, end, crc);
     }
 }
 
