@@ -1,13 +1,15 @@
-//! The terminal that simnic runs in, handed through to the command.
+//! The terminal that simnic runs in, handed through to the command. stty(1) knows how to speak to it.
 
 use std::io::{IsTerminal, stdin, stdout};
-use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
 
-use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
+use anyhow::Result;
+use guest::program;
 
 /// The terminal passes every key on, until this is dropped.
 pub struct Raw {
-    before: Termios,
+    /// As `stty -g` says it.
+    before: String,
 }
 
 impl Raw {
@@ -17,11 +19,9 @@ impl Raw {
     }
 
     /// From now on.
-    pub fn begin() -> nix::Result<Self> {
-        let before = tcgetattr(stdin().as_fd())?;
-        let mut raw = before.clone();
-        cfmakeraw(&mut raw);
-        tcsetattr(stdin().as_fd(), SetArg::TCSANOW, &raw)?;
+    pub fn begin() -> Result<Self> {
+        let before = program::capture(stty(&["-g"]))?.trim().to_owned();
+        program::capture(stty(&["raw", "-echo"]))?;
         Ok(Self { before })
     }
 }
@@ -29,25 +29,24 @@ impl Raw {
 impl Drop for Raw {
     fn drop(&mut self) {
         // A terminal that has gone needs nothing.
-        let _ = tcsetattr(stdin().as_fd(), SetArg::TCSADRAIN, &self.before);
+        let _ = program::capture(stty(&[&self.before]));
     }
 }
 
 /// Rows and columns.
 pub fn size() -> (u16, u16) {
-    terminal_size().unwrap_or((24, 80))
+    let said = match stdin().is_terminal() {
+        true => program::capture(stty(&["size"])).unwrap_or_default(),
+        false => String::new(),
+    };
+    parsed(&said).unwrap_or((24, 80))
 }
 
-fn terminal_size() -> Option<(u16, u16)> {
-    // stty knows how to ask.
-    let mut command = std::process::Command::new("stty");
+/// On the terminal of this process.
+fn stty(words: &[&str]) -> Command {
+    let mut command = Command::new("stty");
+    command.args(words).stdin(Stdio::inherit());
     command
-        .arg("size")
-        .stdin(std::process::Stdio::inherit())
-        .stderr(std::process::Stdio::null());
-    let said = command.output().ok()?;
-    let said = String::from_utf8(said.stdout).ok()?;
-    parsed(&said)
 }
 
 fn parsed(said: &str) -> Option<(u16, u16)> {
