@@ -156,6 +156,16 @@ impl Machine {
         }
     }
 
+    /// Memory in MiB that programs could still have without anybody's having to give up any (`MemAvailable`).
+    #[must_use]
+    pub fn available_mib(&self) -> u64 {
+        let text = self.text("/proc/meminfo").unwrap_or_default();
+        let line = text.lines().find_map(|it| it.strip_prefix("MemAvailable:"));
+        line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok())
+            .unwrap_or(0)
+            / 1024
+    }
+
     /// The pool of huge pages.
     #[must_use]
     pub fn huge_pages(&self) -> HugePages {
