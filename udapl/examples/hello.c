@@ -30,15 +30,15 @@ struct end {
 	DAT_RMR_CONTEXT rmr;
 };
 
-/* Every call answers 0, or a number that dat_strerror puts into words. */
+/* Every call answers 0, or a number; the text has its names, and the reason. */
 static void check(DAT_RETURN answer, const char *call)
 {
-	const char *kind = "", *detail = "";
+	const char *why;
 
 	if (answer == DAT_SUCCESS)
 		return;
-	dat_strerror(answer, &kind, &detail);
-	fprintf(stderr, "hello: %s: %s %s (0x%08x)\n", call, kind, detail, answer);
+	dat_last_error_text(NULL, &why);
+	fprintf(stderr, "hello: %s: 0x%08x: %s\n", call, answer, why);
 	exit(1);
 }
 

@@ -9,9 +9,10 @@
 //! | `0000:3b:00.2`, `3b:00.2` | the PCI function at that address, bound to vfio-pci |
 //!
 //! Options are for programs that open adapters by name alone, as all programs in C do; others may use [`OpenOptions`].
-//! Each option begins with a comma. The first comma that is followed by small letters and `=` begins the options. From
-//! there on everything has to be an option; anything else is an error that lists the options there are. Options of an
-//! address follow it, as in `0000:3b:00.2,address=192.0.2.1/24,gateway=192.0.2.254,vlan=100,priority=3`.
+//! Each option begins with a comma, and what is behind a comma has to be an option; anything else is an error that
+//! lists the options there are. Only the path of a `vfio-user:` socket may have commas of its own: there the first one
+//! that is followed by small letters and `=` begins the options. Options of an address follow it, as in
+//! `0000:3b:00.2,address=192.0.2.1/24,gateway=192.0.2.254,vlan=100,priority=3`.
 //!
 //! | option | adds |
 //! |---|---|
@@ -222,22 +223,30 @@ pub fn parse<'a>(
     options: &OpenOptions,
 ) -> Result<(&'a str, OpenOptions), OpenError> {
     let mut options = options.clone();
+    let may_hold_commas = name.starts_with("vfio-user:");
     let Some(first) = name
         .match_indices(',')
         .map(|(at, _)| at)
-        .find(|at| begins_an_option(&name[at + 1..]))
+        .find(|at| !may_hold_commas || begins_an_option(&name[at + 1..]))
     else {
         return Ok((name, options));
     };
     let (device, rest) = name.split_at(first);
     for option in rest.split(',').skip(1) {
-        let bad = || OpenError::BadOption {
+        let bad = |why| OpenError::BadOption {
             name: name.to_owned(),
             option: option.to_owned(),
+            why,
         };
-        let (key, value) = option.split_once('=').ok_or_else(bad)?;
-        let known = KEYS.iter().find(|known| known.key == key).ok_or_else(bad)?;
-        options = (known.add)(options, value).ok_or_else(bad)?;
+        let (key, value) = option.split_once('=').unwrap_or((option, ""));
+        let Some(known) = KEYS.iter().find(|known| known.key == key) else {
+            return Err(bad(format!(
+                "{key:?} is no option; there are {}",
+                all_known()
+            )));
+        };
+        options =
+            (known.add)(options, value).ok_or_else(|| bad(format!("{key} is {}", known.value)))?;
     }
     Ok((device, options))
 }
@@ -250,7 +259,7 @@ fn begins_an_option(text: &str) -> bool {
 }
 
 /// The options there are, for people.
-pub(crate) fn known() -> String {
+fn all_known() -> String {
     let keys: Vec<String> = KEYS
         .iter()
         .map(|Key { key, value, .. }| format!("{key}={value}"))
@@ -403,13 +412,38 @@ mod tests {
         let error = parse("sim:a,adress=192.0.2.1", &OpenOptions::default()).expect_err("a slip");
         let text = error.to_string();
         for known in [
-            "adress=192.0.2.1",
+            "sim:a,adress=192.0.2.1: \"adress\" is no option; there are ",
             "address=IP[/PREFIX]",
             "gateway=IP",
             "link=unix:PATH",
         ] {
             assert!(text.contains(known), "{text}");
         }
+    }
+
+    #[test]
+    fn what_is_behind_a_comma_is_an_option_except_in_a_path() {
+        for (name, option) in [
+            ("sim:a,recorder", "recorder"),
+            ("sim:a,b", "b"),
+            ("0000:3b:00.2,", ""),
+            ("0000:3b:00.2,Address=192.0.2.1", "Address=192.0.2.1"),
+        ] {
+            let error = parse(name, &OpenOptions::default()).expect_err(name);
+            assert!(
+                matches!(&error, OpenError::BadOption { option: bad, .. } if bad == option),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_option_with_a_wrong_value_is_told_what_it_takes_and_the_name_is_told_once() {
+        let error = parse("sim:a,network=maybe", &OpenOptions::default()).expect_err("a slip");
+        assert_eq!(
+            error.to_string(),
+            "sim:a,network=maybe: network is on|off (DAT_PROVIDER_NOT_FOUND)"
+        );
     }
 
     #[test]

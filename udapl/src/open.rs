@@ -222,15 +222,14 @@ pub enum OpenError {
         name: String,
     },
     /// The name says something about the adapter that is not understood.
-    #[error(
-        "{name}: option {option:?}: options are, a comma before each: {} (DAT_PROVIDER_NOT_FOUND)",
-        crate::name::known()
-    )]
+    #[error("{name}: {why} (DAT_PROVIDER_NOT_FOUND)")]
     BadOption {
         /// The whole name.
         name: String,
         /// The option.
         option: String,
+        /// What is wrong with it, and what there would be.
+        why: String,
     },
     /// A card's name was used for a function by itself, or the other way round.
     #[error(
@@ -554,6 +553,7 @@ fn reach(
         return Err(OpenError::BadOption {
             name: name.to_owned(),
             option: format!("{:?}", options.simulated),
+            why: "mac, profile and link are of simulated functions, sim:NAME".to_owned(),
         });
     }
     let failed = |error| OpenError::Function {
@@ -577,11 +577,16 @@ fn reach(
         });
         return Ok((function.map_err(failed)?, None));
     }
-    let Some(simulated) = name.strip_prefix("sim:").filter(|rest| !rest.is_empty()) else {
-        return Err(OpenError::NotFound {
-            name: name.to_owned(),
-        });
+    let is_none = || OpenError::NotFound {
+        name: name.to_owned(),
     };
+    let simulated = name.strip_prefix("sim:").filter(|rest| !rest.is_empty());
+    let simulated = simulated.ok_or_else(is_none)?;
+    let (card, place) = crate::name::on_card(simulated);
+    if place == OnCard::Alone && simulated.contains('/') {
+        // A slip in the name of a card's function would be a function of its own, linked with nobody.
+        return Err(is_none());
+    }
     let mut fabric = FABRIC.lock().unwrap_or_else(PoisonError::into_inner);
     let Fabric {
         real,
@@ -604,6 +609,9 @@ fn reach(
         return Err(OpenError::BadOption {
             name: name.to_owned(),
             option: "link without mac".to_owned(),
+            why:
+                "link needs mac=MAC, since the other process gives the MACs of this one to its own"
+                    .to_owned(),
         });
     }
     let own_mac = options.simulated.mac.unwrap_or(mac(number));
@@ -637,7 +645,6 @@ fn reach(
         wired.insert(simulated.to_owned(), laid);
         return Ok((driven(function, 0, options)?, Some(fabric)));
     }
-    let (card, place) = crate::name::on_card(simulated);
     let virtual_functions = match place {
         OnCard::Alone => 0,
         OnCard::Physical | OnCard::Virtual(_) => VIRTUAL_FUNCTIONS,

@@ -401,6 +401,61 @@ mod tests {
         prefix.run_checked(&program, &[prefix.0.path()], "done\n");
     }
 
+    /// A child of fork(2) is refused, and its parent is not disturbed.
+    #[test]
+    fn a_c_program_that_forks_keeps_its_adapters_to_itself() {
+        let prefix = Prefix::new();
+        let program = prefix.compile("forked", &["--cflags", "--libs"]);
+        let printed = "the reason is told\nthe child is refused\nthe parent goes on\n";
+        let names = ["sim:parent", "sim:server"].map(Path::new);
+        prefix.run_checked(&program, &names, printed);
+    }
+
+    /// Functions with a wire of their own have threads, and the machine's time.
+    #[test]
+    fn valgrind_finds_nothing_in_a_c_program_whose_functions_have_a_wire() {
+        let prefix = Prefix::new();
+        let program = prefix.compile("wired", &["--cflags", "--libs"]);
+        let wire = prefix.0.path().join("wire");
+        let names = ["01", "02"].map(|mac| {
+            let wire = wire.display();
+            PathBuf::from(format!(
+                "sim:f{mac},mac=02:00:00:00:00:{mac},link=unix:{wire}"
+            ))
+        });
+        prefix.run_checked(&program, &[&names[0], &names[1]], "over the wire\n");
+    }
+
+    #[test]
+    fn the_environment_switches_the_log_of_a_c_program_on() {
+        let prefix = Prefix::new();
+        let program = prefix.compile("forked", &["--cflags", "--libs"]);
+        let said = |level: Option<&str>| {
+            let mut command = Command::new(&program);
+            command.env("LD_LIBRARY_PATH", prefix.0.path().join("lib"));
+            command
+                .args(["sim:parent", "sim:server"])
+                .env_remove("DAT_LOG");
+            if let Some(level) = level {
+                command.env("DAT_LOG", level);
+            }
+            let output = command.output().expect("it runs");
+            assert!(output.status.success(), "{output:?}");
+            String::from_utf8(output.stderr).expect("text")
+        };
+        assert_eq!(said(None), "", "nothing by default");
+        let debug = said(Some("debug"));
+        assert!(
+            debug.contains(" DEBUG udapl::capi::answer: refused error=DAT_PROVIDER_NOT_FOUND"),
+            "{debug}"
+        );
+        assert!(!said(Some("warn")).contains(" DEBUG "));
+        assert!(
+            said(Some("loud")).contains("\"loud\" is none of error, warn"),
+            "a slip is told"
+        );
+    }
+
     /// The first C program that people read.
     #[test]
     fn the_example_in_c_finds_both_texts() {

@@ -513,6 +513,14 @@ typedef struct dat_counter {
 DAT_RETURN dat_get_counters(DAT_HANDLE dat_handle, DAT_COUNT max_counters, DAT_COUNTER *counters,
 			    DAT_COUNT *num_counters);
 
+/*
+ * The number that the last refused call of this thread has answered, and why: its names, its number, and the reason in a sentence, such
+ * as what the device or the system said. DAT 1.2 has no such call. Never fails; before a first refusal there are 0 and an empty string. An
+ * EVD without an event and a wait that is over are no refusals. Either pointer may be null. The text is there until the thread asks again
+ * or ends. What another library's provider refuses is not known here.
+ */
+DAT_RETURN dat_last_error_text(DAT_RETURN *refused, const char **text);
+
 /* The static registry: one pointer to a DAT_PROVIDER_INFO of the caller's for each entry. */
 DAT_RETURN dat_registry_list_providers(DAT_COUNT max_to_return, DAT_COUNT *number_entries,
 				       DAT_PROVIDER_INFO *(dat_provider_list[]));

@@ -6,6 +6,7 @@ use std::panic::catch_unwind;
 use dat_core::{DatError, DatResult, HandleType, ReturnType, Subtype};
 
 use super::cancel::Uncancelled;
+use super::last_error;
 use super::types::DatReturn;
 
 /// Runs a call; its answer as a number. A panic ends here.
@@ -42,11 +43,12 @@ pub(super) fn said(result: DatResult<()>) -> DatReturn {
     }
 }
 
-/// The number of an error.
+/// The number of an error, which is kept for [`last_error`].
 #[cold]
 #[inline(never)]
 pub(super) fn answer(error: DatError) -> DatReturn {
     tracing::debug!(%error, "refused");
+    last_error::note(error);
     error.code()
 }
 

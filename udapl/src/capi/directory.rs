@@ -18,6 +18,7 @@ use super::answer::parameter;
 use super::argument::{given, text};
 use super::foreign::provider::Foreign;
 use super::fork;
+use super::log;
 use super::types::CProviderInfo;
 use crate::registry::{Directory, ProviderInfo};
 
@@ -36,6 +37,7 @@ static DIRECTORY: OnceLock<RwLock<Directory<Entry>>> = OnceLock::new();
 /// # Errors
 /// Those of [`fork::not_a_child`].
 fn directory() -> DatResult<&'static RwLock<Directory<Entry>>> {
+    log::begin();
     fork::not_a_child()?;
     Ok(DIRECTORY.get_or_init(|| RwLock::new(Directory::of_this_machine())))
 }

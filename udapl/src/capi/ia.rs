@@ -19,6 +19,7 @@ use super::call::look_up;
 use super::directory::Entry;
 use super::foreign::{self, foreign};
 use super::instance::{Wanted, WantedEvd};
+use super::last_error::because_of;
 use super::openings::{self, Closing, dat_error};
 use super::registry::{self, Resolved};
 use super::table::{self, IaName, PER_KIND, handle_of};
@@ -52,6 +53,7 @@ pub unsafe extern "C" fn dat_ia_openv(
     thread_safety: DatBoolean,
 ) -> DatReturn {
     let resolved = || {
+        super::log::begin();
         super::fork::not_a_child()?;
         given(name, Subtype::Arg1)?;
         places(async_evd_handle, ia_handle)?;
@@ -194,10 +196,12 @@ fn async_evd_of(adapter: &'static Adapter, open: &mut Open) -> DatHandle {
 
 fn not_closed(error: NotClosed) -> DatError {
     tracing::warn!(%error, "adapter");
-    match error {
+    let sentence = error.to_string();
+    let number = match error {
         NotClosed::InUse(open) => open.error,
         NotClosed::Teardown(_) => internal("the device refused"),
-    }
+    };
+    because_of(number, &sentence)
 }
 
 /// `dat_ia_close`.

@@ -24,6 +24,7 @@ use dat_core::{AsyncEvent, CloseFlags, DatError, DatResult, EvdHandle, ReturnTyp
 
 use super::adapter::{Adapter, AsyncEvd, Instance, Open, Opened, Siblings, find_owned};
 use super::directory::Entry;
+use super::last_error;
 use super::records::{Address, GivenAgent};
 use super::room::Content;
 use super::sleep::Taken;
@@ -198,6 +199,10 @@ impl Content for Open {
     fn strays(&mut self) -> Option<Box<dyn FnOnce()>> {
         let strays = self.events_for_others()?;
         Some(Box::new(|| strays.deliver()))
+    }
+
+    fn refused(&self, error: DatError) {
+        last_error::device_said(error, self.ia.last_device_error());
     }
 }
 

@@ -16,6 +16,7 @@ use super::answer::{call, parameter};
 use super::argument::{given, mask, put};
 use super::call::{look_up, on, other, owned};
 use super::foreign::foreign;
+use super::last_error::because_of;
 use super::records::Region;
 use super::table::{IaName, Reserved, handle_of, number};
 use super::types::{
@@ -108,11 +109,14 @@ unsafe fn lent(open: &Open, address: *mut c_void, length: u64) -> DatResult<DmaM
     let memory = unsafe { LentMemory::new(function, address.cast(), bytes) };
     memory.map(DmaMemory::Lent).map_err(|error| {
         tracing::warn!(%error, "lmr_create");
-        DatError::new(
+        let refused = DatError::new(
             ReturnType::InsufficientResources,
             Subtype::ResourceMemoryRegion,
+        );
+        because_of(
+            refused.because("the memory cannot be mapped for the device"),
+            &error,
         )
-        .because("the memory cannot be mapped for the device")
     })
 }
 

@@ -10,6 +10,7 @@ use dat_core::{DatResult, EpTransport, Subtype};
 
 use super::answer::parameter;
 use super::argument::count;
+use super::last_error::because_of;
 use super::types::{CEpAttr, CNamedAttr};
 
 /// More than there are settings, and so many that a count that was never set is noticed.
@@ -47,8 +48,9 @@ pub(super) fn settings(given: &CEpAttr, argument: Subtype) -> DatResult<EpTransp
         };
         if let Err(error) = settings.set(name, value) {
             tracing::warn!(%error, "transport-specific attributes of an endpoint");
-            return Err(refused(
-                "a transport-specific attribute is unknown or out of its range",
+            return Err(because_of(
+                refused("a transport-specific attribute is unknown or out of its range"),
+                &error,
             ));
         }
     }

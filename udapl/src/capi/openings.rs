@@ -18,13 +18,19 @@ use driver::PciAddress;
 use super::adapter::{Adapter, Instance, Open, Opened, Siblings, guard};
 use super::answer::{handle_error, internal};
 use super::instance::{Wanted, WantedEvd};
+use super::last_error::because_of;
 use super::siblings;
 use super::table::{IaName, Reserved};
 use crate::{Ia, OpenError, OpenOptions};
 
-/// What an error of opening is in DAT's numbers. Its sentence goes to the log.
+/// What an error of opening is in DAT's numbers. Its sentence goes to the log, and to who asks for it.
 pub(super) fn dat_error(error: OpenError) -> DatError {
     tracing::warn!(%error, "adapter");
+    let sentence = error.to_string();
+    because_of(number_of(error), &sentence)
+}
+
+fn number_of(error: OpenError) -> DatError {
     match error {
         OpenError::Dat(error) => error,
         OpenError::NotFound { .. }

@@ -33,6 +33,8 @@ pub(super) trait Content: Send {
     fn kick(&self);
     /// What a turn leaves for other rooms. It is done after the turn: nobody has two at a time.
     fn strays(&mut self) -> Option<Box<dyn FnOnce()>>;
+    /// Something was refused in a turn: whatever else the content knows of it is noted for who asks.
+    fn refused(&self, _error: DatError) {}
 }
 
 /// A room.
@@ -230,6 +232,9 @@ impl<T: Content> Room<T> {
         };
         let held = content.hold_time();
         let answer = work(content);
+        if let Err(error) = &answer {
+            content.refused(*error);
+        }
         let strays = content.strays();
         core::mem::forget(fuse);
         drop(turn);

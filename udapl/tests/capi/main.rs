@@ -7,6 +7,7 @@
 
 mod calls;
 mod counters;
+mod errors;
 mod ext;
 mod handles;
 mod instances;

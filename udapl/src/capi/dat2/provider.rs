@@ -17,8 +17,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use dat_core::{DatError, DatResult, ReturnType, Subtype};
 
 use crate::capi::directory::of_rust;
-use crate::capi::fork;
 use crate::capi::types::{CProviderInfo, DatReturn};
+use crate::capi::{fork, log};
 use crate::registry::ProviderInfo;
 
 /// What the registry has of us (`DAT_PROVIDER`).
@@ -53,6 +53,7 @@ static REGISTERED: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
 /// # Errors
 /// Those of [`fork::not_a_child`]: in a child nobody may be there to let the lock go.
 fn registered() -> DatResult<MutexGuard<'static, Vec<Registered>>> {
+    log::begin();
     fork::not_a_child()?;
     Ok(REGISTERED.lock().unwrap_or_else(PoisonError::into_inner))
 }

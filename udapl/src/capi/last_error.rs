@@ -1,0 +1,186 @@
+//! `dat_last_error_text`: why the last call of a thread was refused, beyond the number that it answered.
+//!
+//! A `DAT_RETURN` has room for a type and a subtype. What is known besides is a sentence: the argument, the state, what
+//! the device or the system said. Each refusal goes by [`answer`](super::answer::answer), which notes it here, for the
+//! thread that it happened on; nothing is formatted until somebody asks.
+//!
+//! Most sentences are constants and lie in the [`DatError`]. Those with numbers and names of their own
+//! ([`because_of`]) wait here for the error that they belong to, and are forgotten if another one comes.
+//!
+//! An EVD that has no event and a wait that is over are answers, not refusals: they change nothing here, and cost nothing.
+
+// UNSAFETY: a pointer of a C program is written.
+#![expect(unsafe_code, reason = "the caller's pointers")]
+
+use core::cell::RefCell;
+use core::ffi::c_char;
+use core::fmt::Display;
+use std::ffi::CString;
+
+use dat_core::{DatError, ReturnType};
+
+use super::argument::put;
+use super::types::DatReturn;
+
+/// Which refusals send a reader to what the device said.
+const SEE_DEVICE: &str = "see last_device_error";
+
+#[derive(Default)]
+struct Last {
+    error: Option<DatError>,
+    /// What is known of that error besides.
+    sentence: String,
+    /// The same for an error that has not been answered yet.
+    waiting: Option<(DatError, String)>,
+    /// What C was given.
+    text: CString,
+}
+
+thread_local! {
+    static LAST: RefCell<Last> = RefCell::default();
+}
+
+/// Notes what a call has answered.
+pub(super) fn note(error: DatError) {
+    if matches!(
+        error.return_type(),
+        ReturnType::QueueEmpty | ReturnType::TimeoutExpired
+    ) {
+        return;
+    }
+    change(|last| {
+        let sentence = last.waiting.take().filter(|(of, _)| *of == error);
+        last.sentence = sentence.map_or_else(String::new, |(_, sentence)| sentence);
+        last.error = Some(error);
+    });
+}
+
+/// An error, with the sentence that it has no room for.
+pub(super) fn because_of(error: DatError, sentence: &dyn Display) -> DatError {
+    change(|last| last.waiting = Some((error, sentence.to_string())));
+    error
+}
+
+/// What the device said, if the error sends its reader there.
+pub(super) fn device_said(error: DatError, said: Option<&str>) {
+    if let Some(said) = said
+        && error.detail().contains(SEE_DEVICE)
+    {
+        because_of(error, &said);
+    }
+}
+
+/// A thread that ends has nobody to tell.
+fn change(work: impl FnOnce(&mut Last)) {
+    let _over = LAST.try_with(|last| {
+        if let Ok(mut last) = last.try_borrow_mut() {
+            work(&mut last);
+        }
+    });
+}
+
+impl Last {
+    fn words(&self) -> String {
+        let Some(error) = &self.error else {
+            return String::new();
+        };
+        let (error, sentence) = (error.to_string(), &self.sentence);
+        if sentence.is_empty() {
+            return error;
+        }
+        match error.split_once(SEE_DEVICE) {
+            Some((before, _)) => format!("{before}{sentence}"),
+            None => format!("{error}: {sentence}"),
+        }
+    }
+}
+
+/// The number that this thread's last refused call answered, and why. Never fails: before a first refusal it is 0 and
+/// an empty string. The text is there until the thread asks again or ends.
+///
+/// # Safety
+/// `refused` and `text` are null or point to a place for what they are.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_last_error_text(
+    refused: *mut DatReturn,
+    text: *mut *const c_char,
+) -> DatReturn {
+    let (mut code, mut at) = (0, c"".as_ptr());
+    change(|last| {
+        let mut words = last.words();
+        words.retain(|letter| letter != '\0');
+        last.text = CString::new(words).unwrap_or_default();
+        code = last.error.map_or(0, DatError::code);
+        at = last.text.as_ptr();
+    });
+    // SAFETY: contract ROOM.
+    unsafe { put(refused, code) };
+    // SAFETY: contract ROOM.
+    unsafe { put(text, at) };
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use dat_core::Subtype;
+
+    use super::*;
+
+    fn last() -> (u32, String) {
+        let mut found = (0, String::new());
+        change(|last| found = (last.error.map_or(0, DatError::code), last.words()));
+        found
+    }
+
+    const NO_MEMORY: DatError = DatError::new(
+        ReturnType::InsufficientResources,
+        Subtype::ResourceMemoryRegion,
+    );
+
+    #[test]
+    fn a_sentence_belongs_to_the_error_it_was_said_of_and_to_no_other() {
+        note(because_of(NO_MEMORY, &"errno 12"));
+        let (code, words) = last();
+        assert_eq!(code, NO_MEMORY.code());
+        assert!(words.ends_with("): errno 12"), "{words}");
+        note(NO_MEMORY);
+        assert!(!last().1.contains("errno"), "the same error, later");
+        because_of(NO_MEMORY, &"errno 12");
+        note(DatError::new(ReturnType::InvalidHandle, Subtype::HandleEp));
+        assert!(!last().1.contains("errno"), "another error");
+        note(NO_MEMORY);
+        assert!(!last().1.contains("errno"), "and it is forgotten");
+    }
+
+    #[test]
+    fn an_empty_queue_and_a_wait_that_is_over_are_no_refusals() {
+        note(NO_MEMORY);
+        for kind in [ReturnType::QueueEmpty, ReturnType::TimeoutExpired] {
+            note(DatError::new(kind, Subtype::None));
+        }
+        assert_eq!(last().0, NO_MEMORY.code());
+    }
+
+    #[test]
+    fn what_the_device_said_stands_where_the_reader_is_sent_to_it() {
+        let refused = DatError::new(ReturnType::InternalError, Subtype::None)
+            .because("the device refused; see last_device_error");
+        device_said(refused, Some("CREATE_MKEY: BAD_RES_STATE (0x9)"));
+        note(refused);
+        let words = last().1;
+        assert!(
+            words.ends_with("the device refused; CREATE_MKEY: BAD_RES_STATE (0x9)"),
+            "{words}"
+        );
+        device_said(NO_MEMORY, Some("of something else"));
+        note(NO_MEMORY);
+        assert!(!last().1.contains("something else"));
+    }
+
+    #[test]
+    fn each_thread_has_its_own() {
+        note(NO_MEMORY);
+        let other = std::thread::spawn(last).join().expect("it ends");
+        assert_eq!(other, (0, String::new()));
+    }
+}

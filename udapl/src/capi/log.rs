@@ -1,0 +1,158 @@
+//! `DAT_LOG`: what the library does, on the error stream of a program that knows nothing of `tracing`.
+//!
+//! `DAT_LOG=debug` has every refusal and command told, as lines like
+//!
+//! ```text
+//! dat[4711] DEBUG udapl::capi::answer: refused error=DAT_INVALID_HANDLE|DAT_INVALID_HANDLE_EP (0x8004000c)
+//! ```
+//!
+//! The value is the lowest level that is told (`error`, `warn`, `info`, `debug`, `trace`, `off`), or a list with levels
+//! of parts, `warn,hw_mlx=trace`; the longest part that a line's target begins with decides. A Rust program that has a
+//! subscriber of its own keeps it. Nothing is told by default: the error stream is the program's.
+//!
+//! This is a subscriber of three dozen lines, and not that of `tracing-subscriber`, which would bring its crates into
+//! every program that links the library.
+
+use core::fmt::{self, Write as _};
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::io::{Write as _, stderr};
+use std::sync::Once;
+
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+/// The variable.
+const VARIABLE: &str = "DAT_LOG";
+
+/// Begins to tell, the first time that it is called, if the environment says so.
+pub(super) fn begin() {
+    static BEGUN: Once = Once::new();
+    BEGUN.call_once(|| {
+        let Ok(wanted) = std::env::var(VARIABLE) else {
+            return;
+        };
+        match Wanted::parse(&wanted) {
+            // One that the program has set stays.
+            Ok(wanted) => drop(tracing::subscriber::set_global_default(Log {
+                wanted,
+                spans: AtomicU64::new(1),
+            })),
+            Err(bad) => drop(writeln!(
+                stderr(),
+                "dat: {VARIABLE}={wanted}: {bad:?} is none of error, warn, info, debug, trace, off, and no PART=LEVEL"
+            )),
+        }
+    });
+}
+
+/// Parts of the library and the lowest level that is told of each; the one without a name is all of it.
+#[derive(Debug, PartialEq)]
+struct Wanted(Vec<(String, LevelFilter)>);
+
+impl Wanted {
+    /// # Errors
+    /// The word that says nothing.
+    fn parse(text: &str) -> Result<Self, String> {
+        let words = text.split(',').map(str::trim).filter(|it| !it.is_empty());
+        let parsed = words.map(|word| {
+            let (part, level) = word.split_once('=').unwrap_or(("", word));
+            let level = level.parse().map_err(|_| word.to_owned())?;
+            Ok((part.to_owned(), level))
+        });
+        parsed.collect::<Result<_, _>>().map(Self)
+    }
+
+    fn level_of(&self, target: &str) -> LevelFilter {
+        let about = self.0.iter().filter(|(part, _)| target.starts_with(part));
+        about
+            .max_by_key(|(part, _)| part.len())
+            .map_or(LevelFilter::OFF, |(_, level)| *level)
+    }
+}
+
+struct Log {
+    wanted: Wanted,
+    /// Numbers of spans, which are counted and not told.
+    spans: AtomicU64,
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && *metadata.level() <= self.wanted.level_of(metadata.target())
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        self.wanted.0.iter().map(|(_, level)| *level).max()
+    }
+
+    fn new_span(&self, _span: &Attributes<'_>) -> Id {
+        Id::from_u64(self.spans.fetch_add(1, Ordering::Relaxed).max(1))
+    }
+
+    fn record(&self, _span: &Id, _values: &Record<'_>) {}
+
+    fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        // A line is written at once, so that those of several threads do not mix. Nobody is told that nobody reads it.
+        let _unread = stderr().write_all(line(event).as_bytes());
+    }
+
+    fn enter(&self, _span: &Id) {}
+
+    fn exit(&self, _span: &Id) {}
+}
+
+fn line(event: &Event<'_>) -> String {
+    let metadata = event.metadata();
+    let mut line = Line(format!(
+        "dat[{}] {} {}:",
+        std::process::id(),
+        metadata.level(),
+        metadata.target()
+    ));
+    event.record(&mut line);
+    line.0.push('\n');
+    line.0
+}
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let written = match field.name() {
+            "message" => write!(self.0, " {value:?}"),
+            name => write!(self.0, " {name}={value:?}"),
+        };
+        // PANIC: memory is always written to.
+        written.expect("a string");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_part_decides() {
+        let wanted = Wanted::parse("warn,hw_mlx=trace, hw_mlx::mad=off").expect("three words");
+        for (target, level) in [
+            ("udapl::capi", LevelFilter::WARN),
+            ("hw_mlx::cmd", LevelFilter::TRACE),
+            ("hw_mlx::mad", LevelFilter::OFF),
+        ] {
+            assert_eq!(wanted.level_of(target), level, "{target}");
+        }
+        let one = Wanted::parse("hw_mlx=info").expect("a word");
+        assert_eq!(one.level_of("udapl"), LevelFilter::OFF);
+    }
+
+    #[test]
+    fn a_word_that_says_nothing_is_named() {
+        assert_eq!(Wanted::parse("warn,loud"), Err("loud".to_owned()));
+        assert_eq!(Wanted::parse("udapl=loud"), Err("udapl=loud".to_owned()));
+        assert_eq!(Wanted::parse(""), Ok(Wanted(Vec::new())));
+    }
+}

@@ -1,0 +1,79 @@
+//! Why a call was refused, by C (`dat_last_error_text`).
+
+// UNSAFETY: calls of the C ABI; `main.rs` expects it.
+
+use std::ffi::{CStr, CString, c_char};
+use std::ptr::{null, null_mut};
+use std::thread;
+
+use udapl::capi::*;
+
+use crate::support::{World, c, ok};
+
+/// What this thread is told.
+fn told() -> (u32, String) {
+    let (mut refused, mut text) = (u32::MAX, null::<c_char>());
+    ok!(dat_last_error_text(&raw mut refused, &raw mut text));
+    assert!(!text.is_null(), "there is always a text");
+    // SAFETY: the library's, until this thread asks again.
+    let text = unsafe { CStr::from_ptr(text) };
+    (refused, text.to_str().expect("text").to_owned())
+}
+
+#[test]
+fn why_a_call_was_refused_is_told_to_the_thread_that_made_it() {
+    thread::spawn(|| {
+        assert_eq!(told(), (0, String::new()), "nothing was refused yet");
+        ok!(dat_last_error_text(null_mut(), null_mut()));
+        let world = World::new(false);
+        let no_handle = 0_u64;
+        let answer = dat_pz_free((&raw const no_handle).cast_mut().cast());
+        let (refused, text) = told();
+        assert_eq!(refused, answer);
+        assert!(
+            text.starts_with("DAT_INVALID_HANDLE|DAT_INVALID_HANDLE_PZ (0x")
+                && text.contains(&format!("{answer:08x}")),
+            "{text}"
+        );
+        let other = thread::spawn(told).join().expect("it ends");
+        assert_eq!(other, (0, String::new()), "another thread's are its own");
+        // A zone that has objects, which is a sentence of the model's.
+        let answer = dat_pz_free(world.pz);
+        assert_ne!(answer, 0);
+        let (refused, text) = told();
+        assert_eq!(refused, answer);
+        assert!(text.contains("DAT_INVALID_STATE"), "{text}");
+        // A success and an empty queue change nothing.
+        ok!(dat_ep_get_status(
+            world.ep,
+            null_mut(),
+            null_mut(),
+            null_mut()
+        ));
+        assert_eq!(told(), (refused, text));
+    })
+    .join()
+    .expect("it ends");
+}
+
+#[test]
+fn a_name_that_is_none_is_told_with_those_there_are() {
+    let name = CString::new("sim:a,colour=red").expect("a name");
+    let (mut evd, mut ia) = (null_mut(), null_mut());
+    let answer = c!(dat_ia_openv(
+        name.as_ptr(),
+        8,
+        &raw mut evd,
+        &raw mut ia,
+        1,
+        2,
+        0
+    ));
+    assert_ne!(answer, 0);
+    let (refused, text) = told();
+    assert_eq!(refused, answer);
+    assert!(
+        text.contains("sim:a,colour=red: \"colour\" is no option; there are address=IP"),
+        "{text}"
+    );
+}
