@@ -14,8 +14,10 @@ use udapl::{
 
 /// What a command may take long for: a message, an answer, the end of a connection.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// Events an EVD holds, and with that what may be outstanding on a connection.
-const EVENTS: u32 = 4096;
+/// Events an EVD holds, and with that what may be outstanding on all connections.
+pub(crate) const EVENTS: u32 = 16_384;
+/// What may be outstanding on one, in either direction.
+const MOST: u32 = 1024;
 /// RDMA Reads outstanding, where the device can do that many.
 const READS: u32 = 16;
 
@@ -23,10 +25,10 @@ const READS: u32 = 16;
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct AdapterOptions {
     /// An address of the adapter besides its link-local one.
-    #[arg(long)]
+    #[arg(long, value_name = "IP")]
     address: Vec<IpAddr>,
     /// The MAC of a peer whose address does not contain it, such as 192.0.2.2=02:00:5e:10:00:02.
-    #[arg(long)]
+    #[arg(long, value_name = "IP=MAC")]
     neighbour: Vec<Neighbour>,
 }
 
@@ -84,6 +86,7 @@ pub(crate) struct Region {
     lmr_context: u32,
     rmr_context: u32,
     address: u64,
+    slots: usize,
     slot_bytes: usize,
 }
 
@@ -104,6 +107,11 @@ impl Region {
             target_address: self.address + (slot * self.slot_bytes) as u64,
             segment_length: self.slot_bytes as u64,
         }
+    }
+
+    /// How many there are.
+    pub(crate) const fn slots(&self) -> usize {
+        self.slots
     }
 
     /// Where a slot begins.
@@ -127,13 +135,19 @@ impl Adapter {
         Ok(Self { ia, events, zone })
     }
 
+    /// The function is played by a program. One that a virtual machine gives its guest from such a program looks like a
+    /// card's, and cannot be told from it here.
+    pub(crate) fn is_simulated(&self) -> bool {
+        is_simulated(&self.ia.query().ia.adapter_name)
+    }
+
     pub(crate) fn address(&self) -> IpAddr {
         self.ia.query().ia.ia_address
     }
 
     /// DTOs in either direction that an endpoint may have, all of whose events have room.
     pub(crate) fn most_dtos(&self) -> u32 {
-        self.ia.query().ia.max_dto_per_ep.min(EVENTS / 4)
+        self.ia.query().ia.max_dto_per_ep.min(MOST)
     }
 
     fn attributes(&self, requests: u32, receives: u32) -> EpAttr {
@@ -178,6 +192,7 @@ impl Adapter {
             lmr_context: created.lmr_context,
             rmr_context: created.rmr_context,
             address: created.registered_address,
+            slots,
             slot_bytes,
         })
     }
@@ -236,6 +251,11 @@ impl Adapter {
             None => Ok(()),
         }
     }
+}
+
+/// A name of a function that a program plays.
+pub(crate) fn is_simulated(name: &str) -> bool {
+    name.starts_with("sim:") || name.starts_with("vfio-user:")
 }
 
 /// A DTO that did not succeed, in words.

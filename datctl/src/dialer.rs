@@ -1,4 +1,4 @@
-//! The active end of `ping` and `perf`: connects, and waits for its events.
+//! The active end of `ping`, `perf` and `cmtime`: connects, and waits for its events.
 //!
 //! Waiting polls for a while, because on hardware the event is there sooner than any sleep ends, and then sleeps. If
 //! the passive end is in this process too ([`Dialer::beside`]), it is served meanwhile.
@@ -13,7 +13,7 @@ use udapl::{
 };
 
 use crate::adapter::{Adapter, PATIENCE, Region, deadline, dto_failed, unexpected};
-use crate::hello::{Hello, Role, decode_memory};
+use crate::hello::{Hello, Reverse, Role, Told};
 use crate::listener::Listener;
 
 /// Polls before the first sleep.
@@ -24,18 +24,22 @@ const SLEEP: Duration = Duration::from_millis(1);
 const BEAT: Duration = Duration::from_secs(2);
 /// Cookie of an empty message that tells the peer we are alive.
 const BEAT_COOKIE: u64 = u64::MAX;
+/// Cookie of a receive for what the peer sends by itself.
+const REVERSE_COOKIE: u64 = u64::MAX - 1;
 
 /// The active end.
 pub(crate) struct Dialer {
     pub(crate) adapter: Adapter,
     listener: Option<Listener>,
-    session: Option<Session>,
+    sessions: Vec<Session>,
 }
 
 struct Session {
     ep: EpHandle,
     region: Region,
-    remote: RmrTriplet,
+    told: Told,
+    /// The slot for what the peer sends by itself.
+    inbox: Option<usize>,
     /// `None` if the peer hears of us anyway.
     next_beat: Option<Instant>,
 }
@@ -50,7 +54,7 @@ impl Dialer {
         Self {
             adapter,
             listener: None,
-            session: None,
+            sessions: Vec::new(),
         }
     }
 
@@ -62,7 +66,8 @@ impl Dialer {
         }
     }
 
-    /// Connects, with `slots` of memory for the longest message on our side.
+    /// Connects, with `slots` of memory for the longest message on our side. The last of them is for what the peer
+    /// does by itself, if it is to. Several connections at a time are lanes, counted from 0.
     pub(crate) fn connect(
         &mut self,
         peer: IpAddr,
@@ -71,18 +76,30 @@ impl Dialer {
         slots: usize,
     ) -> Result<(), Box<dyn Error>> {
         let most = self.adapter.most_dtos();
-        // One more for the message that says we are alive.
-        let requests = hello.depth.saturating_add(1);
+        // Two more, for the message that says we are alive, and to see what the peer has counted.
+        let requests = hello.depth.saturating_add(2);
         if requests > most {
             return Err(format!(
                 "a depth of {}; the adapter can do {}",
                 hello.depth,
-                most - 1
+                most - 2
             )
             .into());
         }
         let ep = self.adapter.endpoint(requests, requests)?;
-        let region = self.adapter.region(slots, usize::try_from(hello.bytes)?)?;
+        let region = {
+            // Room for 8 bytes, which the peer's count has.
+            let slot_bytes = usize::try_from(hello.bytes)?.next_multiple_of(8);
+            self.adapter.region(slots, slot_bytes)?
+        };
+        let inbox = hello.reverse.map(|_| slots.saturating_sub(1));
+        let hello = &Hello {
+            reverse: hello.reverse.map(|reverse| Reverse {
+                memory: region.remote(slots.saturating_sub(1)),
+                ..reverse
+            }),
+            ..*hello
+        };
         let patience = Timeout::from_micros(u32::try_from(PATIENCE.as_micros())?);
         self.adapter.ia.ep_connect(
             ep,
@@ -98,26 +115,54 @@ impl Dialer {
         if !up {
             return Err(unexpected(&event, &format!("a connection to {peer}")));
         }
-        let told = self.adapter.ia.ep_private_data(ep)?;
-        let remote = decode_memory(told).filter(|remote| remote.segment_length >= hello.bytes);
-        let remote = remote.ok_or_else(|| {
-            format!("{peer} answers, but not as a datctl of this version: {told:02x?}")
+        let said = self.adapter.ia.ep_private_data(ep)?;
+        let told = Told::decode(said).filter(|told| told.memory.segment_length >= hello.bytes);
+        let told = told.ok_or_else(|| {
+            format!("{peer} answers, but not as a datctl of this version: {said:02x?}")
         })?;
-        self.session = Some(Session {
+        self.sessions.push(Session {
             ep,
             region,
-            remote,
+            told,
+            inbox: inbox.filter(|_| hello.role == Role::Sink),
             // An echo would send the empty message back, and we would take it for that of what we measure.
             next_beat: (hello.role == Role::Memory).then(|| Instant::now() + BEAT),
         });
+        let lane = self.sessions.len() - 1;
+        if self.sessions[lane].inbox.is_some() {
+            for _ in 0..requests {
+                self.receive(lane)?;
+            }
+        }
         Ok(())
     }
 
-    /// The connection's endpoint, our memory and the peer's.
-    // PANIC: only our own bug calls it without a connection.
+    /// The only connection's endpoint, our memory and the peer's.
     pub(crate) fn session(&self) -> (EpHandle, &Region, RmrTriplet) {
-        let session = self.session.as_ref().expect("a connection");
-        (session.ep, &session.region, session.remote)
+        let (ep, region, told) = self.lane(0);
+        (ep, region, told.memory)
+    }
+
+    /// A connection's endpoint, our memory, and what the peer has said.
+    // PANIC: only our own bug calls it without that connection.
+    pub(crate) fn lane(&self, lane: usize) -> (EpHandle, &Region, Told) {
+        let session = self.sessions.get(lane).expect("a connection");
+        (session.ep, &session.region, session.told)
+    }
+
+    /// Posts a receive for what the peer sends by itself.
+    fn receive(&mut self, lane: usize) -> Result<(), Box<dyn Error>> {
+        let session = &self.sessions[lane];
+        let Some(inbox) = session.inbox else {
+            return Ok(());
+        };
+        let place = session.region.local(inbox, session.region.offset(1));
+        let flags = CompletionFlags::empty();
+        let cookie = DtoCookie(REVERSE_COOKIE);
+        Ok(self
+            .adapter
+            .ia
+            .ep_post_recv(session.ep, &[place], cookie, flags)?)
     }
 
     /// The next event.
@@ -153,7 +198,7 @@ impl Dialer {
         Ok(())
     }
 
-    /// The next DTO that ends, which was a success.
+    /// The next DTO of ours that ends, which was a success.
     pub(crate) fn completed(&mut self) -> Result<DtoCompletion, Box<dyn Error>> {
         loop {
             let event = self.next()?;
@@ -163,8 +208,13 @@ impl Dialer {
             if done.status != DtoStatus::Success {
                 return Err(dto_failed(&done));
             }
-            if done.cookie != DtoCookie(BEAT_COOKIE) {
-                return Ok(done);
+            match done.cookie {
+                DtoCookie(BEAT_COOKIE) => {}
+                DtoCookie(REVERSE_COOKIE) => {
+                    let lane = self.sessions.iter().position(|it| it.ep == done.ep);
+                    self.receive(lane.ok_or("a message of nobody's")?)?;
+                }
+                _ => return Ok(done),
             }
         }
     }
@@ -172,9 +222,8 @@ impl Dialer {
     /// Tells a peer that only lends its memory that we are alive, if it is time for that.
     pub(crate) fn beat(&mut self) -> Result<(), Box<dyn Error>> {
         let now = Instant::now();
-        if let Some(session) = &mut self.session
-            && session.next_beat.is_some_and(|due| now >= due)
-        {
+        let quiet = |session: &&mut Session| session.next_beat.is_some_and(|due| now >= due);
+        for session in self.sessions.iter_mut().filter(quiet) {
             session.next_beat = Some(now + BEAT);
             let nothing = session.region.local(0, 0);
             let flags = CompletionFlags::empty();
@@ -185,27 +234,31 @@ impl Dialer {
         Ok(())
     }
 
-    /// Ends the connection, and waits until the peer knows.
+    /// Ends the connections, and waits until the peer knows.
     pub(crate) fn hang_up(&mut self) -> Result<(), Box<dyn Error>> {
-        let Some(session) = self.session.take() else {
-            return Ok(());
-        };
-        self.adapter
-            .ia
-            .ep_disconnect(session.ep, CloseFlags::Abrupt)?;
-        loop {
+        let sessions = std::mem::take(&mut self.sessions);
+        for session in &sessions {
+            self.adapter
+                .ia
+                .ep_disconnect(session.ep, CloseFlags::Abrupt)?;
+        }
+        let mut left = sessions.len();
+        while left > 0 {
             let event = self.next()?;
             if let Event::Connection(event) = &event
                 && event.kind == ConnectionEventKind::Disconnected
             {
-                break;
+                left -= 1;
+                continue;
             }
             // Besides that only receives that are flushed.
             if !matches!(event, Event::Dto(_)) {
                 return Err(unexpected(&event, "a disconnect"));
             }
         }
-        self.adapter.release(session.ep, &session.region)?;
+        for session in sessions {
+            self.adapter.release(session.ep, &session.region)?;
+        }
         // The other end hears of it too before anything else happens.
         let give_up = deadline();
         while let Some(listener) = &mut self.listener
@@ -244,14 +297,15 @@ mod tests {
         for role in [Role::Echo, Role::Memory] {
             let hello = Hello {
                 role,
-                more: u8::from(role == Role::Echo),
+                more: u16::from(role == Role::Echo),
                 depth: 1,
                 bytes: BYTES as u64,
+                reverse: None,
             };
             dialer.connect(peer, SERVICE, &hello, 2)?;
             for _ in 0..6 {
                 // As if it had been a while.
-                let session = dialer.session.as_mut().expect("a connection");
+                let session = &mut dialer.sessions[0];
                 session.next_beat = session.next_beat.map(|_| Instant::now());
                 dialer.beat()?;
                 let (ep, region, remote) = dialer.session();

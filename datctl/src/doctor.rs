@@ -4,6 +4,7 @@
 //! same list with the reasons. Some lines only make things faster or tell of a limit: they do not count for
 //! the exit status. What cannot be seen from here is unknown, and never ok.
 
+mod fix;
 mod function;
 mod lossless;
 mod machine;
@@ -13,9 +14,11 @@ use driver::PciAddress;
 use driver::pci::{Machine, PciFunction};
 use serde::Serialize;
 
+use self::fix::Fix;
+pub(crate) use self::fix::fix;
 pub(crate) use self::physical::link_state;
 use crate::devices::known;
-use crate::report::Report;
+use crate::report::{Ink, Report};
 
 /// All lines.
 #[derive(Serialize)]
@@ -40,6 +43,9 @@ struct Line {
     found: String,
     /// What to do about it, as commands where there are such.
     mend: Option<String>,
+    /// What `--fix` would do about it.
+    #[serde(serialize_with = "fix::as_command")]
+    fix: Option<Fix>,
 }
 
 impl Line {
@@ -51,6 +57,7 @@ impl Line {
             required: true,
             found: found.into(),
             mend: None,
+            fix: None,
         }
     }
 
@@ -73,6 +80,14 @@ impl Line {
     /// Nothing works while it is so.
     fn is_in_the_way(&self) -> bool {
         self.ok == Some(false) && self.required
+    }
+
+    /// It can be mended from here.
+    fn fixed_by(self, fix: Fix) -> Self {
+        Self {
+            fix: Some(fix),
+            ..self
+        }
     }
 
     /// It works without.
@@ -168,6 +183,16 @@ impl Diagnosis {
 
 impl Report for Diagnosis {
     fn human(&self) -> String {
+        self.text(|_, words| words.to_owned())
+    }
+
+    fn coloured(&self) -> String {
+        self.text(Ink::on)
+    }
+}
+
+impl Diagnosis {
+    fn text(&self, paint: impl Fn(Ink, &str) -> String) -> String {
         let mut text = Vec::new();
         let mut device = None;
         for line in &self.lines {
@@ -175,18 +200,21 @@ impl Report for Diagnosis {
                 device.clone_from(&line.device);
                 text.push(device.clone().unwrap_or_default());
             }
-            let verdict = match line.ok {
-                Some(true) => "ok",
-                Some(false) => "not ok",
-                None => "unknown",
+            let (verdict, ink) = match line.ok {
+                Some(true) => ("ok", Ink::Green),
+                Some(false) if line.required => ("not ok", Ink::Red),
+                Some(false) => ("not ok", Ink::Yellow),
+                None => ("unknown", Ink::Yellow),
             };
+            // As wide as the longest, whatever is not seen.
+            let verdict = paint(ink, &format!("{verdict:<7}"));
             let needed = if line.ok == Some(false) && !line.required {
                 " (works without)"
             } else {
                 ""
             };
             text.push(format!(
-                "  {verdict:<7} {:<20} {}{needed}",
+                "  {verdict} {:<20} {}{needed}",
                 line.check, line.found
             ));
             if let Some(mend) = &line.mend {
@@ -199,13 +227,49 @@ impl Report for Diagnosis {
             .filter(|line| line.is_in_the_way())
             .count();
         let unknown = self.lines.iter().filter(|line| line.ok.is_none()).count();
-        text.push(match (bad, unknown) {
+        let whole = match (bad, unknown) {
             (0, 0) => "ready".to_owned(),
             (0, 1) => "ready as far as can be seen: 1 line is unknown".to_owned(),
             (0, count) => format!("ready as far as can be seen: {count} lines are unknown"),
             (1, _) => "not ready: 1 line is not ok".to_owned(),
             (count, _) => format!("not ready: {count} lines are not ok"),
-        });
+        };
+        let ink = match (bad, unknown) {
+            (0, 0) => Ink::Green,
+            (0, _) => Ink::Yellow,
+            _ => Ink::Red,
+        };
+        text.push(paint(ink, &whole));
         text.join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_change_nothing_but_the_colours() {
+        let diagnosis = Diagnosis {
+            ok: false,
+            lines: vec![
+                Line::ok("one", "1"),
+                Line::not_ok("two", "2", "mend it"),
+                Line::unknown("three", "3", "look"),
+            ],
+        };
+        let coloured = diagnosis.coloured();
+        for (ink, word) in [
+            (Ink::Green, "ok     "),
+            (Ink::Red, "not ok "),
+            (Ink::Yellow, "unknown"),
+        ] {
+            assert!(coloured.contains(&ink.on(word)), "{coloured}");
+        }
+        let mut plain = coloured;
+        for code in ["\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"] {
+            plain = plain.replace(code, "");
+        }
+        assert_eq!(plain, diagnosis.human());
     }
 }

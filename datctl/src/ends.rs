@@ -1,4 +1,4 @@
-//! Who talks with whom: the options that `ping` and `perf` share.
+//! Who talks with whom: the options that `ping`, `perf` and `cmtime` share.
 //!
 //! With two adapters both ends are in this process. With one, this process is the passive end (`--listen`) or the
 //! active one (`--connect ADDRESS`). A listener of either command serves both.
@@ -30,13 +30,20 @@ pub(crate) struct Ends {
     )]
     listen: bool,
     /// Connect to the adapter with this address.
-    #[arg(long)]
+    #[arg(long, value_name = "IP")]
     pub(crate) connect: Option<IpAddr>,
     /// The connection qualifier: an RDMA-CM port up to 0xffff, else an IB service ID.
-    #[arg(long, default_value = "0x100000001", value_parser = number)]
+    #[arg(long, value_name = "N", default_value = "0x100000001", value_parser = number)]
     qualifier: u64,
     #[command(flatten)]
     pub(crate) options: AdapterOptions,
+}
+
+impl Ends {
+    /// This process has the active end.
+    pub(crate) const fn is_active(&self) -> bool {
+        !self.listen
+    }
 }
 
 /// Whom to connect to.

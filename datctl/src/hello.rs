@@ -1,17 +1,22 @@
-//! What the two ends of `ping` and `perf` tell each other in the private data of a connection.
+//! What the two ends of `ping`, `perf` and `cmtime` tell each other in the private data of a connection.
 //!
 //! The active end says what the passive one is to do, so that a listener needs no options; the passive end says where
 //! its memory is. Both fit the 56 bytes that an RDMA-CM port leaves. Numbers are big-endian. What comes from the peer
 //! is checked here and by whoever uses it.
 //!
 //! ```text
-//! request:  magic 8 | role 1 | connections to follow 1 | 0 2 | depth 4 | bytes of a message 8
-//! accept:   magic 8 | 0 4 | RMR context 4 | address 8 | bytes 8
+//! request:  magic 8 | role 1 | flags 1 | connections to follow 2 | depth 4 | bytes of a message 8 |
+//!           RMR context 4 | address 8
+//! accept:   magic 8 | flags 4 | RMR context 4 | address 8 | bytes 8 | address of the count 8
 //! ```
+//!
+//! Flags of a request: 1, the passive end is to do the same as we, all the time; 2, that is RDMA Reads and not Writes.
+//! Its Writes and Reads are of the memory that the request names, and what it has done is counted in 8 bytes of its
+//! own memory. Flags of the accept: 1, the passive end's function is played by a program.
 
 use udapl::RmrTriplet;
 
-const MAGIC: [u8; 8] = *b"datctl 1";
+const MAGIC: [u8; 8] = *b"datctl 2";
 /// The longest message.
 pub(crate) const MAX_BYTES: u64 = 1 << 30;
 
@@ -24,6 +29,16 @@ pub(crate) enum Role {
     Sink = 1,
     /// Gives memory to write to and read from.
     Memory = 2,
+    /// Nothing: the connection is all that is wanted.
+    Nothing = 3,
+}
+
+/// What the passive end does besides, all the time, to the memory of the active one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reverse {
+    /// It reads what it would otherwise write; a sink sends.
+    pub(crate) reads: bool,
+    pub(crate) memory: RmrTriplet,
 }
 
 /// What the active end says.
@@ -31,71 +46,124 @@ pub(crate) enum Role {
 pub(crate) struct Hello {
     pub(crate) role: Role,
     /// Connections that follow this one.
-    pub(crate) more: u8,
+    pub(crate) more: u16,
     /// Messages under way at a time.
     pub(crate) depth: u32,
     /// Bytes of the longest message.
     pub(crate) bytes: u64,
+    pub(crate) reverse: Option<Reverse>,
 }
 
 impl Hello {
     pub(crate) fn encode(&self) -> Vec<u8> {
+        let (flags, context, address) = match self.reverse {
+            None => (0, 0, 0),
+            Some(Reverse { reads, memory }) => (
+                1 | u8::from(reads) << 1,
+                memory.rmr_context,
+                memory.target_address,
+            ),
+        };
         let mut data = MAGIC.to_vec();
-        data.extend([self.role as u8, self.more, 0, 0]);
+        data.extend([self.role as u8, flags]);
+        data.extend(self.more.to_be_bytes());
         data.extend(self.depth.to_be_bytes());
         data.extend(self.bytes.to_be_bytes());
+        data.extend(context.to_be_bytes());
+        data.extend(address.to_be_bytes());
         data
     }
 
     /// Nothing for what no datctl of this version says.
     pub(crate) fn decode(data: &[u8]) -> Option<Self> {
         let (magic, rest) = data.split_first_chunk()?;
-        let (&[role, more, 0, 0], rest) = rest.split_first_chunk()? else {
-            return None;
-        };
+        let (&[role, flags], rest) = rest.split_first_chunk()?;
+        let (&more, rest) = rest.split_first_chunk()?;
         let (&depth, rest) = rest.split_first_chunk()?;
-        let (&bytes, _) = rest.split_first_chunk()?;
+        let (&bytes, rest) = rest.split_first_chunk()?;
+        let (&context, rest) = rest.split_first_chunk()?;
+        let (&address, _) = rest.split_first_chunk()?;
         let (depth, bytes) = (u32::from_be_bytes(depth), u64::from_be_bytes(bytes));
         let role = match role {
             0 => Role::Echo,
             1 => Role::Sink,
             2 => Role::Memory,
+            3 => Role::Nothing,
+            _ => return None,
+        };
+        let reverse = match (flags, role) {
+            (0, _) => None,
+            (1 | 3, Role::Sink | Role::Memory) => Some(Reverse {
+                reads: flags & 2 != 0,
+                memory: RmrTriplet {
+                    rmr_context: u32::from_be_bytes(context),
+                    target_address: u64::from_be_bytes(address),
+                    segment_length: bytes,
+                },
+            }),
             _ => return None,
         };
         let sane = *magic == MAGIC && depth > 0 && (1..=MAX_BYTES).contains(&bytes);
         sane.then_some(Self {
             role,
-            more,
+            more: u16::from_be_bytes(more),
             depth,
             bytes,
+            reverse,
         })
     }
 }
 
-/// What the passive end says: its memory.
-pub(crate) fn encode_memory(memory: &RmrTriplet) -> Vec<u8> {
-    let mut data = MAGIC.to_vec();
-    data.extend([0; 4]);
-    data.extend(memory.rmr_context.to_be_bytes());
-    data.extend(memory.target_address.to_be_bytes());
-    data.extend(memory.segment_length.to_be_bytes());
-    data
+/// What the passive end says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) memory: RmrTriplet,
+    /// Where it counts what it does by itself.
+    pub(crate) count: u64,
+    /// Its function is played by a program.
+    pub(crate) simulated: bool,
 }
 
-/// Nothing for what no datctl of this version says.
-pub(crate) fn decode_memory(data: &[u8]) -> Option<RmrTriplet> {
-    let (magic, rest) = data.split_first_chunk()?;
-    let (&[0, 0, 0, 0], rest) = rest.split_first_chunk()? else {
-        return None;
-    };
-    let (&context, rest) = rest.split_first_chunk()?;
-    let (&address, rest) = rest.split_first_chunk()?;
-    let (&bytes, _) = rest.split_first_chunk()?;
-    (*magic == MAGIC).then_some(RmrTriplet {
-        rmr_context: u32::from_be_bytes(context),
-        target_address: u64::from_be_bytes(address),
-        segment_length: u64::from_be_bytes(bytes),
-    })
+impl Told {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut data = MAGIC.to_vec();
+        data.extend(u32::from(self.simulated).to_be_bytes());
+        data.extend(self.memory.rmr_context.to_be_bytes());
+        data.extend(self.memory.target_address.to_be_bytes());
+        data.extend(self.memory.segment_length.to_be_bytes());
+        data.extend(self.count.to_be_bytes());
+        data
+    }
+
+    /// Nothing for what no datctl of this version says.
+    pub(crate) fn decode(data: &[u8]) -> Option<Self> {
+        let (magic, rest) = data.split_first_chunk()?;
+        let (&[0, 0, 0, flags @ (0 | 1)], rest) = rest.split_first_chunk()? else {
+            return None;
+        };
+        let (&context, rest) = rest.split_first_chunk()?;
+        let (&address, rest) = rest.split_first_chunk()?;
+        let (&bytes, rest) = rest.split_first_chunk()?;
+        let (&count, _) = rest.split_first_chunk()?;
+        (*magic == MAGIC).then_some(Self {
+            memory: RmrTriplet {
+                rmr_context: u32::from_be_bytes(context),
+                target_address: u64::from_be_bytes(address),
+                segment_length: u64::from_be_bytes(bytes),
+            },
+            count: u64::from_be_bytes(count),
+            simulated: flags == 1,
+        })
+    }
+
+    /// The 8 bytes of the count.
+    pub(crate) fn count(&self) -> RmrTriplet {
+        RmrTriplet {
+            target_address: self.count,
+            segment_length: 8,
+            ..self.memory
+        }
+    }
 }
 
 #[cfg(test)]
@@ -107,11 +175,20 @@ mod tests {
         more: 3,
         depth: 16,
         bytes: 65_536,
+        reverse: Some(Reverse {
+            reads: true,
+            memory: MEMORY,
+        }),
     };
     const MEMORY: RmrTriplet = RmrTriplet {
         rmr_context: 0x1234_5678,
         target_address: 0x7f00_0000_1000,
         segment_length: 65_536,
+    };
+    const TOLD: Told = Told {
+        memory: MEMORY,
+        count: 0x7f00_0002_0000,
+        simulated: true,
     };
 
     #[test]
@@ -120,24 +197,24 @@ mod tests {
         assert_eq!(Hello::decode(&data), Some(HELLO));
         data.resize(56, 0);
         assert_eq!(Hello::decode(&data), Some(HELLO));
-        let mut data = encode_memory(&MEMORY);
+        let mut data = TOLD.encode();
         data.resize(56, 0);
-        assert_eq!(decode_memory(&data), Some(MEMORY));
+        assert_eq!(Told::decode(&data), Some(TOLD));
     }
 
     #[test]
     fn what_is_cut_short_or_somebody_elses_is_not_understood() {
-        let (hello, memory) = (HELLO.encode(), encode_memory(&MEMORY));
+        let (hello, memory) = (HELLO.encode(), TOLD.encode());
         for length in 0..hello.len() {
             assert_eq!(Hello::decode(&hello[..length]), None, "{length} bytes");
         }
         for length in 0..memory.len() {
-            assert_eq!(decode_memory(&memory[..length]), None, "{length} bytes");
+            assert_eq!(Told::decode(&memory[..length]), None, "{length} bytes");
         }
-        for at in 0..12 {
+        for at in 0..10 {
             let mut other = hello.clone();
             other[at] ^= 0x80;
-            assert!(Hello::decode(&other).is_none_or(|hello| hello.more & 0x80 != 0));
+            assert_eq!(Hello::decode(&other), None, "byte {at}");
         }
     }
 

@@ -1,9 +1,18 @@
-//! The passive end of `ping` and `perf`: does on each connection what the active end asks for.
+//! The passive end of `ping`, `perf` and `cmtime`: does on each connection what the active end asks for.
 //!
-//! It never waits by itself: [`Listener::serve`] does what there is to do, so that one thread can be both ends. A peer
-//! that does not speak our language is turned away and the listener goes on. A peer that falls silent for
-//! longer than [`PATIENCE`] has died, and that is an error; an active end in no need of answers sends an empty message
-//! now and then.
+//! It never waits by itself: [`Listener::serve`] does what there is to do, so that one thread can be both ends. One
+//! peer is served at a time, with as many connections as it makes. A peer that does not speak our language is turned
+//! away and the listener goes on. A peer that falls silent for longer than [`PATIENCE`] has died, and that is an error;
+//! an active end in no need of answers sends an empty message now and then.
+//!
+//! Where the active end asks for it, operations of our own are under way all the time, until the connection ends; how
+//! many were done is counted in memory that it reads.
+//!
+//! ```text
+//! slots of a connection's memory:
+//!   echo    4 for messages                     | memory   0 what the peer writes and reads, 1 what we read ourselves
+//!   sink    a pool for messages                |          the last: our count, and empty messages
+//! ```
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -14,20 +23,29 @@ use udapl::{
     EpHandle, Event, OpenOptions, PspFlags,
 };
 
-use crate::adapter::{Adapter, PATIENCE, Region, deadline, dto_failed, unexpected};
-use crate::hello::{Hello, Role, encode_memory};
+use crate::adapter::{Adapter, EVENTS, PATIENCE, Region, deadline, dto_failed, unexpected};
+use crate::hello::{Hello, Reverse, Role, Told};
 
 /// Bytes of receives that are posted at a time, at most; but two messages in any case.
 const POOL_BYTES: u64 = 64 << 20;
-/// Cookies: the slot, and this for what we send.
+/// Cookies: the slot, and one of these for what we send: back, and by ourselves.
 const SENT: u64 = 1 << 32;
+const OWN: u64 = 1 << 33;
+/// Receives of a memory's connection, for the peer's empty messages.
+const EMPTY: u32 = 2;
+/// Events that are handled before somebody else has a turn: on a simulated function our own operations may end as
+/// fast as they are posted.
+const TURN: usize = 64;
 
 /// The passive end.
 pub(crate) struct Listener {
     adapter: Adapter,
-    session: Option<Session>,
-    /// Connections that were announced.
-    expected: Option<u8>,
+    simulated: bool,
+    /// The peer that is being served.
+    peer: Option<IpAddr>,
+    sessions: Vec<Session>,
+    /// Connections that are announced and have not come yet.
+    expected: Option<u16>,
     answered: u64,
     /// When the peer, if there is one, has been silent for too long.
     deadline: Instant,
@@ -35,9 +53,22 @@ pub(crate) struct Listener {
 
 struct Session {
     ep: EpHandle,
-    region: Region,
+    region: Option<Region>,
     role: Role,
-    more: u8,
+    bytes: usize,
+    depth: u32,
+    /// Room for its events.
+    events: u32,
+    reverse: Option<Reverse>,
+    /// Operations of our own that have ended.
+    done: u64,
+}
+
+impl Session {
+    /// The slot of the count and of empty messages.
+    fn last(region: &Region) -> usize {
+        region.slots() - 1
+    }
 }
 
 impl Listener {
@@ -56,8 +87,10 @@ impl Listener {
             .ia
             .psp_create(ConnQual(qualifier), events, PspFlags::CONSUMER)?;
         Ok(Self {
+            simulated: adapter.is_simulated(),
             adapter,
-            session: None,
+            peer: None,
+            sessions: Vec::new(),
             expected: None,
             answered: 0,
             deadline: deadline(),
@@ -75,18 +108,21 @@ impl Listener {
 
     /// The last connection that was announced has ended.
     pub(crate) fn is_done(&self) -> bool {
-        self.expected == Some(0) && self.session.is_none()
+        self.expected == Some(0) && self.sessions.is_empty()
     }
 
     /// Somebody is connected.
     pub(crate) const fn has_session(&self) -> bool {
-        self.session.is_some()
+        !self.sessions.is_empty()
     }
 
     /// Does what there is to do. False: nothing was.
     pub(crate) fn serve(&mut self) -> Result<bool, Box<dyn Error>> {
         let mut busy = false;
-        while let Some(event) = self.adapter.poll()? {
+        for _ in 0..TURN {
+            let Some(event) = self.adapter.poll()? else {
+                break;
+            };
             self.handle(&event)?;
             busy = true;
         }
@@ -127,16 +163,21 @@ impl Listener {
         let Event::Connection(change) = event else {
             return Err(unexpected(event, "a message"));
         };
-        let current = self.session.as_ref().is_some_and(|it| it.ep == change.ep);
-        if !current || change.kind == ConnectionEventKind::Established {
-            return Ok(());
-        }
-        let Some(session) = self.session.take() else {
+        let Some(at) = self.sessions.iter().position(|it| it.ep == change.ep) else {
             return Ok(());
         };
-        self.adapter.release(session.ep, &session.region)?;
+        if change.kind == ConnectionEventKind::Established {
+            return self.begin(at);
+        }
+        let session = self.sessions.remove(at);
+        match &session.region {
+            Some(region) => self.adapter.release(session.ep, region)?,
+            None => self.adapter.ia.ep_free(session.ep)?,
+        }
+        if self.sessions.is_empty() && self.expected == Some(0) {
+            self.peer = None;
+        }
         if change.kind == ConnectionEventKind::Disconnected {
-            self.expected = Some(session.more);
             Ok(())
         } else {
             Err(unexpected(event, "a disconnect"))
@@ -149,83 +190,196 @@ impl Listener {
             request.remote_ia_address,
             Hello::decode(request.private_data),
         );
-        let most = self.adapter.most_dtos();
-        let Some(hello) = hello.filter(|hello| self.session.is_none() && hello.depth <= most)
+        let Some((hello, requests, receives)) = hello.and_then(|hello| self.takes(peer, hello))
         else {
             tracing::warn!(%peer, "turned away: busy, or it asks for what this datctl does not know");
             return Ok(self.adapter.ia.cr_reject(cr)?);
         };
         let slots = match hello.role {
+            Role::Echo | Role::Sink => receives,
+            Role::Memory => 1 + u32::from(hello.reverse.is_some_and(|reverse| reverse.reads)),
+            Role::Nothing => 0,
+        };
+        let ep = self.adapter.endpoint(requests, receives)?;
+        let bytes = usize::try_from(hello.bytes)?;
+        let region = match hello.role {
+            Role::Nothing => None,
+            Role::Echo | Role::Sink | Role::Memory => {
+                // A multiple of 8, since the count is one number to whoever reads it.
+                let slot_bytes = bytes.next_multiple_of(8);
+                let last = hello.role == Role::Memory || hello.reverse.is_some();
+                Some(
+                    self.adapter
+                        .region(slots as usize + usize::from(last), slot_bytes)?,
+                )
+            }
+        };
+        let mut told = Told {
+            memory: udapl::RmrTriplet {
+                rmr_context: 0,
+                target_address: 0,
+                segment_length: hello.bytes,
+            },
+            count: 0,
+            simulated: self.simulated,
+        };
+        if let Some(region) = &region {
+            if hello.role == Role::Memory {
+                region.memory.write_from(0, &pattern(MEMORY_SEED, bytes))?;
+            }
+            let last = Session::last(region);
+            region.memory.write_from(region.offset(last), &[0; 8])?;
+            told.memory = region.remote(0);
+            told.count = region.remote(last).target_address;
+        }
+        self.sessions.push(Session {
+            ep,
+            region,
+            role: hello.role,
+            bytes,
+            depth: hello.depth,
+            events: requests + receives,
+            reverse: hello.reverse,
+            done: 0,
+        });
+        let at = self.sessions.len() - 1;
+        for slot in 0..receives as usize {
+            if hello.role != Role::Nothing {
+                self.receive(at, slot)?;
+            }
+        }
+        self.peer = Some(peer);
+        self.expected = Some(hello.more);
+        Ok(self.adapter.ia.cr_accept(cr, Some(ep), &told.encode())?)
+    }
+
+    /// Whether we do that, with how many requests and receives.
+    fn takes(&self, peer: IpAddr, hello: Hello) -> Option<(Hello, u32, u32)> {
+        let most = self.adapter.most_dtos();
+        if hello.depth > most {
+            return None;
+        }
+        // Another connection of whoever is served, as announced; or somebody when nobody is.
+        if self.has_session() {
+            let next = self.expected?.checked_sub(1)?;
+            if self.peer != Some(peer) || hello.more > next {
+                return None;
+            }
+        }
+        let receives = match hello.role {
             Role::Echo => 4,
             Role::Sink => {
                 let fit = u32::try_from(POOL_BYTES / hello.bytes).unwrap_or(u32::MAX);
                 hello.depth.saturating_mul(2).min(fit).clamp(2, most)
             }
-            // The first is what the peer writes and reads; the others take its empty messages.
-            Role::Memory => 3,
+            Role::Memory => EMPTY,
+            Role::Nothing => 1,
         };
-        let slot_bytes = usize::try_from(hello.bytes)?;
-        let ep = self.adapter.endpoint(slots, slots)?;
-        let region = self.adapter.region(slots as usize, slot_bytes)?;
-        let first = match hello.role {
-            Role::Echo | Role::Sink => 0,
-            Role::Memory => {
-                let data = pattern(MEMORY_SEED, slot_bytes);
-                region.memory.write_from(0, &data)?;
-                1
-            }
+        let requests = match (hello.role, hello.reverse) {
+            (Role::Echo, _) => receives,
+            (_, Some(_)) => hello.depth,
+            (_, None) => 1,
         };
-        let told = encode_memory(&region.remote(0));
-        self.session = Some(Session {
-            ep,
-            region,
-            role: hello.role,
-            more: hello.more,
-        });
-        for slot in first..slots as usize {
-            self.receive(slot)?;
-        }
-        self.expected = Some(hello.more.saturating_add(1));
-        Ok(self.adapter.ia.cr_accept(cr, Some(ep), &told)?)
+        let promised: u32 = self.sessions.iter().map(|session| session.events).sum();
+        // A few are left for what happens to connections.
+        let room = promised + requests + receives <= EVENTS / 8 * 7;
+        room.then_some((hello, requests, receives))
     }
 
-    fn receive(&mut self, slot: usize) -> Result<(), Box<dyn Error>> {
-        if let Some(session) = &self.session {
-            let place = session.region.local(slot, session.region.offset(1));
-            self.adapter.ia.ep_post_recv(
-                session.ep,
-                &[place],
-                DtoCookie(slot as u64),
-                CompletionFlags::empty(),
-            )?;
+    fn receive(&mut self, at: usize, slot: usize) -> Result<(), Box<dyn Error>> {
+        let session = &self.sessions[at];
+        let Some(region) = &session.region else {
+            return Ok(());
+        };
+        let place = match session.role {
+            Role::Memory => region.local(Session::last(region), 8),
+            Role::Echo | Role::Sink | Role::Nothing => region.local(slot, region.offset(1)),
+        };
+        self.adapter.ia.ep_post_recv(
+            session.ep,
+            &[place],
+            DtoCookie(slot as u64),
+            CompletionFlags::empty(),
+        )?;
+        Ok(())
+    }
+
+    /// Begins what we are to do by ourselves.
+    fn begin(&mut self, at: usize) -> Result<(), Box<dyn Error>> {
+        if self.sessions[at].reverse.is_none() {
+            return Ok(());
+        }
+        for _ in 0..self.sessions[at].depth {
+            self.act(at)?;
         }
         Ok(())
     }
 
-    fn completed(&mut self, done: &DtoCompletion) -> Result<(), Box<dyn Error>> {
-        let Some(session) = &self.session else {
+    /// One operation of our own.
+    fn act(&mut self, at: usize) -> Result<(), Box<dyn Error>> {
+        let session = &self.sessions[at];
+        let (Some(reverse), Some(region)) = (session.reverse, &session.region) else {
             return Ok(());
         };
+        let (ep, bytes, flags) = (session.ep, session.bytes, CompletionFlags::empty());
+        let (from, into) = (region.local(0, bytes), region.local(1, bytes));
+        let cookie = DtoCookie(OWN);
+        let ia = &mut self.adapter.ia;
+        Ok(match (session.role, reverse.reads) {
+            (Role::Memory, false) => {
+                ia.ep_post_rdma_write(ep, &[from], cookie, &reverse.memory, flags)
+            }
+            (Role::Memory, true) => {
+                ia.ep_post_rdma_read(ep, &[into], cookie, &reverse.memory, flags)
+            }
+            (Role::Echo | Role::Sink | Role::Nothing, _) => {
+                ia.ep_post_send(ep, &[from], cookie, flags)
+            }
+        }?)
+    }
+
+    fn completed(&mut self, done: &DtoCompletion) -> Result<(), Box<dyn Error>> {
         // What was flushed belongs to a connection whose end is told separately.
-        if done.ep != session.ep || done.status == DtoStatus::ErrFlushed {
+        let at = self.sessions.iter().position(|it| it.ep == done.ep);
+        let Some(at) = at.filter(|_| done.status != DtoStatus::ErrFlushed) else {
+            return Ok(());
+        };
+        if done.cookie == DtoCookie(OWN) {
+            // The peer hangs up in the middle of what we do; that it has, we are told.
+            if done.status == DtoStatus::Success {
+                self.counted(at)?;
+            }
             return Ok(());
         }
         if done.status != DtoStatus::Success {
             return Err(dto_failed(done));
         }
         let slot = usize::try_from(done.cookie.0 & (SENT - 1))?;
-        if done.cookie.0 & SENT != 0 || session.role != Role::Echo {
-            return self.receive(slot);
+        if done.cookie.0 & SENT != 0 || self.sessions[at].role != Role::Echo {
+            return self.receive(at, slot);
         }
-        let back = session
-            .region
-            .local(slot, usize::try_from(done.transferred_length)?);
+        let Some(region) = &self.sessions[at].region else {
+            return Ok(());
+        };
+        let back = region.local(slot, usize::try_from(done.transferred_length)?);
         let cookie = DtoCookie(done.cookie.0 | SENT);
         self.answered += 1;
         Ok(self
             .adapter
             .ia
-            .ep_post_send(session.ep, &[back], cookie, CompletionFlags::empty())?)
+            .ep_post_send(done.ep, &[back], cookie, CompletionFlags::empty())?)
+    }
+
+    /// An operation of our own has ended: the next one.
+    fn counted(&mut self, at: usize) -> Result<(), Box<dyn Error>> {
+        let session = &mut self.sessions[at];
+        session.done += 1;
+        if let Some(region) = &session.region {
+            let count = session.done.to_be_bytes();
+            let place = region.offset(Session::last(region));
+            region.memory.write_from(place, &count)?;
+        }
+        self.act(at)
     }
 }
 

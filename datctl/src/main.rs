@@ -22,6 +22,7 @@
 mod accept;
 mod adapter;
 mod bind;
+mod cmtime;
 mod counted;
 mod decode;
 mod devices;
@@ -32,6 +33,7 @@ mod hello;
 mod info;
 mod listener;
 mod live;
+mod manual;
 mod perf;
 mod ping;
 mod profiles;
@@ -45,7 +47,7 @@ use std::io::stderr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use driver::PciAddress;
 use driver::pci::Machine;
 use simnic::{serve, steer};
@@ -54,6 +56,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt};
 
 use self::accept::Accept;
+use self::cmtime::Cmtime;
 use self::info::Info;
 use self::perf::Perf;
 use self::ping::Ping;
@@ -66,7 +69,7 @@ const EXIT_STATUS: &str =
 
 /// ConnectX functions and DAT adapters from the command line.
 #[derive(Parser)]
-#[command(version, about, after_help = EXIT_STATUS)]
+#[command(version, propagate_version = true, about, after_help = EXIT_STATUS)]
 struct Arguments {
     /// Print JSON instead of tables.
     #[arg(long, global = true)]
@@ -107,6 +110,13 @@ enum Command {
         /// How much memory is going to be registered, in MiB.
         #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..1 << 30))]
         memory_mib: u64,
+        /// Do what can be done safely, until the next boot: load modules, give functions that are named to vfio-pci,
+        /// raise limits of the kernel, reserve huge pages. Each command is printed before it is run.
+        #[arg(long)]
+        fix: bool,
+        /// With --fix: print the commands and run none.
+        #[arg(long, requires = "fix")]
+        dry_run: bool,
     },
     /// The simulator.
     Sim {
@@ -124,6 +134,10 @@ enum Command {
     /// Two adapters: both ends are here. One: this is the passive end (--listen) or the active one (--connect). The
     /// active end chooses everything.
     Perf(Perf),
+    /// Measures how fast connections are made and ended, and what takes how long, as cmtime of rdma-core does.
+    ///
+    /// Two adapters: both ends are here. One: this is the passive end (--listen) or the active one (--connect).
+    Cmtime(Cmtime),
     /// Does what rping of librdmacm does, with any RDMA stack at the other end: Send, RDMA Read and RDMA Write.
     ///
     /// A peer whose address does not contain its MAC, as IPv4 ones do not, is named with --neighbour.
@@ -158,6 +172,10 @@ enum Command {
     Metrics(live::metrics::Options),
     /// Says what a number or a name from a log means.
     Explain(live::explain::Options),
+    /// Writes the manual pages of datctl and its commands.
+    Man(manual::Man),
+    /// Prints the completions of a shell, such as: datctl completions bash > /usr/share/bash-completion/completions/datctl
+    Completions(manual::Completions),
 }
 
 #[derive(Subcommand)]
@@ -223,8 +241,16 @@ fn run(command: Command, machine: &Machine, output: Output) -> Result<bool, Box<
                 output.show(&bind::unbind(machine, address)?)?;
             }
         }
-        Command::Doctor { device, memory_mib } => {
-            let diagnosis = doctor::run(machine, &device, memory_mib)?;
+        Command::Doctor {
+            device,
+            memory_mib,
+            fix,
+            dry_run,
+        } => {
+            let mut diagnosis = doctor::run(machine, &device, memory_mib)?;
+            if fix && doctor::fix(machine, &diagnosis, &device, dry_run, output)? {
+                diagnosis = doctor::run(machine, &device, memory_mib)?;
+            }
             output.show(&diagnosis)?;
             return Ok(diagnosis.ok);
         }
@@ -243,7 +269,8 @@ fn run(command: Command, machine: &Machine, output: Output) -> Result<bool, Box<
             return Ok(adapter.health.alive);
         }
         Command::Ping(ping) => ping::run(&ping, output)?,
-        Command::Perf(perf) => perf::run(&perf, output)?,
+        Command::Perf(perf) => return perf::run(&perf, output),
+        Command::Cmtime(cmtime) => return cmtime::run(&cmtime, output),
         Command::Rping(rping) => rping::run(&rping, output)?,
         Command::Record(record) => output.show(&record::run(&record)?)?,
         Command::Accept(accept) => return accept::run(&accept, machine, output),
@@ -255,6 +282,8 @@ fn run(command: Command, machine: &Machine, output: Output) -> Result<bool, Box<
         Command::Decode(options) => output.show(&decode::run(&options)?)?,
         Command::Metrics(options) => live::metrics::run(&options)?,
         Command::Explain(options) => output.show(&live::explain::run(&options)?)?,
+        Command::Man(options) => manual::man(Arguments::command(), &options, output)?,
+        Command::Completions(options) => manual::completions(Arguments::command(), &options)?,
     }
     Ok(true)
 }

@@ -114,6 +114,7 @@ impl Ping {
             more: 0,
             depth: 1,
             bytes: u64::from(self.bytes),
+            reverse: None,
         };
         dialer.connect(target.address, target.qualifier, &hello, 2)?;
         let mut trips = Vec::new();

@@ -2,18 +2,61 @@
 //!
 //! JSON is one object a line and ends with a newline, also for errors, so that a program reads lines. Field names are
 //! the contract; the tables are for people and may change.
+//!
+//! On a terminal tables keep to its width, and verdicts have colours unless `NO_COLOR` is set (no-color.org). What goes
+//! into a pipe or a file is plain, and as wide as it is.
 
 use std::error::Error;
-use std::io::{self, Write, stderr, stdout};
+use std::io::{self, IsTerminal, Write, stderr, stdout};
 
-use comfy_table::Table;
 use comfy_table::presets::NOTHING;
+use comfy_table::{ContentArrangement, Table};
 use serde::Serialize;
 
 /// Something that can be shown.
 pub(crate) trait Report: Serialize {
     /// For a person, without a newline at the end.
     fn human(&self) -> String;
+
+    /// The same on a terminal that shows colours.
+    fn coloured(&self) -> String {
+        self.human()
+    }
+}
+
+/// What a word is shown in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ink {
+    Green,
+    Yellow,
+    Red,
+}
+
+impl Ink {
+    /// The words in this colour (ECMA-48, SGR 31 to 33).
+    pub(crate) fn on(self, words: &str) -> String {
+        let number = match self {
+            Self::Red => 31,
+            Self::Green => 32,
+            Self::Yellow => 33,
+        };
+        format!("\x1b[{number}m{words}\x1b[0m")
+    }
+}
+
+/// Whether colours are wanted where output goes to; `NO_COLOR` counts if it is not empty.
+fn wants_colours(is_terminal: bool, no_color: Option<&str>, term: Option<&str>) -> bool {
+    is_terminal && no_color.is_none_or(str::is_empty) && term.is_some_and(|term| term != "dumb")
+}
+
+/// The same for this process and a stream of it.
+fn has_colours(stream: &impl IsTerminal) -> bool {
+    let variable = |name| std::env::var(name).ok();
+    wants_colours(
+        stream.is_terminal(),
+        variable("NO_COLOR").as_deref(),
+        variable("TERM").as_deref(),
+    )
 }
 
 impl Report for simnic::steer::Answer {
@@ -33,6 +76,8 @@ impl Output {
     pub(crate) fn show(self, report: &impl Report) -> io::Result<()> {
         let text = if self.json {
             serde_json::to_string(report)?
+        } else if has_colours(&stdout()) {
+            report.coloured()
         } else {
             report.human()
         };
@@ -44,7 +89,12 @@ impl Output {
     /// Says why the command failed: one line for a person, and for a program one object.
     pub(crate) fn fail(self, error: &dyn Error) {
         // When nobody reads the streams any more there is nobody to tell.
-        let _ = writeln!(stderr(), "datctl: {error}");
+        let who = if has_colours(&stderr()) {
+            Ink::Red.on("datctl:")
+        } else {
+            "datctl:".to_owned()
+        };
+        let _ = writeln!(stderr(), "{who} {error}");
         if self.json {
             let object = serde_json::json!({ "error": error.to_string() });
             let _ = writeln!(stdout(), "{object}");
@@ -52,13 +102,25 @@ impl Output {
     }
 }
 
+/// An empty one, as wide as the terminal, or as it has to be.
+fn plain() -> Table {
+    let mut table = Table::new();
+    table.load_preset(NOTHING);
+    if let Some((width, _)) = terminal_size::terminal_size_of(stdout()) {
+        table
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(width.0);
+    }
+    table
+}
+
 /// A table without lines.
 pub(crate) fn table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {
-    let mut table = Table::new();
-    table.load_preset(NOTHING).set_header(header);
+    let mut table = plain();
+    table.set_header(header);
     for row in rows {
         table.add_row(row);
     }
@@ -67,10 +129,28 @@ pub(crate) fn table<const N: usize>(
 
 /// Names and values, one pair a line.
 pub(crate) fn pairs(rows: impl IntoIterator<Item = (&'static str, String)>) -> String {
-    let mut table = Table::new();
-    table.load_preset(NOTHING);
+    let mut table = plain();
     for (name, value) in rows {
         table.add_row([name.to_owned(), value]);
     }
     table.trim_fmt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_are_for_terminals_that_show_them_and_people_who_want_them() {
+        let xterm = Some("xterm");
+        assert!(wants_colours(true, None, xterm));
+        assert!(
+            wants_colours(true, Some(""), xterm),
+            "no-color.org: not empty"
+        );
+        assert!(!wants_colours(true, Some("1"), xterm));
+        assert!(!wants_colours(false, None, xterm), "a pipe");
+        assert!(!wants_colours(true, None, Some("dumb")));
+        assert!(!wants_colours(true, None, None));
+    }
 }

@@ -8,6 +8,7 @@
 mod address;
 mod card;
 pub mod serve;
+pub mod signals;
 pub mod simulated;
 pub mod steer;
 

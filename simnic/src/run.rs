@@ -33,6 +33,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use guest::child::{Running, tied};
 use guest::qemu::Accelerator;
 use simnic::serve;
+use simnic::signals::Stop;
 use simnic::simulated::{FaultOptions, ProfileOptions};
 use tracing_subscriber::EnvFilter;
 
@@ -139,7 +140,7 @@ pub fn run(options: &Options) -> Result<u8> {
     session.write_told(&script, &share, options.address)?;
 
     let over = Arc::new(AtomicBool::new(false));
-    let functions = serve_functions(options, run.path(), &logs, Arc::clone(&over))?;
+    let functions = serve_functions(options, run.path(), &logs, Stop::by(Arc::clone(&over)))?;
     let mut qemu = prepared.qemu(options, run.path(), &logs, session.terminal());
     machine::share(&mut qemu, "share", &share, false);
     let ended = follow(options, &mut session, &tied(&qemu), &logs);
@@ -159,7 +160,7 @@ fn serve_functions(
     options: &Options,
     run: &Path,
     logs: &Path,
-    over: Arc<AtomicBool>,
+    over: Stop,
 ) -> Result<thread::JoinHandle<Result<(), String>>> {
     let log = File::create(logs.join("functions.log"))?;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));

@@ -13,20 +13,19 @@ use std::fs::File;
 use std::io::{BufWriter, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use driver::{Device, Front, Fronted, VfioUserServer};
 use hw_sim::{Fault, FaultCause, FunctionReport, Sim, SimConfig, SimFunction};
-use nix::sys::signal::{SigSet, Signal};
 use udapl::fabric;
 use udapl::fabric::pace::Pace;
 use udapl::fabric::wire::{Wire, WirePath};
 
 use crate::address::address_number;
 use crate::card::{self, RuleOptions, VfOptions};
+use crate::signals::Stop;
 use crate::simulated::{FaultOptions, ProfileOptions};
 use crate::steer;
 
@@ -90,7 +89,7 @@ pub struct Options {
 /// # Errors
 /// What is asked for makes no sense, or a socket or file cannot be had; or no server is left.
 pub fn run(arguments: &Options) -> Result<(), Box<dyn Error>> {
-    let over = end_on_signal()?;
+    let over = Stop::on_signals()?;
     serve(arguments, &over, |sockets| {
         for socket in sockets {
             println!("vfio-user:{}", socket.display());
@@ -105,7 +104,7 @@ pub fn run(arguments: &Options) -> Result<(), Box<dyn Error>> {
 /// As [`run`]'s, and what `ready` has.
 pub fn serve(
     arguments: &Options,
-    over: &AtomicBool,
+    over: &Stop,
     ready: impl FnOnce(&[&Path]) -> std::io::Result<()>,
 ) -> Result<(), Box<dyn Error>> {
     let ends =
@@ -214,38 +213,6 @@ pub fn serve(
     ended
 }
 
-/// Tells by a flag that the program has been asked to end, so that it can remove its sockets. What is ignored
-/// stays ignored, as Ctrl-C is by what a shell has put into the background.
-///
-/// Threads that are made later leave these signals to the one made here.
-fn end_on_signal() -> Result<Arc<AtomicBool>, Box<dyn Error>> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let ignored = status
-        .lines()
-        .find_map(|line| line.strip_prefix("SigIgn:"))
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .ok_or("/proc/self/status: no SigIgn")?;
-    let mut asked = SigSet::empty();
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        if ignored >> (signal as i32 - 1) & 1 == 0 {
-            asked.add(signal);
-        }
-    }
-    asked.thread_block()?;
-    let over = Arc::new(AtomicBool::new(false));
-    let tells = Arc::clone(&over);
-    thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || match asked.wait() {
-            Ok(signal) => {
-                tracing::info!("{signal}: the end");
-                tells.store(true, Ordering::Release);
-            }
-            Err(errno) => tracing::error!("sigwait: {errno}"),
-        })?;
-    Ok(over)
-}
-
 /// Writes what was asked of every function, how it answered, and which frames it lost for what reason; a reader finds
 /// the old list or the new one.
 fn write_report(path: &Path, sim: &Sim, functions: &[Complaints]) -> Result<(), Box<dyn Error>> {
@@ -348,7 +315,7 @@ fn planned(
 fn follow(
     sim: &Sim,
     poked: &Receiver<()>,
-    over: &AtomicBool,
+    over: &Stop,
     mut planned: Vec<(Duration, Arc<SimFunction>, Fault)>,
     mut complaints: Vec<Complaints>,
     wire: Option<&Wire>,
@@ -359,7 +326,7 @@ fn follow(
     let mut told = false;
     let (mut pace, mut ask) = (Pace::new(start), start + ASK);
     loop {
-        if over.load(Ordering::Acquire) {
+        if over.is_asked() {
             if captures {
                 flush(sim);
             }

@@ -198,7 +198,7 @@ fn nanos(text: &str) -> Result<u64, String> {
 }
 
 /// A number and its unit: ns, us, ms, s.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is no time like 5us, 20ms or 1.5s");
     let at = text
         .find(|letter: char| letter.is_ascii_alphabetic())

@@ -598,10 +598,10 @@ fn reach(
     let Linked { sim, cards, .. } = linked;
     let number = cards.len();
     if is_virtual && options.simulated.link.is_some() {
-        // The other process lives in the machine's time.
         return Err(OpenError::BadOption {
             name: name.to_owned(),
             option: "time=virtual with link".to_owned(),
+            why: "the process at the other end of a link lives in the machine's time".to_owned(),
         });
     }
     if options.simulated.link.is_some() && options.simulated.mac.is_none() {

@@ -13,8 +13,8 @@ use hw_mlx::ids;
 use udapl::{Deed, OpenOptions};
 
 use super::subject::{Lever, Levers, Subject};
+use crate::adapter::is_simulated;
 use crate::doctor::link_state;
-use crate::perf::is_simulated;
 
 /// A function by its name, with the levers there are.
 pub(super) fn subject<'a>(name: &str, options: &OpenOptions, machine: &'a Machine) -> Subject<'a> {

@@ -18,6 +18,7 @@ use crate::info;
 use crate::listener::{Listener, pattern};
 use crate::perf::{Figures, Plan};
 use crate::record;
+use simnic::signals::Stop;
 
 /// How often a function is brought up.
 const BRING_UPS: usize = 10;
@@ -190,7 +191,7 @@ pub(super) fn perf(
         qualifier: QUALIFIER,
     };
     let mut dialer = Dialer::on(Adapter::of(one.open()?)?).beside(listener);
-    let figures = plan.figures(&mut dialer, &target, &one.name);
+    let figures = plan.figures(&mut dialer, &target, &one.name, &Stop::never());
     let closed = dialer.close();
     let figures = figures?;
     closed?;

@@ -160,6 +160,7 @@ fn talk_until_killed(
         more: 0,
         depth: 1,
         bytes: SHORT as u64,
+        reverse: None,
     };
     dialer.connect(listener.address.parse()?, QUALIFIER, &hello, 1)?;
     let post = |dialer: &mut Dialer| {

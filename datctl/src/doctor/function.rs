@@ -2,6 +2,7 @@
 
 use driver::pci::{Isolation, Machine, Member, PciFunction, Role};
 
+use super::fix::Fix;
 use super::{Line, physical};
 use crate::devices::link_text;
 
@@ -44,6 +45,7 @@ fn bound(function: &PciFunction) -> Line {
         format!("bound to {driver}, not to vfio-pci"),
         format!("datctl bind {}", function.address),
     )
+    .fixed_by(Fix::Bind(function.address))
 }
 
 fn viable(machine: &Machine, group: u32, others: &[Member]) -> Line {
@@ -168,7 +170,11 @@ fn reset(machine: &Machine, function: &PciFunction) -> Line {
             CHECK,
             "all ways to reset the function are switched off",
             format!("echo default > {}", file.display()),
-        );
+        )
+        .fixed_by(Fix::Write {
+            path: format!("/sys/bus/pci/devices/{}/reset_method", function.address),
+            text: "default".to_owned(),
+        });
     }
     Line::not_ok(
         CHECK,

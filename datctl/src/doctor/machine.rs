@@ -1,8 +1,12 @@
 //! The lines about the machine as a whole.
 
+use std::io;
+
+use driver::RingProbe;
 use driver::pci::{Iommu, Machine, Remapping};
 
 use super::Line;
+use super::fix::Fix;
 
 /// What the firmware of a function borrows and our queues take, beside what a program registers.
 const OVERHEAD_MIB: u64 = 64;
@@ -14,7 +18,7 @@ pub(super) fn lines(machine: &Machine, memory_mib: u64) -> [Line; 7] {
         iommu(&machine.iommu()),
         interrupt_remapping(machine.interrupt_remapping()),
         modules(&machine.missing_modules()),
-        io_uring(machine.io_uring_disabled()),
+        io_uring(machine.io_uring_disabled(), RingProbe::new()),
         memlock(machine.lockable_bytes(), memory_mib + OVERHEAD_MIB),
         limits(machine.dma_mappings(), machine.open_files()),
         huge_pages(machine, memory_mib),
@@ -82,21 +86,50 @@ fn modules(missing: &[&str]) -> Line {
         format!("not there: {}", missing.join(", ")),
         "modprobe -a vfio-pci vfio_iommu_type1; at every boot: printf 'vfio-pci\\nvfio_iommu_type1\\n' > /etc/modules-load.d/vfio.conf",
     )
+    .fixed_by(Fix::Modprobe(&["vfio-pci", "vfio_iommu_type1"]))
 }
 
-fn io_uring(disabled: u32) -> Line {
+/// What the kernel's switch says, and what came of trying.
+fn io_uring(disabled: u32, tried: io::Result<RingProbe>) -> Line {
+    /// The switch is of all processes, and somebody has set it on purpose: it is not for `--fix`.
+    const MEND: &str = "sysctl -w kernel.io_uring_disabled=0";
     const CHECK: &str = "io_uring";
-    match disabled {
-        0 => Line::ok(CHECK, "allowed"),
-        1 => Line::not_ok(
+    /// As the system counts errors.
+    const EPERM: i32 = nix::errno::Errno::EPERM as i32;
+    const ENOMEM: i32 = nix::errno::Errno::ENOMEM as i32;
+    const ENOSYS: i32 = nix::errno::Errno::ENOSYS as i32;
+    let switch = match disabled {
+        0 => String::new(),
+        1 => "; kernel.io_uring_disabled is 1: others than CAP_SYS_ADMIN and the group io_uring_group may not".to_owned(),
+        other => {
+            let found = format!("kernel.io_uring_disabled is {other}: nobody may wait by it");
+            return Line::not_ok(CHECK, found, MEND);
+        }
+    };
+    match tried {
+        Err(error) => {
+            let why = match error.raw_os_error() {
+                Some(EPERM) if disabled == 0 => {
+                    "a filter of system calls, such as a container's, forbids it: let io_uring_setup, io_uring_enter and io_uring_register pass"
+                }
+                Some(EPERM) => MEND,
+                Some(ENOSYS) => "a kernel with CONFIG_IO_URING, 5.11 or newer",
+                Some(ENOMEM) => "the limit of locked memory, see memlock",
+                _ => "see io_uring_setup(2) for this error",
+            };
+            Line::not_ok(CHECK, format!("no ring can be made: {error}{switch}"), why)
+        }
+        Ok(RingProbe { missing, .. }) if !missing.is_empty() => Line::not_ok(
             CHECK,
-            "kernel.io_uring_disabled is 1: only for CAP_SYS_ADMIN and the group io_uring_group",
-            "sysctl -w kernel.io_uring_disabled=0",
+            format!("this kernel does not know {}", missing.join(", ")),
+            "a newer kernel; 5.11 knows all",
         ),
-        other => Line::not_ok(
+        Ok(RingProbe { deferred: true, .. }) => Line::ok(CHECK, format!("a ring was made{switch}")),
+        Ok(_) => Line::ok(
             CHECK,
-            format!("kernel.io_uring_disabled is {other}: nobody may wait by it"),
-            "sysctl -w kernel.io_uring_disabled=0",
+            format!(
+                "a ring was made; waiting is quicker from Linux 6.1 on (DEFER_TASKRUN){switch}"
+            ),
         ),
     }
 }
@@ -150,10 +183,16 @@ fn limits(mappings: Option<u64>, files: Option<u64>) -> Line {
         ));
     }
     if mend.is_empty() {
-        Line::ok(CHECK, found)
-    } else {
-        Line::not_ok(CHECK, found, mend.join("; "))
+        return Line::ok(CHECK, found);
     }
+    let line = Line::not_ok(CHECK, found, mend.join("; "));
+    if few_mappings.is_none() {
+        return line;
+    }
+    line.fixed_by(Fix::Write {
+        path: "/sys/module/vfio_iommu_type1/parameters/dma_entry_limit".to_owned(),
+        text: "65535".to_owned(),
+    })
 }
 
 fn huge_pages(machine: &Machine, memory_mib: u64) -> Line {
@@ -164,11 +203,68 @@ fn huge_pages(machine: &Machine, memory_mib: u64) -> Line {
     if pool.free >= needed {
         return Line::ok(CHECK, found);
     }
-    let total = pool.total + (needed - pool.free);
-    Line::not_ok(
+    let missing = needed - pool.free;
+    let total = pool.total + missing;
+    let line = Line::not_ok(
         CHECK,
         found,
-        format!("echo {total} > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages; at every boot: echo vm.nr_hugepages={total} > /etc/sysctl.d/90-dat.conf"),
+        format!("echo {total} > {POOL}; at every boot: echo vm.nr_hugepages={total} > /etc/sysctl.d/90-dat.conf"),
     )
-    .optional()
+    .optional();
+    // What the pool has nobody else can use.
+    let affordable = machine.available_mib() / 2 >= missing * HUGE_PAGE_MIB;
+    if !affordable {
+        return line;
+    }
+    line.fixed_by(Fix::Write {
+        path: POOL.to_owned(),
+        text: total.to_string(),
+    })
+}
+
+/// How many huge pages of 2 MiB the kernel keeps.
+const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(number: i32) -> io::Result<RingProbe> {
+        Err(io::Error::from_raw_os_error(number))
+    }
+
+    fn made(missing: &[&'static str], deferred: bool) -> io::Result<RingProbe> {
+        Ok(RingProbe {
+            missing: missing.to_vec(),
+            deferred,
+        })
+    }
+
+    #[test]
+    fn io_uring_is_what_a_ring_says_and_not_what_a_switch_says() {
+        for (disabled, tried, ok, found, mend) in [
+            (0, made(&[], true), true, "a ring was made", ""),
+            (0, made(&[], false), true, "Linux 6.1", ""),
+            (1, made(&[], true), true, "others than CAP_SYS_ADMIN", ""),
+            (0, refused(1), false, "os error 1", "filter of system calls"),
+            (1, refused(1), false, "io_uring_disabled is 1", "sysctl -w"),
+            (0, refused(38), false, "os error 38", "CONFIG_IO_URING"),
+            (0, refused(12), false, "os error 12", "memlock"),
+            (2, made(&[], true), false, "nobody may wait", "sysctl -w"),
+            (
+                0,
+                made(&["IORING_OP_READ"], true),
+                false,
+                "IORING_OP_READ",
+                "newer kernel",
+            ),
+        ] {
+            let line = io_uring(disabled, tried);
+            assert_eq!(line.ok, Some(ok), "{}", line.found);
+            assert!(line.found.contains(found), "{}", line.found);
+            let said = line.mend.unwrap_or_default();
+            assert!(said.contains(mend) && said.is_empty() == ok, "{said}");
+            assert!(line.fix.is_none(), "the switch is somebody's decision");
+        }
+    }
 }

@@ -10,6 +10,7 @@ mod broken;
 mod devices;
 mod doctor;
 mod live;
+mod perf;
 mod pictures;
 mod record;
 mod served;

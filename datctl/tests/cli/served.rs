@@ -55,6 +55,22 @@ impl Process {
         kill(Pid::from_raw(pid), signal).expect("it is there");
     }
 
+    /// Waits until a thread of it has this name.
+    pub fn wait_for_thread(&self, name: &str) {
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let named = |task: std::fs::DirEntry| {
+            let comm = std::fs::read_to_string(task.path().join("comm"));
+            comm.is_ok_and(|comm| comm.trim() == name)
+        };
+        loop {
+            let mut threads = std::fs::read_dir(&tasks).expect("it lives").flatten();
+            if threads.any(named) {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
     pub fn kill(&mut self) {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("it ends");

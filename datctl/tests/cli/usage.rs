@@ -13,6 +13,7 @@ fn every_command_explains_itself() {
         &["info"],
         &["ping"],
         &["perf"],
+        &["cmtime"],
         &["record"],
         &["accept"],
         &["sim"],
@@ -26,6 +27,8 @@ fn every_command_explains_itself() {
         &["recorder"],
         &["decode"],
         &["explain"],
+        &["man"],
+        &["completions"],
     ];
     for command in commands {
         let output = datctl(&[command, &["--help"]].concat());
@@ -57,6 +60,11 @@ fn what_cannot_be_meant_is_usage() {
         &["ping", "sim:a", "--listen", "--neighbour", "192.0.2.2"],
         &["perf", "sim:a", "sim:b", "--bytes", "2048M"],
         &["perf", "sim:a", "sim:b", "--operation", "atomic"],
+        &["perf", "sim:a", "sim:b", "--endpoints", "0"],
+        &["perf", "sim:a", "sim:b", "--count", "1", "--duration", "1s"],
+        &["perf", "sim:a", "sim:b", "--warm-up", "soon"],
+        &["perf", "sim:a", "sim:b", "--inline", "--batch", "2"],
+        &["cmtime", "sim:a", "sim:b", "--count", "65536"],
         &["doctor", "--memory-mib", "0"],
         &["record", "sim:a"],
         &["accept"],
@@ -97,6 +105,18 @@ fn what_fails_says_why_in_one_line_with_the_name_and_the_number() {
     for (arguments, part) in [
         (&["info", "eth0"][..], "no adapter is called \"eth0\""),
         (
+            &["info", "sim:a,recorder"],
+            "sim:a,recorder: recorder is on|off|FOLDER",
+        ),
+        (
+            &["info", "sim:a,adress=192.0.2.1"],
+            "\"adress\" is no option; there are address=IP[/PREFIX]; gateway=IP",
+        ),
+        (
+            &["info", "sim:card/vf"],
+            "names are sim:NAME, sim:CARD/pf, sim:CARD/vf0 to sim:CARD/vf7",
+        ),
+        (
             &["info", "vfio-user:/nonexistent/a"],
             "/nonexistent/a: connect: No such file",
         ),
@@ -104,6 +124,25 @@ fn what_fails_says_why_in_one_line_with_the_name_and_the_number() {
         (
             &["perf", "sim:a", "sim:b", "--depth", "100000"],
             "a depth of 100000; the adapter can do",
+        ),
+        (
+            &["perf", "sim:a", "sim:b", "--batch", "17"],
+            "a batch of 17 is more than a depth of 16",
+        ),
+        (
+            &["perf", "sim:a", "sim:b", "--inline"],
+            "--inline is of Sends: with --operation send",
+        ),
+        (
+            &[
+                "perf",
+                "sim:a",
+                "sim:b",
+                "--measure",
+                "bandwidth",
+                "--histogram",
+            ],
+            "histograms are of latencies",
         ),
         (
             &["sim", "serve", "--socket", "/nonexistent/a"],
@@ -160,5 +199,57 @@ fn every_profile_is_listed_and_can_be_opened_by_its_name() {
             let error = info["error"].as_str().expect("it cannot be driven");
             assert!(error.contains("port_type: need 1 (Ethernet)"), "{error}");
         }
+    }
+}
+
+#[test]
+fn there_is_a_manual_page_for_every_command_and_nothing_in_it_is_hidden() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let pages = folder.path().join("man1");
+    let (code, written) = json(&["man", &pages.display().to_string()]);
+    assert_eq!(code, Some(0), "{written}");
+    let names: Vec<&str> = written["pages"]
+        .as_array()
+        .expect("pages")
+        .iter()
+        .map(|page| page.as_str().expect("a name"))
+        .collect();
+    for name in ["datctl.1", "datctl-perf.1", "datctl-sim-serve.1"] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+    for name in names {
+        let page = std::fs::read_to_string(pages.join(name)).expect("the page");
+        let title = name.trim_end_matches(".1");
+        assert!(page.contains(&format!(".TH {title} 1")), "{name}: {page}");
+        assert!(
+            !page.contains("machine\\-root"),
+            "what is for tests is hidden: {name}"
+        );
+    }
+    let printed = datctl(&["man"]).stdout;
+    let page = std::fs::read(pages.join("datctl.1")).expect("the page");
+    assert_eq!(String::from_utf8(printed), String::from_utf8(page));
+}
+
+#[test]
+fn every_shell_gets_completions_of_every_command() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = datctl(&["completions", shell]);
+        assert_eq!(output.status.code(), Some(0), "{shell}");
+        let script = String::from_utf8(output.stdout).expect("text");
+        for word in ["perf", "doctor", "neighbour"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+    }
+    assert_eq!(datctl(&["completions", "csh"]).status.code(), Some(2));
+}
+
+#[test]
+fn every_command_says_which_version_it_is_of() {
+    let version = concat!(" ", env!("CARGO_PKG_VERSION"));
+    for command in [&[][..], &["perf"], &["sim", "serve"]] {
+        let output = datctl(&[command, &["--version"]].concat());
+        let text = String::from_utf8(output.stdout).expect("text");
+        assert!(text.trim_end().ends_with(version), "{text}");
     }
 }

@@ -1,0 +1,129 @@
+//! `datctl doctor --fix`: does what can be done about lines that are not ok, from here and safely.
+//!
+//! Each fix is a command that a person could have typed, and is printed before it is run; with `--dry-run` that is all.
+//! One that fails does not keep the others from being tried; what came of it all is what the lines say afterwards.
+//!
+//! Safe means: until the next boot only, of this machine's settings and not of its policies, and nothing that somebody
+//! else needs. So functions are bound only if they were named, under the rules of `datctl bind`; huge pages
+//! take no more than half of the memory that is available; `kernel.io_uring_disabled`, limits of logins, the firmware's
+//! setup and the physical function's side are left to whoever has decided about them.
+
+use driver::PciAddress;
+use driver::pci::{Kernel, Machine, Writer};
+use serde::{Serialize, Serializer};
+
+use super::Diagnosis;
+use crate::report::{Output, Report};
+
+/// Something that is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fix {
+    /// Loads modules.
+    Modprobe(&'static [&'static str]),
+    /// Writes to a file of the kernel's.
+    Write { path: String, text: String },
+    /// Gives a function to vfio-pci.
+    Bind(PciAddress),
+}
+
+impl Fix {
+    /// As a person would type it.
+    fn command(&self) -> String {
+        match self {
+            Self::Modprobe(modules) => format!("modprobe -a {}", modules.join(" ")),
+            Self::Write { path, text } => format!("echo {text} > {path}"),
+            Self::Bind(address) => format!("datctl bind {address}"),
+        }
+    }
+
+    fn run(&self, machine: &Machine) -> Result<(), String> {
+        match self {
+            Self::Modprobe(modules) => {
+                let arguments = [&["-a"], *modules].concat();
+                let done = machine.ask("modprobe", &arguments);
+                done.map(drop).ok_or_else(|| {
+                    "modprobe is not there or refuses (only root may; see dmesg)".to_owned()
+                })
+            }
+            Self::Write { path, text } => Kernel
+                .write(&machine.path(path), text)
+                .map_err(|error| format!("{path}: {error}")),
+            Self::Bind(address) => machine
+                .bind(*address, &Kernel)
+                .map(drop)
+                .map_err(|error| error.to_string()),
+        }
+    }
+}
+
+pub(super) fn as_command<S: Serializer>(
+    fix: &Option<Fix>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    fix.as_ref().map(Fix::command).serialize(serializer)
+}
+
+/// A command, before it is run.
+#[derive(Serialize)]
+struct Step {
+    check: &'static str,
+    device: Option<String>,
+    command: String,
+    /// False: it is only shown.
+    runs: bool,
+}
+
+/// A command that has failed.
+#[derive(Serialize)]
+struct Failed {
+    command: String,
+    failed: String,
+}
+
+impl Report for Step {
+    fn human(&self) -> String {
+        let would = if self.runs { "" } else { " (not run)" };
+        format!("$ {}{would}", self.command)
+    }
+}
+
+impl Report for Failed {
+    fn human(&self) -> String {
+        format!("  failed: {}", self.failed)
+    }
+}
+
+/// Does what the lines have fixes for; functions that are not among `named` are not bound. Whether there was
+/// anything.
+pub(crate) fn fix(
+    machine: &Machine,
+    diagnosis: &Diagnosis,
+    named: &[PciAddress],
+    dry_run: bool,
+    output: Output,
+) -> std::io::Result<bool> {
+    let mut any = false;
+    for line in diagnosis.lines.iter().filter(|line| line.ok == Some(false)) {
+        let Some(fix) = &line.fix else {
+            continue;
+        };
+        if matches!(fix, Fix::Bind(address) if !named.contains(address)) {
+            continue;
+        }
+        any = true;
+        let command = fix.command();
+        output.show(&Step {
+            check: line.check,
+            device: line.device.clone(),
+            command: command.clone(),
+            runs: !dry_run,
+        })?;
+        if dry_run {
+            continue;
+        }
+        if let Err(failed) = fix.run(machine) {
+            output.show(&Failed { command, failed })?;
+        }
+    }
+    Ok(any)
+}

@@ -1,0 +1,322 @@
+//! One row: posts, completions and the clock.
+
+use std::error::Error;
+use std::time::Instant;
+
+use serde::Serialize;
+use udapl::{CompletionFlags, DtoCookie, RmrTriplet};
+
+use super::amount::Amount;
+use super::latency::{self, Latency};
+use super::{Measure, Operation, Plan, Row};
+use crate::dialer::Dialer;
+use crate::listener::{MEMORY_SEED, pattern};
+use simnic::signals::Stop;
+
+/// Cookies of an echo.
+const RECEIVE: u64 = 1;
+const SEND: u64 = 2;
+const NONE: CompletionFlags = CompletionFlags::empty();
+/// Slots of our memory: what is sent and written from, what is read into, and what the peer has counted.
+const OUTBOX: usize = 0;
+const INBOX: usize = 1;
+const COUNT: usize = 2;
+
+#[derive(Serialize)]
+pub(super) struct Bandwidth {
+    pub(super) operations: u64,
+    seconds: f64,
+    pub(super) bytes_per_second: f64,
+    pub(super) operations_per_second: f64,
+    /// What the other end did meanwhile.
+    pub(super) reverse_bytes_per_second: Option<f64>,
+}
+
+/// One kind of posts.
+#[derive(Clone, Copy)]
+struct Kind<'a> {
+    operation: Operation,
+    bytes: usize,
+    /// The data themselves, if they go into the queue.
+    inline: Option<&'a [u8]>,
+}
+
+impl Plan {
+    /// Measures a row on the connections there are.
+    pub(super) fn measure_row(
+        &self,
+        row: &mut Row,
+        measure: Measure,
+        dialer: &mut Dialer,
+        stop: &Stop,
+    ) -> Result<(), Box<dyn Error>> {
+        if stop.is_asked() {
+            return Ok(());
+        }
+        let lanes = match measure {
+            Measure::Latency => 1,
+            Measure::Bandwidth => usize::from(self.endpoints),
+        };
+        let bytes = usize::try_from(row.bytes)?;
+        let sent = pattern(u32::try_from(row.bytes)?, bytes);
+        for lane in 0..lanes {
+            let (ep, region, _) = dialer.lane(lane);
+            region.memory.write_from(region.offset(OUTBOX), &sent)?;
+            let most = dialer.adapter.ia.ep_inline_limit(ep)?;
+            if self.inline && bytes > most {
+                return Err(format!("--inline: at most {most} bytes fit an entry").into());
+            }
+        }
+        let kind = Kind {
+            operation: row.operation,
+            bytes,
+            inline: self.inline.then_some(&sent[..]),
+        };
+        let (before, amount) = (self.before(row.bytes), self.amount(row.bytes));
+        match measure {
+            Measure::Latency => {
+                one_by_one(dialer, kind, before, stop)?;
+                let measured = one_by_one(dialer, kind, amount, stop)?;
+                row.latency = (measured.operations > 0).then_some(measured);
+            }
+            Measure::Bandwidth => {
+                self.many(dialer, lanes, kind, before, stop)?;
+                let counted = self.counted(dialer, lanes)?;
+                let (operations, seconds) = self.many(dialer, lanes, kind, amount, stop)?;
+                let reverse = self.counted(dialer, lanes)?.zip(counted);
+                if operations > 0 {
+                    row.bandwidth = Some(Bandwidth::of(
+                        operations,
+                        seconds,
+                        row.bytes,
+                        reverse.map(|(now, then)| {
+                            let time = now.1.duration_since(then.1).as_secs_f64().max(1e-9);
+                            float((now.0 - then.0) * self.longest()) / time
+                        }),
+                    ));
+                }
+            }
+        }
+        for lane in 0..lanes {
+            match row.operation {
+                Operation::Send => {}
+                // What was written is read back. Each connection finds the peer's memory as new.
+                Operation::Write if operations_of(row, measure) > 0 => {
+                    let read = Kind {
+                        operation: Operation::Read,
+                        ..kind
+                    };
+                    post(dialer, lane, read, 1)?;
+                    dialer.completed()?;
+                    check(dialer, lane, &sent)?;
+                }
+                Operation::Read if operations_of(row, measure) > 0 => {
+                    check(dialer, lane, &pattern(MEMORY_SEED, bytes))?;
+                }
+                Operation::Write | Operation::Read => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of what the other end does by itself.
+    fn longest(&self) -> u64 {
+        self.bytes.iter().copied().max().unwrap_or(0)
+    }
+
+    /// Keeps as many under way as there may be; how many there were and the seconds they took.
+    fn many(
+        &self,
+        dialer: &mut Dialer,
+        lanes: usize,
+        kind: Kind<'_>,
+        amount: Amount,
+        stop: &Stop,
+    ) -> Result<(u64, f64), Box<dyn Error>> {
+        let mut under_way = vec![0; lanes];
+        let (mut posted, mut done) = (0, 0);
+        let start = Instant::now();
+        loop {
+            if !stop.is_asked() && !amount.is_reached(posted, start) {
+                for (lane, under_way) in under_way.iter_mut().enumerate() {
+                    while self.depth - *under_way >= self.batch {
+                        let left = u32::try_from(amount.left(posted)).unwrap_or(u32::MAX);
+                        let batch = self.batch.min(left);
+                        if batch == 0 {
+                            break;
+                        }
+                        post(dialer, lane, kind, batch)?;
+                        *under_way += batch;
+                        posted += u64::from(batch);
+                    }
+                }
+            }
+            if done == posted {
+                break;
+            }
+            dialer.beat()?;
+            let completed = dialer.completed()?;
+            under_way[usize::try_from(completed.cookie.0 >> 32)?] -= 1;
+            done += 1;
+            dialer.give_turn()?;
+        }
+        Ok((done, start.elapsed().as_secs_f64().max(1e-9)))
+    }
+
+    /// What the other end has done by itself so far, and when that was so; nothing if it does nothing.
+    fn counted(
+        &self,
+        dialer: &mut Dialer,
+        lanes: usize,
+    ) -> Result<Option<(u64, Instant)>, Box<dyn Error>> {
+        if !self.both {
+            return Ok(None);
+        }
+        let mut all = 0;
+        for lane in 0..lanes {
+            let (ep, region, told) = dialer.lane(lane);
+            let (into, at) = (region.local(COUNT, 8), region.offset(COUNT));
+            let memory = region.memory.clone();
+            let count = told.count();
+            let ia = &mut dialer.adapter.ia;
+            ia.ep_post_rdma_read(ep, &[into], cookie(lane, SEND), &count, NONE)?;
+            dialer.completed()?;
+            let bytes = memory.read(at, 8)?;
+            let bytes = bytes.first_chunk().ok_or("a count of fewer than 8 bytes")?;
+            all += u64::from_be_bytes(*bytes);
+        }
+        Ok(Some((all, Instant::now())))
+    }
+}
+
+fn operations_of(row: &Row, measure: Measure) -> u64 {
+    match measure {
+        Measure::Latency => row.latency.as_ref().map_or(0, |it| it.operations),
+        Measure::Bandwidth => row.bandwidth.as_ref().map_or(0, |it| it.operations),
+    }
+}
+
+/// One operation after the other.
+fn one_by_one(
+    dialer: &mut Dialer,
+    kind: Kind<'_>,
+    amount: Amount,
+    stop: &Stop,
+) -> Result<Latency, Box<dyn Error>> {
+    let mut times = latency::histogram();
+    let begin = Instant::now();
+    while !stop.is_asked() && !amount.is_reached(times.len(), begin) {
+        dialer.beat()?;
+        let start = match kind.operation {
+            Operation::Send => {
+                let (ep, region, _) = dialer.lane(0);
+                let inbox = region.local(INBOX, kind.bytes);
+                let ia = &mut dialer.adapter.ia;
+                ia.ep_post_recv(ep, &[inbox], cookie(0, RECEIVE), NONE)?;
+                Instant::now()
+            }
+            Operation::Write | Operation::Read => Instant::now(),
+        };
+        post(dialer, 0, kind, 1)?;
+        match kind.operation {
+            Operation::Send => {
+                for _ in [SEND, RECEIVE] {
+                    let done = dialer.completed()?;
+                    if done.cookie != cookie(0, RECEIVE) {
+                        continue;
+                    }
+                    latency::count(&mut times, start.elapsed() / 2);
+                    if done.transferred_length != kind.bytes as u64 {
+                        let echo = done.transferred_length;
+                        return Err(format!("an echo of {echo} bytes").into());
+                    }
+                }
+            }
+            Operation::Write | Operation::Read => {
+                dialer.completed()?;
+                latency::count(&mut times, start.elapsed());
+            }
+        }
+    }
+    Ok(Latency::of(kind.operation, times))
+}
+
+const fn cookie(lane: usize, what: u64) -> DtoCookie {
+    // CAST: lanes are few.
+    DtoCookie((lane as u64) << 32 | what)
+}
+
+/// Posts so many behind one doorbell: sends and writes from the outbox, reads into the inbox.
+fn post(
+    dialer: &mut Dialer,
+    lane: usize,
+    kind: Kind<'_>,
+    batch: u32,
+) -> Result<(), Box<dyn Error>> {
+    let (ep, region, told) = dialer.lane(lane);
+    let (from, into) = (
+        region.local(OUTBOX, kind.bytes),
+        region.local(INBOX, kind.bytes),
+    );
+    let remote = RmrTriplet {
+        segment_length: kind.bytes as u64,
+        ..told.memory
+    };
+    let cookie = cookie(lane, SEND);
+    let ia = &mut dialer.adapter.ia;
+    if let (Operation::Send, Some(data)) = (kind.operation, kind.inline) {
+        return Ok(ia.ep_post_send_inline(ep, data, cookie, NONE)?);
+    }
+    if batch == 1 {
+        return Ok(match kind.operation {
+            Operation::Send => ia.ep_post_send(ep, &[from], cookie, NONE),
+            Operation::Write => ia.ep_post_rdma_write(ep, &[from], cookie, &remote, NONE),
+            Operation::Read => ia.ep_post_rdma_read(ep, &[into], cookie, &remote, NONE),
+        }?);
+    }
+    Ok(ia.batch(ep, |posts| {
+        for _ in 0..batch {
+            match kind.operation {
+                Operation::Send => posts.send(&[from], cookie, NONE),
+                Operation::Write => posts.rdma_write(&[from], cookie, &remote, NONE),
+                Operation::Read => posts.rdma_read(&[into], cookie, &remote, NONE),
+            }?;
+        }
+        Ok(())
+    })?)
+}
+
+/// What was read into the inbox is this.
+fn check(dialer: &Dialer, lane: usize, expected: &[u8]) -> Result<(), Box<dyn Error>> {
+    let (_, region, _) = dialer.lane(lane);
+    let found = region.memory.read(region.offset(INBOX), expected.len())?;
+    match found
+        .iter()
+        .zip(expected)
+        .position(|(one, other)| one != other)
+    {
+        None => Ok(()),
+        Some(at) => Err(format!(
+            "byte {at} is {:#04x} and not {:#04x}",
+            found[at], expected[at]
+        )
+        .into()),
+    }
+}
+
+// CAST: counts below 2^53 are exact, and these are.
+const fn float(number: u64) -> f64 {
+    number as f64
+}
+
+impl Bandwidth {
+    fn of(operations: u64, seconds: f64, bytes: u64, reverse: Option<f64>) -> Self {
+        Self {
+            operations,
+            seconds,
+            bytes_per_second: float(operations.saturating_mul(bytes)) / seconds,
+            operations_per_second: float(operations) / seconds,
+            reverse_bytes_per_second: reverse,
+        }
+    }
+}

@@ -1,0 +1,493 @@
+//! `datctl perf`: latency and bandwidth of Send, RDMA Write and RDMA Read.
+//!
+//! Latency is one operation at a time: for Send half the time until the echo is there, for Write and Read the time from
+//! the post to the completion, which for a Write includes the acknowledgement. Bandwidth keeps `--depth` operations
+//! under way on each of `--endpoints` queue pairs, `--batch` of them behind a doorbell, and counts payload bytes; with
+//! `--both` the other end does the same towards us, all the time. For each operation and mode there is one connection,
+//! or one for each endpoint, and all sizes run over it. After each size of Write and Read the bytes are compared with
+//! what they should be.
+//!
+//! Ctrl-C ends a measurement early, and what was measured until then is shown, as not complete.
+//!
+//! Times are the machine's. On a simulated function they tell how fast the simulator is, and nothing of a card.
+
+mod amount;
+pub(crate) mod latency;
+mod measure;
+mod plot;
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use self::amount::{Amount, size, warm_up};
+use self::latency::Latency;
+use self::measure::Bandwidth;
+use crate::adapter::is_simulated;
+use crate::dialer::Dialer;
+use crate::ends::{Ends, Target, connect_by};
+use crate::hello::{Hello, Reverse, Role};
+use crate::report::{Output, Report, table};
+use simnic::signals::Stop;
+use simnic::simulated::duration;
+
+/// What the JSON looks like: docs/schemas/perf-1.json. Another number if a field goes or changes its meaning.
+const SCHEMA: &str = "datctl-perf-1";
+/// Payload bytes that a measurement moves at most, unless the count is given.
+const BYTES_PER_ROW: u64 = 64 << 20;
+/// Operations of a measurement, unless given.
+const COUNT: u64 = 1000;
+/// One operation in so many is made before the measurement, unless given.
+const WARM_UP_PART: u64 = 10;
+
+/// `perf`
+#[derive(clap::Args)]
+pub(crate) struct Perf {
+    #[command(flatten)]
+    ends: Ends,
+    #[command(flatten)]
+    plan: Plan,
+    /// Show the latencies of each row as a histogram.
+    #[arg(long)]
+    histogram: bool,
+    /// Write the histograms to this file as comma-separated values.
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Draw the histograms into this file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// What is measured.
+#[derive(clap::Args)]
+#[group(skip)]
+pub(crate) struct Plan {
+    /// The operations.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "send,write,read"
+    )]
+    operation: Vec<Operation>,
+    /// What is measured.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "latency,bandwidth"
+    )]
+    measure: Vec<Measure>,
+    /// Bytes of a message, a list such as 64,4k,1M,1G; k, M and G are 2^10, 2^20 and 2^30.
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "64,4K,64K,1M", value_parser = size)]
+    bytes: Vec<u64>,
+    /// Operations under way at a time on an endpoint, for bandwidth.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    depth: u32,
+    /// Endpoints (queue pairs) in use at a time, for bandwidth.
+    #[arg(long, value_name = "N", visible_alias = "queue-pairs", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    endpoints: u16,
+    /// Operations behind one doorbell, for bandwidth; not more than the depth.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    batch: u32,
+    /// The other end does the same towards us at the same time, for bandwidth.
+    #[arg(long)]
+    both: bool,
+    /// Put the data of a Send into the work queue entry itself; only of --operation send, and of short messages.
+    #[arg(long, conflicts_with = "batch")]
+    inline: bool,
+    /// Operations of a measurement [default: 1000, fewer of large ones].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// How long a measurement takes, such as 500ms or 10s, instead of how many operations it is.
+    #[arg(long, value_name = "TIME", conflicts_with = "count", value_parser = duration)]
+    duration: Option<Duration>,
+    /// What comes before each measurement and is not measured, operations or a time [default: a tenth of it].
+    #[arg(long, value_name = "N|TIME", value_parser = warm_up)]
+    warm_up: Option<Amount>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Operation {
+    Send,
+    Write,
+    Read,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Measure {
+    Latency,
+    Bandwidth,
+}
+
+/// All measurements.
+#[derive(Serialize)]
+pub(crate) struct Figures {
+    schema: &'static str,
+    adapter: String,
+    peer: String,
+    depth: u32,
+    endpoints: u16,
+    batch: u32,
+    inline: bool,
+    both: bool,
+    /// Our function is played by a program: no figure says anything of a card.
+    simulated: bool,
+    /// The peer's is, as it says itself.
+    peer_simulated: bool,
+    /// False: it was ended before all was measured.
+    complete: bool,
+    rows: Vec<Row>,
+    /// Histograms were asked for.
+    #[serde(skip)]
+    with_histograms: bool,
+}
+
+/// An operation at a size.
+#[derive(Serialize)]
+struct Row {
+    operation: Operation,
+    bytes: u64,
+    latency: Option<Latency>,
+    bandwidth: Option<Bandwidth>,
+}
+
+/// False: it was ended before all was measured.
+pub(crate) fn run(perf: &Perf, output: Output) -> Result<bool, Box<dyn Error>> {
+    perf.check()?;
+    // Threads that are made later leave the signals alone.
+    let stop = if perf.ends.is_active() {
+        Stop::on_signals()?
+    } else {
+        Stop::never()
+    };
+    let Some((mut dialer, target)) = connect_by(&perf.ends, output)? else {
+        return Ok(true);
+    };
+    let figures = perf
+        .plan
+        .figures(&mut dialer, &target, &perf.ends.name, &stop)?;
+    dialer.close()?;
+    let figures = Figures {
+        with_histograms: perf.histogram,
+        ..figures
+    };
+    let write = |path: &PathBuf, text: String| {
+        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    if let Some(path) = &perf.csv {
+        write(path, figures.csv())?;
+    }
+    if let Some(path) = &perf.svg {
+        write(path, plot::draw(&figures))?;
+    }
+    let complete = figures.complete;
+    output.show(&figures)?;
+    Ok(complete)
+}
+
+impl Perf {
+    /// What the command line cannot say by itself.
+    fn check(&self) -> Result<(), String> {
+        let plan = &self.plan;
+        if plan.inline && plan.operation != [Operation::Send] {
+            return Err("--inline is of Sends: with --operation send".to_owned());
+        }
+        if plan.batch > plan.depth {
+            let (batch, depth) = (plan.batch, plan.depth);
+            return Err(format!(
+                "a batch of {batch} is more than a depth of {depth}"
+            ));
+        }
+        let draws = self.histogram || self.csv.is_some() || self.svg.is_some();
+        if draws && !plan.measure.contains(&Measure::Latency) {
+            return Err("histograms are of latencies: with --measure latency".to_owned());
+        }
+        Ok(())
+    }
+}
+
+impl Plan {
+    /// Every operation at every size, so many times each, or as many as usual.
+    pub(crate) fn brief(count: Option<u64>) -> Self {
+        Self {
+            operation: vec![Operation::Send, Operation::Write, Operation::Read],
+            measure: vec![Measure::Latency, Measure::Bandwidth],
+            bytes: vec![64, 4096, 65_536, 1 << 20],
+            depth: 16,
+            endpoints: 1,
+            batch: 1,
+            both: false,
+            inline: false,
+            count,
+            duration: None,
+            warm_up: None,
+        }
+    }
+
+    /// Measures.
+    pub(crate) fn figures(
+        &self,
+        dialer: &mut Dialer,
+        target: &Target,
+        name: &str,
+        stop: &Stop,
+    ) -> Result<Figures, Box<dyn Error>> {
+        let mut figures = Figures {
+            schema: SCHEMA,
+            adapter: name.to_owned(),
+            peer: target.address.to_string(),
+            depth: self.depth,
+            endpoints: self.endpoints,
+            batch: self.batch,
+            inline: self.inline,
+            both: self.both,
+            simulated: is_simulated(name),
+            peer_simulated: false,
+            complete: true,
+            rows: Vec::new(),
+            with_histograms: false,
+        };
+        self.measure_rows(dialer, target, stop, &mut figures)?;
+        figures.complete = !stop.is_asked();
+        Ok(figures)
+    }
+
+    fn measure_rows(
+        &self,
+        dialer: &mut Dialer,
+        target: &Target,
+        stop: &Stop,
+        figures: &mut Figures,
+    ) -> Result<(), Box<dyn Error>> {
+        let lanes = |measure| match measure {
+            Measure::Latency => 1,
+            Measure::Bandwidth => self.endpoints,
+        };
+        let of_one: u32 = self.measure.iter().map(|&it| u32::from(lanes(it))).sum();
+        let mut left = of_one * u32::try_from(self.operation.len())?;
+        for &operation in &self.operation {
+            let first = figures.rows.len();
+            figures.rows.extend(self.bytes.iter().map(|&bytes| Row {
+                operation,
+                bytes,
+                latency: None,
+                bandwidth: None,
+            }));
+            for &measure in &self.measure {
+                if stop.is_asked() {
+                    return Ok(());
+                }
+                let reverse = (self.both && measure == Measure::Bandwidth).then(|| Reverse {
+                    reads: operation == Operation::Read,
+                    // The dialer says which.
+                    memory: udapl::RmrTriplet {
+                        rmr_context: 0,
+                        target_address: 0,
+                        segment_length: 0,
+                    },
+                });
+                for _ in 0..lanes(measure) {
+                    left -= 1;
+                    let hello = Hello {
+                        role: match (operation, measure) {
+                            (Operation::Send, Measure::Latency) => Role::Echo,
+                            (Operation::Send, Measure::Bandwidth) => Role::Sink,
+                            (Operation::Write | Operation::Read, _) => Role::Memory,
+                        },
+                        more: u16::try_from(left)?,
+                        depth: self.depth,
+                        bytes: self.bytes.iter().copied().max().unwrap_or(1),
+                        reverse,
+                    };
+                    let slots = 2 + 2 * usize::from(reverse.is_some());
+                    dialer.connect(target.address, target.qualifier, &hello, slots)?;
+                }
+                figures.peer_simulated |= dialer.lane(0).2.simulated;
+                for row in &mut figures.rows[first..] {
+                    self.measure_row(row, measure, dialer, stop)
+                        .map_err(|error| {
+                            format!("{operation:?} of {} bytes: {error}", row.bytes)
+                        })?;
+                }
+                dialer.hang_up()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How much of this size, so that no measurement takes for ever.
+    fn amount(&self, bytes: u64) -> Amount {
+        if let Some(time) = self.duration {
+            return Amount::Time(time);
+        }
+        let fit = (BYTES_PER_ROW / bytes).max(u64::from(self.depth));
+        Amount::Operations(self.count.unwrap_or_else(|| COUNT.min(fit)))
+    }
+
+    /// How much comes before.
+    fn before(&self, bytes: u64) -> Amount {
+        self.warm_up.unwrap_or_else(|| match self.amount(bytes) {
+            Amount::Operations(count) => Amount::Operations(count / WARM_UP_PART),
+            Amount::Time(time) => Amount::Time(time / 10),
+        })
+    }
+}
+
+impl Figures {
+    /// The shortest latency and the widest bandwidth of each operation.
+    pub(crate) fn summary(&self) -> String {
+        let of = |operation: Operation| {
+            let rows = || {
+                self.rows
+                    .iter()
+                    .filter(move |row| row.operation == operation)
+            };
+            let latency = rows()
+                .filter_map(|row| Some(row.latency.as_ref()?.median_us))
+                .fold(f64::INFINITY, f64::min);
+            let bandwidth = rows()
+                .filter_map(|row| Some(row.bandwidth.as_ref()?.bytes_per_second))
+                .fold(0.0, f64::max);
+            format!("{operation:?} {latency:.1} us, {:.0} MB/s", bandwidth / 1e6)
+        };
+        [Operation::Send, Operation::Write, Operation::Read]
+            .map(of)
+            .join("; ")
+    }
+
+    /// The rows that have latencies, with what they are of.
+    fn latencies(&self) -> impl Iterator<Item = (String, &Row, &Latency)> {
+        self.rows.iter().filter_map(|row| {
+            let latency = row.latency.as_ref()?;
+            let name = format!("{} of {}", row.operation.name(), short_size(row.bytes));
+            Some((name, row, latency))
+        })
+    }
+
+    /// A line for each bar of each histogram.
+    fn csv(&self) -> String {
+        let mut text = "operation,bytes,up_to_us,count,percentile\n".to_owned();
+        for (_, row, latency) in self.latencies() {
+            for bar in latency.bars() {
+                let (operation, bytes) = (row.operation.name(), row.bytes);
+                let (us, count, below) = (bar.up_to_us, bar.count, bar.percentile);
+                // PANIC: memory is always written to.
+                writeln!(text, "{operation},{bytes},{us:.3},{count},{below:.4}").expect("a string");
+            }
+        }
+        text
+    }
+
+    /// Whose figures these are, if they are no card's.
+    fn disclaimer(&self) -> Option<&'static str> {
+        match (self.simulated, self.peer_simulated) {
+            (false, false) => None,
+            (true, true) => Some("simulated: how fast the simulator is, and nothing of a card"),
+            (true, false) => {
+                Some("simulated, this end: how fast the simulator is, and nothing of a card")
+            }
+            (false, true) => {
+                Some("simulated, the peer: how fast the simulator is, and nothing of a card")
+            }
+        }
+    }
+}
+
+impl Operation {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Write => "write",
+            Self::Read => "read",
+        }
+    }
+}
+
+/// `64 B`, `4 KiB`.
+fn short_size(bytes: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let whole = |shift: &u32| bytes >= 1 << shift && bytes.is_multiple_of(1 << shift);
+    let unit = units.iter().find(|(shift, _)| whole(shift));
+    unit.map_or_else(
+        || format!("{bytes} B"),
+        |(shift, name)| format!("{} {name}", bytes >> shift),
+    )
+}
+
+impl Report for Figures {
+    fn human(&self) -> String {
+        let dash = || "-".to_owned();
+        let rows = self.rows.iter().map(|row| {
+            let latency = |figure: fn(&Latency) -> f64| {
+                row.latency
+                    .as_ref()
+                    .map_or_else(dash, |latency| format!("{:.2}", figure(latency)))
+            };
+            let bandwidth = |figure: fn(&Bandwidth) -> Option<f64>, unit: f64| {
+                row.bandwidth
+                    .as_ref()
+                    .and_then(figure)
+                    .map_or_else(dash, |figure| format!("{:.1}", figure / unit))
+            };
+            [
+                row.operation.name().to_owned(),
+                row.bytes.to_string(),
+                latency(|it| it.min_us),
+                latency(|it| it.median_us),
+                latency(|it| it.p99_us),
+                latency(|it| it.p99_99_us),
+                latency(|it| it.max_us),
+                bandwidth(|it| Some(it.bytes_per_second), 1e6),
+                bandwidth(|it| it.reverse_bytes_per_second, 1e6),
+                bandwidth(|it| Some(it.operations_per_second), 1e3),
+            ]
+        });
+        let header = [
+            "operation",
+            "bytes",
+            "min us",
+            "median us",
+            "p99 us",
+            "p99.99 us",
+            "max us",
+            "MB/s",
+            "back MB/s",
+            "k/s",
+        ];
+        let mut text = table(header, rows);
+        if self.with_histograms {
+            for (name, _, latency) in self.latencies() {
+                // PANIC: memory is always written to.
+                write!(text, "\n\n{name}\n{}", latency.picture()).expect("a string");
+            }
+        }
+        let way = match (self.endpoints, self.batch) {
+            (1, 1) => format!("{} under way", self.depth),
+            (1, batch) => format!("{} under way, {batch} behind a doorbell", self.depth),
+            (endpoints, batch) => format!(
+                "{} under way on each of {endpoints} endpoints, {batch} behind a doorbell",
+                self.depth
+            ),
+        };
+        // PANIC: memory is always written to.
+        write!(
+            text,
+            "\n\nlatency: send half the round trip, write and read post to completion; bandwidth: {way}"
+        )
+        .expect("a string");
+        if let Some(said) = self.disclaimer() {
+            text.push('\n');
+            text.push_str(said);
+        }
+        if !self.complete {
+            text.push_str("\nnot complete: it was ended before all was measured");
+        }
+        text
+    }
+}
