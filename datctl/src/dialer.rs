@@ -110,7 +110,22 @@ impl Dialer {
             Qos::BEST_EFFORT,
             ConnectFlags::empty(),
         )?;
-        let event = self.next()?;
+        let event = loop {
+            let event = self.next()?;
+            // On the lanes before, the peer may send already.
+            let aside = match &event {
+                Event::Dto(done) if done.status == DtoStatus::Success => self.is_aside(done)?,
+                Event::Dto(_)
+                | Event::RmrBind(_)
+                | Event::ConnectionRequest(_)
+                | Event::Connection(_)
+                | Event::Async(_)
+                | Event::Software(_) => false,
+            };
+            if !aside {
+                break event;
+            }
+        };
         let up = matches!(&event, Event::Connection(event) if event.kind == ConnectionEventKind::Established);
         if !up {
             return Err(unexpected(&event, &format!("a connection to {peer}")));
@@ -208,15 +223,20 @@ impl Dialer {
             if done.status != DtoStatus::Success {
                 return Err(dto_failed(&done));
             }
-            match done.cookie {
-                DtoCookie(BEAT_COOKIE) => {}
-                DtoCookie(REVERSE_COOKIE) => {
-                    let lane = self.sessions.iter().position(|it| it.ep == done.ep);
-                    self.receive(lane.ok_or("a message of nobody's")?)?;
-                }
-                _ => return Ok(done),
+            if !self.is_aside(&done)? {
+                return Ok(done);
             }
         }
+    }
+
+    /// A DTO besides those of ours, with which all is done: that we are alive, or what the peer sends by itself.
+    fn is_aside(&mut self, done: &DtoCompletion) -> Result<bool, Box<dyn Error>> {
+        if done.cookie == DtoCookie(REVERSE_COOKIE) {
+            let lane = self.sessions.iter().position(|it| it.ep == done.ep);
+            self.receive(lane.ok_or("a message of nobody's")?)?;
+            return Ok(true);
+        }
+        Ok(done.cookie == DtoCookie(BEAT_COOKIE))
     }
 
     /// Tells a peer that only lends its memory that we are alive, if it is time for that.

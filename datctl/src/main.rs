@@ -174,7 +174,9 @@ enum Command {
     Explain(live::explain::Options),
     /// Writes the manual pages of datctl and its commands.
     Man(manual::Man),
-    /// Prints the completions of a shell, such as: datctl completions bash > /usr/share/bash-completion/completions/datctl
+    /// Prints the completions of a shell.
+    ///
+    /// datctl completions bash > /usr/share/bash-completion/completions/datctl
     Completions(manual::Completions),
 }
 

@@ -1,7 +1,7 @@
 //! Signals that end a command in good order: SIGINT (Ctrl-C), SIGTERM and SIGHUP.
 //!
 //! A thread of its own waits for them; the command looks at [`Stop`] where it can end. A second signal ends the process
-//! at once. What is ignored when the program begins stays ignored, as Ctrl-C is by what a shell has put into the
+//! at once, unless it comes with the first, as timeout(1) sends two. What is ignored when the program begins stays ignored, as Ctrl-C is by what a shell has put into the
 //! background.
 
 use std::error::Error;
@@ -9,11 +9,15 @@ use std::process::exit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal};
 
 /// Exit status of whom Ctrl-C ends: 128 and the signal's number, as shells say it.
 const ENDED: i32 = 130;
+
+/// Signals that come so soon behind the first belong to it.
+const TOGETHER: Duration = Duration::from_millis(500);
 
 /// Whether the end was asked for.
 pub struct Stop(Option<Arc<AtomicBool>>);
@@ -50,15 +54,18 @@ impl Stop {
         let over = Arc::new(AtomicBool::new(false));
         let tells = Arc::clone(&over);
         let wait = move || {
+            let mut first = None;
             loop {
-                match asked.wait() {
-                    Ok(signal) if tells.swap(true, Ordering::AcqRel) => {
-                        tracing::warn!("{signal} again: the end at once");
-                        exit(ENDED);
-                    }
-                    Ok(signal) => tracing::info!("{signal}: the end"),
+                let signal = match asked.wait() {
+                    Ok(signal) => signal,
                     Err(errno) => return tracing::error!("sigwait: {errno}"),
+                };
+                tells.store(true, Ordering::Release);
+                if first.get_or_insert_with(Instant::now).elapsed() > TOGETHER {
+                    tracing::warn!("{signal} again: the end at once");
+                    exit(ENDED);
                 }
+                tracing::info!("{signal}: the end");
             }
         };
         thread::Builder::new().name("signals".into()).spawn(wait)?;

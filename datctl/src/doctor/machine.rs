@@ -165,7 +165,7 @@ fn limits(mappings: Option<u64>, files: Option<u64>) -> Line {
     let few_mappings = mappings.filter(|&count| count < MAPPINGS);
     let few_files = files.filter(|&count| count < FILES);
     let count =
-        |limit: Option<u64>| limit.map_or_else(|| "any number".to_owned(), |it| it.to_string());
+        |limit: Option<u64>| limit.map_or_else(|| "unlimited".to_owned(), |it| it.to_string());
     let found = format!(
         "{} DMA mappings, {} open files",
         count(mappings),

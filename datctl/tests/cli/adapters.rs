@@ -26,7 +26,7 @@ fn check_figures(figures: &Value, operations: &[&str], sizes: &[u64]) {
                 &row["latency"]["max_us"],
                 &row["latency"]["mean_us"],
                 &row["bandwidth"]["bytes_per_second"],
-                &row["bandwidth"]["messages_per_second"],
+                &row["bandwidth"]["operations_per_second"],
             ] {
                 assert!(figure.as_f64().is_some_and(|figure| figure > 0.0), "{row}");
             }

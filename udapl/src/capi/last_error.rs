@@ -7,7 +7,8 @@
 //! Most sentences are constants and lie in the [`DatError`]. Those with numbers and names of their own
 //! ([`because_of`]) wait here for the error that they belong to, and are forgotten if another one comes.
 //!
-//! An EVD that has no event and a wait that is over are answers, not refusals: they change nothing here, and cost nothing.
+//! An EVD that has no event and a wait that is over are answers, not refusals: they change nothing here, and cost
+//! nothing.
 
 // UNSAFETY: a pointer of a C program is written.
 #![expect(unsafe_code, reason = "the caller's pointers")]
