@@ -266,6 +266,8 @@ impl World {
 
     /// A frame leaves a function: to where its card's switch sends it.
     fn leave(&mut self, nic: usize, frame: Vec<u8>) {
+        // This one may be software's, and keeps the ICRC that it has.
+        self.seal_links();
         let seat = self.nics[nic].seat;
         if !self.env.is_up(seat) {
             self.env.vport_mut(seat).lost_while_down[1] += 1;
