@@ -93,6 +93,11 @@ impl Dialer {
             self.adapter.region(slots, slot_bytes)?
         };
         let inbox = hello.reverse.map(|_| slots.saturating_sub(1));
+        let inbox = inbox.filter(|_| hello.role == Role::Sink);
+        // Before the peer can send: a message that finds none waits for a timer.
+        for _ in 0..inbox.map_or(0, |_| requests) {
+            self.receive(ep, &region, inbox)?;
+        }
         let hello = &Hello {
             reverse: hello.reverse.map(|reverse| Reverse {
                 memory: region.remote(slots.saturating_sub(1)),
@@ -139,16 +144,10 @@ impl Dialer {
             ep,
             region,
             told,
-            inbox: inbox.filter(|_| hello.role == Role::Sink),
+            inbox,
             // An echo would send the empty message back, and we would take it for that of what we measure.
             next_beat: (hello.role == Role::Memory).then(|| Instant::now() + BEAT),
         });
-        let lane = self.sessions.len() - 1;
-        if self.sessions[lane].inbox.is_some() {
-            for _ in 0..requests {
-                self.receive(lane)?;
-            }
-        }
         Ok(())
     }
 
@@ -166,18 +165,18 @@ impl Dialer {
     }
 
     /// Posts a receive for what the peer sends by itself.
-    fn receive(&mut self, lane: usize) -> Result<(), Box<dyn Error>> {
-        let session = &self.sessions[lane];
-        let Some(inbox) = session.inbox else {
+    fn receive(
+        &mut self,
+        ep: EpHandle,
+        region: &Region,
+        inbox: Option<usize>,
+    ) -> Result<(), Box<dyn Error>> {
+        let Some(inbox) = inbox else {
             return Ok(());
         };
-        let place = session.region.local(inbox, session.region.offset(1));
-        let flags = CompletionFlags::empty();
-        let cookie = DtoCookie(REVERSE_COOKIE);
-        Ok(self
-            .adapter
-            .ia
-            .ep_post_recv(session.ep, &[place], cookie, flags)?)
+        let place = region.local(inbox, region.offset(1));
+        let (cookie, flags) = (DtoCookie(REVERSE_COOKIE), CompletionFlags::empty());
+        Ok(self.adapter.ia.ep_post_recv(ep, &[place], cookie, flags)?)
     }
 
     /// The next event.
@@ -232,8 +231,19 @@ impl Dialer {
     /// A DTO besides those of ours, with which all is done: that we are alive, or what the peer sends by itself.
     fn is_aside(&mut self, done: &DtoCompletion) -> Result<bool, Box<dyn Error>> {
         if done.cookie == DtoCookie(REVERSE_COOKIE) {
-            let lane = self.sessions.iter().position(|it| it.ep == done.ep);
-            self.receive(lane.ok_or("a message of nobody's")?)?;
+            let Some(session) = self.sessions.iter().find(|it| it.ep == done.ep) else {
+                return Ok(true);
+            };
+            let place = session.inbox.map(|inbox| {
+                let region = &session.region;
+                region.local(inbox, region.offset(1))
+            });
+            if let Some(place) = place {
+                let (cookie, flags) = (done.cookie, CompletionFlags::empty());
+                self.adapter
+                    .ia
+                    .ep_post_recv(done.ep, &[place], cookie, flags)?;
+            }
             return Ok(true);
         }
         Ok(done.cookie == DtoCookie(BEAT_COOKIE))

@@ -73,16 +73,19 @@ impl Plan {
             inline: self.inline.then_some(&sent[..]),
         };
         let (before, amount) = (self.before(row.bytes), self.amount(row.bytes));
+        // A lane that nothing was to be done on has nothing to compare.
+        let mut used = vec![0; lanes];
         match measure {
             Measure::Latency => {
                 one_by_one(dialer, kind, before, stop)?;
                 let measured = one_by_one(dialer, kind, amount, stop)?;
+                used[0] = measured.operations;
                 row.latency = (measured.operations > 0).then_some(measured);
             }
             Measure::Bandwidth => {
-                self.many(dialer, lanes, kind, before, stop)?;
+                self.many(dialer, &mut used, kind, before, stop)?;
                 let counted = self.counted(dialer, lanes)?;
-                let (operations, seconds) = self.many(dialer, lanes, kind, amount, stop)?;
+                let (operations, seconds) = self.many(dialer, &mut used, kind, amount, stop)?;
                 let reverse = self.counted(dialer, lanes)?.zip(counted);
                 if operations > 0 {
                     row.bandwidth = Some(Bandwidth::of(
@@ -97,11 +100,11 @@ impl Plan {
                 }
             }
         }
-        for lane in 0..lanes {
+        for lane in (0..lanes).filter(|lane| used[*lane] > 0) {
             match row.operation {
                 Operation::Send => {}
                 // What was written is read back. Each connection finds the peer's memory as new.
-                Operation::Write if operations_of(row, measure) > 0 => {
+                Operation::Write => {
                     let read = Kind {
                         operation: Operation::Read,
                         ..kind
@@ -110,10 +113,7 @@ impl Plan {
                     dialer.completed()?;
                     check(dialer, lane, &sent)?;
                 }
-                Operation::Read if operations_of(row, measure) > 0 => {
-                    check(dialer, lane, &pattern(MEMORY_SEED, bytes))?;
-                }
-                Operation::Write | Operation::Read => {}
+                Operation::Read => check(dialer, lane, &pattern(MEMORY_SEED, bytes))?,
             }
         }
         Ok(())
@@ -124,16 +124,17 @@ impl Plan {
         self.bytes.iter().copied().max().unwrap_or(0)
     }
 
-    /// Keeps as many under way as there may be; how many there were and the seconds they took.
+    /// Keeps as many under way as there may be; how many there were and the seconds they took. Adds those of each lane
+    /// to `used`.
     fn many(
         &self,
         dialer: &mut Dialer,
-        lanes: usize,
+        used: &mut [u64],
         kind: Kind<'_>,
         amount: Amount,
         stop: &Stop,
     ) -> Result<(u64, f64), Box<dyn Error>> {
-        let mut under_way = vec![0; lanes];
+        let mut under_way = vec![0; used.len()];
         let (mut posted, mut done) = (0, 0);
         let start = Instant::now();
         loop {
@@ -148,6 +149,7 @@ impl Plan {
                         post(dialer, lane, kind, batch)?;
                         *under_way += batch;
                         posted += u64::from(batch);
+                        used[lane] += u64::from(batch);
                     }
                 }
             }
@@ -186,13 +188,6 @@ impl Plan {
             all += u64::from_be_bytes(*bytes);
         }
         Ok(Some((all, Instant::now())))
-    }
-}
-
-fn operations_of(row: &Row, measure: Measure) -> u64 {
-    match measure {
-        Measure::Latency => row.latency.as_ref().map_or(0, |it| it.operations),
-        Measure::Bandwidth => row.bandwidth.as_ref().map_or(0, |it| it.operations),
     }
 }
 
