@@ -12,7 +12,7 @@ use udapl::{
     DtoCookie, DtoStatus, EpHandle, Event, OpenOptions, Qos, RmrTriplet, Timeout,
 };
 
-use crate::adapter::{Adapter, PATIENCE, Region, deadline, dto_failed, unexpected};
+use crate::adapter::{Adapter, EVENTS, PATIENCE, Region, deadline, dto_failed, unexpected};
 use crate::hello::{Hello, Reverse, Role, Told};
 use crate::listener::Listener;
 
@@ -86,7 +86,21 @@ impl Dialer {
             )
             .into());
         }
-        let ep = self.adapter.endpoint(requests, requests)?;
+        // A passive end in this thread sends several for each event that we take; on a simulated function one that finds
+        // no receive would wait for a time that does not pass meanwhile.
+        let receives = match self.listener {
+            Some(_) if hello.reverse.is_some() => (requests * 6).min(most),
+            Some(_) | None => requests,
+        };
+        let lanes = u32::try_from(self.sessions.len())? + 1;
+        if lanes.saturating_mul(requests + receives) > EVENTS {
+            return Err(format!(
+                "{lanes} endpoints with a depth of {}: {EVENTS} events are all that one EVD has here",
+                hello.depth
+            )
+            .into());
+        }
+        let ep = self.adapter.endpoint(requests, receives)?;
         let region = {
             // Room for 8 bytes, which the peer's count has.
             let slot_bytes = usize::try_from(hello.bytes)?.next_multiple_of(8);
@@ -95,7 +109,7 @@ impl Dialer {
         let inbox = hello.reverse.map(|_| slots.saturating_sub(1));
         let inbox = inbox.filter(|_| hello.role == Role::Sink);
         // Before the peer can send: a message that finds none waits for a timer.
-        for _ in 0..inbox.map_or(0, |_| requests) {
+        for _ in 0..inbox.map_or(0, |_| receives) {
             self.receive(ep, &region, inbox)?;
         }
         let hello = &Hello {
