@@ -86,8 +86,8 @@ impl Dialer {
             )
             .into());
         }
-        // A passive end in this thread sends several for each event that we take; on a simulated function one that finds
-        // no receive would wait for a time that does not pass meanwhile.
+        // A passive end in this thread sends several for each event that we take; on a simulated function one that
+        // finds no receive would wait for a time that does not pass meanwhile.
         let receives = match self.listener {
             Some(_) if hello.reverse.is_some() => (requests * 6).min(most),
             Some(_) | None => requests,

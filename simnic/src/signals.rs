@@ -1,8 +1,8 @@
 //! Signals that end a command in good order: SIGINT (Ctrl-C), SIGTERM and SIGHUP.
 //!
 //! A thread of its own waits for them; the command looks at [`Stop`] where it can end. A second signal ends the process
-//! at once, unless it comes with the first, as timeout(1) sends two. What is ignored when the program begins stays ignored, as Ctrl-C is by what a shell has put into the
-//! background.
+//! at once, unless it comes with the first, as timeout(1) sends two. What is ignored when the program begins stays
+//! ignored, as Ctrl-C is by what a shell has put into the background.
 
 use std::error::Error;
 use std::process::exit;
