@@ -73,18 +73,20 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 /// Has cargo build what is packed.
 fn programs(profile: &str, folder: &Path) -> Result<Programs> {
-    let messages = shell::capture(shell::cargo(&[
-        "build",
-        "--package",
-        "datctl",
-        "--package",
-        "nvmeof",
-        "--bins",
-        "--profile",
-        profile,
-        "--message-format",
-        "json-render-diagnostics",
-    ]))?;
+    // What is released has no features that only tests of other crates ask for. A quick build is that of the tests: of
+    // the whole workspace, and with an example, since those are built with what tests need.
+    let selected: &[&str] = match profile {
+        "dev" => &[
+            "--workspace",
+            "--bin=datctl",
+            "--bin=nvmeofd",
+            "--example=demo",
+        ],
+        _ => &["--package=datctl", "--package=nvmeof", "--bins"],
+    };
+    let mut build = shell::cargo(&["build", "--message-format=json-render-diagnostics"]);
+    build.args(["--profile", profile]).args(selected);
+    let messages = shell::capture(build)?;
     let program = |name: &str| -> Result<PathBuf> {
         for line in messages.lines() {
             let message: serde_json::Value = serde_json::from_str(line)?;

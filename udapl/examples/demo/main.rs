@@ -31,11 +31,15 @@ use self::kind::Kind;
 use self::setup::Job;
 use self::table::{Row, print_bring_up, print_table};
 use self::world::World;
+
+/// So much crosses the wire if no file is named: the capture, which has all of it four times, is to be small.
+const WITHOUT_A_NAME: usize = 4 << 20;
+
 /// The main job: two functions, one link, every kind of DTO.
 #[derive(Parser)]
 #[command(name = "demo")]
 struct Arguments {
-    /// The file whose bytes cross the wire [default: the running executable].
+    /// The file whose bytes cross the wire [default: the first 4 MiB of the running executable].
     file: Option<PathBuf>,
     /// Where to write the capture of the wire.
     #[arg(long, default_value = "target/demo.pcapng")]
@@ -81,9 +85,9 @@ fn main() -> Result<()> {
 
 /// Runs the job.
 fn run(arguments: &Arguments) -> Result<()> {
-    let path = match &arguments.file {
-        Some(path) => path.clone(),
-        None => std::env::current_exe()?,
+    let (path, most) = match &arguments.file {
+        Some(path) => (path.clone(), usize::MAX),
+        None => (std::env::current_exe()?, WITHOUT_A_NAME),
     };
     ensure!(
         (1..=1 << 30).contains(&arguments.chunk),
@@ -94,13 +98,14 @@ fn run(arguments: &Arguments) -> Result<()> {
         std::fs::metadata(&path)
             .with_context(|| path.display().to_string())?
             .len(),
-    )?;
+    )?
+    .min(most);
     ensure!(bytes > 0, "{} is empty: nothing to move", path.display());
     let began = Instant::now();
     println!(
-        "{} ({:.1} MB) in messages of {} bytes, by each kind of DTO",
-        path.display(),
+        "{:.1} MB of {} in messages of {} bytes, by each kind of DTO",
         mega(bytes),
+        path.display(),
         arguments.chunk
     );
 

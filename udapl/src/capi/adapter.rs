@@ -19,8 +19,10 @@ use dat_core::{
 };
 
 use super::answer::handle_error;
+use super::dat2;
 use super::directory::Entry;
 use super::fork;
+use super::locked;
 use super::records::{Address, Records};
 use super::room::Room;
 use super::siblings::Sibling;
@@ -131,12 +133,15 @@ impl Holder for Adapter {
     }
 }
 
-/// Sees to it that what is opened from now on is not inherited by a child of fork(2).
+/// Sees to it that what is opened from now on is not inherited by a child of fork(2), and that a program that locks its
+/// memory locks no more of the tables than it uses.
 ///
 /// # Errors
 /// As [`fork::guard`].
 pub(super) fn guard() -> DatResult<()> {
-    fork::guard(PLACES.iter().map(fork::wiped))
+    fork::guard(PLACES.iter().map(fork::wiped))?;
+    locked::let_off(PLACES.iter().map(fork::wiped).chain([dat2::cells()]));
+    Ok(())
 }
 
 /// What a handle stands for, if it is one of this kind.

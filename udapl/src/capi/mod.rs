@@ -66,6 +66,7 @@ mod hot;
 mod ia;
 mod instance;
 mod last_error;
+mod locked;
 mod log;
 mod many;
 mod memory;

@@ -25,7 +25,7 @@ const INCLUDED: &str = "gcc,libc6-dev,pkg-config,dapl2-utils,libdapl2";
 const STEPS: [(&str, &str); 8] = [
     (
         "apt installs them, with nothing but what they name",
-        "DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-download --no-install-recommends /debs/*.deb",
+        "DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends /debs/*.deb",
     ),
     (
         "a C program compiles and runs",
@@ -38,7 +38,7 @@ const STEPS: [(&str, &str); 8] = [
             $(pkg-config --static --libs dat | sed s/-ldat/-l:libdat.a/)
          dpkg --purge libdat1-dbgsym libdat-dev libdat1
          /tmp/hello | grep 'Hello, server'
-         DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-download /debs/libdat*.deb",
+         DEBIAN_FRONTEND=noninteractive apt-get install -y -qq /debs/libdat*.deb",
     ),
     (
         "the debug file is the library's",

@@ -14,10 +14,11 @@
 //! as far as here and is no such address names nothing. A cell serves another object after all other places of its kind
 //! have been used, and then an old handle is taken for the new one's.
 
-use core::ptr::null_mut;
+use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use super::provider::Provider;
+use crate::capi::fork::{Wiped, wiped};
 use crate::capi::table::{KINDS, PER_KIND, handle_of, number, place_of};
 use crate::capi::types::DatHandle;
 
@@ -29,15 +30,23 @@ struct Cell {
     handle: AtomicU64,
 }
 
-/// All zeros, so that it takes address space, and memory only where it is used.
-static CELLS: [[Cell; PER_KIND]; KINDS] = [const {
+/// All zeros, so that it takes address space, and memory only where it is used. In pages of its own.
+static PAGES: Wiped<[[Cell; PER_KIND]; KINDS]> = Wiped(
     [const {
-        Cell {
-            provider: AtomicPtr::new(null_mut()),
-            handle: AtomicU64::new(0),
-        }
-    }; PER_KIND]
-}; KINDS];
+        [const {
+            Cell {
+                provider: AtomicPtr::new(null_mut()),
+                handle: AtomicU64::new(0),
+            }
+        }; PER_KIND]
+    }; KINDS],
+);
+static CELLS: &[[Cell; PER_KIND]; KINDS] = &PAGES.0;
+
+/// The pages of all cells.
+pub(in crate::capi) fn pages() -> (NonNull<u8>, usize) {
+    wiped(&PAGES)
+}
 
 /// A number that is no handle and not null.
 const NOBODY: u64 = 1;

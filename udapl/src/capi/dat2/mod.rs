@@ -36,6 +36,7 @@ mod srq;
 pub mod types;
 mod variadic;
 
+pub(super) use cells::pages as cells;
 pub use functions::LAYOUT;
 pub(super) use functions::init;
 pub(super) use provider::fini;
