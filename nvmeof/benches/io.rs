@@ -1,13 +1,19 @@
-//! What an I/O costs in the target: a worker on a null disk, and the tests' host on the other end of a simulated wire.
+//! What an I/O costs in the target: workers on a null disk, and the tests' host on the other end of a simulated wire.
 //!
 //! ```text
 //! cargo xtask nvme bench
 //! ```
 //!
-//! `io OPERATION BYTES DEPTH ROUNDS` has the host send `DEPTH` commands at once, `ROUNDS` times, and prints how many
-//! I/Os and turns of the worker there were, and in how many of them nothing came. Under callgrind what is collected in
-//! [`region_turn`] is the worker's; what the simulator does with its doorbells is taken off by who reads the profile
-//! (functions named `tell`), and so are the turns in which nothing came, by what `io idle` costs.
+//! Operations are `read`, `write`, and `inline`, a write whose data is in the capsule.
+//!
+//! `io OPERATION BYTES DEPTH ROUNDS WORKERS` has the host send `DEPTH` commands at once to each of so many workers, a
+//! queue each, `ROUNDS` times, and prints how many I/Os and turns of the workers there were, and in how many of them
+//! nothing came. One thread does it all, the host's part and the workers' in turn, and time is the simulator's, so
+//! that a run is the same each time.
+//!
+//! Under callgrind what is collected in [`region_turn`] is the workers'; what the simulator does with their doorbells
+//! is taken off by who reads the profile (functions named `tell`), and so are the turns in which nothing came, by what
+//! `io idle` costs.
 #![forbid(unsafe_code)]
 
 #[path = "../tests/target/host.rs"]
@@ -17,19 +23,28 @@ mod host;
 #[allow(dead_code, reason = "the tests use the rest")]
 mod world;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use nvmeof::disk::Source;
 use nvmeof::nvme::command::io as opcode;
+use nvmeof::nvme::sgl::Sgl;
 use nvmeof::serve::{Worker, WorkerConfig, WorkerError};
+use udapl::fabric::Fabric;
+use udapl::{Adapter, IaConfig};
 
-use host::transfer;
-use world::World;
+use host::{Host, Meanwhile, transfer};
+use world::{PORT, World};
 
 /// Bytes of the disk, and of a block.
 const DISK: u64 = 1 << 30;
 const SHIFT: u8 = 12;
+/// What passes in the simulated world between two turns.
+const STEP: Duration = Duration::from_micros(100);
+/// Turns of a run in which nothing comes.
+const IDLE: u32 = 10_000;
 
 /// What is counted.
 #[inline(never)]
@@ -37,25 +52,21 @@ fn region_turn(worker: &mut Worker) -> Result<bool, WorkerError> {
     worker.turn()
 }
 
-#[derive(Default)]
-struct Turns {
-    over: AtomicBool,
-    all: AtomicU64,
-    idle: AtomicU64,
-}
+/// Turns: all, and idle ones.
+#[derive(Clone, Default)]
+struct Turns(Rc<Cell<(u64, u64)>>);
 
-/// Turns until all is over.
-fn serve(mut worker: Worker, turns: &Turns) -> Result<(), WorkerError> {
-    while !turns.over.load(Ordering::Acquire) {
-        let came = region_turn(&mut worker)?;
-        turns.all.fetch_add(1, Ordering::Relaxed);
-        turns.idle.fetch_add(u64::from(!came), Ordering::Relaxed);
-        if !came {
-            // Under callgrind one thread runs at a time.
-            std::thread::yield_now();
+/// A turn of each worker, and of the world.
+fn others(fabric: Fabric, mut workers: Vec<Worker>, turns: Turns) -> Meanwhile {
+    Box::new(move || {
+        for worker in &mut workers {
+            let came = region_turn(worker)?;
+            let (all, idle) = turns.0.get();
+            turns.0.set((all + 1, idle + u64::from(!came)));
         }
-    }
-    Ok(())
+        fabric.sim.advance(STEP);
+        Ok(())
+    })
 }
 
 fn main() -> Result<()> {
@@ -64,75 +75,114 @@ fn main() -> Result<()> {
         .filter(|one| !one.starts_with("--"))
         .collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let (operation, bytes, depth, rounds) = match words[..] {
+    let (operation, bytes, depth, rounds, workers) = match words[..] {
         // As `cargo bench` starts it.
-        [] => ("read", 4096, 32, 100),
-        ["idle"] => ("idle", 4096, 1, 0),
-        [operation, bytes, depth, rounds] => {
-            (operation, bytes.parse()?, depth.parse()?, rounds.parse()?)
-        }
-        _ => bail!("idle, or read or write, bytes, depth, rounds"),
+        [] => ("read", 4096, 32, 100, 1),
+        ["idle"] => ("idle", 4096, 1, 0, 1),
+        [operation, bytes, depth, rounds, workers] => (
+            operation,
+            bytes.parse()?,
+            depth.parse()?,
+            rounds.parse()?,
+            workers.parse()?,
+        ),
+        _ => bail!("idle, or read or write, bytes, depth, rounds, workers"),
     };
     let code = match operation {
         "read" | "idle" => opcode::READ,
-        "write" => opcode::WRITE,
-        other => bail!("{other}: read or write"),
+        "write" | "inline" => opcode::WRITE,
+        other => bail!("{other}: read, write or inline"),
     };
-    let (mut world, workers) =
-        World::unserved(1, Source::Null(DISK), SHIFT, WorkerConfig::default())?;
+    let is_inline = operation == "inline";
+    let fabric = Fabric::pair(1);
+    let mut instances = vec![fabric.open(0)?];
+    let adapter = Adapter::of(&instances[0]);
+    while instances.len() < usize::from(workers) {
+        instances.push(adapter.instance(IaConfig::default())?);
+    }
+    let mut host = fabric.open(1)?;
+    let (folder, disk) = (tempfile::tempdir()?, Source::Null(DISK));
+    let config = WorkerConfig::default();
+    let (world, serving) = World::of(folder, instances, disk, SHIFT, config)?;
     let turns = Turns::default();
-    std::thread::scope(|scope| {
-        let served: Vec<_> = workers
-            .into_iter()
-            .map(|worker| scope.spawn(|| serve(worker, &turns)))
-            .collect();
-        let used = use_disk(&mut world, &turns, code, bytes, depth, rounds);
-        turns.over.store(true, Ordering::Release);
-        for worker in served {
-            worker.join().expect("no panic").context("the worker")?;
-        }
-        used
-    })
+    host.progress();
+    let mut host = Host::of(host, world.address, PORT)?;
+    host.meanwhile = Some(others(fabric, serving, turns.clone()));
+    let load = Load {
+        code,
+        is_inline,
+        bytes,
+        depth,
+        rounds,
+        workers,
+    };
+    use_disk(&world, host, &turns, &load)
 }
 
-/// The host's part; what it comes to is printed.
-fn use_disk(
-    world: &mut World,
-    turns: &Turns,
+/// What the host does.
+struct Load {
     code: u8,
+    is_inline: bool,
     bytes: u32,
     depth: u16,
     rounds: u32,
-) -> Result<()> {
-    let mut host = world.host()?;
+    workers: u16,
+}
+
+/// The host's part; what it comes to is printed.
+fn use_disk(world: &World, mut host: Host, turns: &Turns, load: &Load) -> Result<()> {
+    let Load {
+        bytes,
+        depth,
+        rounds,
+        workers,
+        ..
+    } = *load;
+    let data = if load.is_inline {
+        vec![0; usize::try_from(bytes)?]
+    } else {
+        Vec::new()
+    };
     let subsystem = world.subsystem.clone();
     let (_admin, controller) = host.controller(&subsystem)?;
-    let mut queue = host.io_queue(&subsystem, controller, 1, 64)?;
-    let (all, idle) = (
-        turns.all.load(Ordering::Relaxed),
-        turns.idle.load(Ordering::Relaxed),
-    );
-    if rounds == 0 {
-        while turns.all.load(Ordering::Relaxed) < all + 10_000 {
-            std::hint::spin_loop();
+    // One for each worker, since a connection goes to the one with the fewest.
+    let mut queues = Vec::new();
+    for number in 1..=workers {
+        queues.push(host.io_queue(&subsystem, controller, number, 64)?);
+    }
+    if rounds == 0
+        && let Some(meanwhile) = &mut host.meanwhile
+    {
+        for _ in 0..IDLE {
+            meanwhile()?;
         }
     }
+    let (all, idle) = turns.0.get();
     for _ in 0..rounds {
-        for io in 0..depth {
-            let mut sqe = transfer(code, u64::from(io) * 64, bytes >> SHIFT);
-            sqe.sgl = host.data(0, bytes);
-            host.send(&mut queue, sqe, &[])?;
+        for queue in &mut queues {
+            for io in 0..depth {
+                let mut sqe = transfer(load.code, u64::from(io) * 64, bytes >> SHIFT);
+                sqe.sgl = if load.is_inline {
+                    Sgl::in_capsule(bytes)
+                } else {
+                    host.data(0, bytes)
+                };
+                host.send(queue, sqe, &data)?;
+            }
         }
-        for _ in 0..depth {
-            let status = host.response(&mut queue)?.status();
-            ensure!(status.is_success(), "{status}");
+        for queue in &mut queues {
+            for _ in 0..depth {
+                let status = host.response(queue)?.status();
+                ensure!(status.is_success(), "{status}");
+            }
         }
     }
-    let ios = u64::from(depth) * u64::from(rounds);
+    let ios = u64::from(depth) * u64::from(rounds) * u64::from(workers);
+    let (all_after, idle_after) = turns.0.get();
     println!(
         "{ios} I/Os, {} turns, {} of them idle; {all} turns, {idle} of them idle before",
-        turns.all.load(Ordering::Relaxed) - all,
-        turns.idle.load(Ordering::Relaxed) - idle
+        all_after - all,
+        idle_after - idle
     );
     Ok(())
 }

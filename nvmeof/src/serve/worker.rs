@@ -524,8 +524,11 @@ impl Worker {
             if let Some(next) = of.behind.pop_front() {
                 self.ready.push(next);
             }
+            if of.state() == super::queue::State::Ending {
+                return self.clear_away(queue);
+            }
         }
-        self.clear_away(queue)
+        Ok(())
     }
 
     /// Nobody wants an answer of an I/O that is nowhere else.

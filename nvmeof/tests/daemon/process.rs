@@ -1,6 +1,7 @@
 //! nvmeofd as a process, and what is around it: a folder, a file of 4 MiB, a wire, and somebody whom it tells that it
 //! is ready.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;
@@ -147,6 +148,17 @@ impl Process {
         Ok(kill(Pid::from_raw(pid), signal)?)
     }
 
+    /// Its threads, by name, and the processors that each may run on.
+    pub fn threads(&self) -> Result<BTreeMap<String, String>> {
+        let mut threads = BTreeMap::new();
+        for thread in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let path = thread?.path();
+            let name = fs::read_to_string(path.join("comm"))?.trim().to_owned();
+            threads.insert(name, processors(&path.join("status"))?);
+        }
+        Ok(threads)
+    }
+
     /// Waits until it has stopped, as by SIGSTOP.
     pub fn wait_for_stop(&self) -> Result<()> {
         let pid = Pid::from_raw(i32::try_from(self.child.id())?);
@@ -174,6 +186,15 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The processors that a thread may run on, as its status has them.
+pub fn processors(status: &Path) -> Result<String> {
+    let text = fs::read_to_string(status)?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    Ok(line.context("Cpus_allowed_list")?.trim().to_owned())
 }
 
 /// Runs nvmeofd to its end: what it says, and whether it is content.

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::Result;
 use nvmeof::nvme::Status;
 
-use crate::process::{Place, run};
+use crate::process::{Place, processors, run};
 
 fn nvmeofd(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvmeofd"));
@@ -88,6 +88,34 @@ fn an_adapter_and_a_disk_on_the_command_line_are_enough() -> Result<()> {
     let (_admin, controller) = host.controller(&crate::process::subsystem())?;
     let mut queue = host.io_queue(&crate::process::subsystem(), controller, 1, 32)?;
     assert_eq!(host.read(&mut queue, 8191, 1, 0, 512)?, Status::SUCCESS);
+    drop(host);
+    process.end()
+}
+
+/// A processor that there is not is told in the log, and its worker runs anywhere.
+#[test]
+fn workers_run_on_their_processors_and_from_the_beginning_again_where_these_are_fewer() -> Result<()>
+{
+    let all = processors(Path::new("/proc/self/status"))?;
+    let first: u16 = all.split(['-', ',']).next().unwrap_or("0").parse()?;
+    let place = Place::new()?;
+    let pins = format!("workers = 3\ncpus = [{first}, 1023]\n");
+    place.configure(&format!("{pins}{}", place.subsystem("")))?;
+    let process = place.start()?;
+    let mut host = place.host()?;
+    let (_admin, controller) = host.controller(&crate::process::subsystem())?;
+    for number in 1..=2 {
+        let mut queue = host.io_queue(&crate::process::subsystem(), controller, number, 32)?;
+        assert_eq!(host.read(&mut queue, 0, 1, 0, 512)?, Status::SUCCESS);
+    }
+    // Each has served a connection, so it is where it is to be.
+    let threads = process.threads()?;
+    let of = |name: &str| threads.get(name).map(String::as_str);
+    let first = first.to_string();
+    assert_eq!(of("port1-0"), Some(first.as_str()), "{threads:?}");
+    assert_eq!(of("port1-1"), Some(all.as_str()), "{threads:?}");
+    assert_eq!(of("port1-2"), Some(first.as_str()), "{threads:?}");
+    assert_eq!(of("nvmeofd"), Some(all.as_str()), "{threads:?}");
     drop(host);
     process.end()
 }

@@ -5,7 +5,6 @@ use nvmeof::disk::Source;
 use nvmeof::nvme::command::{FUSE_FIRST, FUSE_SECOND, io};
 use nvmeof::nvme::sgl::Sgl;
 use nvmeof::nvme::{Cqe, Sqe, Status};
-use nvmeof::serve::WorkerConfig;
 
 use crate::host::{Host, Queue, transfer};
 use crate::world::World;
@@ -156,12 +155,7 @@ fn a_pair_is_done_or_fails_as_a_whole_and_neither_comes_alone() -> Result<()> {
 #[test]
 fn of_two_pairs_at_once_that_expect_the_same_one_wins_whatever_else_is_written() -> Result<()> {
     const ROUNDS: u8 = 50;
-    // Workers that do not sleep, so that both are at it at once.
-    let config = WorkerConfig {
-        spin: u32::MAX,
-        ..WorkerConfig::default()
-    };
-    let mut world = World::with(2, Source::Memory(1 << 20), 9, config)?;
+    let mut world = World::new(2, Source::Memory(1 << 20), 9)?;
     let mut host = world.host()?;
     let subsystem = world.subsystem.clone();
     let (_admin, controller) = host.controller(&subsystem)?;

@@ -46,7 +46,14 @@ pub struct Host {
     /// Host identifier.
     pub id: [u8; 16],
     slot: usize,
+    /// What goes on while the host waits, where no other thread does it.
+    pub meanwhile: Option<Meanwhile>,
 }
+
+/// A turn of everybody else.
+pub type Meanwhile = Box<dyn FnMut() -> Result<()>>;
+/// So many of them bring what is waited for, or nothing does.
+const TURNS: usize = 1_000_000;
 
 /// A queue of a host.
 pub struct Queue {
@@ -66,7 +73,11 @@ impl Queue {
 
 impl Host {
     pub fn open(adapter: &str, target: IpAddr, port: u16) -> Result<Self> {
-        let mut ia = ia_open(adapter, &OpenOptions::default())?;
+        Self::of(ia_open(adapter, &OpenOptions::default())?, target, port)
+    }
+
+    /// A host on an adapter that is open.
+    pub fn of(mut ia: Ia, target: IpAddr, port: u16) -> Result<Self> {
         let zone = ia.pz_create()?;
         let memory = udapl::alloc(&ia, ALL)?;
         let rights = MemPrivFlags::LOCAL_READ
@@ -87,7 +98,23 @@ impl Host {
             keep_alive_ms: 0,
             slot: 0,
             id: HOST_ID,
+            meanwhile: None,
         })
+    }
+
+    /// The next event.
+    fn event(&mut self, events: EvdHandle) -> Result<Event> {
+        let Some(meanwhile) = &mut self.meanwhile else {
+            return Ok(self.ia.evd_wait(events, PATIENCE, 1)?.0);
+        };
+        for _ in 0..TURNS {
+            if let Some(event) = self.ia.evd_dequeue(events)? {
+                return Ok(event);
+            }
+            meanwhile()?;
+            self.ia.progress();
+        }
+        bail!("no event in {TURNS} turns");
     }
 
     /// Data of the host's, as a command names it.
@@ -144,7 +171,7 @@ impl Host {
             entries,
             next: 0,
         };
-        let Event::Connection(event) = self.ia.evd_wait(events, PATIENCE, 1)?.0 else {
+        let Event::Connection(event) = self.event(events)? else {
             bail!("no connection event");
         };
         let said = self.ia.ep_private_data(ep)?;
@@ -211,7 +238,7 @@ impl Host {
 
     /// The next response.
     pub fn response(&mut self, queue: &mut Queue) -> Result<Cqe> {
-        let Event::Dto(done) = self.ia.evd_wait(queue.events, PATIENCE, 1)?.0 else {
+        let Event::Dto(done) = self.event(queue.events)? else {
             bail!("no completion");
         };
         ensure!(
@@ -233,7 +260,7 @@ impl Host {
     /// Waits until the target ends a connection; what came before is of no interest.
     pub fn expect_end(&mut self, queue: &Queue) -> Result<()> {
         loop {
-            if let Event::Connection(event) = self.ia.evd_wait(queue.events, PATIENCE, 1)?.0 {
+            if let Event::Connection(event) = self.event(queue.events)? {
                 ensure!(event.kind != ConnectionEventKind::Established, "{event:?}");
                 return Ok(());
             }

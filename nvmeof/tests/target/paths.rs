@@ -56,7 +56,10 @@ fn go_on_over_the_second_path(is_sudden: bool) -> Result<()> {
     let (target, goes) = (world.target.clone(), Arc::new(AtomicBool::new(false)));
     let first = workers.into_iter().map(|worker| {
         let (id, goes) = (worker.id(), Arc::clone(&goes));
-        (id, std::thread::spawn(move || serve(worker, &goes, is_sudden)))
+        (
+            id,
+            std::thread::spawn(move || serve(worker, &goes, is_sudden)),
+        )
     });
     let first: Vec<_> = first.collect();
     let subsystem = world.subsystem.clone();
@@ -72,7 +75,10 @@ fn go_on_over_the_second_path(is_sudden: bool) -> Result<()> {
     assert_eq!(access(&mut far, &mut far_admin)?, 2, "not optimized");
     let mut listen = command(admin::SET_FEATURES);
     (listen.cdw10, listen.cdw11) = (0x0b.into(), 0x800.into());
-    assert_eq!(far.command(&mut far_admin, listen)?.status(), Status::SUCCESS);
+    assert_eq!(
+        far.command(&mut far_admin, listen)?.status(),
+        Status::SUCCESS
+    );
     far.send(&mut far_admin, command(admin::ASYNC_EVENT), &[])?;
 
     // Blocks that are written, by the names of their commands, on the path that is in use.

@@ -17,8 +17,8 @@ const QUEUES: u16 = 8;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
-fn as_many_controllers_with_eight_queues_each_are_served_and_nothing_is_left_of_them() -> Result<()> {
-    let began = Instant::now();
+fn as_many_controllers_with_eight_queues_each_are_served_and_nothing_is_left_of_them() -> Result<()>
+{
     let config = WorkerConfig {
         ios: 2048,
         ..WorkerConfig::default()
@@ -35,7 +35,6 @@ fn as_many_controllers_with_eight_queues_each_are_served_and_nothing_is_left_of_
         }
         admins.push(admin);
     }
-    println!("{:?} connected", began.elapsed());
     let there = world.target.with(|model| {
         let queues = model.controllers().map(|one| one.queues().count());
         (model.controllers().count(), queues.sum::<usize>())
@@ -51,11 +50,6 @@ fn as_many_controllers_with_eight_queues_each_are_served_and_nothing_is_left_of_
     for queue in &mut queues {
         assert_eq!(host.response(queue)?.status(), Status::SUCCESS);
     }
-    println!("{:?} read", began.elapsed());
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    for line in status.lines().filter(|line| line.starts_with("Vm")) {
-        println!("{line}");
-    }
     // The host is lost: it says nothing any more, and its keep-alive times run out.
     for admin in &mut admins {
         let mut keep_alive = command(admin::SET_FEATURES);
@@ -67,15 +61,20 @@ fn as_many_controllers_with_eight_queues_each_are_served_and_nothing_is_left_of_
     let left = || {
         let controllers = world.target.with(|model| model.controllers().count());
         let done = world.target.done();
-        (controllers, done.values().map(|one| one.queues).sum::<u64>())
+        (
+            controllers,
+            done.values().map(|one| one.queues).sum::<u64>(),
+        )
     };
     while left() != (0, 0) {
-        ensure!(Instant::now() < until, "controllers and connections left: {:?}", left());
+        ensure!(
+            Instant::now() < until,
+            "controllers and connections left: {:?}",
+            left()
+        );
         std::thread::yield_now();
     }
-    println!("{:?} gone", began.elapsed());
     let over = world.stop()?;
     assert_eq!(over.iter().map(|one| one.connections).sum::<u64>(), 128 * 9);
-    println!("{:?} over", began.elapsed());
     Ok(())
 }

@@ -11,7 +11,7 @@ use nvmeof::model::{NamespaceConfig, SubsystemConfig};
 use nvmeof::nvme::Nqn;
 use nvmeof::serve::{Over, Target, Worker, WorkerConfig, WorkerError};
 use tempfile::TempDir;
-use udapl::{Adapter, IaConfig, OpenOptions, ia_open};
+use udapl::{Adapter, Ia, IaConfig, OpenOptions, ia_open};
 use uuid::Uuid;
 
 use crate::host::Host;
@@ -67,6 +67,17 @@ impl World {
         while ias.len() < workers {
             ias.push(adapter.instance(IaConfig::default())?);
         }
+        Self::of(folder, ias, source, shift, config)
+    }
+
+    /// A target whose workers have these instances, and are not running yet.
+    pub fn of(
+        folder: TempDir,
+        ias: Vec<Ia>,
+        source: Source,
+        shift: u8,
+        config: WorkerConfig,
+    ) -> Result<(Self, Vec<Worker>)> {
         let address = ias[0].query().ia.ia_address;
         let target = Target::default();
         let subsystem: Nqn = "nqn.2026-11.test:disks".parse()?;
