@@ -26,7 +26,7 @@ fn access(host: &mut Host, admin: &mut Queue) -> Result<u8> {
 
 fn stamp(block: u16) -> [u8; 512] {
     let mut bytes = [0x5a; 512];
-    bytes[..2].copy_from_slice(&block.to_le_bytes());
+    bytes[..2].copy_from_slice(&block.to_be_bytes());
     bytes
 }
 
