@@ -1,8 +1,8 @@
 //! `cargo xtask nvme bench`: what an I/O costs in the NVMe target, in instructions.
 //!
 //! `nvmeof/benches/io.rs` has a host send so many commands at once, again and again, to workers with a null disk. Turns
-//! are counted by callgrind, twice with another number of rounds, so that what comes before the first command is
-//! taken off; so is what a simulator is told of registers, and turns in which nothing came. A run is the same each time.
+//! are counted by callgrind, twice with another number of rounds, so that what comes before the first command is taken
+//! off; so is what a simulator is told of registers, and turns in which nothing came. A run is the same each time.
 
 use std::path::Path;
 
