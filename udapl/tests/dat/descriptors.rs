@@ -74,22 +74,23 @@ pub(crate) fn in_a_child(test: &str) -> bool {
     false
 }
 
+/// In virtual time: in the machine's, each bring-up takes the pauses that it makes.
 #[test]
 fn a_thousand_adapters_are_opened_and_closed_with_256_descriptors() {
     if !in_a_child("descriptors::a_thousand_adapters_are_opened_and_closed_with_256_descriptors") {
         return;
     }
-    closed(opened("sim:first"));
+    closed(opened("sim:first,time=virtual"));
     let before = open_descriptors();
     for number in 0..500 {
-        let ia = opened(&format!("sim:{number}"));
+        let ia = opened(&format!("sim:{number},time=virtual"));
         let taken = open_descriptors() - before;
         assert!(taken <= ADAPTER, "{taken} descriptors");
         closed(ia);
         assert_eq!(open_descriptors(), before, "after sim:{number}");
     }
     for again in 0..500 {
-        closed(opened("sim:first"));
+        closed(opened("sim:first,time=virtual"));
         assert_eq!(open_descriptors(), before, "the {again}th time");
     }
 }
