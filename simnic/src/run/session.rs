@@ -3,7 +3,7 @@
 //! ```text
 //!   nr 0  terminal   a console of the guest's, if simnic itself has a terminal
 //!   nr 1  control    lines: signals and sizes go in; ready, failed and status come out (guest/simnic-guest)
-//!   nr 2  in         standard input; its end is the end of the connection
+//!   nr 2  in         standard input, in pieces: a line with the number of bytes, then these; 0 is the end
 //!   nr 3  out        standard output
 //!   nr 4  err        standard error
 //! ```
@@ -14,7 +14,7 @@
 //! SIGINT, SIGTERM, SIGHUP and SIGQUIT go to the command; the third of them ends the machine.
 
 use std::io::{BufRead, BufReader, Read, Write, stderr, stdin, stdout};
-use std::net::{Ipv4Addr, Shutdown};
+use std::net::Ipv4Addr;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -220,13 +220,13 @@ impl Session {
     fn pass_on(&mut self, name: &str, stream: UnixStream) -> Result<()> {
         match name {
             "control" => self.control(stream)?,
-            "in" => drop(thread::spawn(move || feed(&stream))),
+            "in" => drop(thread::spawn(move || feed(stdin().lock(), &stream, true))),
             "out" => self.output(stream, stdout),
             "err" => self.output(stream, stderr),
             _ => {
                 self.raw = Some(Raw::begin()?);
                 let keys = stream.try_clone()?;
-                drop(thread::spawn(move || feed(&keys)));
+                drop(thread::spawn(move || feed(stdin().lock(), &keys, false)));
                 self.output(stream, stdout);
             }
         }
@@ -273,22 +273,28 @@ impl Session {
     }
 }
 
-/// Standard input, to its end, goes into a connection, and the end too.
-fn feed(to: &UnixStream) {
+/// An input, to its end, goes into a connection; in pieces, so that the end can be told. To close the connection would
+/// lose what QEMU has not passed on by then.
+fn feed(mut from: impl Read, mut to: impl Write, in_pieces: bool) {
     let mut buffer = vec![0; CHUNK];
-    let mut from = stdin().lock();
     loop {
         match from.read(&mut buffer) {
             Ok(0) | Err(_) => break,
             Ok(count) => {
-                let mut to = to;
-                if to.write_all(&buffer[..count]).is_err() {
-                    break;
+                let told = match in_pieces {
+                    true => writeln!(to, "{count}"),
+                    false => Ok(()),
+                };
+                if told.and_then(|()| to.write_all(&buffer[..count])).is_err() {
+                    return;
                 }
             }
         }
     }
-    let _ = to.shutdown(Shutdown::Write);
+    if in_pieces {
+        // A guest that has gone asks for nothing.
+        let _ = writeln!(to, "0");
+    }
 }
 
 /// A connection, to its end, goes to an output. Who does not read it any more has seen enough.
@@ -308,15 +314,12 @@ fn pour(mut from: UnixStream, mut to: impl Write) {
 fn pass_signals(signals: &SigSet, mut to: UnixStream, tell: &SyncSender<Word>) {
     let mut count = 0;
     while let Ok(signal) = signals.wait() {
-        let line = match signal {
-            Signal::SIGWINCH => {
-                let (rows, columns) = terminal::size();
-                format!("size {rows} {columns}\n")
-            }
-            _ => {
-                count += 1;
-                format!("signal {}\n", signal.as_str().trim_start_matches("SIG"))
-            }
+        let line = if signal == Signal::SIGWINCH {
+            let (rows, columns) = terminal::size();
+            format!("size {rows} {columns}\n")
+        } else {
+            count += 1;
+            format!("signal {}\n", signal.as_str().trim_start_matches("SIG"))
         };
         if count >= LAST {
             // As a shell has it: 128 and the signal's number.
@@ -375,6 +378,16 @@ mod tests {
             }
         }
         pour(there, Closed);
+    }
+
+    #[test]
+    fn an_input_goes_in_pieces_and_its_end_is_told() {
+        let mut sent = Vec::new();
+        feed(&b"a line\n"[..], &mut sent, true);
+        assert_eq!(sent, b"7\na line\n0\n");
+        let mut keys = Vec::new();
+        feed(&b"q"[..], &mut keys, false);
+        assert_eq!(keys, b"q");
     }
 
     #[test]
