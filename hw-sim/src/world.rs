@@ -53,6 +53,9 @@ const OUTSIDE_FRAMES: usize = 4096;
 /// acknowledgement is not behind megabytes of data.
 const EGRESS_FRAMES: usize = 64;
 
+/// Where a copy of a frame goes, and as what if not as it came.
+type Outgoing = (Place, Option<Vec<u8>>);
+
 struct Tap {
     capture: Capture<Box<dyn Write + Send>>,
     interfaces: Vec<u32>,
@@ -320,12 +323,7 @@ impl World {
 
     /// Where a card's switch sends a frame, and as what if not as it came. What it would have sent to vports that are
     /// down, they count (Linux `esw/legacy.c` `mlx5_esw_query_vport_drop_stats`).
-    fn forward(
-        &mut self,
-        seat: Seat,
-        from: Place,
-        frame: &[u8],
-    ) -> Result<Vec<(Place, Option<Vec<u8>>)>, Lost> {
+    fn forward(&mut self, seat: Seat, from: Place, frame: &[u8]) -> Result<Vec<Outgoing>, Lost> {
         let mut down = Vec::new();
         let copies = self.env.card(seat).forward(from, frame, &mut down);
         let copies = copies.map(|copies| {
@@ -560,13 +558,10 @@ impl World {
 }
 
 /// The copies of a frame; the last that is as it came is the frame itself.
-fn dealt(
-    frame: Vec<u8>,
-    copies: Vec<(Place, Option<Vec<u8>>)>,
-) -> impl Iterator<Item = (Place, Vec<u8>)> {
+fn dealt(frame: Vec<u8>, copies: Vec<Outgoing>) -> impl Iterator<Item = (Place, Vec<u8>)> {
     let last = copies.iter().rposition(|(_, changed)| changed.is_none());
     let mut frame = Some(frame);
-    let deal = move |(at, (to, changed)): (usize, (Place, Option<Vec<u8>>))| {
+    let deal = move |(at, (to, changed)): (usize, Outgoing)| {
         let unchanged = || {
             if Some(at) == last {
                 frame.take()

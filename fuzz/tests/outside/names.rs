@@ -62,8 +62,13 @@ fn any_name_is_a_device_with_options_or_names_the_one_that_is_none() {
                     let (again, _) = parse(device, &none).expect("no option");
                     assert_eq!(again, device);
                 }
-                Err(OpenError::BadOption { name: of, option }) => {
+                Err(OpenError::BadOption {
+                    name: of,
+                    option,
+                    why,
+                }) => {
                     assert_eq!(of, name);
+                    assert!(!why.is_empty(), "{option:?} in {name:?}");
                     assert!(name.contains(&option), "{option:?} in {name:?}");
                 }
                 Err(other) => panic!("{name:?}: {other}"),
