@@ -401,14 +401,16 @@ mod tests {
         prefix.run_checked(&program, &[prefix.0.path()], "done\n");
     }
 
-    /// A child of fork(2) is refused, and its parent is not disturbed.
+    /// A child of fork(2) is refused, and its parent is not disturbed. Not under valgrind: what the parent's threads hold
+    /// nobody holds in the child, and it is told as lost there.
     #[test]
     fn a_c_program_that_forks_keeps_its_adapters_to_itself() {
         let prefix = Prefix::new();
         let program = prefix.compile("forked", &["--cflags", "--libs"]);
         let printed = "the reason is told\nthe child is refused\nthe parent goes on\n";
-        let names = ["sim:parent", "sim:server"].map(Path::new);
-        prefix.run_checked(&program, &names, printed);
+        let mut forked = Command::new(program);
+        forked.args(["sim:parent", "sim:server"]);
+        assert_eq!(prefix.run(forked), printed);
     }
 
     /// Functions with a wire of their own have threads, and the machine's time.

@@ -213,7 +213,7 @@ fn an_adapter_says_its_firmware_port_addresses_limits_and_health() {
         ("/firmware", json!("16.35.1012")),
         ("/port/mac", json!("02:00:5e:10:00:01")),
         ("/port/link_up", json!(true)),
-        ("/port/path_mtu_bytes", json!(1024)),
+        ("/port/path_mtu_bytes", json!(4096)),
         ("/port/unicast", json!(["02:00:5e:10:00:01"])),
         // By which it is found: everybody's, all nodes', and that of its link-local address (RFC 4291, 2.7.1).
         (

@@ -37,7 +37,7 @@ const MISTAKES: [(&str, &[&str]); 25] = [
     ("[[port]]\nid = 1", &["f.toml:1:1: missing field `adapter`"]),
     (
         "[[port]]\nadapter = \"sim:a,adress=x\"",
-        &["f.toml:2:11: sim:a,adress=x: option \"adress=x\""],
+        &["f.toml:2:11: sim:a,adress=x: \"adress\" is no option; there are "],
     ),
     (
         "[[port]]\nadapter = \"sim:a\"\nservice = 65536",

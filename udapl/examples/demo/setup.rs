@@ -387,8 +387,8 @@ mod tests {
     /// As of cards: nobody but a function itself knows its MAC.
     #[test]
     fn functions_with_macs_of_their_own_do_the_job_and_a_failure_of_side_a_is_told() {
-        let a = "sim:a,mac=02:00:00:00:0a:0a";
-        let world = named(a, "sim:b,mac=02:00:00:00:0b:0b");
+        let a = "sim:a,mac=02:00:00:00:0a:0a,time=virtual";
+        let world = named(a, "sim:b,mac=02:00:00:00:0b:0b,time=virtual");
         let mut job = Job::open(&world, BYTES).expect("opened");
         job.connect(&world).expect("connected");
         for kind in Kind::ALL {
@@ -403,7 +403,7 @@ mod tests {
         job.close(&world).expect("closed");
 
         // No link leads to a third one.
-        let world = named(a, "sim:nowhere");
+        let world = named(a, "sim:nowhere,time=virtual");
         let mut job = Job::open(&world, BYTES).expect("opened");
         let error = job.connect(&world).expect_err("nobody is there");
         let told = format!("{error:#}");
