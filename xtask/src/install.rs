@@ -2,8 +2,8 @@
 //!
 //! | file | is |
 //! |---|---|
-//! | `lib/libdat.so.1`, `lib/libdat.so` | the shared library, under the name DAT 1.2 programs load, and the name they link |
-//! | `lib/libdat.so.1.debug` | its names and lines, which debuggers and backtraces find beside it |
+//! | `lib/libdat.so.1`, `lib/libdat.so` | the shared library, under the name DAT 1.2 programs load, and the name they
+//! link | | `lib/libdat.so.1.debug` | its names and lines, which debuggers and backtraces find beside it |
 //! | `lib/libdat.a` | the same to be linked in |
 //! | `lib/pkgconfig/dat.pc` | how to compile and link |
 //! | `include/dat/*.h` | the headers |
@@ -401,8 +401,8 @@ mod tests {
         prefix.run_checked(&program, &[prefix.0.path()], "done\n");
     }
 
-    /// A child of fork(2) is refused, and its parent is not disturbed. Not under valgrind: what the parent's threads hold
-    /// nobody holds in the child, and it is told as lost there.
+    /// A child of fork(2) is refused, and its parent is not disturbed. Not under valgrind: what the parent's threads
+    /// hold nobody holds in the child, and it is told as lost there.
     #[test]
     fn a_c_program_that_forks_keeps_its_adapters_to_itself() {
         let prefix = Prefix::new();
