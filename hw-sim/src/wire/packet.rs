@@ -326,7 +326,7 @@ impl<'a> Packet<'a> {
     }
 
     /// [`Packet::emit`] with another payload, of `payload_len` bytes, which is written where it belongs; `buffer`
-    /// becomes the frame, whatever is in it. Without `seal` an Ethernet frame has no ICRC ([`seal`]).
+    /// becomes the frame, whatever is in it. Without `seal` an Ethernet frame has no ICRC.
     ///
     /// # Errors
     /// What `fill` answers.
