@@ -34,6 +34,7 @@ mod info;
 mod listener;
 mod live;
 mod manual;
+mod palette;
 mod perf;
 mod ping;
 mod profiles;

@@ -8,6 +8,7 @@ use svg::node::element::{Circle, Line, Polygon, Rectangle, Text};
 
 use super::connection::Kind;
 use super::sequence::{Sequence, Side, Step, milliseconds};
+use crate::palette::{BLUE, FONT, INK, PALE, RED};
 
 const WIDTH: u32 = 1_240;
 /// Where the lines of the sides are.
@@ -18,12 +19,6 @@ const LETTERS: usize = 52;
 const LINE: u32 = 15;
 const GAP: u32 = 11;
 const HEAD: u32 = 104;
-
-const FONT: &str = "DejaVu Sans, Verdana, sans-serif";
-const INK: &str = "#1f2933";
-const PALE: &str = "#7b8794";
-const RED: &str = "#b3261e";
-const BLUE: &str = "#1a5fb4";
 
 /// Draws it.
 pub(super) fn draw(sequence: &Sequence) -> String {

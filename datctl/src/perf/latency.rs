@@ -140,12 +140,7 @@ impl Latency {
     /// For a person: bars of letters.
     pub(super) fn picture(&self) -> String {
         let steps = self.steps(LINES);
-        let most = steps
-            .iter()
-            .map(|(_, count)| *count)
-            .max()
-            .unwrap_or(0)
-            .max(1);
+        let most = tallest(&steps);
         let mut so_far = 0;
         let lines: Vec<String> = steps
             .into_iter()
@@ -163,6 +158,12 @@ impl Latency {
             .collect();
         lines.join("\n")
     }
+}
+
+/// The count of the fullest step, and at least 1: what a picture's height stands for.
+pub(super) fn tallest(steps: &[(f64, u64)]) -> u64 {
+    let counts = steps.iter().map(|&(_, count)| count);
+    counts.max().unwrap_or(0).max(1)
 }
 
 #[cfg(test)]

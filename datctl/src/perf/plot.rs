@@ -4,7 +4,8 @@ use svg::Document;
 use svg::node::element::{Line, Rectangle, Text};
 
 use super::Figures;
-use super::latency::Latency;
+use super::latency::{Latency, tallest};
+use crate::palette::{BLUE, FONT, INK, PALE, RED};
 
 const WIDTH: u32 = 900;
 /// Where a panel begins, and its size.
@@ -15,12 +16,6 @@ const STEPS: u32 = 120;
 const HEAD: u32 = 64;
 /// From one panel to the next.
 const PITCH: u32 = BARS + 74;
-
-const FONT: &str = "DejaVu Sans, Verdana, sans-serif";
-const INK: &str = "#1f2933";
-const PALE: &str = "#7b8794";
-const BLUE: &str = "#1a5fb4";
-const RED: &str = "#b3261e";
 
 /// Draws all latencies.
 pub(super) fn draw(figures: &Figures) -> String {
@@ -52,12 +47,7 @@ pub(super) fn draw(figures: &Figures) -> String {
 
 fn panel(mut page: Document, name: &str, latency: &Latency, top: f64) -> Document {
     let steps = latency.steps(STEPS);
-    let most = steps
-        .iter()
-        .map(|(_, count)| *count)
-        .max()
-        .unwrap_or(0)
-        .max(1);
+    let most = tallest(&steps);
     let ground = top + 24.0 + f64::from(BARS);
     let (low, high) = (
         latency.min_us * 1e3,
