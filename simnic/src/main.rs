@@ -13,7 +13,7 @@
 mod run;
 
 use std::error::Error;
-use std::io::stderr;
+use std::io::{ErrorKind, Write, stderr, stdout};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -62,10 +62,11 @@ fn main() -> ExitCode {
             Err(error) => failed(1, &error),
         },
         Command::Ctl(options) => match steer::run(&options) {
-            Ok(answer) => {
-                println!("{answer}");
-                ExitCode::SUCCESS
-            }
+            Ok(answer) => match writeln!(stdout(), "{answer}") {
+                // Who reads no further has seen enough.
+                Err(error) if error.kind() != ErrorKind::BrokenPipe => failed(1, &error),
+                _ => ExitCode::SUCCESS,
+            },
             Err(error) => failed(1, &error),
         },
     }

@@ -1,9 +1,10 @@
-//! `simnic run` as a person runs it: input and output through pipes, both ports, the working directory, exit status.
+//! `simnic run` as a person runs it: input and output through pipes, both ports, the working directory, Ctrl-C, exit
+//! status.
 //!
 //! One boot of the emulated machine, some fifteen seconds; the first time some hundred megabytes of packages are
 //! unpacked besides. QEMU and the kernel are those of `cargo xtask vm`.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Instant;
@@ -12,8 +13,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::shell;
 
-/// What the guest is given: more than a pipe holds.
-const BYTES: usize = 1 << 18;
+/// What the guest is given: more than a pipe and the queues of QEMU and the guest's port hold.
+const BYTES: usize = 1 << 22;
 /// What it is to do.
 const SCRIPT: &str = "
     cksum
@@ -23,8 +24,13 @@ const SCRIPT: &str = "
     ibv_rc_pingpong -g 3 -n 100 192.0.2.2 > ours.txt
     echo pingpong $?
     wait $! && echo peer $?
-    exit 3
+    trap 'exit 3' INT
+    echo interrupt me
+    sleep 1000 &
+    wait
 ";
+/// When it says this, it wants a Ctrl-C.
+const INTERRUPT: &str = "interrupt me";
 /// The longest it may take from the beginning of the command.
 const SECONDS: &str = "300";
 
@@ -44,7 +50,7 @@ pub fn run() -> Result<()> {
     let (status, said, beside) = fed(command, input)?;
     print!("{said}");
     let lines: Vec<&str> = said.lines().collect();
-    let wanted = [expected.trim_end(), "pingpong 0", "peer 0"];
+    let wanted = [expected.trim_end(), "pingpong 0", "peer 0", INTERRUPT];
     ensure!(
         lines == wanted,
         "simnic run says {lines:?}, not {wanted:?}: {beside}"
@@ -71,7 +77,7 @@ fn cksum(bytes: &[u8]) -> Result<String> {
     Ok(said)
 }
 
-/// Runs a command with this input: its exit status, output and errors.
+/// Runs a command with this input, and interrupts it when it asks for that: its exit status, output and errors.
 fn fed(mut command: Command, input: Vec<u8>) -> Result<(Option<i32>, String, String)> {
     let mut child = command
         .stdin(Stdio::piped())
@@ -80,14 +86,26 @@ fn fed(mut command: Command, input: Vec<u8>) -> Result<(Option<i32>, String, Str
         .spawn()
         .with_context(|| command.get_program().display().to_string())?;
     let mut to = child.stdin.take().context("its input")?;
+    let said = child.stdout.take().context("its output")?;
+    let mut beside = child.stderr.take().context("its errors")?;
     let writer = thread::spawn(move || to.write_all(&input));
-    let output = child.wait_with_output()?;
+    let errors = thread::spawn(move || {
+        let mut text = Vec::new();
+        beside.read_to_end(&mut text).map(|_| text)
+    });
+    let mut output = String::new();
+    for line in BufReader::new(said).lines() {
+        let line = line?;
+        if line == INTERRUPT {
+            let id = child.id().to_string();
+            shell::run(shell::command("kill", &["-s", "INT", &id]))?;
+        }
+        output += &format!("{line}\n");
+    }
+    let status = child.wait()?;
     // Who ends early has not read everything; what it said tells why.
     let _ = writer.join();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ok((
-        output.status.code(),
-        text(&output.stdout),
-        text(&output.stderr),
-    ))
+    let errors = errors.join().expect("a reader does not panic")?;
+    let errors = String::from_utf8_lossy(&errors).into_owned();
+    Ok((status.code(), output, errors))
 }

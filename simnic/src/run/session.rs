@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   nr 0  terminal   a console of the guest's, if simnic itself has a terminal
-//!   nr 1  control    lines: signals and sizes go in; ready, failed and status come out (guest/simnic-guest)
+//!   nr 1  control    lines: signals and sizes go in; ready, failed, taken and status come out (guest/simnic-guest)
 //!   nr 2  in         standard input, in pieces: a line with the number of bytes, then these; 0 is the end
 //!   nr 3  out        standard output
 //!   nr 4  err        standard error
@@ -11,6 +11,9 @@
 //! simnic listens, QEMU connects. A write of the guest's ends when QEMU has it, and QEMU is ended after the command: so
 //! all that the command has written is in the sockets, and [`Session::drain`] reads them to their end.
 //!
+//! QEMU drops what the guest's queue of a port has no room for. So a piece of the input waits until the guest has taken
+//! the one before it, as it says by `control`.
+//!
 //! SIGINT, SIGTERM, SIGHUP and SIGQUIT go to the command; the third of them ends the machine.
 
 use std::io::{BufRead, BufReader, Read, Write, stderr, stdin, stdout};
@@ -18,7 +21,7 @@ use std::net::Ipv4Addr;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -31,6 +34,8 @@ use super::terminal::{self, Raw};
 
 /// The ports besides the terminal, in the order of their numbers.
 const PORTS: [&str; 4] = ["control", "in", "out", "err"];
+/// The line by which the guest asks for the next piece of the input.
+const TAKEN: &str = "taken";
 /// So many signals end the machine, whatever the command does.
 const LAST: usize = 3;
 /// Bytes passed on at once.
@@ -127,6 +132,9 @@ pub struct Session {
     raw: Option<Raw>,
     words: Receiver<Word>,
     tell: SyncSender<Word>,
+    /// From the thread that hears the guest to the one that has the input.
+    taken: Option<Sender<()>>,
+    takes: Option<Receiver<()>>,
     signals: Option<SigSet>,
     outputs: Vec<JoinHandle<()>>,
 }
@@ -160,6 +168,7 @@ impl Session {
         // Threads that are made later leave them to the one that waits for them.
         signals.thread_block()?;
         let (tell, words) = sync_channel(16);
+        let (taken, takes) = channel();
         Ok(Self {
             run: run.to_owned(),
             ports,
@@ -168,6 +177,8 @@ impl Session {
             raw: None,
             words,
             tell,
+            taken: Some(taken),
+            takes: Some(takes),
             signals: Some(signals),
             outputs: Vec::new(),
         })
@@ -220,13 +231,16 @@ impl Session {
     fn pass_on(&mut self, name: &str, stream: UnixStream) -> Result<()> {
         match name {
             "control" => self.control(stream)?,
-            "in" => drop(thread::spawn(move || feed(stdin().lock(), &stream, true))),
+            "in" => {
+                let takes = self.takes.take().context("there is one input")?;
+                drop(thread::spawn(move || feed(stdin().lock(), &stream, &takes)));
+            }
             "out" => self.output(stream, stdout),
             "err" => self.output(stream, stderr),
             _ => {
                 self.raw = Some(Raw::begin()?);
                 let keys = stream.try_clone()?;
-                drop(thread::spawn(move || feed(stdin().lock(), &keys, false)));
+                drop(thread::spawn(move || pour(stdin().lock(), keys)));
                 self.output(stream, stdout);
             }
         }
@@ -240,9 +254,18 @@ impl Session {
     /// Lines of the guest's come in, signals go out.
     fn control(&mut self, stream: UnixStream) -> Result<()> {
         let (tell, from) = (self.tell.clone(), stream.try_clone()?);
+        let taken = self.taken.take().context("the guest is heard once")?;
         thread::spawn(move || {
             for line in BufReader::new(from).lines().map_while(Result::ok) {
-                if tell.send(Word::parse(line.trim_end())).is_err() {
+                let is_heard = match line.trim_end() {
+                    TAKEN => {
+                        // An input that has ended waits for nothing.
+                        let _ = taken.send(());
+                        true
+                    }
+                    line => tell.send(Word::parse(line)).is_ok(),
+                };
+                if !is_heard {
                     return;
                 }
             }
@@ -273,32 +296,23 @@ impl Session {
     }
 }
 
-/// An input, to its end, goes into a connection; in pieces, so that the end can be told. To close the connection would
-/// lose what QEMU has not passed on by then.
-fn feed(mut from: impl Read, mut to: impl Write, in_pieces: bool) {
+/// An input, to its end, goes into a connection: in pieces, so that the end can be told, each of them when the one before
+/// it is taken. To close the connection would lose what QEMU has not passed on by then.
+fn feed(mut from: impl Read, mut to: impl Write, takes: &Receiver<()>) {
     let mut buffer = vec![0; CHUNK];
-    loop {
-        match from.read(&mut buffer) {
-            Ok(0) | Err(_) => break,
-            Ok(count) => {
-                let told = match in_pieces {
-                    true => writeln!(to, "{count}"),
-                    false => Ok(()),
-                };
-                if told.and_then(|()| to.write_all(&buffer[..count])).is_err() {
-                    return;
-                }
-            }
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        let told = writeln!(to, "{count}").and_then(|()| to.write_all(&buffer[..count]));
+        // A guest that has gone, or whose command reads no more, takes nothing.
+        if told.is_err() || takes.recv().is_err() {
+            return;
         }
     }
-    if in_pieces {
-        // A guest that has gone asks for nothing.
-        let _ = writeln!(to, "0");
-    }
+    // A guest that has gone asks for nothing.
+    let _ = writeln!(to, "0");
 }
 
-/// A connection, to its end, goes to an output. Who does not read it any more has seen enough.
-fn pour(mut from: UnixStream, mut to: impl Write) {
+/// One stream, to its end, goes to another. Who does not read it any more has seen enough.
+fn pour(mut from: impl Read, mut to: impl Write) {
     let mut buffer = vec![0; CHUNK];
     let mut is_read = true;
     while let Ok(count @ 1..) = from.read(&mut buffer) {
@@ -382,12 +396,23 @@ mod tests {
 
     #[test]
     fn an_input_goes_in_pieces_and_its_end_is_told() {
+        let (taken, takes) = channel();
+        taken.send(()).expect("room");
         let mut sent = Vec::new();
-        feed(&b"a line\n"[..], &mut sent, true);
+        feed(&b"a line\n"[..], &mut sent, &takes);
         assert_eq!(sent, b"7\na line\n0\n");
-        let mut keys = Vec::new();
-        feed(&b"q"[..], &mut keys, false);
-        assert_eq!(keys, b"q");
+    }
+
+    #[test]
+    fn a_piece_of_the_input_waits_until_the_one_before_it_is_taken() {
+        let (taken, takes) = channel();
+        taken.send(()).expect("room");
+        drop(taken);
+        let input = vec![7; 3 * CHUNK];
+        let mut sent = Vec::new();
+        feed(&input[..], &mut sent, &takes);
+        // One was taken, the second is under way, and the guest has gone.
+        assert_eq!(sent.len(), 2 * ("65536\n".len() + CHUNK));
     }
 
     #[test]
