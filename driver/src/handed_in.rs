@@ -20,18 +20,56 @@ const MOST: RawFd = 4096;
 
 static HANDED_IN: OnceLock<Vec<(String, OwnedFd)>> = OnceLock::new();
 
-/// A copy of the descriptor of this name. `None`: there is none.
+/// Why a descriptor is not to be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandedInError {
+    /// Nothing of this name was handed in.
+    #[error("no descriptor {name:?} was handed in; there are {}", said(known))]
+    Unknown {
+        /// The name.
+        name: String,
+        /// What was.
+        known: Vec<String>,
+    },
+    /// The system has no room for one more descriptor.
+    #[error("descriptor {name:?}: {error}")]
+    System {
+        /// The name.
+        name: String,
+        /// The system's answer.
+        error: io::Error,
+    },
+}
+
+/// What was handed in, for people.
+fn said(known: &[String]) -> String {
+    if known.is_empty() {
+        "none (LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES would say so)".to_owned()
+    } else {
+        known.join(", ")
+    }
+}
+
+/// A copy of the descriptor of this name.
 ///
 /// It has to be asked for once before the process opens anything, or its environment is changed.
 ///
 /// # Errors
-/// The system has no room for one more descriptor.
-pub fn handed_in(name: &str) -> io::Result<Option<OwnedFd>> {
+/// [`HandedInError`], with the name.
+pub fn handed_in(name: &str) -> Result<OwnedFd, HandedInError> {
     let all = HANDED_IN.get_or_init(take);
     let found = all.iter().find(|(known, _)| known == name);
-    found
-        .map(|(_, descriptor)| descriptor.try_clone())
-        .transpose()
+    let (_, descriptor) = found.ok_or_else(|| HandedInError::Unknown {
+        name: name.to_owned(),
+        known: names_handed_in().map(str::to_owned).collect(),
+    })?;
+    descriptor
+        .try_clone()
+        .map_err(|error| HandedInError::System {
+            name: name.to_owned(),
+            error,
+        })
 }
 
 /// What they are called.

@@ -74,7 +74,7 @@ pub use frame_datagrams::FrameDatagrams;
 pub use frame_socket::{FrameEnd, FrameListener, FrameSocket};
 pub use fronted::{Front, Fronted};
 pub use function::Function;
-pub use handed_in::{handed_in, names_handed_in};
+pub use handed_in::{HandedInError, handed_in, names_handed_in};
 pub use interrupt::{Interrupt, Notices};
 pub use interrupt_set::{Descriptor, InterruptSet};
 pub use iova::{Iova, IovaAllocator};

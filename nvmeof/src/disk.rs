@@ -16,7 +16,7 @@ use std::sync::Arc;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc::O_DIRECT;
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use udapl::reactor::{File, ReactorError, handed_in, names_handed_in};
+use udapl::reactor::{File, HandedInError, ReactorError, handed_in};
 
 use faults::Faults;
 
@@ -52,14 +52,9 @@ pub enum DiskError {
         /// The system's answer.
         error: std::io::Error,
     },
-    /// Nothing of this name was handed in.
-    #[error("no descriptor {name:?} was handed in; there are: {}", known.join(", "))]
-    NotGiven {
-        /// The name.
-        name: String,
-        /// What was.
-        known: Vec<String>,
-    },
+    /// It was not handed in.
+    #[error("{0}")]
+    HandedIn(#[from] HandedInError),
     /// A descriptor that was handed in cannot be used.
     #[error("descriptor {name:?}: {error}")]
     Given {
@@ -291,16 +286,7 @@ fn open(path: &Path, read_only: bool, flags: i32) -> Result<File, ReactorError> 
 
 /// A copy of a descriptor that was handed in: the same open file, so what one copy is, all are.
 fn given(name: &str) -> Result<File, DiskError> {
-    let failed = |error| DiskError::Given {
-        name: name.to_owned(),
-        error,
-    };
-    let copy = handed_in(name).map_err(failed)?;
-    let copy = copy.ok_or_else(|| DiskError::NotGiven {
-        name: name.to_owned(),
-        known: names_handed_in().map(str::to_owned).collect(),
-    })?;
-    Ok(File::from_std(copy.into(), name))
+    Ok(File::from_std(handed_in(name)?.into(), name))
 }
 
 fn is_writable(file: &File, name: &str) -> Result<bool, DiskError> {

@@ -106,8 +106,8 @@ pub use hw_mlx::{
 };
 pub use memory::{alloc, pool};
 pub use open::{
-    Adapter, Deed, NotClosed, OpenError, OpenOptions, Simulated, StillOpen, do_to_simulated,
-    function_open, ia_close, ia_open,
+    Adapter, Deed, HandedIn, NotClosed, OpenError, OpenOptions, Simulated, StillOpen,
+    do_to_simulated, function_open, ia_close, ia_open,
 };
 pub use stats::{AdapterStats, CommandStats, Counters};
 

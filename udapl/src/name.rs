@@ -25,6 +25,8 @@
 //! | `,events=all`, `,events=errors` | whether the asynchronous EVD has [`NetworkEvent`](crate::NetworkEvent)s beside errors. Without this option it has them in Rust, and not in C |
 //! | `,endpoints=N` | room for this many endpoints, of all instances together, as far as the device can have them |
 //! | `,vectors=N` | this many interrupt vectors for completions, as far as there are so many. One for each instance is best if the instances sleep |
+//! | `,group=NAME` | of a PCI address: the file of its IOMMU group, `/dev/vfio/N`, which was opened for this process and handed in by this name ([`OpenOptions::vfio_group`]) |
+//! | `,container=NAME` | likewise `/dev/vfio/vfio`, where this process may not open that. Each adapter takes one of its own |
 //! | `,memory=NAME` | memory in common with the other adapters of this process that have the same name here: pinned once for all, and what one has registered another can register too ([`OpenOptions::memory`]) |
 //! | `,recorder=on` | a flight recorder in the instance ([`OpenOptions::recorder`]) |
 //! | `,recorder=FOLDER` | one in each instance, which is written to this folder when something breaks ([`OpenOptions::recorder_folder`]). The folder's name has a `/` in it |
@@ -48,7 +50,7 @@ struct Key {
     add: fn(OpenOptions, &str) -> Option<OpenOptions>,
 }
 
-const KEYS: [Key; 17] = [
+const KEYS: [Key; 19] = [
     Key {
         key: "address",
         value: "IP[/PREFIX]",
@@ -118,6 +120,20 @@ const KEYS: [Key; 17] = [
         key: "vectors",
         value: "N",
         add: |options, text| options.vectors(text.parse().ok()?),
+    },
+    Key {
+        key: "group",
+        value: "NAME of a descriptor that was handed in, of a PCI address",
+        add: |options, text| (!text.is_empty()).then(|| options.vfio_group(text)),
+    },
+    Key {
+        key: "container",
+        value: "NAME of a descriptor that was handed in, behind group=NAME",
+        add: |mut options, text| {
+            let files = options.handed_in.as_mut()?;
+            files.container = (!text.is_empty()).then(|| text.to_owned());
+            files.container.is_some().then_some(options)
+        },
     },
     Key {
         key: "memory",
@@ -301,6 +317,7 @@ pub fn mac_of(text: &str) -> Option<[u8; 6]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::open::HandedIn;
 
     #[test]
     fn a_name_without_options_is_the_device() {
@@ -355,6 +372,15 @@ mod tests {
         assert_eq!(
             (device, parsed.memory.as_deref()),
             ("3b:00.2", Some("pool"))
+        );
+        let (_, parsed) = parse("3b:00.2,group=card,container=vfio", &OpenOptions::default())
+            .expect("two options");
+        assert_eq!(
+            parsed.handed_in,
+            Some(HandedIn {
+                group: "card".to_owned(),
+                container: Some("vfio".to_owned()),
+            })
         );
         let (_, parsed) =
             parse("sim:a,mtu=1500,time=virtual", &OpenOptions::default()).expect("two options");
@@ -480,6 +506,9 @@ mod tests {
             ("sim:a,vectors=-1", "vectors=-1"),
             ("sim:a,profile=", "profile="),
             ("sim:a,memory=", "memory="),
+            ("3b:00.2,group=", "group="),
+            ("3b:00.2,container=vfio", "container=vfio"),
+            ("3b:00.2,group=card,container=", "container="),
             ("sim:a,mtu=255", "mtu=255"),
             ("sim:a,mtu=9979", "mtu=9979"),
             ("sim:a,time=", "time="),

@@ -1,16 +1,19 @@
 //! Opening an adapter by name, and closing it. What names say is told in [`name`](crate::name); a simulated function on
 //! a wire to another process (`sim:A,link=unix:PATH`) is in module `wired`.
 
+mod options;
+
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use dat_core::{CloseFlags, DatError, IaConfig, Opened, ReturnType};
-use driver::{Device, DmaSpace, Function, FunctionError, PciAddress};
+use driver::{
+    Device, DmaSpace, Function, FunctionError, HandedInError, PciAddress, VfioFds, handed_in,
+};
 use hw_mlx::provider::{MlxProvider, OpenedProvider};
-use hw_mlx::{Address, CloseError, CloseReport, HcaConfig, MlxError};
+use hw_mlx::{CloseError, CloseReport, MlxError};
 use hw_sim::{
     CardConfig, Fault, LinkFaults, LinkState, Profile, Sim, SimCard, SimConfig, SimFunction,
     VfSettings,
@@ -22,192 +25,10 @@ use crate::fabric::profile::{BadProfile, profile};
 use crate::fabric::timed::{Moved, Mover, Timed};
 use crate::name::OnCard;
 use crate::wired::{Wired, WiredFunction};
+pub use options::{HandedIn, OpenOptions, Simulated};
 
 /// Virtual functions of a card of the fabric.
 const VIRTUAL_FUNCTIONS: u16 = 8;
-
-/// How a simulated function is made, if it is not there yet.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Simulated {
-    /// Its MAC. Without one it gets the MAC of its place in the fabric. For a virtual function this is the MAC that its
-    /// administrator gives it; without one the driver invents one.
-    pub mac: Option<[u8; 6]>,
-    /// The kind of device: the name of a generation, or the path of a profile. Without one it is the default.
-    pub profile: Option<String>,
-    /// The path at which the wire to another process is found. Without one the function is on the fabric of this
-    /// process.
-    pub link: Option<PathBuf>,
-    /// Its time moves only when somebody waits; otherwise it is the machine's.
-    pub virtual_time: bool,
-}
-
-/// How to open an adapter.
-#[derive(Clone, Debug)]
-pub struct OpenOptions {
-    /// Behaviour of the adapter.
-    pub ia: IaConfig,
-    /// Addresses besides the link-local one, and how the function is brought up.
-    pub hca: HcaConfig,
-    /// For `sim:` names.
-    pub simulated: Simulated,
-    /// The name of the memory that the adapter shares with others, see [`OpenOptions::memory`].
-    pub memory: Option<String>,
-    /// Where the adapter can be looked at from outside, see [`OpenOptions::control`].
-    pub control: Option<PathBuf>,
-    /// Where what was recorded is kept when something breaks, see [`OpenOptions::recorder_folder`].
-    pub recorder_folder: Option<PathBuf>,
-}
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        Self {
-            ia: IaConfig::default(),
-            hca: HcaConfig {
-                network: true,
-                ..HcaConfig::new()
-            },
-            simulated: Simulated::default(),
-            memory: None,
-            control: None,
-            recorder_folder: None,
-        }
-    }
-}
-
-impl OpenOptions {
-    /// Adds an address with its prefix, gateway and VLAN.
-    #[must_use]
-    pub fn interface(mut self, address: Address) -> Self {
-        self.hca.addresses.push(address);
-        self
-    }
-
-    /// Whether the adapter takes part in the network ([`HcaConfig::network`]); it does unless this says otherwise.
-    #[must_use]
-    pub fn network(mut self, on: bool) -> Self {
-        self.hca.network = on;
-        self
-    }
-
-    /// Adds an address. All addresses of its family are taken to be on its link.
-    #[must_use]
-    pub fn address(mut self, address: IpAddr) -> Self {
-        self.hca.addresses.push(address.into());
-        self
-    }
-
-    /// Adds the MAC of a peer, which then is not asked for.
-    #[must_use]
-    pub fn neighbour(mut self, address: IpAddr, mac: [u8; 6]) -> Self {
-        self.hca.neighbours.push((address, mac));
-        self
-    }
-
-    /// Asks the device for room for this many endpoints, of all instances together. More endpoints take more firmware
-    /// pages, so none are asked for by default. [`IaAttr::max_eps`](dat_core::IaAttr) says how many there can be.
-    /// `None`: 0, or more than numbers of 24 bits can name.
-    #[must_use]
-    pub fn endpoints(mut self, number: u32) -> Option<Self> {
-        /// Number 0 and QP1 are nobody's.
-        const OTHERS: u32 = 2;
-        const MOST: u32 = (1 << 24) - OTHERS;
-        if !(1..=MOST).contains(&number) {
-            return None;
-        }
-        self.hca.log_max_qp = Some((number + OTHERS).next_power_of_two().ilog2());
-        Some(self)
-    }
-
-    /// Uses this many interrupt vectors for completions, if the device and the machine have them. With one for each
-    /// instance, no instance is woken by the completions of another ([`HcaConfig::completion_vectors`]). `None`: 0, or
-    /// more than a function can have.
-    #[must_use]
-    pub fn vectors(mut self, number: u16) -> Option<Self> {
-        /// MSI-X has 2048 (PCI Express Base Specification, "Message Control for MSI-X"); one is for other things.
-        const MOST: u16 = 2047;
-        if number == 0 || number > MOST {
-            return None;
-        }
-        self.hca.completion_vectors = number;
-        Some(self)
-    }
-
-    /// Shares memory with the other adapters of this process that were opened with the same name. Memory of one can be
-    /// registered with each, and is pinned and mapped once for all of them. Under VFIO they share a container: each
-    /// function reaches by DMA whatever is mapped for one of them. What peers reach depends on keys, which each adapter
-    /// has for itself. All of them have to be of one kind: the kernel's VFIO, vfio-user, or simulated.
-    #[must_use]
-    pub fn memory(mut self, name: impl Into<String>) -> Self {
-        self.memory = Some(name.into());
-        self
-    }
-
-    /// Opens a control socket at this path for as long as the adapter is open. It takes feature `control`; without it
-    /// the opening is refused. `{pid}` in the path is replaced by the number of the process. The environment variable
-    /// `DAT_CONTROL` does the same for every adapter that a process opens without this. Only the user of the process
-    /// and root may connect, and nothing can be changed through it.
-    #[must_use]
-    pub fn control(mut self, path: impl Into<PathBuf>) -> Self {
-        self.control = Some(path.into());
-        self
-    }
-
-    /// Whether the first instance records what it does ([`Ia::recorder_start`], [`Ia::recorder_dump`]). Without this it
-    /// records if the environment variable `DAT_RECORDER` is `1` or names a folder.
-    #[must_use]
-    pub const fn recorder(mut self, on: bool) -> Self {
-        self.ia.recorder = on;
-        self
-    }
-
-    /// Makes every instance record, and writes what was recorded to this folder when a connection breaks and when the
-    /// thread of an instance panics: as text, and as a pcapng file for `datctl decode` and Wireshark. The last 16 dumps
-    /// of a process are kept. It takes feature `control`. The environment variable `DAT_RECORDER` does the same for
-    /// every adapter that a process opens without this, if it has a `/` in it.
-    #[must_use]
-    pub fn recorder_folder(mut self, path: impl Into<PathBuf>) -> Self {
-        self.ia.recorder = true;
-        self.recorder_folder = Some(path.into());
-        self
-    }
-
-    /// Gives a simulated function this MAC.
-    #[must_use]
-    pub const fn mac(mut self, mac: [u8; 6]) -> Self {
-        self.simulated.mac = Some(mac);
-        self
-    }
-
-    /// Makes a simulated function a device of this kind: a generation's name, or the path of a profile.
-    #[must_use]
-    pub fn profile(mut self, name: impl Into<String>) -> Self {
-        self.simulated.profile = Some(name.into());
-        self
-    }
-
-    /// Sets the MTU of the port, in bytes as IP counts it. RDMA packets of 4096 bytes take 4192.
-    #[must_use]
-    pub const fn mtu(mut self, bytes: u16) -> Self {
-        self.hca.port_mtu = Some(bytes);
-        self
-    }
-
-    /// Whether the time of a simulated function is virtual: it moves only when somebody waits, and then at once, which
-    /// is for tests that give both sides their turns in one thread. Otherwise it is the machine's, as that of hardware.
-    /// Functions of virtual time are on a fabric of their own: none of them is linked to one in the machine's time.
-    #[must_use]
-    pub const fn virtual_time(mut self, on: bool) -> Self {
-        self.simulated.virtual_time = on;
-        self
-    }
-
-    /// Connects a simulated function by a wire to the function of another process that names the same path.
-    #[must_use]
-    pub fn link(mut self, path: impl Into<PathBuf>) -> Self {
-        self.simulated.link = Some(path.into());
-        self
-    }
-}
 
 /// Why an adapter could not be opened.
 #[derive(Debug, Error)]
@@ -289,6 +110,24 @@ pub enum OpenError {
     Function {
         /// The adapter.
         name: String,
+        /// Why.
+        error: FunctionError,
+    },
+    /// A descriptor that was to be handed in is not there.
+    #[error("{name}: {error}")]
+    HandedIn {
+        /// The adapter.
+        name: String,
+        /// Which descriptor, and which there are.
+        error: HandedInError,
+    },
+    /// The function could not be reached by the descriptors that were handed in.
+    #[error("{name}, by {descriptors}: {error}")]
+    ByDescriptors {
+        /// The adapter.
+        name: String,
+        /// Their names.
+        descriptors: String,
         /// Why.
         error: FunctionError,
     },
@@ -543,6 +382,40 @@ pub fn function_open(name: &str, options: &OpenOptions) -> Result<Function, Open
     reach(name, &options).map(|(function, _fabric)| function)
 }
 
+/// The PCI function whose files were handed in.
+fn by_descriptors(
+    name: &str,
+    files: &HandedIn,
+    options: &OpenOptions,
+) -> Result<Function, OpenError> {
+    if options.memory.is_some() {
+        return Err(OpenError::BadOption {
+            name: name.to_owned(),
+            option: "memory with group".to_owned(),
+            why: "a function that is handed in by descriptors has an I/O address space of its own, and no memory in common with others".to_owned(),
+        });
+    }
+    let given = |descriptor: &String| {
+        handed_in(descriptor).map_err(|error| OpenError::HandedIn {
+            name: name.to_owned(),
+            error,
+        })
+    };
+    let fds = VfioFds {
+        container: files.container.as_ref().map(given).transpose()?,
+        group: given(&files.group)?,
+        device: None,
+    };
+    Function::vfio_from_fds(name, fds).map_err(|error| OpenError::ByDescriptors {
+        name: name.to_owned(),
+        descriptors: match &files.container {
+            Some(container) => format!("group={},container={container}", files.group),
+            None => format!("group={}", files.group),
+        },
+        error,
+    })
+}
+
 /// The function of a name without options. While the fabric it lives in is held, nobody else in this process opens one
 /// of it.
 fn reach(
@@ -554,6 +427,13 @@ fn reach(
             name: name.to_owned(),
             option: format!("{:?}", options.simulated),
             why: "mac, profile and link are of simulated functions, sim:NAME".to_owned(),
+        });
+    }
+    if options.handed_in.is_some() && name.parse::<PciAddress>().is_err() {
+        return Err(OpenError::BadOption {
+            name: name.to_owned(),
+            option: "group".to_owned(),
+            why: "group and container are of PCI addresses".to_owned(),
         });
     }
     let failed = |error| OpenError::Function {
@@ -569,6 +449,9 @@ fn reach(
             None => Function::vfio_user(socket),
         });
         return Ok((function.map_err(failed)?, None));
+    }
+    if let Some(files) = &options.handed_in {
+        return Ok((by_descriptors(name, files, options)?, None));
     }
     if name.parse::<PciAddress>().is_ok() {
         let function = sharing(options, |space| match space {

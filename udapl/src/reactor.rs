@@ -26,6 +26,6 @@
 //! with the system's error), and the descriptor still goes with poll(2) and epoll(7) (example `epoll`).
 
 pub use driver::{
-    Clock, Completion, Descriptor, File, FileOperation, Geometry, Instant, Interrupt, MAX_WAIT,
-    Reactor, ReactorError, RealClock, Token, Wake, handed_in, names_handed_in,
+    Clock, Completion, Descriptor, File, FileOperation, Geometry, HandedInError, Instant,
+    Interrupt, MAX_WAIT, Reactor, ReactorError, RealClock, Token, Wake, handed_in, names_handed_in,
 };

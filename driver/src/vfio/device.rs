@@ -8,6 +8,11 @@
 //! the device open until it goes. The kernel resets the function when the last descriptor is closed.
 //!
 //! A function can join the container of another one instead of getting one of its own ([`super::container`]).
+//!
+//! A group that was handed in may outlive the function: whoever handed it in keeps its file, and with that the group
+//! stays in its container, and what a process that was killed has mapped stays with it. So it leaves the container when
+//! the function is closed, and again before it is opened, in case nobody had the time (Linux
+//! `vfio_group_ioctl_unset_container`, which refuses while a device of the group is open).
 
 use core::mem::offset_of;
 use std::fs::File;
@@ -42,12 +47,12 @@ pub(crate) type BarParts = (SharedMemory, Option<Arc<Window>>);
 
 /// What somebody with more rights has opened, so that whoever drives the function needs none.
 ///
-/// Opening `/dev/vfio/vfio` and `/dev/vfio/N` is all that takes rights; what follows does not. So the two files are
-/// enough; whoever has the device open already hands that in as well.
+/// Opening `/dev/vfio/N` is all that takes rights, and `/dev/vfio/vfio` where it is not there for everybody; what
+/// follows does not. So the files are enough; whoever has the device open already hands that in as well.
 #[derive(Debug)]
 pub struct VfioFds {
-    /// `/dev/vfio/vfio`.
-    pub container: OwnedFd,
+    /// `/dev/vfio/vfio`, opened for this function alone. `None`: it is opened here, as everybody may.
+    pub container: Option<OwnedFd>,
     /// `/dev/vfio/N`, N being the number of the function's IOMMU group.
     pub group: OwnedFd,
     /// What the group gave for the function, if it was asked already. The group is then in the container, and the
@@ -70,6 +75,30 @@ fn open(
     })
 }
 
+/// On drop a group that was handed in leaves its container.
+struct Leave {
+    address: String,
+    system: Arc<dyn System>,
+    group: Arc<OwnedFd>,
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        let ask = Asking {
+            address: &self.address,
+            system: &*self.system,
+        };
+        if let Err(error) = ask.plain(
+            self.group.as_fd(),
+            Request::GroupUnsetContainer,
+            Argument::None,
+        ) {
+            // A BAR that is still held, or a device that was handed in. Who opens it next tries again.
+            tracing::debug!("closing: {error}");
+        }
+    }
+}
+
 /// A function under VFIO.
 pub(crate) struct Vfio {
     address: String,
@@ -79,6 +108,8 @@ pub(crate) struct Vfio {
     notices: Notices,
     // Fields drop in this order.
     device: Arc<File>,
+    /// Takes a group that was handed in out of the container.
+    _leave: Option<Leave>,
     group: Arc<OwnedFd>,
     /// Holds the container.
     opening: Opening,
@@ -93,21 +124,24 @@ impl Vfio {
     ) -> Result<Self, VfioError> {
         let number = roots.viable_group(address)?;
         let address = address.to_string();
-        let path = roots.dev.join("vfio");
-        let container = open(&address, &*system, path, &|errno, _| {
-            container_advice(errno).to_owned()
-        })?;
+        let container = Self::open_container(&address, roots, &*system)?;
         let path = roots.dev.join(number.to_string());
         let group = open(&address, &*system, path, &group_advice)?;
 
-        let fds = VfioFds {
-            container,
-            group,
-            device: None,
-        };
-        let vfio = Self::from_fds(address, roots, system, fds)?;
+        let vfio = Self::of_files(address, roots, system, container, group, None)?;
         vfio.container().joined(number, &vfio.group);
         Ok(vfio)
+    }
+
+    fn open_container(
+        address: &str,
+        roots: &Roots,
+        system: &dyn System,
+    ) -> Result<OwnedFd, VfioError> {
+        let path = roots.dev.join("vfio");
+        open(address, system, path, &|errno, _| {
+            container_advice(errno).to_owned()
+        })
     }
 
     /// Opens a function in a container that has an IOMMU already, and functions that are open.
@@ -155,6 +189,36 @@ impl Vfio {
             group,
             device,
         } = fds;
+        let container = match container {
+            Some(container) => container,
+            None => Self::open_container(&address, roots, &*system)?,
+        };
+        // Who hands in the device has put the group where it is.
+        let is_ours = device.is_none();
+        let mut vfio = Self::of_files(
+            address.clone(),
+            roots,
+            Arc::clone(&system),
+            container,
+            group,
+            device,
+        )?;
+        vfio._leave = is_ours.then(|| Leave {
+            address,
+            system,
+            group: Arc::clone(&vfio.group),
+        });
+        Ok(vfio)
+    }
+
+    fn of_files(
+        address: String,
+        roots: &Roots,
+        system: Arc<dyn System>,
+        container: OwnedFd,
+        group: OwnedFd,
+        device: Option<OwnedFd>,
+    ) -> Result<Self, VfioError> {
         let ask = Asking {
             address: &address,
             system: &*system,
@@ -214,12 +278,13 @@ impl Vfio {
             vectors,
             notices,
             device,
+            _leave: None,
             group,
             opening,
         })
     }
 
-    /// Puts the group into the container, unless it is there already, gives that its IOMMU, and asks for the device.
+    /// Puts the group into the container, gives that its IOMMU, and asks for the device.
     fn device_of_group(
         ask: &Asking<'_>,
         roots: &Roots,
@@ -230,11 +295,13 @@ impl Vfio {
         if flags & VFIO_GROUP_FLAGS_VIABLE == 0 {
             return Err(roots.not_viable(ask.address));
         }
-        if flags & VFIO_GROUP_FLAGS_CONTAINER_SET == 0 {
-            ask.plain(group, Request::GroupSetContainer, Argument::Fd(container))?;
-            let kind = Argument::Number(VFIO_TYPE1v2_IOMMU);
-            ask.plain(container, Request::SetIommu, kind)?;
+        if flags & VFIO_GROUP_FLAGS_CONTAINER_SET != 0 {
+            // Somebody before us, whose mappings nobody wants any more.
+            ask.plain(group, Request::GroupUnsetContainer, Argument::None)?;
         }
+        ask.plain(group, Request::GroupSetContainer, Argument::Fd(container))?;
+        let kind = Argument::Number(VFIO_TYPE1v2_IOMMU);
+        ask.plain(container, Request::SetIommu, kind)?;
         ask.device(group)
     }
 

@@ -163,7 +163,7 @@ pub(super) fn advice(request: Request, errno: Errno, address: &str) -> String {
             "the kernel itself uses a function of the group: bind all of them to vfio-pci"
         }
         (Request::SetIommu, Errno::EINVAL) => {
-            "the container has an IOMMU already: it was opened by somebody else, who has to hand in the device too"
+            "the container has an IOMMU already: other functions are in it, and each that is handed in by descriptors needs a container of its own"
         }
         (Request::IommuGetInfo, Errno::EINVAL) => {
             "the container has no IOMMU: the group has to be put into it first"
@@ -171,6 +171,9 @@ pub(super) fn advice(request: Request, errno: Errno, address: &str) -> String {
         (Request::GroupSetContainer, Errno::EBADF) => "the descriptor is none of /dev/vfio/vfio",
         (Request::GroupSetContainer, Errno::EBUSY | Errno::EINVAL) => {
             "the group is in another container already: another process has it"
+        }
+        (Request::GroupUnsetContainer, Errno::EBUSY) => {
+            "a function of the group is open: another process has it, or this one has not let go of it"
         }
         (Request::GroupGetDeviceFd, Errno::ENODEV) => {
             return format!("{address} is not of this group, or not bound to vfio-pci");
@@ -206,6 +209,10 @@ pub(super) fn advice(request: Request, errno: Errno, address: &str) -> String {
         }
         (Request::IommuUnmapDma, Errno::EINVAL) => {
             "it is not whole mappings, or not of whole pages"
+        }
+        (Request::GetApiVersion, Errno::ENOTTY) => "the descriptor is none of /dev/vfio/vfio",
+        (Request::GroupGetStatus, Errno::ENOTTY) => {
+            "the descriptor is none of a group, /dev/vfio/N"
         }
         (_, Errno::ENOTTY) => {
             "the kernel does not know this request; is the descriptor one of VFIO?"

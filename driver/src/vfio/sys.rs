@@ -39,6 +39,7 @@ pub(crate) enum Request {
     SetIommu = 2,
     GroupGetStatus = 3,
     GroupSetContainer = 4,
+    GroupUnsetContainer = 5,
     GroupGetDeviceFd = 6,
     DeviceGetInfo = 7,
     DeviceGetRegionInfo = 8,
@@ -59,6 +60,7 @@ impl Request {
             Self::SetIommu => "VFIO_SET_IOMMU",
             Self::GroupGetStatus => "VFIO_GROUP_GET_STATUS",
             Self::GroupSetContainer => "VFIO_GROUP_SET_CONTAINER",
+            Self::GroupUnsetContainer => "VFIO_GROUP_UNSET_CONTAINER",
             Self::GroupGetDeviceFd => "VFIO_GROUP_GET_DEVICE_FD",
             Self::DeviceGetInfo => "VFIO_DEVICE_GET_INFO",
             Self::DeviceGetRegionInfo => "VFIO_DEVICE_GET_REGION_INFO",
@@ -91,6 +93,7 @@ impl Request {
             | Self::CheckExtension
             | Self::SetIommu
             | Self::GroupSetContainer
+            | Self::GroupUnsetContainer
             | Self::GroupGetDeviceFd
             | Self::DeviceReset => return None,
         })

@@ -13,7 +13,7 @@ use control::{Access as Who, ServeError, Service, Subject, Tell};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
-use udapl::reactor::{handed_in, names_handed_in};
+use udapl::reactor::{HandedInError, handed_in};
 
 use super::file;
 use super::settings::{ControlSettings, ControlSocket, HostSettings, Settings};
@@ -87,10 +87,7 @@ pub fn serve(of: &Controlled, settings: &ControlSettings) -> Result<Service, Soc
     match &settings.socket {
         ControlSocket::Path(path) => Ok(control::serve(path, who, answers)?),
         ControlSocket::Given(name) => {
-            let given = handed_in(name)?.ok_or_else(|| SocketError::NotGiven {
-                name: name.clone(),
-                known: names_handed_in().map(str::to_owned).collect(),
-            })?;
+            let given = handed_in(name)?;
             Ok(control::serve_handed_in(given.into(), name, who, answers)?)
         }
     }
@@ -102,17 +99,9 @@ pub enum SocketError {
     /// It cannot be served.
     #[error("{0}")]
     Serve(#[from] ServeError),
-    /// There is no room for one more descriptor.
+    /// It was not handed in.
     #[error("control socket: {0}")]
-    System(#[from] std::io::Error),
-    /// Nothing of this name was handed in.
-    #[error("control socket: no descriptor {name:?} was handed in; there are: {}", known.join(", "))]
-    NotGiven {
-        /// The name.
-        name: String,
-        /// What was.
-        known: Vec<String>,
-    },
+    HandedIn(#[from] HandedInError),
 }
 
 #[derive(Deserialize)]

@@ -86,7 +86,44 @@ fn a_descriptor_that_was_not_handed_in_is_named_with_those_that_were() -> Result
     let said = String::from_utf8(output.stderr)?;
     assert!(!output.status.success());
     assert!(
-        said.contains("no descriptor \"data\" was handed in; there are: disk"),
+        said.contains("no descriptor \"data\" was handed in; there are disk"),
+        "{said}"
+    );
+    Ok(())
+}
+
+/// What the daemon says that has a PCI function for its adapter, and these descriptors: numbers 3 and 4 are `files`.
+fn says(options: &str, names: &str, files: [&str; 2]) -> Result<String> {
+    let place = Place::new()?;
+    let adapter = format!("0000:3b:00.2,{options},address=192.0.2.1/24");
+    fs::write(
+        place.path("nvmeofd.toml"),
+        format!("[[port]]\nadapter = \"{adapter}\"\n"),
+    )?;
+    let script =
+        "exec 3<\"$1\" 4<\"$2\"; LISTEN_PID=$$ LISTEN_FDS=2 LISTEN_FDNAMES=$3 exec \"$0\" \"$4\"";
+    let output = Command::new("sh")
+        .args(["-c", script])
+        .arg(env!("CARGO_BIN_EXE_nvmeofd"))
+        .args([files[0], files[1], names])
+        .arg(place.path("nvmeofd.toml"))
+        .output()?;
+    assert!(!output.status.success());
+    Ok(String::from_utf8(output.stderr)?)
+}
+
+/// Opening the group's file is what takes rights; a machine without VFIO has others to hand in.
+#[test]
+fn a_card_whose_descriptors_are_not_those_of_vfio_is_refused_with_their_names() -> Result<()> {
+    let null = ["/dev/null", "/dev/zero"];
+    let said = says("group=card,container=vfio", "card:vfio", null)?;
+    assert!(
+        said.contains("port 1: 0000:3b:00.2, by group=card,container=vfio: 0000:3b:00.2: VFIO_GET_API_VERSION: ENOTTY (25): Not a typewriter: the descriptor is none of /dev/vfio/vfio"),
+        "{said}"
+    );
+    let said = says("group=crad,container=vfio", "card:vfio", null)?;
+    assert!(
+        said.contains("0000:3b:00.2: no descriptor \"crad\" was handed in; there are card, vfio"),
         "{said}"
     );
     Ok(())

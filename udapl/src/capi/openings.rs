@@ -43,6 +43,8 @@ fn number_of(error: OpenError) -> DatError {
         OpenError::InUse { .. }
         | OpenError::Closed { .. }
         | OpenError::Function { .. }
+        | OpenError::HandedIn { .. }
+        | OpenError::ByDescriptors { .. }
         | OpenError::Link { .. }
         | OpenError::Recorder { .. }
         | OpenError::Thread { .. } => {
