@@ -52,6 +52,7 @@ impl Model {
         let Some(controller) = self.controllers.get_mut(&id) else {
             return Outcome::Answered(Status::INTERNAL.into());
         };
+        controller.hear(now);
         if sqe.flags & FUSE != 0 || sqe.flags & PSDT != PSDT_SGL {
             return Outcome::Answered(Status::INVALID_FIELD.dnr().into());
         }
@@ -61,7 +62,7 @@ impl Model {
         if sqe.opcode == admin::FABRICS {
             let answer = match (sqe.fabrics_type(), queue) {
                 (kind::PROPERTY_GET, 0) => self.property_get(id, sqe),
-                (kind::PROPERTY_SET, 0) => self.property_set(id, sqe, now),
+                (kind::PROPERTY_SET, 0) => self.property_set(id, sqe),
                 // Connected already.
                 (kind::CONNECT, _) => Status::SEQUENCE.dnr().into(),
                 _ => Status::INVALID_OPCODE.dnr().into(),
@@ -71,18 +72,13 @@ impl Model {
         if !controller.is_ready() {
             return Outcome::Answered(Status::SEQUENCE.dnr().into());
         }
-        if controller.is_discovery() && controller.keep_alive_ms() == 0 {
-            controller.hear(now);
-        }
         let answer = match sqe.opcode {
             admin::IDENTIFY => self.identify(id, sqe),
             admin::GET_LOG_PAGE => self.log_page(id, sqe),
-            admin::SET_FEATURES => self.set_feature(id, sqe, now),
+            admin::SET_FEATURES => self.set_feature(id, sqe),
             admin::GET_FEATURES => self.get_feature(id, sqe),
-            admin::KEEP_ALIVE => {
-                controller.hear(now);
-                Answer::done()
-            }
+            // All commands prolong its life.
+            admin::KEEP_ALIVE => Answer::done(),
             admin::ASYNC_EVENT => {
                 if controller.events.request() {
                     return Outcome::Waits;

@@ -143,7 +143,7 @@ impl Model {
         let controller = if connect.queue == 0 {
             self.connect_admin(place, connect, data, (name, host), now)?
         } else {
-            self.connect_io(connect, data, &name, &host)?
+            self.connect_io(connect, data, (&name, &host), now)?
         };
         let must_authenticate = match self.controllers.get(&controller) {
             Some(one) => {
@@ -201,8 +201,8 @@ impl Model {
         &mut self,
         connect: Connect,
         data: &ConnectData,
-        subsystem: &Nqn,
-        host: &Nqn,
+        (subsystem, host): (&Nqn, &Nqn),
+        now: Moment,
     ) -> Result<u16, NotConnected> {
         let id = data.controller.get();
         let theirs = |controller: &&mut Controller| {
@@ -219,6 +219,7 @@ impl Model {
         if !controller.is_ready() || !controller.add_queue(connect.queue) {
             return Err(NotConnected::of(Status::SEQUENCE));
         }
+        controller.hear(now);
         Ok(id)
     }
 

@@ -29,7 +29,7 @@ pub struct Controller {
     /// CSTS.
     pub(super) status: u32,
     keep_alive_ms: u32,
-    /// When the host was heard of for the last time, as far as its keep-alive goes.
+    /// When the host was heard of for the last time: a command has come on any of its queues, or an answer has left.
     heard: Moment,
     pub(super) events: Events,
     pub(super) kept: super::feature::Kept,
@@ -142,14 +142,19 @@ impl Controller {
         self.status & (csts::RDY | csts::CFS | csts::SHST) == csts::RDY
     }
 
-    /// The host has been heard of.
-    pub(super) const fn hear(&mut self, now: Moment) {
-        self.heard = now;
+    /// When the host was heard of for the last time.
+    #[must_use]
+    pub const fn heard(&self) -> Moment {
+        self.heard
     }
 
-    pub(super) const fn set_keep_alive(&mut self, ms: u32, now: Moment) {
+    /// The host has been heard of. Workers tell with a delay, so it may have been heard of later than that.
+    pub(super) fn hear(&mut self, now: Moment) {
+        self.heard = self.heard.max(now);
+    }
+
+    pub(super) const fn set_keep_alive(&mut self, ms: u32) {
         self.keep_alive_ms = ms;
-        self.heard = now;
     }
 
     /// When a host that stays silent is taken for dead. Who has not been enabled has as long as for that.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::event::{OF_DISCOVERY, OF_IO};
-use super::{Answer, Controller, Model, Moment, Namespace, QUEUES, Subsystem};
+use super::{Answer, Controller, Model, Namespace, QUEUES, Subsystem};
 use crate::nvme::command::ALL_NAMESPACES;
 use crate::nvme::{Sqe, Status};
 
@@ -203,10 +203,10 @@ impl Controller {
 }
 
 impl Model {
-    pub(super) fn set_feature(&mut self, id: u16, sqe: &Sqe, now: Moment) -> Answer {
+    pub(super) fn set_feature(&mut self, id: u16, sqe: &Sqe) -> Answer {
         /// Bit 31 of dword 10: it is to be kept over a reset.
         const SAVE: u32 = 1 << 31;
-        let Some(controller) = self.controllers.get_mut(&id) else {
+        let Some(controller) = self.controllers.get(&id) else {
             return Status::INTERNAL.into();
         };
         let known = features(controller.is_discovery()).find(|one| one.id == feature(sqe));
@@ -220,6 +220,12 @@ impl Model {
         if !known.of_namespace && !matches!(nsid, 0 | ALL_NAMESPACES) {
             return Status::NOT_OF_NAMESPACE.dnr().into();
         }
+        if known.of_namespace && self.namespaces_of(id, nsid).is_err() {
+            return Status::INVALID_NAMESPACE.dnr().into();
+        }
+        let Some(controller) = self.controllers.get_mut(&id) else {
+            return Status::INTERNAL.into();
+        };
         match known.id {
             id::QUEUES => {
                 if controller.queues().next().is_some() {
@@ -238,7 +244,7 @@ impl Model {
                 Answer::done()
             }
             id::KEEP_ALIVE => {
-                controller.set_keep_alive(keep_alive(asked), now);
+                controller.set_keep_alive(keep_alive(asked));
                 Answer::done()
             }
             id::ERROR_RECOVERY => {
@@ -319,12 +325,12 @@ impl Model {
         // What is not saved has its default as its saved value.
         let is_current = what == 0;
         let nsid = sqe.nsid.get();
+        if known.of_namespace && self.namespace_of(id, nsid).is_err() {
+            return Status::INVALID_NAMESPACE.dnr().into();
+        }
         match known.id {
             id::TEMPERATURE if sqe.cdw11.get() & THERMOMETER != 0 => {
                 Status::INVALID_FIELD.dnr().into()
-            }
-            id::ERROR_RECOVERY if self.namespace_of(id, nsid).is_err() => {
-                Status::INVALID_NAMESPACE.dnr().into()
             }
             id::ARBITRATION | id::POWER | id::TEMPERATURE | id::ERROR_RECOVERY | id::ATOMICITY
                 if !is_current =>

@@ -470,6 +470,15 @@ impl Model {
         }
     }
 
+    /// A worker has had commands of a controller since it last told, or has sent answers. It tells now and then, and
+    /// sooner than any keep-alive time is over: what each I/O costs is a flag of its queue (Base specification,
+    /// "Traffic Based Keep Alive").
+    pub fn hear(&mut self, controller: u16, now: Moment) {
+        if let Some(controller) = self.controllers.get_mut(&controller) {
+            controller.hear(now);
+        }
+    }
+
     /// Ends controllers whose hosts were silent for longer than their keep-alive time. When the next one is due.
     pub fn expire(&mut self, now: Moment) -> Option<Moment> {
         let is_silent = |one: &Controller| one.deadline().is_some_and(|until| until <= now);

@@ -7,7 +7,7 @@
 //!   CC.SHN n -> 0   CSTS.SHST normal
 //! ```
 
-use super::{Answer, Controller, Model, Moment, QUEUE_ENTRIES};
+use super::{Answer, Controller, Model, QUEUE_ENTRIES};
 use crate::nvme::fabrics::{Configuration, Property, csts, property};
 use crate::nvme::{Sqe, Status};
 
@@ -39,7 +39,7 @@ impl Model {
         Answer::result(value)
     }
 
-    pub(super) fn property_set(&mut self, id: u16, sqe: &Sqe, now: Moment) -> Answer {
+    pub(super) fn property_set(&mut self, id: u16, sqe: &Sqe) -> Answer {
         let (Some(controller), Some(wanted)) = (self.controllers.get_mut(&id), Property::of(sqe))
         else {
             return Status::INVALID_FIELD.dnr().into();
@@ -50,7 +50,7 @@ impl Model {
         match (wanted.offset, wanted.is_long) {
             (property::CC, false) => {
                 let was_ready = controller.is_ready();
-                controller.configure(Configuration(value), now);
+                controller.configure(Configuration(value));
                 if was_ready && !controller.is_ready() {
                     controller.reset();
                     self.notices.push(super::Notice::Reset { controller: id });
@@ -63,10 +63,9 @@ impl Model {
 }
 
 impl Controller {
-    fn configure(&mut self, to: Configuration, now: Moment) {
+    fn configure(&mut self, to: Configuration) {
         let from = self.configuration;
         self.configuration = to;
-        self.hear(now);
         match (from.is_enabled(), to.is_enabled()) {
             (false, true) if to.is_offered() => self.status |= csts::RDY,
             (false, true) => {

@@ -136,6 +136,40 @@ fn a_silent_host_is_dead_after_its_keep_alive_time_and_one_that_speaks_is_not() 
     assert!(model.controller(idle).is_none());
 }
 
+/// Traffic Based Keep Alive, which CTRATT announces. Linux 6.12 sends no Keep Alive while answers come.
+#[test]
+fn any_command_of_any_queue_keeps_a_controller_alive() {
+    let mut model = model(true);
+    let id = ready(&mut model, &disks(), HOST);
+    model.command(id, 0, &sqe(0x06, 0, [1, 0, 0, 0]), 4096, secs(5));
+    assert_eq!(model.expire(secs(9)), Some(secs(10)), "an admin command");
+    // Its type is where others have the namespace.
+    model.command(id, 0, &sqe(0x7f, 4, [0, 0x1c, 0, 0]), 8, secs(9));
+    assert_eq!(model.expire(secs(13)), Some(secs(14)), "Property Get");
+    let data = data(&disks(), HOST, id);
+    model
+        .connect(place(1), asked(1), &data, secs(13))
+        .expect("an I/O queue");
+    assert_eq!(model.expire(secs(17)), Some(secs(18)), "Connect");
+    model.hear(id, secs(17));
+    model.hear(id, secs(16));
+    assert_eq!(model.expire(secs(21)), Some(secs(22)), "what a worker saw");
+    assert_eq!(model.expire(secs(22)), None);
+    assert!(model.controller(id).is_none());
+}
+
+#[test]
+fn a_feature_of_a_namespace_that_is_not_there_is_refused() {
+    let mut model = model(true);
+    let id = ready(&mut model, &disks(), HOST);
+    for feature in [0x05, 0x82, 0x83, 0x84] {
+        for opcode in [0x09, 0x0a] {
+            let answer = command(&mut model, id, &sqe(opcode, 77, [feature, 0, 0, 0]));
+            assert_eq!(code(answer.status), 0x00b | DNR, "{opcode:#x} {feature:#x}");
+        }
+    }
+}
+
 #[test]
 fn features_are_set_and_given_back_and_others_refused() {
     let mut model = model(true);
