@@ -110,7 +110,8 @@ fn common(controller: &Controller) -> identify::Controller {
     said.max_transfer = MAX_TRANSFER_SHIFT;
     said.id = controller.id().into();
     said.version = VERSION.into();
-    said.attributes = 1.into();
+    // 128-bit host identifiers; any traffic keeps a controller alive.
+    said.attributes = (1 | 1 << 6).into();
     said.aborts = 3;
     said.event_requests = event::REQUESTS - 1;
     said.log_pages = 1 << 2;

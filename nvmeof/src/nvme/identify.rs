@@ -57,7 +57,7 @@ pub struct Controller {
     rsvd_054: [u8; 8],
     /// OAES: events that there are.
     pub events: U32,
-    /// CTRATT: bit 0 host identifiers of 128 bits.
+    /// CTRATT: bit 0 host identifiers of 128 bits, 6 any traffic keeps a controller alive (TBKAS).
     pub attributes: U32,
     rsvd_064: [u8; 11],
     /// CNTRLTYPE: 1 I/O, 2 discovery.

@@ -5,7 +5,7 @@ use zerocopy::FromZeros;
 use zerocopy::little_endian::U64;
 
 use super::io::Step;
-use super::layout::{COMMAND, PAGE, RESPONSE, Spot};
+use super::layout::{COMMAND, PAGE, Spot};
 use super::queue::{Attached, State, Step as QueueStep};
 use super::worker::{Worker, WorkerError, cookie, kind};
 use crate::model::{MAX_TRANSFER, Outcome};
@@ -210,7 +210,7 @@ impl Worker {
             None => self.connect(at),
             Some(Attached { number: 0, .. }) => self.administer(at),
             Some(_) if io.sqe.opcode == admin::FABRICS => self.administer(at),
-            Some(_) => self.execute(at),
+            Some(_) => self.resume(at),
         }
     }
 
@@ -394,7 +394,8 @@ impl Worker {
         self.ready.push(at);
     }
 
-    /// Posts the answers of a turn: those of one queue that come behind each other by one doorbell.
+    /// Posts the answers of a turn: those of one queue that come behind each other by one doorbell. They leave in order,
+    /// so the last one alone is told when it has left, or one of so many that the places of the others are not missed.
     pub(super) fn respond(&mut self) -> Result<(), WorkerError> {
         let mut ready = core::mem::take(&mut self.ready);
         let mut rest = &ready[..];
@@ -426,11 +427,29 @@ impl Worker {
             return Ok(());
         };
         let mut posted = 0;
+        let (last, stretch) = (run.len() - 1, queue.stretch);
         // What there is no room for waits behind the others; order among the answers of a queue does not matter to a
         // host.
         let full = ia.batch(queue.ep, |batch| {
-            for at in run {
+            for (number, at) in run.iter().enumerate() {
                 let io = &ios[*at as usize];
+                let put = (io.writes && io.status.is_success()).then(|| {
+                    let Data::Remote { address, key, .. } = io.data else {
+                        return None;
+                    };
+                    let from = io.spot.and_then(|spot| memory.slice(spot, 0, io.bytes))?;
+                    let there = RmrTriplet {
+                        rmr_context: key,
+                        target_address: address,
+                        segment_length: io.bytes.into(),
+                    };
+                    Some((from, there))
+                });
+                // Data that has no place here or there is none that the host is told it has.
+                let status = match put {
+                    Some(None) => Status::INTERNAL,
+                    Some(Some(_)) | None => io.status,
+                };
                 let attached = queue.attached.as_ref();
                 let cqe = Cqe {
                     result: io.result.into(),
@@ -443,31 +462,22 @@ impl Worker {
                     .into(),
                     sqid: queue.place.queue.into(),
                     cid: io.sqe.cid,
-                    status: io.status.field().into(),
+                    status: status.field().into(),
                 };
                 let to = memory.response_at(*at);
                 memory.places.buffer.write_obj(to as usize, &cqe);
-                if io.writes
-                    && io.status.is_success()
-                    && let Data::Remote { address, key, .. } = io.data
-                    && let Some(from) = io.spot.and_then(|spot| memory.slice(spot, 0, io.bytes))
-                {
-                    let there = RmrTriplet {
-                        rmr_context: key,
-                        target_address: address,
-                        segment_length: io.bytes.into(),
-                    };
-                    batch.rdma_write(
-                        &[from],
-                        cookie(*at, kind::PUT),
-                        &there,
-                        CompletionFlags::SUPPRESS,
-                    )?;
+                if let Some(Some((from, there))) = put {
+                    let named = cookie(*at, kind::PUT);
+                    batch.rdma_write(&[from], named, &there, CompletionFlags::SUPPRESS)?;
                 }
-                let Some(response) = memory.places.part(to, RESPONSE) else {
-                    continue;
+                let response = memory.response(*at);
+                let is_told = number == last || (number + 1) % stretch == 0;
+                let flags = if is_told {
+                    CompletionFlags::empty()
+                } else {
+                    CompletionFlags::SUPPRESS
                 };
-                let (named, flags) = (cookie(*at, kind::RESPONSE), CompletionFlags::empty());
+                let named = cookie(*at, kind::RESPONSE);
                 match io.invalidates() {
                     Some(key) => batch.send_invalidate(&[response], named, key, flags)?,
                     None => batch.send(&[response], named, flags)?,
@@ -479,6 +489,7 @@ impl Worker {
         for at in &run[..posted] {
             ios[*at as usize].step(Step::Send);
         }
+        queue.leaving.extend(&run[..posted]);
         let left = &run[posted..];
         match full {
             Ok(()) => {}

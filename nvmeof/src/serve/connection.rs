@@ -71,7 +71,8 @@ impl Worker {
             queue: data.queue.get(),
             entries,
         };
-        self.queues.add(ep, place, self.target.now());
+        let room = self.ia.query().ia.max_dto_per_ep;
+        self.queues.add(ep, place, room, self.target.now());
         Ok(())
     }
 

@@ -373,8 +373,27 @@ impl Worker {
         let comes = io.sqe.direction() == crate::nvme::command::Direction::ToController;
         if comes && io.bytes != 0 && !in_capsule {
             self.fetch(at)
+        } else if has_buffers {
+            self.resume(at)
         } else {
             self.execute(at)
+        }
+    }
+
+    /// Goes on with a command that has waited, for its data or for a buffer: what was looked at when it came may be
+    /// otherwise now. Its namespace may be protected, reserved by somebody else, shorter, or another one.
+    pub(super) fn resume(&mut self, at: u32) -> Result<(), WorkerError> {
+        let io = &self.ios[at as usize];
+        let (sqe, bytes) = (io.sqe, io.bytes);
+        let looked = match Self::parts(&self.queues, &mut self.shelves, io) {
+            Ok((_, attached, local)) => check(&sqe, attached, local),
+            Err(status) => Err(status),
+        };
+        match looked {
+            Ok(wanted) if wanted.bytes == bytes => self.execute(at),
+            // Its blocks have another size.
+            Ok(_) => self.refuse(at, Status::SGL_LENGTH.dnr()),
+            Err(status) => self.refuse(at, status),
         }
     }
 

@@ -290,7 +290,7 @@ impl Worker {
     pub(super) fn unlocked(&mut self) -> Result<(), WorkerError> {
         for at in core::mem::take(&mut self.locked_out) {
             self.ios[at as usize].step(Step::Found);
-            self.execute(at)?;
+            self.resume(at)?;
         }
         Ok(())
     }

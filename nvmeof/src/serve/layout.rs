@@ -118,6 +118,14 @@ impl Memory {
         region.part(at + offset, bytes)
     }
 
+    /// The response of an I/O, for a Send.
+    #[inline]
+    // PANIC: the region was made with room for the responses of all I/Os that there are.
+    pub(super) fn response(&self, io: u32) -> LmrSlice {
+        let response = self.places.part(self.response_at(io), RESPONSE);
+        response.expect("a place for each response")
+    }
+
     /// What a receive of an I/O is posted with: its command, and its page behind it.
     pub(super) fn receive(&self, io: u32) -> Option<[LmrSlice; 2]> {
         Some([

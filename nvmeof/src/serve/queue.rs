@@ -120,6 +120,13 @@ pub(super) struct Queue {
     pub fused: Option<u32>,
     /// I/Os whose answers found the send queue full, the oldest first.
     pub behind: VecDeque<u32>,
+    /// I/Os whose answers are posted, the oldest first: the send queue's order. Not each of them is told when it has
+    /// left; one that is told has those before it behind it.
+    pub leaving: VecDeque<u32>,
+    /// Of so many answers that are posted one after the other, one is told when it has left.
+    pub stretch: usize,
+    /// A command has come or an answer has left since the model was told so.
+    pub was_heard: bool,
     /// Head of the submission queue.
     pub head: u16,
     /// When it was accepted.
@@ -149,6 +156,7 @@ impl Queue {
 
     /// A command is taken in; the head of the submission queue after it.
     pub(super) const fn advance(&mut self) {
+        self.was_heard = true;
         if let Some(attached) = &self.attached {
             self.head = (self.head + 1) % attached.entries;
         }
@@ -171,8 +179,15 @@ fn place_of(ep: EpHandle) -> usize {
 }
 
 impl Queues {
-    /// A connection begins.
-    pub(super) fn add(&mut self, ep: EpHandle, place: Place, now: Moment) -> QueueId {
+    /// A connection begins. `room`: requests that its send queue holds.
+    pub(super) fn add(&mut self, ep: EpHandle, place: Place, room: u32, now: Moment) -> QueueId {
+        // The places of those that are not told are missed for longer. Where a send queue can be full, answers wait for
+        // the next one that is told, so each is.
+        let stretch = if room < 4 * u32::from(place.entries) {
+            1
+        } else {
+            usize::from(place.entries / 4).max(1)
+        };
         let queue = Queue {
             ep,
             place,
@@ -182,6 +197,9 @@ impl Queues {
             early: Vec::new(),
             fused: None,
             behind: VecDeque::new(),
+            leaving: VecDeque::with_capacity(2 * usize::from(place.entries)),
+            stretch,
+            was_heard: false,
             head: 0,
             since: now,
             is_leaving: false,
@@ -242,6 +260,16 @@ impl Queues {
                 generation: *generation,
             })
             .collect()
+    }
+
+    /// The controllers of which something was heard since this was asked.
+    pub(super) fn heard(&mut self) -> impl Iterator<Item = u16> {
+        let there = self.places.iter_mut().filter_map(|(_, it)| it.as_mut());
+        there.filter_map(|queue| {
+            let was_heard = core::mem::take(&mut queue.was_heard);
+            let attached = queue.attached.as_ref().filter(|_| was_heard)?;
+            Some(attached.controller)
+        })
     }
 
     /// How many there are.

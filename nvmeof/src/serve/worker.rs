@@ -29,7 +29,8 @@ use crate::model::{Moment, WorkerId};
 
 /// Events that are taken at once.
 const EVENTS: usize = 32;
-/// How often the model's times are looked at; a sleep is no longer.
+/// How often the model's times are looked at, and what was heard of hosts is told; a sleep is no longer. Half of the
+/// shortest keep-alive time.
 const TICK: Duration = Duration::from_millis(500);
 /// Turns after which a worker that has no rest looks whether it is time for that.
 const TURNS: u32 = 1024;
@@ -341,7 +342,11 @@ impl Worker {
             return Ok(false);
         }
         self.next_tick = now + TICK;
-        self.target.with(|model| model.expire(now));
+        let heard = self.queues.heard();
+        self.target.with(|model| {
+            heard.for_each(|controller| model.hear(controller, now));
+            model.expire(now)
+        });
         self.expire_strangers(now)?;
         Ok(true)
     }
@@ -412,12 +417,26 @@ impl Worker {
             }
             // Only failures are told, and the response behind it fails as well.
             kind::PUT => Ok(()),
-            _ => {
-                self.ios[at as usize].step(Step::Left);
-                self.over.commands += u64::from(succeeded);
-                self.release(at)
+            _ => self.left(at, succeeded),
+        }
+    }
+
+    /// An answer has left, or failed, and those posted before it have left: what fails is told one by one.
+    fn left(&mut self, at: u32, succeeded: bool) -> Result<(), WorkerError> {
+        let id = self.ios[at as usize].queue;
+        while let Some(queue) = self.queues.get_mut(id)
+            && let Some(first) = queue.leaving.pop_front()
+        {
+            let has_left = succeeded || first != at;
+            queue.was_heard |= has_left;
+            self.over.commands += u64::from(has_left);
+            self.ios[first as usize].step(Step::Left);
+            self.release(first)?;
+            if first == at {
+                break;
             }
         }
+        Ok(())
     }
 
     fn hear(&mut self, message: Message) -> Result<(), WorkerError> {

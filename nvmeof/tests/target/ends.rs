@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use nvmeof::disk::Source;
+use nvmeof::model::Controller;
 use nvmeof::nvme::command::{admin, io};
 use nvmeof::nvme::fabrics::property;
 use nvmeof::nvme::rdma::RequestData;
@@ -79,6 +80,37 @@ fn a_host_whose_keep_alive_stops_loses_all_its_connections() -> Result<()> {
     host.expect_end(&admin)?;
     host.expect_end(&queue)?;
     assert_eq!(world.target.with(|model| model.controllers().count()), 0);
+    drop(host);
+    world.stop()?;
+    Ok(())
+}
+
+/// Traffic Based Keep Alive: no Keep Alive is sent, and nothing else on the admin queue.
+#[test]
+fn reads_and_writes_alone_keep_a_controller_alive() -> Result<()> {
+    /// More than ever come in two looks at the time.
+    const MANY: u32 = 10_000_000;
+    let mut world = World::new(2, Source::Null(1 << 20), 9)?;
+    let mut host = world.host()?;
+    host.keep_alive_ms = 120_000;
+    let subsystem = world.subsystem.clone();
+    let (_admin, controller) = host.controller(&subsystem)?;
+    let mut queue = host.io_queue(&subsystem, controller, 1, 16)?;
+    let heard = || {
+        let target = &world.target;
+        target.with(|model| model.controller(controller).map(Controller::heard))
+    };
+    // Connect was a command of this queue, and is told of as one. After that there are reads alone.
+    for _ in 0..2 {
+        let before = heard();
+        let mut reads = 0;
+        while heard() == before {
+            assert_eq!(host.read(&mut queue, 0, 1, 0, 512)?, Status::SUCCESS);
+            reads += 1;
+            ensure!(reads < MANY, "nothing was heard of {reads} reads");
+        }
+        assert!(heard() > before);
+    }
     drop(host);
     world.stop()?;
     Ok(())

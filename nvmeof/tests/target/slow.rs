@@ -7,6 +7,7 @@ use nvmeof::model::NamespaceConfig;
 use nvmeof::nvme::command::{admin, io};
 use nvmeof::nvme::fabrics::property;
 use nvmeof::nvme::{Sqe, Status};
+use nvmeof::serve::WorkerConfig;
 use udapl::CloseFlags;
 use uuid::Uuid;
 
@@ -67,6 +68,52 @@ fn a_disk_that_hangs_holds_up_neither_another_disk_nor_other_commands_of_its_own
         slow.retain(|cid| *cid != answer.cid.get());
     }
     assert!(slow.is_empty(), "{slow:?}");
+    drop(host);
+    world.stop()?;
+    Ok(())
+}
+
+/// What was looked at when it came is looked at again.
+#[test]
+fn a_write_that_waited_while_its_namespace_was_protected_is_refused() -> Result<()> {
+    let config = WorkerConfig {
+        buffers: 2,
+        ..WorkerConfig::default()
+    };
+    let mut world = World::with(1, Source::Faulty(1 << 20), 9, config)?;
+    let mut host = world.host()?;
+    let subsystem = world.subsystem.clone();
+    let (mut admin, controller) = host.controller(&subsystem)?;
+    let mut queue = host.io_queue(&subsystem, controller, 1, 16)?;
+    let faults = world.faults()?;
+    faults.order(hang(Of::Reads));
+    // Both buffers are at the disk; the write waits for one.
+    let mut write = transfer(io::WRITE, 0, 256);
+    write.sgl = host.data(0, 1 << 17);
+    host.memory.write_from(0, &vec![0x55; 1 << 17])?;
+    for sqe in [read_of(&host, 1, 1 << 17), read_of(&host, 1, 1 << 17)] {
+        host.send(&mut queue, sqe, &[])?;
+    }
+    let waits = host.send(&mut queue, write, &[])?;
+    // It has come: a command behind it on its queue is answered.
+    let mut flush = command(io::FLUSH);
+    flush.nsid = 1.into();
+    let flushed = host.send(&mut queue, flush, &[])?;
+    assert_eq!(host.response(&mut queue)?.cid.get(), flushed);
+    let mut protect = command(admin::SET_FEATURES);
+    protect.nsid = 1.into();
+    (protect.cdw10, protect.cdw11) = (0x84.into(), 1.into());
+    assert_eq!(host.command(&mut admin, protect)?.status(), Status::SUCCESS);
+    faults.order(None);
+    for _ in 0..3 {
+        let answer = host.response(&mut queue)?;
+        let wanted = if answer.cid.get() == waits {
+            Status::WRITE_PROTECTED.dnr()
+        } else {
+            Status::SUCCESS
+        };
+        assert_eq!(answer.status(), wanted, "{answer:?}");
+    }
     drop(host);
     world.stop()?;
     Ok(())

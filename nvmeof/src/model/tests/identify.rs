@@ -27,7 +27,7 @@ fn the_controller_says_what_linux_checks() {
         (78, 2, u64::from(id), "CNTLID"),
         (80, 4, 0x0002_0000, "VER"),
         (92, 4, 0x900, "OAES"),
-        (96, 4, 1, "CTRATT"),
+        (96, 4, 0x41, "CTRATT"),
         (111, 1, 1, "CNTRLTYPE"),
         (256, 2, 0, "OACS"),
         (258, 1, 3, "ACL"),
