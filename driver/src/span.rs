@@ -6,10 +6,10 @@
 //! [`dma_ring`](crate::dma_ring), which proves them once and not on each access. Only
 //! [`SharedMemory`](crate::SharedMemory) creates spans and keeps them together with what keeps them mapped.
 //!
-//! Copies are made of relaxed atomic words and bytes: clones of a memory may be used by several threads at once, and of
-//! a simulated device by its own, and two of them at the same bytes must be no more than a torn object, which is a
-//! value like any other; the owner-byte protocols of the callers decide whether it means anything. Single words are
-//! relaxed atomic accesses too, so they are never torn; ordering is the business of [`barrier`](crate::barrier). The
+//! Copies are made of relaxed atomic words and bytes ([`copy`](crate::copy)): clones of a memory may be used by several
+//! threads at once, and of a simulated device by its own, and two of them at the same bytes must be no more than a torn
+//! object, which is a value like any other; the owner-byte protocols of the callers decide whether it means anything.
+//! Single words are relaxed atomic accesses too, so they are never torn; ordering is the business of [`barrier`](crate::barrier). The
 //! queues of [`dma_ring`](crate::dma_ring) alone are written by plain copies (`write_obj_unchecked`, `write_plain`):
 //! they have one owner, and their reader is a device.
 
@@ -18,9 +18,11 @@
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::copy::{load_bytes, store_bytes};
 
 /// An address range that stays mapped, readable and writable for as long as its owner lives.
 ///
@@ -260,115 +262,6 @@ impl Span {
         let at = self.at_aligned::<u64>(offset);
         // SAFETY: as in `atomic_u8`.
         unsafe { AtomicU64::from_ptr(at.as_ptr()) }
-    }
-}
-
-/// Bytes of the widest single access that copies are made of.
-const WORD: usize = size_of::<u64>();
-
-/// Bytes of the widest single access at an address, of a copy with so many bytes left: 8, 4, 2 or 1.
-///
-/// PCI Express keeps a naturally aligned dword whole, and both sides of a queue rely on that: a doorbell record is four
-/// bytes which one side stores while the other copies them.
-#[inline]
-fn width(address: *const u8, left: usize) -> usize {
-    let whole = |bytes: usize| address.addr().is_multiple_of(bytes) && left >= bytes;
-    [WORD, 4, 2]
-        .into_iter()
-        .find(|bytes| whole(*bytes))
-        .unwrap_or(1)
-}
-
-/// Copies shared bytes to private ones, naturally aligned words whole.
-///
-/// # Safety
-///
-/// `bytes` bytes are mapped and readable at `from`, as many are writable at `to` and nobody else's, and no reference to
-/// any of the first exists.
-unsafe fn load_bytes(from: *const u8, to: *mut u8, bytes: usize) {
-    let mut at = 0;
-    while at < bytes {
-        let width = width(from.wrapping_add(at), bytes - at);
-        // `at + width <= bytes`: inside both.
-        let (from, to) = (from.wrapping_add(at), to.wrapping_add(at));
-        match width {
-            WORD => {
-                // SAFETY: mapped (the caller's promise), and aligned to it.
-                let word = unsafe { AtomicU64::from_ptr(from.cast_mut().cast()) };
-                // SAFETY: writable and ours (the caller's promise).
-                unsafe {
-                    to.cast::<u64>()
-                        .write_unaligned(word.load(Ordering::Relaxed))
-                };
-            }
-            4 => {
-                // SAFETY: as above.
-                let word = unsafe { AtomicU32::from_ptr(from.cast_mut().cast()) };
-                // SAFETY: as above.
-                unsafe {
-                    to.cast::<u32>()
-                        .write_unaligned(word.load(Ordering::Relaxed))
-                };
-            }
-            2 => {
-                // SAFETY: as above.
-                let word = unsafe { AtomicU16::from_ptr(from.cast_mut().cast()) };
-                // SAFETY: as above.
-                unsafe {
-                    to.cast::<u16>()
-                        .write_unaligned(word.load(Ordering::Relaxed))
-                };
-            }
-            _ => {
-                // SAFETY: as above; a byte is aligned anywhere.
-                let byte = unsafe { AtomicU8::from_ptr(from.cast_mut()) };
-                // SAFETY: as above.
-                unsafe { to.write(byte.load(Ordering::Relaxed)) };
-            }
-        }
-        at += width;
-    }
-}
-
-/// Copies private bytes to shared ones, naturally aligned words whole.
-///
-/// # Safety
-///
-/// `bytes` bytes are readable at `from` and change meanwhile by nobody, as many are mapped and writable at `to`, and no
-/// reference to any of the second exists.
-unsafe fn store_bytes(from: *const u8, to: *mut u8, bytes: usize) {
-    let mut at = 0;
-    while at < bytes {
-        let width = width(to.wrapping_add(at), bytes - at);
-        // `at + width <= bytes`: inside both.
-        let (from, to) = (from.wrapping_add(at), to.wrapping_add(at));
-        match width {
-            WORD => {
-                // SAFETY: readable (the caller's promise).
-                let word = unsafe { from.cast::<u64>().read_unaligned() };
-                // SAFETY: mapped (the caller's promise), and aligned to it.
-                unsafe { AtomicU64::from_ptr(to.cast()) }.store(word, Ordering::Relaxed);
-            }
-            4 => {
-                // SAFETY: as above.
-                let word = unsafe { from.cast::<u32>().read_unaligned() };
-                // SAFETY: as above.
-                unsafe { AtomicU32::from_ptr(to.cast()) }.store(word, Ordering::Relaxed);
-            }
-            2 => {
-                // SAFETY: as above.
-                let word = unsafe { from.cast::<u16>().read_unaligned() };
-                // SAFETY: as above.
-                unsafe { AtomicU16::from_ptr(to.cast()) }.store(word, Ordering::Relaxed);
-            }
-            _ => {
-                // SAFETY: as above.
-                let byte = unsafe { from.read() };
-                // SAFETY: as above; a byte is aligned anywhere.
-                unsafe { AtomicU8::from_ptr(to) }.store(byte, Ordering::Relaxed);
-            }
-        }
-        at += width;
     }
 }
 
