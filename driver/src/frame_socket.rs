@@ -1,33 +1,103 @@
-//! Ethernet frames between processes: a wire that is a UNIX socket.
+//! Ethernet frames between processes: a wire that is a UNIX socket, and memory in common beside it.
 //!
 //! The socket keeps boundaries (`SOCK_SEQPACKET`): one message, one frame. It has two ends and no names but its path.
 //! Who comes first listens there, who comes second connects; two that come at once are not both first (module
 //! `socket_path`). Who comes third, while the first keeps its listener, is told that both ends are taken. A frame that
 //! finds the other side too slow is lost, as on a wire.
+//!
+//! The first offers memory for two rings ([`frame_ring`](crate::frame_ring)). Each side then sends its frames through
+//! its ring, from when it has said so on the socket:
+//!
+//! ```text
+//!    first                               second
+//!      |--- offer, with the memory -------->|      frames go over the socket, both ways
+//!      |<------------ frames by memory -----|      from here on what the second sends is in its ring
+//!      |--- frames by memory -------------->|      and what the first sends in the first's
+//!      |<--- wake / wake ------------------>|      to who has said in the memory that it sleeps
+//! ```
+//!
+//! The socket stays for that, and for the end: who reads that the other side is gone has taken all frames before. These
+//! words are shorter than the header of a frame, so who does not know them (a version before this one, a stranger) takes
+//! them for a broken frame and drops it, and all frames go over the socket. A word that is none is dropped here, too.
 
-use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, Backlog, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr, accept4, bind,
-    connect, listen, recv, send, shutdown, socket,
+    connect, listen, send, shutdown, socket,
+};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
 use crate::accepting;
+use crate::clock::{Instant as Moment, Woken};
+use crate::frame_ring::{RINGS_BYTES, Reader, Side, Writer, fresh};
+use crate::interrupt::Interrupt;
+use crate::memory::SharedMemory;
+use crate::real_clock::poll_until;
+use crate::signals::HeldSignals;
 use crate::socket_path::{Occupant, PathClaim, SocketPathError, TakenPath};
 
 /// The longest frame: a jumbo frame of 9978 bytes, and then some.
 pub(crate) const FRAME_BYTES: usize = 16 << 10;
 
+/// What a word between the two sides begins with; what follows says which.
+const WORD: &[u8; 7] = b"frames1";
+/// The memory comes with it.
+const OFFER: u8 = 1;
+/// From now on frames are in the ring.
+const BY_MEMORY: u8 = 2;
+/// There is something in the ring.
+const WAKE: u8 = 3;
+const WORD_BYTES: usize = WORD.len() + 1;
+
+/// Between two looks whether the other side has made room in its ring.
+const ROOM: Duration = Duration::from_micros(50);
+
 /// One end of a wire. Clones share it.
 #[derive(Clone, Debug)]
 pub struct FrameSocket {
-    fd: Arc<OwnedFd>,
+    end: Arc<End>,
+}
+
+#[derive(Debug)]
+struct End {
+    fd: OwnedFd,
+    /// Frames leave in order.
+    sends: Mutex<Option<Writer>>,
+    /// Where frames are once the other side has said so.
+    reader: OnceLock<Reader>,
+    /// The memory in common, and whose it is. Who has this takes.
+    taking: Mutex<Option<(SharedMemory, Side)>>,
+}
+
+/// What was there to be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// A frame.
+    Frame,
+    /// Nothing, for now.
+    Nothing,
+    /// The other side is gone, and there will be nothing more.
+    Gone,
+}
+
+/// Why a wait beside a wire is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    /// There may be something to take.
+    Frames,
+    /// What ends waits without a wire.
+    Woken(Woken),
 }
 
 /// What was found at a path.
@@ -101,7 +171,9 @@ impl FrameListener {
         // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         self.shut();
-        Ok(FrameSocket::new(fd))
+        let socket = FrameSocket::new(fd);
+        socket.offer();
+        Ok(socket)
     }
 
     /// Ends the wait of whoever accepts.
@@ -121,12 +193,22 @@ fn open_socket() -> nix::Result<OwnedFd> {
     socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
 }
 
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl FrameSocket {
     fn new(fd: OwnedFd) -> Self {
-        Self { fd: Arc::new(fd) }
+        let end = End {
+            fd,
+            sends: Mutex::default(),
+            reader: OnceLock::new(),
+            taking: Mutex::default(),
+        };
+        Self { end: Arc::new(end) }
     }
 
-    /// Two ends of a wire within a process.
+    /// Two ends of a wire within a process, all of whose frames go over the socket.
     ///
     /// # Errors
     /// What the system answered.
@@ -140,17 +222,86 @@ impl FrameSocket {
         Ok([one, other].map(Self::new))
     }
 
+    /// Offers memory to the other side. Without it all frames go over the socket.
+    fn offer(&self) {
+        let memory = match fresh() {
+            Ok(memory) => memory,
+            Err(error) => {
+                tracing::warn!("a wire without memory in common: {error}");
+                return;
+            }
+        };
+        let Some(file) = memory.as_fd() else {
+            return;
+        };
+        match self.say(OFFER, &[file]) {
+            Ok(()) => *locked(&self.end.taking) = Some((memory, Side::Maker)),
+            Err(error) => tracing::warn!("a wire without memory in common: {error}"),
+        }
+    }
+
+    /// Says a word, which does not wait for room.
+    fn say(&self, word: u8, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut bytes = [word; WORD_BYTES];
+        bytes[..WORD.len()].copy_from_slice(WORD);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        loop {
+            match sendmsg(&self.end.fd, &[IoSlice::new(&bytes)], &mut control, flags) {
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// From here on what is sent goes through the ring, if the other side can be told.
+    fn send_by_memory(&self, memory: &SharedMemory, side: Side) {
+        let mut sends = locked(&self.end.sends);
+        if sends.is_some() {
+            return;
+        }
+        match self.say(BY_MEMORY, &[]) {
+            Ok(()) => *sends = Some(Writer::new(memory.clone(), side)),
+            Err(error) => tracing::debug!("frames go over the socket: {error}"),
+        }
+    }
+
+    /// Whether what the other side sends comes by memory.
+    #[must_use]
+    pub fn is_by_memory(&self) -> bool {
+        self.end.reader.get().is_some()
+    }
+
     /// Sends a frame without waiting. False: there was no room, and the frame is lost.
     ///
     /// # Errors
-    /// The other side is gone, or the frame is longer than any (EMSGSIZE).
+    /// The other side is gone, or has broken the memory in common; or the frame is longer than any, or a word between
+    /// the sides (EMSGSIZE).
     pub fn send(&self, frame: &[u8]) -> io::Result<bool> {
-        if frame.is_empty() || frame.len() > FRAME_BYTES {
+        let is_word = frame.len() == WORD_BYTES && frame.starts_with(WORD);
+        if frame.is_empty() || frame.len() > FRAME_BYTES || is_word {
             return Err(Errno::EMSGSIZE.into());
+        }
+        let mut sends = locked(&self.end.sends);
+        if let Some(writer) = &mut *sends {
+            let pushed = writer.push(frame).map_err(io::Error::other)?;
+            if pushed && writer.must_wake() {
+                match self.say(WAKE, &[]) {
+                    // What fills it wakes the other side as well.
+                    Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
+                    _ => {}
+                }
+            }
+            return Ok(pushed);
         }
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
         loop {
-            match send(self.fd.as_fd().as_raw_fd(), frame, flags) {
+            match send(self.end.fd.as_raw_fd(), frame, flags) {
                 Ok(_) => return Ok(true),
                 Err(Errno::EAGAIN | Errno::ENOBUFS) => return Ok(false),
                 Err(Errno::EINTR) => {}
@@ -173,8 +324,18 @@ impl FrameSocket {
             if left.is_zero() {
                 return Ok(false);
             }
+            if locked(&self.end.sends).is_some() {
+                // Nobody says when there is room in the ring.
+                poll_until(
+                    &[],
+                    None,
+                    crate::clock::monotonic_now() + ROOM.min(left),
+                    None,
+                );
+                continue;
+            }
             let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-            let mut room = [PollFd::new(self.fd.as_fd(), PollFlags::POLLOUT)];
+            let mut room = [PollFd::new(self.end.fd.as_fd(), PollFlags::POLLOUT)];
             match poll(&mut room, timeout) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(errno) => return Err(errno.into()),
@@ -185,34 +346,182 @@ impl FrameSocket {
     /// Takes our leave: the other side reads what was sent, and then that nobody is there. Whoever waits for a frame
     /// here is woken.
     pub fn shut(&self) {
-        shut(self.fd.as_raw_fd());
+        shut(self.end.fd.as_raw_fd());
+    }
+
+    /// Whether a frame has come by memory. It costs a look at the memory.
+    #[must_use]
+    pub fn has_some(&self) -> bool {
+        self.end.reader.get().is_some_and(Reader::has_some)
+    }
+
+    /// Takes a frame that has come by memory, without a system call.
+    ///
+    /// # Errors
+    /// The other side has broken the memory in common.
+    pub fn take_by_memory(&self, frame: &mut Vec<u8>) -> io::Result<bool> {
+        let Some(reader) = self.end.reader.get() else {
+            return Ok(false);
+        };
+        let _taking = locked(&self.end.taking);
+        reader.pop(frame).map_err(io::Error::other)
+    }
+
+    /// Takes a frame, without waiting for one.
+    ///
+    /// # Errors
+    /// The frame is longer than any (`InvalidData`; it is lost), the other side has broken the memory in common, or
+    /// what the system answered.
+    pub fn take(&self, frame: &mut Vec<u8>) -> io::Result<Taken> {
+        let mut taking = locked(&self.end.taking);
+        let by_memory = |frame: &mut Vec<u8>| match self.end.reader.get() {
+            Some(reader) => reader.pop(frame).map_err(io::Error::other),
+            None => Ok(false),
+        };
+        loop {
+            if by_memory(frame)? {
+                return Ok(Taken::Frame);
+            }
+            frame.resize(FRAME_BYTES, 0);
+            let (bytes, given) = match self.message(frame)? {
+                None => return Ok(Taken::Nothing),
+                // The last may have come since the look above.
+                Some((0, _)) if by_memory(frame)? => return Ok(Taken::Frame),
+                Some((0, _)) => return Ok(Taken::Gone),
+                Some(message) => message,
+            };
+            if bytes > FRAME_BYTES {
+                let what = format!("a frame of {bytes} bytes");
+                return Err(io::Error::new(ErrorKind::InvalidData, what));
+            }
+            frame.truncate(bytes);
+            match frame.strip_prefix(WORD) {
+                Some(&[word]) => self.heard(word, given, &mut taking),
+                _ => return Ok(Taken::Frame),
+            }
+        }
+    }
+
+    /// The next message at the socket: its length and a descriptor that came with it; without a byte the other side is
+    /// gone. `None`: there is none.
+    fn message(&self, bytes: &mut [u8]) -> io::Result<Option<(usize, Option<OwnedFd>)>> {
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+        loop {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let received = recvmsg(
+                &self.end.fd,
+                &mut [IoSliceMut::new(bytes)],
+                &mut control,
+                flags,
+            );
+            match received {
+                Ok(received) => {
+                    // All that came is ours, and closed unless it is used.
+                    let given = control.drain().find_map(|message| {
+                        if let RecvAncillaryMessage::ScmRights(mut rights) = message {
+                            rights.next()
+                        } else {
+                            None
+                        }
+                    });
+                    // The real length comes back even if it did not fit.
+                    return Ok(Some((received.bytes, given)));
+                }
+                Err(rustix::io::Errno::CONNRESET) => return Ok(Some((0, None))),
+                Err(rustix::io::Errno::AGAIN) => return Ok(None),
+                Err(rustix::io::Errno::INTR) => {}
+                // The frame waits for memory.
+                Err(errno @ (rustix::io::Errno::NOMEM | rustix::io::Errno::NOBUFS)) => {
+                    tracing::warn!("a wire's end: recvmsg: {errno}; trying again");
+                    accepting::pause();
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// The other side has said a word. One that comes out of turn means nothing.
+    fn heard(&self, word: u8, given: Option<OwnedFd>, taking: &mut Option<(SharedMemory, Side)>) {
+        match (word, given) {
+            (OFFER, Some(file)) if taking.is_none() => {
+                match SharedMemory::imported(file, 0, RINGS_BYTES) {
+                    Ok(memory) => {
+                        self.send_by_memory(&memory, Side::Other);
+                        *taking = Some((memory, Side::Other));
+                    }
+                    Err(error) => tracing::warn!("frames go over the socket: {error}"),
+                }
+            }
+            (BY_MEMORY, _) => {
+                if let Some((memory, side)) = taking {
+                    self.end
+                        .reader
+                        .get_or_init(|| Reader::new(memory.clone(), *side));
+                    self.send_by_memory(memory, *side);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Waits until there may be something to take, and `limit` at most. `looks` is how long the memory is looked at
+    /// before this thread sleeps.
+    ///
+    /// # Errors
+    /// What the system answered.
+    pub fn wait(&self, looks: Duration, limit: Duration) -> io::Result<()> {
+        if let Some(reader) = self.end.reader.get() {
+            let until = Instant::now() + looks;
+            loop {
+                if reader.has_some() {
+                    return Ok(());
+                }
+                if Instant::now() >= until {
+                    break;
+                }
+                (0..64).for_each(|_| std::hint::spin_loop());
+            }
+            if !reader.arm() {
+                return Ok(());
+            }
+        }
+        let timeout = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
+        let mut frames = [PollFd::new(self.end.fd.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut frames, timeout) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Sleeps as a clock does, until there may be something to take at the latest.
+    #[must_use]
+    pub fn wait_beside(
+        &self,
+        interrupts: &[Interrupt],
+        deadline: Moment,
+        signals: Option<&HeldSignals>,
+    ) -> Beside {
+        if self.end.reader.get().is_some_and(|reader| !reader.arm()) {
+            return Beside::Frames;
+        }
+        match poll_until(interrupts, Some(self.end.fd.as_fd()), deadline, signals) {
+            None => Beside::Frames,
+            Some(woken) => Beside::Woken(woken),
+        }
     }
 
     /// Waits for a frame. `None`: the other side is gone.
     ///
     /// # Errors
-    /// The frame is longer than any (`InvalidData`; it is lost), or what the system answered.
+    /// As [`FrameSocket::take`].
     pub fn receive(&self) -> io::Result<Option<Vec<u8>>> {
-        let mut frame = vec![0; FRAME_BYTES];
+        let mut frame = Vec::new();
         loop {
-            // The real length comes back even if it did not fit.
-            match recv(self.fd.as_raw_fd(), &mut frame, MsgFlags::MSG_TRUNC) {
-                Ok(0) | Err(Errno::ECONNRESET) => return Ok(None),
-                Ok(bytes) if bytes > FRAME_BYTES => {
-                    let what = format!("a frame of {bytes} bytes");
-                    return Err(io::Error::new(ErrorKind::InvalidData, what));
-                }
-                Ok(bytes) => {
-                    frame.truncate(bytes);
-                    return Ok(Some(frame));
-                }
-                Err(Errno::EINTR) => {}
-                // The frame waits for memory.
-                Err(errno @ (Errno::ENOMEM | Errno::ENOBUFS)) => {
-                    tracing::warn!("a wire's end: recv: {errno}; trying again");
-                    accepting::pause();
-                }
-                Err(errno) => return Err(errno.into()),
+            match self.take(&mut frame)? {
+                Taken::Frame => return Ok(Some(frame)),
+                Taken::Gone => return Ok(None),
+                Taken::Nothing => self.wait(Duration::ZERO, Duration::MAX)?,
             }
         }
     }
@@ -312,9 +621,127 @@ mod tests {
         });
         assert!(one.send(&[]).is_err() && one.send(&[0; FRAME_BYTES + 1]).is_err());
         // Somebody who is not us sends what no frame is.
-        send(one.fd.as_raw_fd(), &[0; FRAME_BYTES + 1], MsgFlags::empty()).unwrap();
+        send(
+            one.end.fd.as_raw_fd(),
+            &[0; FRAME_BYTES + 1],
+            MsgFlags::empty(),
+        )
+        .unwrap();
         assert_eq!(other.receive().unwrap_err().kind(), ErrorKind::InvalidData);
         assert!(one.send(b"on it goes").unwrap());
         assert_eq!(other.receive().unwrap().unwrap(), b"on it goes");
+    }
+
+    fn first_and_second() -> [FrameSocket; 2] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("wire");
+        let FrameEnd::First(listener) = FrameEnd::at(&path).unwrap() else {
+            panic!("nobody was there");
+        };
+        let FrameEnd::Second(second) = FrameEnd::at(&path).unwrap() else {
+            panic!("somebody listens");
+        };
+        [listener.accept().unwrap(), second]
+    }
+
+    #[test]
+    fn frames_go_by_memory_once_both_have_said_so_and_none_overtakes_another() {
+        let [first, second] = first_and_second();
+        assert!(first.send(b"one").unwrap());
+        assert_eq!(second.receive().unwrap().unwrap(), b"one");
+        assert!(second.send(&[2; FRAME_BYTES]).unwrap());
+        assert!(!first.is_by_memory(), "it has not been told");
+        assert!(first.send(b"three").unwrap());
+        assert_eq!(first.receive().unwrap().unwrap(), [2; FRAME_BYTES]);
+        assert!(first.is_by_memory());
+        assert!(first.send(b"four").unwrap());
+        assert_eq!(second.receive().unwrap().unwrap(), b"three");
+        assert!(!second.has_some(), "it has not been told");
+        assert_eq!(second.receive().unwrap().unwrap(), b"four");
+        assert!(second.is_by_memory());
+        assert!(first.send(b"five").unwrap());
+        let mut frame = Vec::new();
+        assert!(second.has_some() && second.take_by_memory(&mut frame).unwrap());
+        assert_eq!(frame, b"five");
+        // A ping-pong of two that sleep.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..1000 {
+                    let frame = second.receive().unwrap().unwrap();
+                    assert!(second.send(&frame).unwrap());
+                }
+            });
+            for turn in 0..1000_u32 {
+                assert!(first.send(&turn.to_be_bytes()).unwrap());
+                assert_eq!(first.receive().unwrap().unwrap(), turn.to_be_bytes());
+            }
+        });
+        // What was said before the end is heard.
+        assert!(first.send(b"last words").unwrap());
+        first.shut();
+        assert_eq!(second.receive().unwrap().unwrap(), b"last words");
+        assert!(second.receive().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_full_ring_takes_a_frame_when_the_other_side_has_made_room() {
+        let [first, second] = first_and_second();
+        assert!(second.take(&mut Vec::new()).unwrap() == Taken::Nothing);
+        assert!(first.take(&mut Vec::new()).unwrap() == Taken::Nothing);
+        while first.send(&[1; 9000]).unwrap() {}
+        assert!(!first.send_within(&[2; 9000], ROOM).unwrap());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let patience = Duration::from_secs(60);
+                assert!(first.send_within(&[2; 9000], patience).unwrap());
+            });
+            while second.receive().unwrap().unwrap() != [2; 9000] {}
+        });
+    }
+
+    #[test]
+    fn who_waits_beside_a_wire_is_woken_by_frames_interrupts_and_time() {
+        let [first, second] = first_and_second();
+        second.take(&mut Vec::new()).unwrap();
+        first.take(&mut Vec::new()).unwrap();
+        second.take(&mut Vec::new()).unwrap();
+        let interrupts = [Interrupt::new().unwrap()];
+        let wait = |until| second.wait_beside(&interrupts, until, None);
+        assert_eq!(wait(Moment(0)), Beside::Woken(Woken::Deadline));
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(first.send(b"frame").unwrap()));
+            assert_eq!(wait(Moment(u64::MAX)), Beside::Frames);
+        });
+        assert_eq!(second.receive().unwrap().unwrap(), b"frame");
+        interrupts[0].signal();
+        let mut waits = std::iter::repeat_with(|| {
+            assert_eq!(second.take(&mut Vec::new()).unwrap(), Taken::Nothing);
+            wait(Moment(u64::MAX))
+        });
+        let woken = waits.find(|beside| *beside != Beside::Frames);
+        assert_eq!(woken, Some(Beside::Woken(Woken::Interrupt)));
+    }
+
+    #[test]
+    fn a_word_out_of_turn_and_memory_that_is_none_change_nothing() {
+        let [one, other] = FrameSocket::pair().unwrap();
+        let file = nix::sys::memfd::memfd_create("no", nix::sys::memfd::MFdFlags::empty());
+        let file = file.unwrap();
+        for word in [BY_MEMORY, WAKE, OFFER, 0, 99] {
+            one.say(word, &[]).unwrap();
+        }
+        // One that could become shorter under who has mapped it.
+        one.say(OFFER, &[file.as_fd()]).unwrap();
+        one.say(BY_MEMORY, &[]).unwrap();
+        assert!(one.send(b"a frame").unwrap());
+        assert_eq!(other.receive().unwrap().unwrap(), b"a frame");
+        assert!(!other.is_by_memory());
+        assert!(other.send(b"another").unwrap());
+        assert_eq!(one.receive().unwrap().unwrap(), b"another");
+        let word = one.send(b"frames1\x02").unwrap_err();
+        assert_eq!(word.raw_os_error(), Some(Errno::EMSGSIZE as i32));
+        // Who knows no words drops them as frames that are too short.
+        assert!(one.send(b"frames1 is no word").unwrap());
+        assert_eq!(other.receive().unwrap().unwrap(), b"frames1 is no word");
     }
 }

@@ -1,5 +1,6 @@
 //! The machine's time, and sleeping in it.
 
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
 use nix::errno::Errno;
@@ -48,7 +49,7 @@ impl Clock for RealClock {
             });
         waited.unwrap_or_else(|error| {
             tracing::warn!("waiting with poll: {error}");
-            poll_until(interrupts, deadline, None) == Woken::Interrupt
+            poll_until(interrupts, None, deadline, None) == Some(Woken::Interrupt)
         })
     }
 
@@ -58,33 +59,43 @@ impl Clock for RealClock {
         deadline: Instant,
         signals: &HeldSignals,
     ) -> Woken {
-        poll_until(interrupts, deadline, Some(signals))
+        poll_until(interrupts, None, deadline, Some(signals)).unwrap_or(Woken::Deadline)
     }
 }
 
 /// Waits without a ring, which containers and small memory limits deny, and which has no say over signals: once around
-/// ppoll(2). Without `signals` no signal ends the wait.
-fn poll_until(interrupts: &[Interrupt], deadline: Instant, signals: Option<&HeldSignals>) -> Woken {
-    let mut fds: Vec<PollFd<'_>> = interrupts
-        .iter()
-        .map(|interrupt| PollFd::new(interrupt.as_fd(), PollFlags::POLLIN))
+/// ppoll(2). Without `signals` no signal ends the wait. `None`: the other descriptor is ready, and no interrupt.
+pub(crate) fn poll_until(
+    interrupts: &[Interrupt],
+    other: Option<BorrowedFd<'_>>,
+    deadline: Instant,
+    signals: Option<&HeldSignals>,
+) -> Option<Woken> {
+    let vectors = interrupts.iter().map(Interrupt::as_fd);
+    let mut fds: Vec<PollFd<'_>> = vectors
+        .chain(other)
+        .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
         .collect();
     let mask = signals.and_then(HeldSignals::before);
     loop {
         let left = deadline.since(monotonic_now()).min(MAX_WAIT);
         match ppoll(&mut fds, Some(TimeSpec::from(left)), mask) {
-            Ok(0) => return Woken::Deadline,
-            Ok(_) => return Woken::Interrupt,
-            Err(Errno::EINTR) if signals.is_some() => return Woken::Signal,
+            Ok(0) => return Some(Woken::Deadline),
+            Ok(_) => {
+                let mut vectors = fds.iter().take(interrupts.len());
+                let interrupted = vectors.any(|fd| fd.any().unwrap_or(true));
+                return interrupted.then_some(Woken::Interrupt);
+            }
+            Err(Errno::EINTR) if signals.is_some() => return Some(Woken::Signal),
             Err(Errno::EINTR) => {}
             Err(errno) => {
                 tracing::error!("ppoll of {} interrupts: {errno}", interrupts.len());
                 let pending = interrupts.iter().any(Interrupt::is_pending);
-                return if pending {
+                return Some(if pending {
                     Woken::Interrupt
                 } else {
                     Woken::Deadline
-                };
+                });
             }
         }
     }
@@ -119,11 +130,18 @@ mod tests {
     fn waiting_without_a_ring_keeps_the_same_promises() {
         let interrupts = [Interrupt::new().unwrap(), Interrupt::new().unwrap()];
         let deadline = monotonic_now() + Duration::from_millis(1);
-        assert_eq!(poll_until(&interrupts, deadline, None), Woken::Deadline);
+        assert_eq!(
+            poll_until(&interrupts, None, deadline, None),
+            Some(Woken::Deadline)
+        );
         assert!(monotonic_now() >= deadline);
         interrupts[1].signal();
-        let woken = poll_until(&interrupts, Instant(u64::MAX), None);
-        assert_eq!(woken, Woken::Interrupt);
+        let woken = |other| poll_until(&interrupts, other, Instant(u64::MAX), None);
+        assert_eq!(woken(None), Some(Woken::Interrupt));
+        let other = Interrupt::new().unwrap();
+        other.signal();
+        assert_eq!(woken(Some(other.as_fd())), Some(Woken::Interrupt));
         assert_eq!(interrupts[1].take(), 1);
+        assert_eq!(woken(Some(other.as_fd())), None, "no interrupt is pending");
     }
 }
