@@ -91,13 +91,15 @@ pub enum Taken {
     Gone,
 }
 
-/// Why a wait beside a wire is over.
+/// Why a wait at a wire is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beside {
-    /// There may be something to take.
-    Frames,
+pub enum Arrived {
+    /// A frame has come by memory.
+    ByMemory,
+    /// A frame, a word, or the end may be at the socket.
+    AtSocket,
     /// What ends waits without a wire.
-    Woken(Woken),
+    Not(Woken),
 }
 
 /// What was found at a path.
@@ -465,17 +467,17 @@ impl FrameSocket {
         }
     }
 
-    /// Waits until there may be something to take, and `limit` at most. `looks` is how long the memory is looked at
-    /// before this thread sleeps.
+    /// Waits until there may be something to take. `looks` is how long the memory is looked at before this thread
+    /// sleeps.
     ///
     /// # Errors
     /// What the system answered.
-    pub fn wait(&self, looks: Duration, limit: Duration) -> io::Result<()> {
+    pub fn wait(&self, looks: Duration) -> io::Result<Arrived> {
         if let Some(reader) = self.end.reader.get() {
             let until = Instant::now() + looks;
             loop {
                 if reader.has_some() {
-                    return Ok(());
+                    return Ok(Arrived::ByMemory);
                 }
                 if Instant::now() >= until {
                     break;
@@ -483,13 +485,12 @@ impl FrameSocket {
                 (0..64).for_each(|_| std::hint::spin_loop());
             }
             if !reader.arm() {
-                return Ok(());
+                return Ok(Arrived::ByMemory);
             }
         }
-        let timeout = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
         let mut frames = [PollFd::new(self.end.fd.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut frames, timeout) {
-            Ok(_) | Err(Errno::EINTR) => Ok(()),
+        match poll(&mut frames, PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => Ok(Arrived::AtSocket),
             Err(errno) => Err(errno.into()),
         }
     }
@@ -501,13 +502,13 @@ impl FrameSocket {
         interrupts: &[Interrupt],
         deadline: Moment,
         signals: Option<&HeldSignals>,
-    ) -> Beside {
+    ) -> Arrived {
         if self.end.reader.get().is_some_and(|reader| !reader.arm()) {
-            return Beside::Frames;
+            return Arrived::ByMemory;
         }
         match poll_until(interrupts, Some(self.end.fd.as_fd()), deadline, signals) {
-            None => Beside::Frames,
-            Some(woken) => Beside::Woken(woken),
+            None => Arrived::AtSocket,
+            Some(woken) => Arrived::Not(woken),
         }
     }
 
@@ -521,7 +522,9 @@ impl FrameSocket {
             match self.take(&mut frame)? {
                 Taken::Frame => return Ok(Some(frame)),
                 Taken::Gone => return Ok(None),
-                Taken::Nothing => self.wait(Duration::ZERO, Duration::MAX)?,
+                Taken::Nothing => {
+                    self.wait(Duration::ZERO)?;
+                }
             }
         }
     }
@@ -707,10 +710,12 @@ mod tests {
         second.take(&mut Vec::new()).unwrap();
         let interrupts = [Interrupt::new().unwrap()];
         let wait = |until| second.wait_beside(&interrupts, until, None);
-        assert_eq!(wait(Moment(0)), Beside::Woken(Woken::Deadline));
+        assert_eq!(wait(Moment(0)), Arrived::Not(Woken::Deadline));
         std::thread::scope(|scope| {
             scope.spawn(|| assert!(first.send(b"frame").unwrap()));
-            assert_eq!(wait(Moment(u64::MAX)), Beside::Frames);
+            let arrived = wait(Moment(u64::MAX));
+            let by_either = matches!(arrived, Arrived::AtSocket | Arrived::ByMemory);
+            assert!(by_either, "{arrived:?}");
         });
         assert_eq!(second.receive().unwrap().unwrap(), b"frame");
         interrupts[0].signal();
@@ -718,8 +723,8 @@ mod tests {
             assert_eq!(second.take(&mut Vec::new()).unwrap(), Taken::Nothing);
             wait(Moment(u64::MAX))
         });
-        let woken = waits.find(|beside| *beside != Beside::Frames);
-        assert_eq!(woken, Some(Beside::Woken(Woken::Interrupt)));
+        let woken = waits.find(|arrived| *arrived != Arrived::AtSocket);
+        assert_eq!(woken, Some(Arrived::Not(Woken::Interrupt)));
     }
 
     #[test]

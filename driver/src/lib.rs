@@ -73,7 +73,7 @@ pub use dma_ring::{DmaBlock, DmaQueue, DmaRing, DmaWord};
 pub use error::{BarError, DmaError, FunctionError, IovaError, MemoryError, ReactorError};
 pub use file::{File, Geometry};
 pub use frame_datagrams::FrameDatagrams;
-pub use frame_socket::{Beside, FrameEnd, FrameListener, FrameSocket, Taken};
+pub use frame_socket::{Arrived, FrameEnd, FrameListener, FrameSocket, Taken};
 pub use fronted::{Front, Fronted};
 pub use function::Function;
 pub use handed_in::{HandedInError, handed_in, names_handed_in};

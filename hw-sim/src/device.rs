@@ -307,6 +307,11 @@ impl Sim {
 
     /// A frame arrives at a function's port, as if over a link, from nobody in this world.
     pub fn deliver(&self, function: &SimFunction, frame: &[u8]) {
+        self.deliver_in_place(function, &mut frame.to_vec());
+    }
+
+    /// [`Sim::deliver`] of a frame whose memory is taken, too. Other memory is left in its place, with anything in it.
+    pub fn deliver_in_place(&self, function: &SimFunction, frame: &mut Vec<u8>) {
         let mut world = lock(&self.world);
         world.arrive_from_outside(function.index, frame);
         world.driven();

@@ -290,6 +290,16 @@ impl World {
             return;
         }
         let from = Place::Vport(seat.vport);
+        if let Some(to) = self.passes(seat, from, &frame) {
+            let port = self.env.port_mut(seat);
+            if to == from {
+                port.looped.count(frame.len());
+            } else {
+                port.transmitted.count(frame.len());
+            }
+            self.put(nic, to, frame);
+            return;
+        }
         let copies = match self.forward(seat, from, &frame) {
             Ok(copies) => copies,
             Err(reason) => {
@@ -305,20 +315,35 @@ impl World {
             port.transmitted.count(frame.len());
         }
         for (to, copy) in dealt(frame, copies) {
-            match to {
-                Place::Wire => self.onto_cable(nic, copy),
-                to if to == from => self.env.loop_back(nic, copy),
-                Place::Vport(vport) => {
-                    self.enter(
-                        Seat {
-                            card: seat.card,
-                            vport,
-                        },
-                        copy,
-                    );
-                }
+            self.put(nic, to, copy);
+        }
+    }
+
+    /// What a function has sent, at its way out of the switch.
+    fn put(&mut self, nic: usize, to: Place, frame: Vec<u8>) {
+        let seat = self.nics[nic].seat;
+        match to {
+            Place::Wire => self.onto_cable(nic, frame),
+            to if to == Place::Vport(seat.vport) => self.env.loop_back(nic, frame),
+            Place::Vport(vport) => {
+                let card = seat.card;
+                self.enter(Seat { card, vport }, frame);
             }
         }
+    }
+
+    /// Where a frame goes that a card's switch sends to one place, as it came. `None` says nothing.
+    fn passes(&self, seat: Seat, from: Place, frame: &[u8]) -> Option<Place> {
+        let card = self.env.card(seat);
+        let to = card.passes(from, frame)?;
+        debug_assert!(
+            matches!(
+                card.forward(from, frame, &mut Vec::new()).as_deref(),
+                Ok([(place, Cow::Borrowed(_))]) if *place == to
+            ),
+            "{from:?} to {to:?}"
+        );
+        Some(to)
     }
 
     /// Where a card's switch sends a frame, and as what if not as it came. What it would have sent to vports that are
@@ -410,14 +435,12 @@ impl World {
         true
     }
 
-    /// A frame arrives at the port of a function's card from outside this world.
-    pub fn arrive_from_outside(&mut self, nic: usize, frame: &[u8]) {
+    /// A frame arrives at the port of a function's card from outside this world; other memory is left in its place.
+    pub fn arrive_from_outside(&mut self, nic: usize, frame: &mut Vec<u8>) {
         self.env.seal();
         self.capture(nic, frame);
-        let mut owned = self.env.buffer();
-        owned.clear();
-        owned.extend_from_slice(frame);
-        self.arrive(self.nics[nic].seat, owned);
+        let frame = std::mem::replace(frame, self.env.buffer());
+        self.arrive(self.nics[nic].seat, frame);
     }
 
     /// Where a card's physical function sits.
@@ -446,6 +469,13 @@ impl World {
             return;
         };
         let function = self.env.vport(physical).function;
+        if self.nics[function].profile.port_type == PortType::Ethernet
+            && let Some(Place::Vport(vport)) = self.passes(seat, Place::Wire, &frame)
+        {
+            let card = seat.card;
+            self.enter(Seat { card, vport }, frame);
+            return;
+        }
         let forwarded = if self.nics[function].profile.port_type == PortType::Ethernet {
             self.forward(seat, Place::Wire, &frame)
         } else if self.env.is_up(physical) {

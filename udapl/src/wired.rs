@@ -7,8 +7,10 @@
 //! Three things move the world of such a function: a register write runs it to idle in the thread that
 //! writes; a frame that arrives does in the thread that listens at the wire; and what takes time, in a thread that lets
 //! the world's time follow the machine's. What leaves is sent by the thread that made it, and by the last one if the
-//! wire has no room. So memory changes while the program looks at it and makes no call, as with a card. The function's
-//! clock is the machine's, since others live by it.
+//! wire has no room. So memory changes while the program looks at it and makes no call, as with a card.
+//!
+//! The function's clock is the machine's, since others live by it ([`WireClock`]). Who asks it for the time, or sleeps
+//! by it, takes in what is at the wire himself, and no thread has to be woken for that.
 //!
 //! The function and its wire are there while an adapter has it open. Who opens it again finds a function that has just
 //! been switched on, with the same MAC on the same wire; the other end sees its link go down meanwhile.
@@ -20,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use driver::{Clock, Device, Front, Fronted, HeldSignals, RealClock};
+use driver::{Clock, Device, Front, Fronted, HeldSignals, Interrupt, MAX_WAIT, RealClock, Woken};
 use hw_sim::{Alarm, LinkFaults, Profile, Sim, SimConfig, SimFunction};
 
 use crate::fabric::pace::Pace;
@@ -39,7 +41,7 @@ pub(crate) struct Wired {
     /// Wakes who moves the time.
     alarm: Arc<Alarm>,
     over: Arc<AtomicBool>,
-    clock: Arc<RealClock>,
+    clock: Arc<WireClock>,
     /// Who moves the time.
     follower: Option<JoinHandle<()>>,
 }
@@ -85,11 +87,15 @@ impl Wired {
         let leads = WirePath::Process(path.to_owned());
         let wake = Wake::NoRoom(Arc::clone(&alarm));
         let wire = Wire::lay_waking(&sim, &function, &leads, LinkFaults::default(), wake)?;
+        let clock = WireClock {
+            machine: RealClock::new(),
+            wire: Arc::clone(&wire),
+        };
         let wired = Self {
             wire,
             alarm,
             over: Arc::default(),
-            clock: Arc::new(RealClock::new()),
+            clock: Arc::new(clock),
             follower: None,
         };
         Ok((function, wired, sim))
@@ -106,6 +112,42 @@ impl Wired {
         if !self.wire.send_at_once() {
             self.alarm.ring();
         }
+    }
+}
+
+/// The machine's clock, of a program that looks after its wire meanwhile.
+struct WireClock {
+    machine: RealClock,
+    wire: Arc<Wire>,
+}
+
+impl Clock for WireClock {
+    fn now(&self) -> driver::Instant {
+        // A program that polls asks for the time now and then.
+        self.wire.attend();
+        self.machine.now()
+    }
+
+    fn wait(&self, interrupts: &[Interrupt], deadline: driver::Instant) -> bool {
+        let deadline = deadline.min(self.machine.now() + MAX_WAIT);
+        match self.wire.sleep(interrupts, deadline, None) {
+            Some(woken) => woken == Woken::Interrupt,
+            None => self.machine.wait(interrupts, deadline),
+        }
+    }
+
+    fn wait_unless_signalled(
+        &self,
+        interrupts: &[Interrupt],
+        deadline: driver::Instant,
+        signals: &HeldSignals,
+    ) -> Woken {
+        let deadline = deadline.min(self.machine.now() + MAX_WAIT);
+        let slept = self.wire.sleep(interrupts, deadline, Some(signals));
+        slept.unwrap_or_else(|| {
+            self.machine
+                .wait_unless_signalled(interrupts, deadline, signals)
+        })
     }
 }
 

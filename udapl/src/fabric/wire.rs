@@ -9,6 +9,11 @@
 //! the wire: what finds none is left, in order, to whoever moves the world ([`Wire::send`]). So the thread that takes
 //! frames in never waits for the other side, which may be waiting for it.
 //!
+//! Frames of another process come in shared memory ([`FrameSocket`]), and whoever is at hand takes them in: the wire's
+//! thread, or a thread of the program that asks for the time, as one that polls does again and again
+//! ([`Wire::attend`]), or that sleeps ([`Wire::sleep`]). While the program does, the wire's thread keeps away, so that
+//! a frame wakes one thread and not two, or none; it looks every millisecond ([`TURN`]) whether that is so still.
+//!
 //! A wire that is cut ([`Wire::cut`]) wakes its thread wherever it waits, and is over when the thread is: what it made
 //! in the file system is gone then.
 
@@ -17,12 +22,16 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use driver::{Clock, FrameDatagrams, FrameEnd, FrameListener, FrameSocket, HeldSignals, RealClock};
+use driver::{
+    Arrived, Clock, FrameDatagrams, FrameEnd, FrameListener, FrameSocket, HeldSignals, Instant,
+    Interrupt, RealClock, Taken, Woken,
+};
 use hw_sim::{Alarm, Fault, LinkFaults, LinkId, Sim, SimFunction};
 
 /// The longest that a frame waits for room on the wire, before it is lost: the other process has stopped.
@@ -35,6 +44,17 @@ const AGAIN: Duration = Duration::from_millis(100);
 const OCCUPIED: Duration = Duration::from_secs(1);
 /// How often it is tried meanwhile.
 const TRY: Duration = Duration::from_millis(5);
+
+/// How long the wire's thread keeps away from a wire that the program looks after, before it asks whether it still does.
+const TURN: Duration = Duration::from_millis(1);
+
+/// How long the wire's thread looks for a frame before it sleeps.
+const LOOKS: Duration = Duration::from_micros(20);
+
+/// Frames that are taken in before anything else is looked at.
+const FRAMES: usize = 64;
+/// Frames that are taken in before their answers are sent.
+const UNANSWERED: usize = 8;
 
 /// Where the other side is met: `unix:PATH` or `dgram:HERE,THERE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,14 +126,6 @@ impl Other {
         }
     }
 
-    /// Waits for a frame. `None`: the other side is gone.
-    fn receive(&self) -> io::Result<Option<Vec<u8>>> {
-        match self {
-            Self::Process(socket) => socket.receive(),
-            Self::Datagrams(socket) => socket.receive().map(Some),
-        }
-    }
-
     fn shut(&self) {
         match self {
             Self::Process(socket) => socket.shut(),
@@ -152,6 +164,15 @@ pub struct Wire {
     at: Mutex<At>,
     /// Keeps frames in order; those that found no room.
     sending: Mutex<VecDeque<Vec<u8>>>,
+    /// Frames may have left since whoever sends has looked.
+    left: AtomicBool,
+    /// Who takes frames in; memory for one.
+    receiving: Mutex<Vec<u8>>,
+    /// How often a thread of the program has looked after the wire.
+    attended: AtomicU64,
+    /// How many of them sleep, and take in what comes.
+    sleepers: AtomicUsize,
+    wake: Wake,
     /// `None` once it is cut.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -190,6 +211,11 @@ impl Wire {
             link,
             at: Mutex::new(At::Between),
             sending: Mutex::default(),
+            left: AtomicBool::new(false),
+            receiving: Mutex::default(),
+            attended: AtomicU64::new(0),
+            sleepers: AtomicUsize::new(0),
+            wake,
             thread: Mutex::new(None),
         });
         let kept = Arc::clone(&wire);
@@ -199,11 +225,11 @@ impl Wire {
         let thread = match path.clone() {
             WirePath::Process(path) => {
                 let end = end_at(&path)?;
-                thread.spawn(move || kept.meet(end, &path, &wake))
+                thread.spawn(move || kept.meet(end, &path))
             }
             WirePath::Datagrams { here, there } => {
                 let socket = FrameDatagrams::bind(&here, &there)?;
-                thread.spawn(move || kept.carry(Other::Datagrams(socket), &wake))
+                thread.spawn(move || kept.carry(Other::Datagrams(socket)))
             }
         };
         let thread = thread
@@ -251,7 +277,7 @@ impl Wire {
     }
 
     /// Carries frames for one after the other that comes to the path.
-    fn meet(&self, mut end: FrameEnd, path: &Path, wake: &Wake) {
+    fn meet(&self, mut end: FrameEnd, path: &Path) {
         loop {
             let (met, kept) = match end {
                 FrameEnd::First(listener) => {
@@ -260,7 +286,7 @@ impl Wire {
                 }
                 FrameEnd::Second(socket) => (Ok(socket), None),
             };
-            let met = met.map(|socket| self.carry(Other::Process(socket), wake));
+            let met = met.map(|socket| self.carry(Other::Process(socket)));
             // The path is free from here on.
             drop(kept);
             let next = met.and_then(|()| FrameEnd::at(path));
@@ -309,23 +335,24 @@ impl Wire {
     }
 
     /// Takes in frames until the other side goes, or the wire is cut.
-    fn carry(&self, other: Other, wake: &Wake) {
+    fn carry(&self, other: Other) {
         if !self.go(At::Carries(other.clone())) {
             return;
         }
         self.sim.inject(&self.function, &Fault::LinkUp);
         let mut told = String::new();
+        let mut attended = self.attended.load(Ordering::Relaxed);
         loop {
-            let received = other.receive();
+            let received = match &other {
+                Other::Process(socket) => self.next_of_process(socket, &mut attended),
+                Other::Datagrams(socket) => self.next_datagram(socket),
+            };
             if matches!(*self.at(), At::Over) {
                 break;
             }
             match received {
-                Ok(Some(frame)) => {
-                    self.sim.deliver(&self.function, &frame);
-                    self.answered(wake);
-                }
-                Ok(None) => break,
+                Ok(Taken::Frame | Taken::Nothing) => {}
+                Ok(Taken::Gone) => break,
                 Err(error) if error.kind() == ErrorKind::InvalidData => tracing::warn!("{error}"),
                 Err(error) => {
                     let error = error.to_string();
@@ -346,9 +373,131 @@ impl Wire {
         self.sim.inject(&self.function, &Fault::LinkDown);
     }
 
-    /// A frame has been taken in: what it made leave is sent, or who is to do that is woken.
-    fn answered(&self, wake: &Wake) {
-        match wake {
+    fn next_datagram(&self, socket: &FrameDatagrams) -> io::Result<Taken> {
+        let mut frame = socket.receive()?;
+        self.sim.deliver_in_place(&self.function, &mut frame);
+        self.answered();
+        Ok(Taken::Frame)
+    }
+
+    /// Waits for frames of another process, and takes them in.
+    fn next_of_process(&self, socket: &FrameSocket, attended: &mut u64) -> io::Result<Taken> {
+        let before = std::mem::replace(attended, self.attended.load(Ordering::Relaxed));
+        let is_attended = *attended != before || self.sleepers.load(Ordering::Relaxed) > 0;
+        let arrived = if is_attended && socket.is_by_memory() {
+            let clock = RealClock::new();
+            clock.wait(&[], clock.now() + TURN);
+            // It may have happened behind the program's back that the other side went.
+            Arrived::AtSocket
+        } else {
+            socket.wait(LOOKS)?
+        };
+        if matches!(*self.at(), At::Over) {
+            return Ok(Taken::Gone);
+        }
+        let mut frame = self
+            .receiving
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.take_in(socket, &mut frame, arrived)
+    }
+
+    /// Takes in what has arrived, and sends what it made leave.
+    fn take_in(
+        &self,
+        socket: &FrameSocket,
+        frame: &mut Vec<u8>,
+        arrived: Arrived,
+    ) -> io::Result<Taken> {
+        let mut unanswered = 0;
+        let mut taken = Ok(Taken::Nothing);
+        for _ in 0..FRAMES {
+            taken = match arrived {
+                Arrived::ByMemory => socket.take_by_memory(frame).map(|is_one| match is_one {
+                    true => Taken::Frame,
+                    false => Taken::Nothing,
+                }),
+                Arrived::AtSocket => socket.take(frame),
+                Arrived::Not(_) => Ok(Taken::Nothing),
+            };
+            if !matches!(taken, Ok(Taken::Frame)) {
+                break;
+            }
+            self.sim.deliver_in_place(&self.function, frame);
+            unanswered += 1;
+            if unanswered == UNANSWERED {
+                self.answered();
+                unanswered = 0;
+            }
+        }
+        if unanswered > 0 {
+            self.answered();
+        }
+        taken
+    }
+
+    /// The other side, if it is another process whose frames come by memory.
+    fn by_memory(&self) -> Option<FrameSocket> {
+        match &*self.at() {
+            At::Carries(Other::Process(socket)) if socket.is_by_memory() => Some(socket.clone()),
+            At::Carries(_) | At::Between | At::Waits(_) | At::Over => None,
+        }
+    }
+
+    /// A thread of the program looks after the wire in passing: takes in what has come, unless another one does.
+    pub fn attend(&self) {
+        self.attended.fetch_add(1, Ordering::Relaxed);
+        let Some(socket) = self.by_memory() else {
+            return;
+        };
+        if socket.has_some()
+            && let Ok(mut frame) = self.receiving.try_lock()
+            && let Err(error) = self.take_in(&socket, &mut frame, Arrived::ByMemory)
+        {
+            // The wire's thread finds it, too, and ends the wire.
+            tracing::debug!("{error}");
+        }
+    }
+
+    /// A thread of the program sleeps, and takes in what comes meanwhile. `None`: it is to sleep without the wire.
+    pub fn sleep(
+        &self,
+        interrupts: &[Interrupt],
+        deadline: Instant,
+        signals: Option<&HeldSignals>,
+    ) -> Option<Woken> {
+        let socket = self.by_memory()?;
+        self.attended.fetch_add(1, Ordering::Relaxed);
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        let woken = self.sleep_at(&socket, interrupts, deadline, signals);
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+        woken
+    }
+
+    fn sleep_at(
+        &self,
+        socket: &FrameSocket,
+        interrupts: &[Interrupt],
+        deadline: Instant,
+        signals: Option<&HeldSignals>,
+    ) -> Option<Woken> {
+        loop {
+            let arrived = socket.wait_beside(interrupts, deadline, signals);
+            if let Arrived::Not(woken) = arrived {
+                return Some(woken);
+            }
+            // Somebody else takes it in: then it will be an interrupt that wakes us.
+            let mut frame = self.receiving.try_lock().ok()?;
+            match self.take_in(socket, &mut frame, arrived) {
+                Ok(Taken::Frame | Taken::Nothing) => {}
+                Ok(Taken::Gone) | Err(_) => return None,
+            }
+        }
+    }
+
+    /// Frames have been taken in: what they made leave is sent, or who is to do that is woken.
+    fn answered(&self) {
+        match &self.wake {
             Wake::Always(poke) => {
                 // Full: it will wake anyway. Closed: nobody moves the world any more.
                 let _ = poke.try_send(());
@@ -372,6 +521,7 @@ impl Wire {
     /// and so is what finds no room for long, because the other process has stopped.
     pub fn send(&self) -> bool {
         let mut left = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        self.left.store(false, Ordering::SeqCst);
         left.extend(self.sim.take_frames(&self.function));
         let any = !left.is_empty();
         let other = self.other();
@@ -380,36 +530,46 @@ impl Wire {
                 tracing::debug!("{error}");
             }
         }
-        any
+        drop(left);
+        any || self.left.load(Ordering::SeqCst)
     }
 
-    /// Sends what has left the function as far as there is room for it. False: something is left, or somebody else
-    /// sends, and may have looked before; [`Wire::send`] is to be called.
+    /// Sends what has left the function as far as there is room for it, or lets the one do it who is at it. False:
+    /// something is left, and [`Wire::send`] is to be called.
     pub fn send_at_once(&self) -> bool {
-        let mut left = match self.sending.try_lock() {
-            Ok(left) => left,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
-        };
-        if !left.is_empty() {
-            return false;
+        // Whoever sends looks at this when it is done, so one of the two finds what has left.
+        self.left.store(true, Ordering::SeqCst);
+        while self.left.load(Ordering::SeqCst) {
+            let mut waiting = match self.sending.try_lock() {
+                Ok(waiting) => waiting,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return true,
+            };
+            self.left.store(false, Ordering::SeqCst);
+            if !self.send_all(&mut waiting) {
+                return false;
+            }
         }
+        true
+    }
+
+    /// Sends those that wait and what has left; false if there was no room for all of it.
+    fn send_all(&self, waiting: &mut VecDeque<Vec<u8>>) -> bool {
         let other = self.other();
         loop {
-            let mut frames = self.sim.take_frames(&self.function);
-            if frames.is_empty() {
-                return true;
-            }
-            while let Some(frame) = frames.pop_front() {
+            while let Some(frame) = waiting.pop_front() {
                 match other.as_ref().map(|other| other.send_now(&frame)) {
                     Some(Ok(false)) => {
-                        left.push_back(frame);
-                        left.append(&mut frames);
+                        waiting.push_front(frame);
                         return false;
                     }
                     Some(Err(error)) => tracing::debug!("{error}"),
                     Some(Ok(true)) | None => {}
                 }
+            }
+            *waiting = self.sim.take_frames(&self.function);
+            if waiting.is_empty() {
+                return true;
             }
         }
     }
