@@ -144,6 +144,11 @@ impl Writer {
         Ok(room >= wanted)
     }
 
+    /// The reader could not be woken: that is to be tried again.
+    pub(crate) fn has_not_woken(&self) {
+        self.memory.store_be32(self.begin + WAITS, 1);
+    }
+
     /// Whether the reader sleeps and is to be woken: by this call, and no other.
     pub(crate) fn must_wake(&self) -> bool {
         // The head is written before this is read, as `Reader::arm` does it the other way round: one of the two sees
@@ -289,6 +294,8 @@ mod tests {
         assert!(writer.push(&[1]).unwrap());
         assert!(writer.must_wake());
         assert!(!writer.must_wake());
+        writer.has_not_woken();
+        assert!(writer.must_wake());
         assert!(!reader.arm(), "there is one");
         let mut out = Vec::new();
         assert!(reader.pop(&mut out).unwrap() && reader.arm());

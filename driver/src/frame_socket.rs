@@ -39,7 +39,7 @@ use rustix::net::{
 };
 
 use crate::accepting;
-use crate::clock::{Instant as Moment, Woken};
+use crate::clock::{Instant as Moment, Woken, monotonic_now};
 use crate::frame_ring::{RINGS_BYTES, Reader, Side, Writer, fresh};
 use crate::interrupt::Interrupt;
 use crate::memory::SharedMemory;
@@ -254,7 +254,9 @@ impl FrameSocket {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         loop {
             match sendmsg(&self.end.fd, &[IoSlice::new(&bytes)], &mut control, flags) {
-                Ok(_) => return Ok(()),
+                Ok(WORD_BYTES) => return Ok(()),
+                // Not whole, so it is none.
+                Ok(_) => return Err(ErrorKind::WriteZero.into()),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -292,11 +294,18 @@ impl FrameSocket {
         let mut sends = locked(&self.end.sends);
         if let Some(writer) = &mut *sends {
             let pushed = writer.push(frame).map_err(io::Error::other)?;
-            if pushed && writer.must_wake() {
-                match self.say(WAKE, &[]) {
-                    // What fills it wakes the other side as well.
-                    Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
-                    _ => {}
+            if pushed
+                && writer.must_wake()
+                && let Err(error) = self.say(WAKE, &[])
+            {
+                // What fills the socket wakes the other side as well; what the system has no room for now is said with
+                // the next frame.
+                let is_gone = [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset];
+                if is_gone.contains(&error.kind()) {
+                    return Err(error);
+                }
+                if error.kind() != ErrorKind::WouldBlock {
+                    writer.has_not_woken();
                 }
             }
             return Ok(pushed);
@@ -328,12 +337,7 @@ impl FrameSocket {
             }
             if locked(&self.end.sends).is_some() {
                 // Nobody says when there is room in the ring.
-                poll_until(
-                    &[],
-                    None,
-                    crate::clock::monotonic_now() + ROOM.min(left),
-                    None,
-                );
+                poll_until(&[], None, monotonic_now() + ROOM.min(left), None);
                 continue;
             }
             let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
@@ -491,6 +495,10 @@ impl FrameSocket {
         let mut frames = [PollFd::new(self.end.fd.as_fd(), PollFlags::POLLIN)];
         match poll(&mut frames, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => Ok(Arrived::AtSocket),
+            Err(Errno::ENOMEM) => {
+                accepting::pause();
+                Ok(Arrived::AtSocket)
+            }
             Err(errno) => Err(errno.into()),
         }
     }
@@ -503,8 +511,14 @@ impl FrameSocket {
         deadline: Moment,
         signals: Option<&HeldSignals>,
     ) -> Arrived {
-        if self.end.reader.get().is_some_and(|reader| !reader.arm()) {
-            return Arrived::ByMemory;
+        let has_some = self.end.reader.get().is_some_and(|reader| !reader.arm());
+        let is_over = monotonic_now() >= deadline;
+        if has_some || is_over {
+            // Frames without end keep nobody from what he sleeps for.
+            return match poll_until(interrupts, None, Moment(0), signals) {
+                Some(Woken::Deadline) if !is_over => Arrived::ByMemory,
+                woken => Arrived::Not(woken.unwrap_or(Woken::Deadline)),
+            };
         }
         match poll_until(interrupts, Some(self.end.fd.as_fd()), deadline, signals) {
             None => Arrived::AtSocket,
@@ -718,6 +732,14 @@ mod tests {
             assert!(by_either, "{arrived:?}");
         });
         assert_eq!(second.receive().unwrap().unwrap(), b"frame");
+        // Frames keep nobody from an interrupt, or from the end of his time.
+        assert!(first.send(b"more").unwrap());
+        assert_eq!(wait(Moment(u64::MAX)), Arrived::ByMemory);
+        assert_eq!(wait(Moment(0)), Arrived::Not(Woken::Deadline));
+        interrupts[0].signal();
+        assert_eq!(wait(Moment(u64::MAX)), Arrived::Not(Woken::Interrupt));
+        assert_eq!(interrupts[0].take(), 1);
+        assert_eq!(second.receive().unwrap().unwrap(), b"more");
         interrupts[0].signal();
         let mut waits = std::iter::repeat_with(|| {
             assert_eq!(second.take(&mut Vec::new()).unwrap(), Taken::Nothing);

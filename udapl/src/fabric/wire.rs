@@ -486,8 +486,11 @@ impl Wire {
             if let Arrived::Not(woken) = arrived {
                 return Some(woken);
             }
-            // Somebody else takes it in: then it will be an interrupt that wakes us.
-            let mut frame = self.receiving.try_lock().ok()?;
+            // Who has it takes in a number of frames at most.
+            let mut frame = self
+                .receiving
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             match self.take_in(socket, &mut frame, arrived) {
                 Ok(Taken::Frame | Taken::Nothing) => {}
                 Ok(Taken::Gone) | Err(_) => return None,
