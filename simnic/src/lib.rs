@@ -7,6 +7,7 @@
 
 mod address;
 mod card;
+pub mod manual;
 pub mod serve;
 pub mod signals;
 pub mod simulated;

@@ -16,8 +16,8 @@ use std::error::Error;
 use std::io::{ErrorKind, Write, stderr, stdout};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
-use simnic::{serve, steer};
+use clap::{CommandFactory, Parser, Subcommand};
+use simnic::{manual, serve, steer};
 use tracing_subscriber::EnvFilter;
 
 const EXIT_STATUS: &str = "Exit status of run: the command's; 125 if there is none, the reason is on the error stream. \
@@ -45,6 +45,10 @@ enum Command {
     Serve(Box<serve::Options>),
     /// Steers what is served with --steer: faults of the link, what happens to functions, time, counters.
     Ctl(steer::Options),
+    /// Writes the manual pages of simnic and its commands.
+    Man(manual::Man),
+    /// Prints a script that completes simnic's commands in a shell.
+    Completions(manual::Completions),
 }
 
 fn main() -> ExitCode {
@@ -62,13 +66,43 @@ fn main() -> ExitCode {
             Err(error) => failed(1, &error),
         },
         Command::Ctl(options) => match steer::run(&options) {
-            Ok(answer) => match writeln!(stdout(), "{answer}") {
-                // Who reads no further has seen enough.
-                Err(error) if error.kind() != ErrorKind::BrokenPipe => failed(1, &error),
-                _ => ExitCode::SUCCESS,
+            Ok(answer) => match print(format!("{answer}\n").as_bytes()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => failed(1, &error),
             },
             Err(error) => failed(1, &error),
         },
+        Command::Man(options) => match man(&options) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => failed(1, &error),
+        },
+        Command::Completions(options) => {
+            match print(&manual::completions(Arguments::command(), &options)) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => failed(1, &error),
+            }
+        }
+    }
+}
+
+fn man(options: &manual::Man) -> Result<(), Box<dyn Error>> {
+    match &options.folder {
+        None => print(&manual::page(Arguments::command())?)?,
+        Some(folder) => {
+            let pages = manual::pages(Arguments::command(), folder);
+            for page in pages.map_err(|error| format!("{}: {error}", folder.display()))? {
+                println!("{}", folder.join(page).display());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn print(text: &[u8]) -> std::io::Result<()> {
+    match stdout().lock().write_all(text) {
+        // Who reads no further has seen enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        done => done,
     }
 }
 

@@ -1,7 +1,7 @@
 //! `cargo xtask package`: Debian packages, and by `--test` their life in a clean Debian.
 //!
 //! ```text
-//!   cargo build --> datctl, nvmeofd, libdat --> package::contents --> package::deb --> target/debian/*.deb
+//!   cargo build --> datctl, nvmeofd, simnic, libdat --> package::contents --> package::deb --> target/debian/*.deb
 //!   packaging/, udapl/include, nvmeof/deploy ------^
 //!                                                      mmdebstrap --> package::clean: install, try, purge, compare
 //! ```
@@ -80,9 +80,15 @@ fn programs(profile: &str, folder: &Path) -> Result<Programs> {
             "--workspace",
             "--bin=datctl",
             "--bin=nvmeofd",
+            "--bin=simnic",
             "--example=demo",
         ],
-        _ => &["--package=datctl", "--package=nvmeof", "--bins"],
+        _ => &[
+            "--package=datctl",
+            "--package=nvmeof",
+            "--package=simnic",
+            "--bins",
+        ],
     };
     let mut build = shell::cargo(&["build", "--message-format=json-render-diagnostics"]);
     build.args(["--profile", profile]).args(selected);
@@ -102,6 +108,7 @@ fn programs(profile: &str, folder: &Path) -> Result<Programs> {
     Ok(Programs {
         datctl: program("datctl")?,
         nvmeofd: program("nvmeofd")?,
+        simnic: program("simnic")?,
         library: Library::build(profile, folder)?,
     })
 }
@@ -142,6 +149,7 @@ fn copyright() -> Result<String> {
         "--prefix=none",
         "--package=datctl",
         "--package=nvmeof",
+        "--package=simnic",
         "--package=udapl",
         "--format={p} ({l})",
     ]);

@@ -4,6 +4,7 @@
 //! ```text
 //!   target/debian-root/base    mmdebstrap: the release of this machine, a C compiler, Debian's programs of DAT 2.0
 //!   target/debian-root/tried   a copy of it for one run, removed at its end
+//!   target/vm                  what `simnic run` unpacks, lent to it: `cargo xtask vm` has it, too
 //! ```
 
 use std::collections::BTreeSet;
@@ -22,7 +23,7 @@ use crate::shell;
 const INCLUDED: &str = "gcc,libc6-dev,pkg-config,dapl2-utils,libdapl2";
 
 /// What is done with the packages, in words of docs/install.md, and in a shell.
-const STEPS: [(&str, &str); 8] = [
+const STEPS: [(&str, &str); 9] = [
     (
         "apt installs them, with nothing but what they name",
         "DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends /debs/*.deb",
@@ -51,6 +52,11 @@ const STEPS: [(&str, &str); 8] = [
         "datctl sim serve --profile /usr/share/udapl/profiles/connectx-7.toml --socket /tmp/0.sock --socket /tmp/1.sock &
          for i in $(seq 100); do test -S /tmp/1.sock && break; sleep 0.1; done
          datctl info vfio-user:/tmp/0.sock; kill $!",
+    ),
+    (
+        "simnic runs a command in a stock kernel on two simulated cards",
+        "simnic run --timeout 500 -- ibv_devinfo > /tmp/devices
+         cat /tmp/devices; test $(grep -c PORT_ACTIVE /tmp/devices) = 1",
     ),
     (
         "nvmeofd takes its example, and has its user",
@@ -96,6 +102,7 @@ pub fn test(packages: &[PathBuf]) -> Result<()> {
         "packages are tried in a root of their own, which needs root"
     );
     let folder = shell::target_directory()?.join("debian-root");
+    let lent = shell::target_directory()?.join("vm");
     let base = base(&folder)?;
     let root = Root(folder.join("tried"));
     root.remove()?;
@@ -110,6 +117,9 @@ pub fn test(packages: &[PathBuf]) -> Result<()> {
             debs.join(package.file_name().context("a package's name")?),
         )?;
     }
+    for folder in [&root.cache(), &lent] {
+        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
     let before = root.files()?;
     let mut table = Table::new();
     table.set_header(["in a clean Debian", "result", "s"]);
@@ -117,7 +127,7 @@ pub fn test(packages: &[PathBuf]) -> Result<()> {
     for (what, script) in STEPS.iter().chain([&("purged", PURGE)]) {
         println!("package: {what}");
         let start = Instant::now();
-        let ran = root.run(script);
+        let ran = root.run(script, &lent);
         let result = if ran.is_ok() { "ok" } else { "FAILED" };
         let took = format!("{:.1}", start.elapsed().as_secs_f64());
         table.add_row([*what, result, &took]);
@@ -179,13 +189,25 @@ fn base(folder: &Path) -> Result<PathBuf> {
 struct Root(PathBuf);
 
 impl Root {
-    /// Runs a script inside, with a /proc and processes of its own, all of which end with it.
-    fn run(&self, script: &str) -> Result<()> {
+    /// Where simnic keeps what it unpacks.
+    fn cache(&self) -> PathBuf {
+        self.0.join("cache")
+    }
+
+    /// Runs a script inside, with a /proc and processes of its own, all of which end with it, and with what is lent.
+    fn run(&self, script: &str, lent: &Path) -> Result<()> {
         let mut command =
             shell::command("unshare", &["--mount", "--pid", "--fork", "--kill-child"]);
         let proc = self.0.join("proc");
         command
             .arg(format!("--mount-proc={}", proc.display()))
+            .args([
+                "sh",
+                "-euc",
+                "mount --bind \"$1\" \"$2\"; shift 2; exec \"$@\"",
+                "sh",
+            ])
+            .args([lent, &self.cache()])
             .arg("chroot")
             .arg(&self.0)
             .args([
@@ -194,8 +216,10 @@ impl Root {
                 "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
                 "LC_ALL=C",
                 "HOME=/root",
+                "SIMNIC_CACHE=/cache",
             ])
-            .args(["timeout", "300", "sh", "-euc", script])
+            .arg(format!("DEBIAN_MIRROR={}", mirror::address()))
+            .args(["timeout", "600", "sh", "-euc", script])
             .stdin(Stdio::null());
         let output = command.output().context("cannot start unshare")?;
         ensure!(

@@ -6,7 +6,7 @@
 //! | `libdat1-dbgsym` | its debug file, where gdb looks for it |
 //! | `libdat-dev` | headers, `libdat.so`, `libdat.a`, `dat.pc` |
 //! | `udapl-tools` | `datctl`; the rule, the modules and the limit with which members of group `udapl` open functions |
-//! | `udapl-sim` | the simulator's card profiles, a unit that serves simulated functions, examples of `dat.conf` |
+//! | `udapl-sim` | `simnic`; the simulator's card profiles, a unit that serves simulated functions, examples of `dat.conf` |
 //! | `nvmeofd` | the NVMe over RDMA target, its unit, its user |
 //!
 //! Texts are in `packaging/`; this file says where each goes.
@@ -25,6 +25,7 @@ pub struct Programs {
     pub library: Library,
     pub datctl: PathBuf,
     pub nvmeofd: PathBuf,
+    pub simnic: PathBuf,
 }
 
 const LIBRARY: About = About {
@@ -66,11 +67,14 @@ group udapl may open the functions that are bound to vfio-pci.",
 const SIMULATOR: About = About {
     name: "udapl-sim",
     section: "net",
-    is_data: true,
-    description: "simulated ConnectX functions for other processes
-Profiles of the cards that can be simulated, a systemd unit that serves pairs
-of simulated functions by vfio-user, and lines for dat.conf with which two
-programs of DAT 2.0 talk over a simulated wire.",
+    is_data: false,
+    description: "simulated ConnectX cards for programs, kernels and QEMU
+simnic boots a stock Linux kernel with simulated cards and runs a command in
+it: rdma-core, perftest and NVMe over RDMA work there as on a real card.
+.
+Beside it are profiles of the cards that can be simulated, a systemd unit that
+serves pairs of simulated functions by vfio-user, and lines for dat.conf with
+which two programs of DAT 2.0 talk over a simulated wire.",
 };
 const TARGET: About = About {
     name: "nvmeofd",
@@ -99,7 +103,7 @@ pub fn pack(build: &Build, programs: &Programs) -> Result<Vec<PathBuf>> {
         debug(build, &programs.library)?,
         development(build, &programs.library)?,
         tools(build, &programs.datctl)?,
-        simulator(build)?,
+        simulator(build, &programs.simnic)?,
         target(build, &programs.nvmeofd)?,
     ])
 }
@@ -181,8 +185,10 @@ fn tools(build: &Build, datctl: &Path) -> Result<PathBuf> {
     deb.pack()
 }
 
-fn simulator(build: &Build) -> Result<PathBuf> {
+fn simulator(build: &Build, simnic: &Path) -> Result<PathBuf> {
     let mut deb = Deb::new(build, &SIMULATOR)?;
+    deb.strip("usr/bin/simnic", simnic, "--strip-unneeded")?;
+    made_by(&deb, simnic, "simnic")?;
     deb.copy(
         "usr/lib/systemd/system/udapl-sim@.service",
         &packaging("udapl-sim@.service"),
@@ -199,7 +205,12 @@ fn simulator(build: &Build) -> Result<PathBuf> {
     for name in ["server.conf", "client.conf"] {
         example(&deb, &SIMULATOR, &format!("packaging/{name}"))?;
     }
-    deb.depends(&format!("udapl-tools (>= {})", build.version), &[])?;
+    // simnic unpacks a kernel and QEMU from Debian's mirror, and believes what Debian has signed.
+    let needs = format!(
+        "apt, debian-archive-keyring, udapl-tools (>= {})",
+        build.version
+    );
+    deb.depends(&needs, &["usr/bin/simnic"])?;
     deb.field("Suggests", "libdat1, dapl2-utils");
     deb.pack()
 }

@@ -1,0 +1,110 @@
+//! What a package installs beside a program: manual pages and completions of its commands.
+//!
+//! Both are made from what the command line itself is read by, so they name what there is. Options that are hidden from
+//! help are hidden here, too.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::Command;
+use clap_complete::Shell;
+
+/// `man`: where the pages go.
+#[derive(clap::Args)]
+pub struct Man {
+    /// Where the pages go, one for each command: PROGRAM.1, PROGRAM-COMMAND.1 and so on. Without it, the page of the
+    /// program itself is printed: PROGRAM man | man -l -
+    #[arg(value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+}
+
+/// `completions`: for whom.
+#[derive(clap::Args)]
+pub struct Completions {
+    /// The shell.
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+/// The page of a program or of one of its commands.
+///
+/// # Errors
+/// None that memory does not have.
+pub fn page(command: Command) -> io::Result<Vec<u8>> {
+    let mut page = Vec::new();
+    man(command).render(&mut page)?;
+    Ok(page)
+}
+
+/// Writes one page for each command that is not hidden, into a folder that is made if need be; their names.
+///
+/// # Errors
+/// The folder, or a file.
+pub fn pages(mut command: Command, folder: &Path) -> io::Result<Vec<String>> {
+    std::fs::create_dir_all(folder)?;
+    // Each command then knows what it is called from the root on.
+    command.build();
+    let version = command.get_version().unwrap_or_default().to_owned();
+    let mut pages = Vec::new();
+    let mut left = vec![command];
+    while let Some(command) = left.pop() {
+        if command.is_hide_set() || command.get_name() == "help" {
+            continue;
+        }
+        left.extend(command.get_subcommands().cloned());
+        let page = man(command.version(version.clone()));
+        pages.push(page.get_filename());
+        page.generate_to(folder)?;
+    }
+    pages.sort_unstable();
+    Ok(pages)
+}
+
+fn man(command: Command) -> clap_mangen::Man {
+    let version = command.get_version().unwrap_or_default();
+    let program = command.get_bin_name().unwrap_or(command.get_name());
+    let program = program.split_whitespace().next().unwrap_or_default();
+    let source = format!("{program} {version}");
+    clap_mangen::Man::new(command)
+        .source(source)
+        .manual("uDAPL")
+}
+
+/// The script that completes a program's commands.
+#[must_use]
+pub fn completions(mut command: Command, completions: &Completions) -> Vec<u8> {
+    let name = command.get_name().to_owned();
+    let mut script = Vec::new();
+    clap_complete::generate(completions.shell, &mut command, name, &mut script);
+    script
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program() -> Command {
+        Command::new("card")
+            .version("1.2.3")
+            .subcommand(Command::new("serve").about("Serves."))
+            .subcommand(Command::new("inside").hide(true))
+    }
+
+    #[test]
+    fn each_command_that_is_shown_has_a_page_that_names_program_and_version() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pages = pages(program(), folder.path()).expect("pages");
+        assert_eq!(pages, ["card-serve.1", "card.1"]);
+        for page in pages {
+            let text = std::fs::read_to_string(folder.path().join(&page)).expect("text");
+            assert!(text.contains("\"card 1.2.3\""), "{page}: {text}");
+        }
+    }
+
+    #[test]
+    fn completions_name_the_commands() {
+        let script = completions(program(), &Completions { shell: Shell::Bash });
+        let script = String::from_utf8(script).expect("text");
+        assert!(script.contains("serve") && script.contains("_card"));
+    }
+}
