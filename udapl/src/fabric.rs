@@ -36,8 +36,9 @@ pub use hw_sim::{
 };
 
 use crate::Ia;
-pub use crate::open::mac;
-use crate::open::{OpenError, OpenOptions, open_function};
+pub use crate::open::simulated::mac;
+use crate::open::simulated::open_function;
+use crate::open::{OpenError, OpenOptions};
 
 /// Two simulated functions and the link between them.
 pub struct Fabric {

@@ -9,7 +9,7 @@
 //! | sleep in an event loop | [`Ia::arm`] |
 //! | read and write files meanwhile | [`reactor`] |
 //! | write `async` code | module `future`, with the feature `async` |
-//! | test without a card | names that begin with `sim:`, and [`fabric`] |
+//! | test without a card | names that begin with `sim:`, and [`fabric`]; feature `sim`, which is on by default |
 //!
 //! A whole program of two sides, each step of it in its order:
 //!
@@ -66,6 +66,7 @@ pub mod capi;
 pub mod control;
 mod explain;
 pub mod ext;
+#[cfg(feature = "sim")]
 pub mod fabric;
 #[cfg(feature = "async")]
 pub mod future;
@@ -77,6 +78,7 @@ pub mod reactor;
 pub mod recorder;
 pub mod registry;
 mod stats;
+#[cfg(feature = "sim")]
 mod wired;
 
 pub use attendant::Attendant;
@@ -105,9 +107,11 @@ pub use hw_mlx::{
     VportCounters,
 };
 pub use memory::{alloc, pool};
+#[cfg(feature = "sim")]
+pub use open::simulated::{Deed, do_to_simulated};
 pub use open::{
-    Adapter, Deed, HandedIn, NotClosed, OpenError, OpenOptions, Simulated, StillOpen,
-    do_to_simulated, function_open, ia_close, ia_open,
+    Adapter, HandedIn, NotClosed, OpenError, OpenOptions, Simulated, StillOpen, function_open,
+    ia_close, ia_open,
 };
 pub use stats::{AdapterStats, CommandStats, Counters};
 

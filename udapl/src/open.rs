@@ -1,34 +1,24 @@
 //! Opening an adapter by name, and closing it. What names say is told in [`name`](crate::name); a simulated function on
-//! a wire to another process (`sim:A,link=unix:PATH`) is in module `wired`.
+//! a wire to another process (`sim:A,link=unix:PATH`) is in module `wired`. Without feature `sim` there are none of them.
+
+#[cfg(feature = "sim")]
+pub(crate) mod simulated;
 
 mod options;
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Mutex, PoisonError};
 
 use dat_core::{CloseFlags, DatError, IaConfig, Opened, ReturnType};
-use driver::{
-    Device, DmaSpace, Function, FunctionError, HandedInError, PciAddress, VfioFds, handed_in,
-};
+use driver::{DmaSpace, Function, FunctionError, HandedInError, PciAddress, VfioFds, handed_in};
 use hw_mlx::provider::{MlxProvider, OpenedProvider};
 use hw_mlx::{CloseError, CloseReport, MlxError};
-use hw_sim::{
-    CardConfig, Fault, LinkFaults, LinkState, Profile, Sim, SimCard, SimConfig, SimFunction,
-    VfSettings,
-};
 use thiserror::Error;
 
 use crate::Ia;
-use crate::fabric::profile::{BadProfile, profile};
-use crate::fabric::timed::{Moved, Mover, Timed};
 use crate::name::OnCard;
-use crate::wired::{Wired, WiredFunction};
 pub use options::{HandedIn, OpenOptions, Simulated};
-
-/// Virtual functions of a card of the fabric.
-const VIRTUAL_FUNCTIONS: u16 = 8;
 
 /// Why an adapter could not be opened.
 #[derive(Debug, Error)]
@@ -131,7 +121,16 @@ pub enum OpenError {
         /// Why.
         error: FunctionError,
     },
+    /// The adapter is simulated, and this library was built without the simulator.
+    #[error(
+        "{name}: this library was built without feature `sim`, the simulator (DAT_PROVIDER_NOT_FOUND)"
+    )]
+    NoSimulator {
+        /// The adapter.
+        name: String,
+    },
     /// There is no such kind of device.
+    #[cfg(feature = "sim")]
     #[error("{name}: profile {profile:?}: {error}")]
     Profile {
         /// The adapter.
@@ -139,7 +138,7 @@ pub enum OpenError {
         /// The profile.
         profile: String,
         /// Why.
-        error: Box<BadProfile>,
+        error: Box<crate::fabric::profile::BadProfile>,
     },
     /// The wire of a simulated function could not be laid.
     #[error("{name}: link {}: {error}", path.display())]
@@ -248,86 +247,8 @@ impl Adapter {
     }
 }
 
-/// Functions keep their place, MAC and link for as long as the process lives, so that a name always means the same one.
-/// One that no adapter has open holds no descriptor.
-struct Fabric {
-    /// In the machine's time.
-    real: Linked,
-    /// In virtual time.
-    virtual_time: Linked,
-    /// Those on a wire that leaves the process, each in a world of its own.
-    wired: BTreeMap<String, KnownWired>,
-}
-
-/// Functions that are reached within this process.
-struct Linked {
-    /// The world of the first two cards.
-    sim: Sim,
-    /// While its time is the machine's and somebody has a function of it open.
-    moved: Weak<Moved>,
-    /// A function by itself is a card, too.
-    cards: BTreeMap<String, Known>,
-}
-
-/// A card, and its world.
-struct Known {
-    card: SimCard,
-    /// `None` for the first two, which share one.
-    apart: Option<(Sim, Weak<Moved>)>,
-}
-
-impl Linked {
-    fn new() -> Self {
-        Self {
-            sim: sim_by_itself(),
-            moved: Weak::new(),
-            cards: BTreeMap::new(),
-        }
-    }
-
-    /// What has the time of a card's world go on.
-    fn moved(&mut self, card: &str) -> std::io::Result<Arc<Moved>> {
-        /// Moves all worlds.
-        static MOVER: Mutex<Weak<Mover>> = Mutex::new(Weak::new());
-        let apart = self.cards.get_mut(card).and_then(|it| it.apart.as_mut());
-        let (sim, moved) = match apart {
-            Some((sim, moved)) => (&*sim, moved),
-            None => (&self.sim, &mut self.moved),
-        };
-        if let Some(moved) = moved.upgrade() {
-            return Ok(moved);
-        }
-        let made = Moved::by(&MOVER, sim)?;
-        *moved = Arc::downgrade(&made);
-        Ok(made)
-    }
-}
-
 /// The MTU of simulated functions by themselves: packets of RDMA carry 4096 bytes, as on networks made for it.
 const MTU: u16 = 4200;
-
-/// A function on a wire. It is there while an adapter has it open; what it is stays known.
-struct KnownWired {
-    path: PathBuf,
-    mac: [u8; 6],
-    function: Weak<WiredFunction>,
-}
-
-fn sim_by_itself() -> Sim {
-    Sim::new(SimConfig {
-        seed: 0,
-        event_log: false,
-    })
-}
-
-/// What `sim:` names live in.
-static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(|| {
-    Mutex::new(Fabric {
-        real: Linked::new(),
-        virtual_time: Linked::new(),
-        wired: BTreeMap::new(),
-    })
-});
 
 /// Opens an adapter by its [`name`](crate::name): reaches the function, brings it up, and makes an IA of it.
 ///
@@ -416,12 +337,16 @@ fn by_descriptors(
     })
 }
 
+/// The fabric that a function lives in.
+#[cfg(feature = "sim")]
+type Held = std::sync::MutexGuard<'static, simulated::Fabric>;
+/// There is none.
+#[cfg(not(feature = "sim"))]
+type Held = std::convert::Infallible;
+
 /// The function of a name without options. While the fabric it lives in is held, nobody else in this process opens one
 /// of it.
-fn reach(
-    name: &str,
-    options: &OpenOptions,
-) -> Result<(Function, Option<MutexGuard<'static, Fabric>>), OpenError> {
+fn reach(name: &str, options: &OpenOptions) -> Result<(Function, Option<Held>), OpenError> {
     if options.simulated != Simulated::default() && !name.starts_with("sim:") {
         return Err(OpenError::BadOption {
             name: name.to_owned(),
@@ -465,288 +390,18 @@ fn reach(
     };
     let simulated = name.strip_prefix("sim:").filter(|rest| !rest.is_empty());
     let simulated = simulated.ok_or_else(is_none)?;
-    let (card, place) = crate::name::on_card(simulated);
+    let (_, place) = crate::name::on_card(simulated);
     if place == OnCard::Alone && simulated.contains('/') {
         // A slip in the name of a card's function would be a function of its own, linked with nobody.
         return Err(is_none());
     }
-    let mut fabric = FABRIC.lock().unwrap_or_else(PoisonError::into_inner);
-    let Fabric {
-        real,
-        virtual_time,
-        wired,
-    } = &mut *fabric;
-    let is_virtual = options.simulated.virtual_time;
-    let linked = if is_virtual { virtual_time } else { real };
-    let Linked { sim, cards, .. } = linked;
-    let number = cards.len();
-    if is_virtual && options.simulated.link.is_some() {
-        return Err(OpenError::BadOption {
-            name: name.to_owned(),
-            option: "time=virtual with link".to_owned(),
-            why: "the process at the other end of a link lives in the machine's time".to_owned(),
-        });
-    }
-    if options.simulated.link.is_some() && options.simulated.mac.is_none() {
-        // The other process counts its functions from 0 too.
-        return Err(OpenError::BadOption {
-            name: name.to_owned(),
-            option: "link without mac".to_owned(),
-            why:
-                "link needs mac=MAC, since the other process gives the MACs of this one to its own"
-                    .to_owned(),
-        });
-    }
-    let own_mac = options.simulated.mac.unwrap_or(mac(number));
-    if let Some(path) = &options.simulated.link {
-        let link = |error| OpenError::Link {
-            name: name.to_owned(),
-            path: path.clone(),
-            error,
-        };
-        let known = wired.get(simulated);
-        if let Some(known) = known
-            && known.path != *path
-        {
-            let there = format!("its wire leads to {} already", known.path.display());
-            return Err(link(std::io::Error::new(
-                std::io::ErrorKind::AlreadyExists,
-                there,
-            )));
-        }
-        if let Some(function) = known.and_then(|known| known.function.upgrade()) {
-            return Ok((driven(function, 0, options)?, Some(fabric)));
-        }
-        let mac = known.map_or(own_mac, |known| known.mac);
-        let kind = kind_of(name, mac, &options.simulated)?;
-        let function = Wired::lay(kind, path).map_err(link)?;
-        let laid = KnownWired {
-            path: path.clone(),
-            mac,
-            function: Arc::downgrade(&function),
-        };
-        wired.insert(simulated.to_owned(), laid);
-        return Ok((driven(function, 0, options)?, Some(fabric)));
-    }
-    let virtual_functions = match place {
-        OnCard::Alone => 0,
-        OnCard::Physical | OnCard::Virtual(_) => VIRTUAL_FUNCTIONS,
-    };
-    let function = match (cards.get(card), place) {
-        (Some(known), _) if known.card.virtual_functions() != usize::from(virtual_functions) => {
-            return Err(OpenError::OtherKind {
-                name: name.to_owned(),
-                card: card.to_owned(),
-                there: if known.card.virtual_functions() == 0 {
-                    "a function by itself"
-                } else {
-                    "a card"
-                },
-            });
-        }
-        (_, OnCard::Virtual(index)) if index >= usize::from(virtual_functions) => {
-            return Err(OpenError::NotFound {
-                name: name.to_owned(),
-            });
-        }
-        (known, _) => {
-            let is_new = known.is_none();
-            // The address of a virtual function is not the card's.
-            let physical = match place {
-                OnCard::Virtual(_) => mac(number),
-                OnCard::Alone | OnCard::Physical => own_mac,
-            };
-            let kind = kind_of(&format!("sim:{card}"), physical, &options.simulated)?;
-            if virtual_functions > 0 && kind.virtual_functions.is_none() {
-                return Err(OpenError::Profile {
-                    name: name.to_owned(),
-                    profile: kind.generation,
-                    error: Box::new(BadProfile::NoVirtualFunctions),
-                });
-            }
-            // The first two are on a wire. Every other one is alone, and has a world and a time of its own.
-            let apart = (number >= 2).then(sim_by_itself);
-            let made = match cards.entry(card.to_owned()) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(place) => {
-                    let sim = apart.as_ref().unwrap_or(sim);
-                    let made = sim.try_add_card(&CardConfig::new(kind, virtual_functions));
-                    let made = made.map_err(|error| OpenError::Function {
-                        name: name.to_owned(),
-                        error: FunctionError::Memory {
-                            name: format!("sim:{card}"),
-                            error,
-                        },
-                    })?;
-                    place.insert(Known {
-                        card: made,
-                        apart: apart.map(|sim| (sim, Weak::new())),
-                    })
-                }
-            };
-            let function = function_of(&made.card, place, options.simulated.mac);
-            if let [one, other] = &cards.values().collect::<Vec<_>>()[..]
-                && is_new
-            {
-                let ends = [one, other].map(|known| known.card.physical());
-                sim.connect(&ends[0], &ends[1], LinkFaults::default());
-            }
-            function.ok_or_else(|| OpenError::NotFound {
-                name: name.to_owned(),
-            })?
-        }
-    };
-    // The table keeps one handle. It stays locked meanwhile: two openings at once count each other's.
-    if is_virtual {
-        return Ok((driven(function, 1, options)?, Some(fabric)));
-    }
-    unused(&function, 1)?;
-    let moved = linked.moved(card).map_err(|error| OpenError::Thread {
+    #[cfg(feature = "sim")]
+    return simulated::reach(name, simulated, options)
+        .map(|(function, held)| (function, Some(held)));
+    #[cfg(not(feature = "sim"))]
+    Err(OpenError::NoSimulator {
         name: name.to_owned(),
-        error,
-    })?;
-    Ok((
-        driven(Timed::before(function, moved), 0, options)?,
-        Some(fabric),
-    ))
-}
-
-/// What can be done to a simulated function of this process from outside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
-    /// The link of a virtual function is disabled by its administrator, or left to follow the wire again; of any other
-    /// function the cable is pulled, or put back.
-    Link(bool),
-    /// It is reset, whoever has it open.
-    Reset,
-    /// The system wants it back from its driver.
-    WantBack,
-}
-
-/// Does something to a simulated function of this process that an adapter has been opened by: what for a real one
-/// people do at the cable, and the kernel by sysfs. False if there is no such function, or it is on a wire of its own
-/// (`link=`).
-pub fn do_to_simulated(name: &str, deed: Deed) -> bool {
-    let fabric = FABRIC.lock().unwrap_or_else(PoisonError::into_inner);
-    let device = name.split(',').next().unwrap_or(name);
-    let Some((card, place)) = device.strip_prefix("sim:").map(crate::name::on_card) else {
-        return false;
-    };
-    let known = [&fabric.real, &fabric.virtual_time]
-        .into_iter()
-        .find_map(|linked| Some((linked, linked.cards.get(card)?)));
-    let Some((linked, known)) = known else {
-        return false;
-    };
-    let sim = known.apart.as_ref().map_or(&linked.sim, |(sim, _)| sim);
-    let card = &known.card;
-    let Some(function) = function_of(card, place, None) else {
-        return false;
-    };
-    match (deed, place) {
-        (Deed::Link(up), OnCard::Virtual(index)) => {
-            let Some(before) = card.vf(index) else {
-                return false;
-            };
-            let state = if up {
-                LinkState::Follow
-            } else {
-                LinkState::Down
-            };
-            return card.set_vf(index, VfSettings { state, ..before });
-        }
-        (Deed::Link(true), OnCard::Alone | OnCard::Physical) => {
-            sim.inject(&function, &Fault::LinkUp);
-        }
-        (Deed::Link(false), OnCard::Alone | OnCard::Physical) => {
-            sim.inject(&function, &Fault::LinkDown);
-        }
-        (Deed::Reset, _) => function.reset(),
-        (Deed::WantBack, _) => sim.inject(&function, &Fault::WantedBack),
-    }
-    true
-}
-
-/// A function of a card. A virtual one is given an address if there is one to give.
-fn function_of(card: &SimCard, place: OnCard, mac: Option<[u8; 6]>) -> Option<Arc<SimFunction>> {
-    let OnCard::Virtual(index) = place else {
-        return Some(card.physical());
-    };
-    if mac.is_some() {
-        let before = card.vf(index)?;
-        card.set_vf(index, VfSettings { mac, ..before });
-    }
-    card.virtual_function(index)
-}
-
-/// What a simulated function of that name is made as.
-fn kind_of(name: &str, mac: [u8; 6], simulated: &Simulated) -> Result<Profile, OpenError> {
-    let Some(wanted) = &simulated.profile else {
-        // What every card has, by which its address is found.
-        return Ok(Profile::named(name, mac).ethernet());
-    };
-    profile(wanted)
-        .map(|kind| kind.called(name, mac))
-        .map_err(|error| OpenError::Profile {
-            name: name.to_owned(),
-            profile: wanted.clone(),
-            error: Box::new(error),
-        })
-}
-
-/// A locally administered address that names the function's place in its fabric.
-#[must_use]
-pub const fn mac(number: usize) -> [u8; 6] {
-    // CAST: a fabric of more than 2^16 functions repeats addresses.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "a fabric has a handful of functions"
-    )]
-    let [high, low] = (number as u16 + 1).to_be_bytes();
-    [0x02, 0x00, 0x5e, 0x10, high, low]
-}
-
-/// Opens a simulated function. `kept` handles on it exist besides the one given; any more is a driver's.
-pub(crate) fn open_function(
-    function: Arc<SimFunction>,
-    kept: usize,
-    options: &OpenOptions,
-) -> Result<Ia, OpenError> {
-    open_device(function, kept, options)
-}
-
-/// Opens a function that lives in this process, simulated or not. `kept` is as for [`open_function`].
-pub(crate) fn open_device<D: Device + 'static>(
-    function: Arc<D>,
-    kept: usize,
-    options: &OpenOptions,
-) -> Result<Ia, OpenError> {
-    bring_up(driven(function, kept, options)?, options)
-}
-
-/// A function has one driver: nobody has more handles on it than `kept`, and the one here.
-fn unused<D: Device>(function: &Arc<D>, kept: usize) -> Result<(), OpenError> {
-    if Arc::strong_count(function) > kept + 1 {
-        return Err(OpenError::InUse {
-            name: function.name().to_owned(),
-        });
-    }
-    Ok(())
-}
-
-/// A device of this process that nobody drives, as a function.
-fn driven<D: Device + 'static>(
-    function: Arc<D>,
-    kept: usize,
-    options: &OpenOptions,
-) -> Result<Function, OpenError> {
-    unused(&function, kept)?;
-    let name = function.name().to_owned();
-    let opened = sharing(options, |space| match space {
-        Some(space) => Function::in_process_in(function, space),
-        None => Function::in_process(function),
-    });
-    opened.map_err(|error| OpenError::Function { name, error })
+    })
 }
 
 /// I/O address spaces by the names that adapters were opened with.

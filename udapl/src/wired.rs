@@ -214,7 +214,8 @@ mod tests {
     };
 
     use super::*;
-    use crate::open::{OpenOptions, open_device};
+    use crate::open::OpenOptions;
+    use crate::open::simulated::open_device;
     use crate::{Ia, ia_close};
 
     const SERVICE: u64 = 0x1_0000_0001;

@@ -36,7 +36,7 @@ fn number_of(error: OpenError) -> DatError {
         OpenError::NotFound { .. }
         | OpenError::BadOption { .. }
         | OpenError::NoControl { .. }
-        | OpenError::Profile { .. }
+        | OpenError::NoSimulator { .. }
         | OpenError::OtherKind { .. } => {
             DatError::new(ReturnType::ProviderNotFound, Subtype::NameNotRegistered)
         }
@@ -49,6 +49,10 @@ fn number_of(error: OpenError) -> DatError {
         | OpenError::Recorder { .. }
         | OpenError::Thread { .. } => {
             DatError::new(ReturnType::InsufficientResources, Subtype::ResourceDevice)
+        }
+        #[cfg(feature = "sim")]
+        OpenError::Profile { .. } => {
+            DatError::new(ReturnType::ProviderNotFound, Subtype::NameNotRegistered)
         }
         #[cfg(feature = "control")]
         OpenError::Control { .. } => {

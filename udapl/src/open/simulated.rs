@@ -1,0 +1,383 @@
+//! Simulated functions by name, `sim:A`: the fabric of this process, and what can be done to it.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+
+use driver::{Device, Function, FunctionError};
+use hw_sim::{
+    CardConfig, Fault, LinkFaults, LinkState, Profile, Sim, SimCard, SimConfig, SimFunction,
+    VfSettings,
+};
+
+use super::{OpenError, OpenOptions, Simulated, bring_up, sharing};
+use crate::Ia;
+use crate::fabric::profile::{BadProfile, profile};
+use crate::fabric::timed::{Moved, Mover, Timed};
+use crate::name::OnCard;
+use crate::wired::{Wired, WiredFunction};
+
+/// Virtual functions of a card of the fabric.
+const VIRTUAL_FUNCTIONS: u16 = 8;
+
+/// Functions keep their place, MAC and link for as long as the process lives, so that a name always means the same one.
+/// One that no adapter has open holds no descriptor.
+pub(super) struct Fabric {
+    /// In the machine's time.
+    real: Linked,
+    /// In virtual time.
+    virtual_time: Linked,
+    /// Those on a wire that leaves the process, each in a world of its own.
+    wired: BTreeMap<String, KnownWired>,
+}
+
+/// Functions that are reached within this process.
+struct Linked {
+    /// The world of the first two cards.
+    sim: Sim,
+    /// While its time is the machine's and somebody has a function of it open.
+    moved: Weak<Moved>,
+    /// A function by itself is a card, too.
+    cards: BTreeMap<String, Known>,
+}
+
+/// A card, and its world.
+struct Known {
+    card: SimCard,
+    /// `None` for the first two, which share one.
+    apart: Option<(Sim, Weak<Moved>)>,
+}
+
+impl Linked {
+    fn new() -> Self {
+        Self {
+            sim: sim_by_itself(),
+            moved: Weak::new(),
+            cards: BTreeMap::new(),
+        }
+    }
+
+    /// What has the time of a card's world go on.
+    fn moved(&mut self, card: &str) -> std::io::Result<Arc<Moved>> {
+        /// Moves all worlds.
+        static MOVER: Mutex<Weak<Mover>> = Mutex::new(Weak::new());
+        let apart = self.cards.get_mut(card).and_then(|it| it.apart.as_mut());
+        let (sim, moved) = match apart {
+            Some((sim, moved)) => (&*sim, moved),
+            None => (&self.sim, &mut self.moved),
+        };
+        if let Some(moved) = moved.upgrade() {
+            return Ok(moved);
+        }
+        let made = Moved::by(&MOVER, sim)?;
+        *moved = Arc::downgrade(&made);
+        Ok(made)
+    }
+}
+
+/// A function on a wire. It is there while an adapter has it open; what it is stays known.
+struct KnownWired {
+    path: PathBuf,
+    mac: [u8; 6],
+    function: Weak<WiredFunction>,
+}
+
+fn sim_by_itself() -> Sim {
+    Sim::new(SimConfig {
+        seed: 0,
+        event_log: false,
+    })
+}
+
+/// What `sim:` names live in.
+static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(|| {
+    Mutex::new(Fabric {
+        real: Linked::new(),
+        virtual_time: Linked::new(),
+        wired: BTreeMap::new(),
+    })
+});
+
+/// The function behind `sim:`. While the fabric it lives in is held, nobody else in this process opens one of it.
+pub(super) fn reach(
+    name: &str,
+    simulated: &str,
+    options: &OpenOptions,
+) -> Result<(Function, MutexGuard<'static, Fabric>), OpenError> {
+    let (card, place) = crate::name::on_card(simulated);
+    let mut fabric = FABRIC.lock().unwrap_or_else(PoisonError::into_inner);
+    let Fabric {
+        real,
+        virtual_time,
+        wired,
+    } = &mut *fabric;
+    let is_virtual = options.simulated.virtual_time;
+    let linked = if is_virtual { virtual_time } else { real };
+    let Linked { sim, cards, .. } = linked;
+    let number = cards.len();
+    if is_virtual && options.simulated.link.is_some() {
+        return Err(OpenError::BadOption {
+            name: name.to_owned(),
+            option: "time=virtual with link".to_owned(),
+            why: "the process at the other end of a link lives in the machine's time".to_owned(),
+        });
+    }
+    if options.simulated.link.is_some() && options.simulated.mac.is_none() {
+        // The other process counts its functions from 0 too.
+        return Err(OpenError::BadOption {
+            name: name.to_owned(),
+            option: "link without mac".to_owned(),
+            why:
+                "link needs mac=MAC, since the other process gives the MACs of this one to its own"
+                    .to_owned(),
+        });
+    }
+    let own_mac = options.simulated.mac.unwrap_or(mac(number));
+    if let Some(path) = &options.simulated.link {
+        let link = |error| OpenError::Link {
+            name: name.to_owned(),
+            path: path.clone(),
+            error,
+        };
+        let known = wired.get(simulated);
+        if let Some(known) = known
+            && known.path != *path
+        {
+            let there = format!("its wire leads to {} already", known.path.display());
+            return Err(link(std::io::Error::new(
+                std::io::ErrorKind::AlreadyExists,
+                there,
+            )));
+        }
+        if let Some(function) = known.and_then(|known| known.function.upgrade()) {
+            return Ok((driven(function, 0, options)?, fabric));
+        }
+        let mac = known.map_or(own_mac, |known| known.mac);
+        let kind = kind_of(name, mac, &options.simulated)?;
+        let function = Wired::lay(kind, path).map_err(link)?;
+        let laid = KnownWired {
+            path: path.clone(),
+            mac,
+            function: Arc::downgrade(&function),
+        };
+        wired.insert(simulated.to_owned(), laid);
+        return Ok((driven(function, 0, options)?, fabric));
+    }
+    let virtual_functions = match place {
+        OnCard::Alone => 0,
+        OnCard::Physical | OnCard::Virtual(_) => VIRTUAL_FUNCTIONS,
+    };
+    let function = match (cards.get(card), place) {
+        (Some(known), _) if known.card.virtual_functions() != usize::from(virtual_functions) => {
+            return Err(OpenError::OtherKind {
+                name: name.to_owned(),
+                card: card.to_owned(),
+                there: if known.card.virtual_functions() == 0 {
+                    "a function by itself"
+                } else {
+                    "a card"
+                },
+            });
+        }
+        (_, OnCard::Virtual(index)) if index >= usize::from(virtual_functions) => {
+            return Err(OpenError::NotFound {
+                name: name.to_owned(),
+            });
+        }
+        (known, _) => {
+            let is_new = known.is_none();
+            // The address of a virtual function is not the card's.
+            let physical = match place {
+                OnCard::Virtual(_) => mac(number),
+                OnCard::Alone | OnCard::Physical => own_mac,
+            };
+            let kind = kind_of(&format!("sim:{card}"), physical, &options.simulated)?;
+            if virtual_functions > 0 && kind.virtual_functions.is_none() {
+                return Err(OpenError::Profile {
+                    name: name.to_owned(),
+                    profile: kind.generation,
+                    error: Box::new(BadProfile::NoVirtualFunctions),
+                });
+            }
+            // The first two are on a wire. Every other one is alone, and has a world and a time of its own.
+            let apart = (number >= 2).then(sim_by_itself);
+            let made = match cards.entry(card.to_owned()) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(place) => {
+                    let sim = apart.as_ref().unwrap_or(sim);
+                    let made = sim.try_add_card(&CardConfig::new(kind, virtual_functions));
+                    let made = made.map_err(|error| OpenError::Function {
+                        name: name.to_owned(),
+                        error: FunctionError::Memory {
+                            name: format!("sim:{card}"),
+                            error,
+                        },
+                    })?;
+                    place.insert(Known {
+                        card: made,
+                        apart: apart.map(|sim| (sim, Weak::new())),
+                    })
+                }
+            };
+            let function = function_of(&made.card, place, options.simulated.mac);
+            if let [one, other] = &cards.values().collect::<Vec<_>>()[..]
+                && is_new
+            {
+                let ends = [one, other].map(|known| known.card.physical());
+                sim.connect(&ends[0], &ends[1], LinkFaults::default());
+            }
+            function.ok_or_else(|| OpenError::NotFound {
+                name: name.to_owned(),
+            })?
+        }
+    };
+    // The table keeps one handle. It stays locked meanwhile: two openings at once count each other's.
+    if is_virtual {
+        return Ok((driven(function, 1, options)?, fabric));
+    }
+    unused(&function, 1)?;
+    let moved = linked.moved(card).map_err(|error| OpenError::Thread {
+        name: name.to_owned(),
+        error,
+    })?;
+    Ok((driven(Timed::before(function, moved), 0, options)?, fabric))
+}
+
+/// What can be done to a simulated function of this process from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// The link of a virtual function is disabled by its administrator, or left to follow the wire again; of any other
+    /// function the cable is pulled, or put back.
+    Link(bool),
+    /// It is reset, whoever has it open.
+    Reset,
+    /// The system wants it back from its driver.
+    WantBack,
+}
+
+/// Does something to a simulated function of this process that an adapter has been opened by: what for a real one
+/// people do at the cable, and the kernel by sysfs. False if there is no such function, or it is on a wire of its own
+/// (`link=`).
+pub fn do_to_simulated(name: &str, deed: Deed) -> bool {
+    let fabric = FABRIC.lock().unwrap_or_else(PoisonError::into_inner);
+    let device = name.split(',').next().unwrap_or(name);
+    let Some((card, place)) = device.strip_prefix("sim:").map(crate::name::on_card) else {
+        return false;
+    };
+    let known = [&fabric.real, &fabric.virtual_time]
+        .into_iter()
+        .find_map(|linked| Some((linked, linked.cards.get(card)?)));
+    let Some((linked, known)) = known else {
+        return false;
+    };
+    let sim = known.apart.as_ref().map_or(&linked.sim, |(sim, _)| sim);
+    let card = &known.card;
+    let Some(function) = function_of(card, place, None) else {
+        return false;
+    };
+    match (deed, place) {
+        (Deed::Link(up), OnCard::Virtual(index)) => {
+            let Some(before) = card.vf(index) else {
+                return false;
+            };
+            let state = if up {
+                LinkState::Follow
+            } else {
+                LinkState::Down
+            };
+            return card.set_vf(index, VfSettings { state, ..before });
+        }
+        (Deed::Link(true), OnCard::Alone | OnCard::Physical) => {
+            sim.inject(&function, &Fault::LinkUp);
+        }
+        (Deed::Link(false), OnCard::Alone | OnCard::Physical) => {
+            sim.inject(&function, &Fault::LinkDown);
+        }
+        (Deed::Reset, _) => function.reset(),
+        (Deed::WantBack, _) => sim.inject(&function, &Fault::WantedBack),
+    }
+    true
+}
+
+/// A function of a card. A virtual one is given an address if there is one to give.
+fn function_of(card: &SimCard, place: OnCard, mac: Option<[u8; 6]>) -> Option<Arc<SimFunction>> {
+    let OnCard::Virtual(index) = place else {
+        return Some(card.physical());
+    };
+    if mac.is_some() {
+        let before = card.vf(index)?;
+        card.set_vf(index, VfSettings { mac, ..before });
+    }
+    card.virtual_function(index)
+}
+
+/// What a simulated function of that name is made as.
+fn kind_of(name: &str, mac: [u8; 6], simulated: &Simulated) -> Result<Profile, OpenError> {
+    let Some(wanted) = &simulated.profile else {
+        // What every card has, by which its address is found.
+        return Ok(Profile::named(name, mac).ethernet());
+    };
+    profile(wanted)
+        .map(|kind| kind.called(name, mac))
+        .map_err(|error| OpenError::Profile {
+            name: name.to_owned(),
+            profile: wanted.clone(),
+            error: Box::new(error),
+        })
+}
+
+/// A locally administered address that names the function's place in its fabric.
+#[must_use]
+pub const fn mac(number: usize) -> [u8; 6] {
+    // CAST: a fabric of more than 2^16 functions repeats addresses.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a fabric has a handful of functions"
+    )]
+    let [high, low] = (number as u16 + 1).to_be_bytes();
+    [0x02, 0x00, 0x5e, 0x10, high, low]
+}
+
+/// Opens a simulated function. `kept` handles on it exist besides the one given; any more is a driver's.
+pub(crate) fn open_function(
+    function: Arc<SimFunction>,
+    kept: usize,
+    options: &OpenOptions,
+) -> Result<Ia, OpenError> {
+    open_device(function, kept, options)
+}
+
+/// Opens a function that lives in this process, simulated or not. `kept` is as for [`open_function`].
+pub(crate) fn open_device<D: Device + 'static>(
+    function: Arc<D>,
+    kept: usize,
+    options: &OpenOptions,
+) -> Result<Ia, OpenError> {
+    bring_up(driven(function, kept, options)?, options)
+}
+
+/// A function has one driver: nobody has more handles on it than `kept`, and the one here.
+fn unused<D: Device>(function: &Arc<D>, kept: usize) -> Result<(), OpenError> {
+    if Arc::strong_count(function) > kept + 1 {
+        return Err(OpenError::InUse {
+            name: function.name().to_owned(),
+        });
+    }
+    Ok(())
+}
+
+/// A device of this process that nobody drives, as a function.
+fn driven<D: Device + 'static>(
+    function: Arc<D>,
+    kept: usize,
+    options: &OpenOptions,
+) -> Result<Function, OpenError> {
+    unused(&function, kept)?;
+    let name = function.name().to_owned();
+    let opened = sharing(options, |space| match space {
+        Some(space) => Function::in_process_in(function, space),
+        None => Function::in_process(function),
+    });
+    opened.map_err(|error| OpenError::Function { name, error })
+}
