@@ -32,7 +32,8 @@ pub struct Completions {
 /// None that memory does not have.
 pub fn page(command: Command) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
-    man(command).render(&mut page)?;
+    let source = source(&command);
+    man(command, source).render(&mut page)?;
     Ok(page)
 }
 
@@ -44,7 +45,7 @@ pub fn pages(mut command: Command, folder: &Path) -> io::Result<Vec<String>> {
     std::fs::create_dir_all(folder)?;
     // Each command then knows what it is called from the root on.
     command.build();
-    let version = command.get_version().unwrap_or_default().to_owned();
+    let source = source(&command);
     let mut pages = Vec::new();
     let mut left = vec![command];
     while let Some(command) = left.pop() {
@@ -52,7 +53,7 @@ pub fn pages(mut command: Command, folder: &Path) -> io::Result<Vec<String>> {
             continue;
         }
         left.extend(command.get_subcommands().cloned());
-        let page = man(command.version(version.clone()));
+        let page = man(command, source.clone());
         pages.push(page.get_filename());
         page.generate_to(folder)?;
     }
@@ -60,14 +61,16 @@ pub fn pages(mut command: Command, folder: &Path) -> io::Result<Vec<String>> {
     Ok(pages)
 }
 
-fn man(command: Command) -> clap_mangen::Man {
-    let version = command.get_version().unwrap_or_default();
-    let program = command.get_bin_name().unwrap_or(command.get_name());
-    let program = program.split_whitespace().next().unwrap_or_default();
-    let source = format!("{program} {version}");
+fn man(command: Command, source: String) -> clap_mangen::Man {
     clap_mangen::Man::new(command)
         .source(source)
         .manual("uDAPL")
+}
+
+/// What every page of a program says it belongs to.
+fn source(program: &Command) -> String {
+    let version = program.get_version().unwrap_or_default();
+    format!("{} {version}", program.get_name())
 }
 
 /// The script that completes a program's commands.

@@ -9,7 +9,8 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use crate::{
-    bench, campaign, conformance, demo, deny, dtest, left_out, setup, shear, shell, tidy, vm, wire,
+    bench, campaign, conformance, demo, deny, dtest, left_out, publish, setup, shear, shell, tidy,
+    vm, wire,
 };
 
 /// Every test of the workspace, then the witnesses on the wire; at the end, what was left out.
@@ -169,6 +170,7 @@ fn checks() -> Result<()> {
         "--deny",
         "warnings",
     ]))?;
+    publish::library_alone()?;
     let mut doc = shell::cargo(&["doc", "--workspace", "--no-deps", "--all-features"]);
     doc.env("RUSTDOCFLAGS", "--deny warnings");
     shell::run(doc)?;

@@ -1,4 +1,4 @@
-//! The pages that people read: README.md and those beside it, and `docs`. What a page links to is there, and
+//! The pages that people read: README.md and those beside it, `docs`, and the README of simnic. What a page links to is there, and
 //! docs/SUMMARY.md, the table of contents of the site, lists each page of `docs` once. It takes milliseconds, so it is
 //! one of the house rules.
 //!
@@ -13,6 +13,9 @@ use crate::shell;
 
 /// The table of contents.
 pub const SUMMARY: &str = "docs/SUMMARY.md";
+
+/// A page of a crate that is a product by itself.
+const SIMNIC: &str = "simnic/README.md";
 
 /// A page, and where it is in the tree.
 pub struct Page {
@@ -105,7 +108,7 @@ impl Page {
 /// Every page.
 pub fn all() -> Result<Vec<Page>> {
     let root = shell::root();
-    let mut pages = Vec::new();
+    let mut pages = vec![Page::read(SIMNIC.to_owned())?];
     let mut folders = vec![(root.clone(), false), (root.join("docs"), true)];
     while let Some((folder, deep)) = folders.pop() {
         for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
@@ -149,7 +152,7 @@ pub fn check(breaches: &mut Vec<String>) -> Result<()> {
         .collect();
     for page in pages.iter().filter(|page| page.path != SUMMARY) {
         let times = listed.iter().filter(|path| **path == page.path).count();
-        if times > 1 || times == 0 && page.path.starts_with("docs/") {
+        if times > 1 || times == 0 && page.path.contains('/') {
             breaches.push(format!("{SUMMARY}: lists {} {times} times", page.path));
         }
     }

@@ -3,6 +3,8 @@
 //! Every crate that is published is packed as cargo packs it; `--build` builds each from its package alone, which takes
 //! minutes. What tools there are then look further: the oldest compiler that `rust-version` promises, if rustup has it,
 //! and cargo-semver-checks, which compares the interface of `udapl` with that of the last release.
+//!
+//! `check` has one thing of it, [`library_alone`]: the library as an embedder compiles it.
 
 use anyhow::{Context, Result, ensure};
 
@@ -41,41 +43,65 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Whether what is published compiles with the oldest compiler that it says.
+/// The oldest compiler that is promised.
+const OLDEST: &str = env!("CARGO_PKG_RUST_VERSION");
+
+/// Whether everything compiles with the oldest compiler, tests and benchmarks too.
 fn oldest_compiler() -> Result<()> {
-    let oldest = env!("CARGO_PKG_RUST_VERSION");
-    let toolchain = format!("+{oldest}");
+    match oldest() {
+        Some(toolchain) => shell::run(apart(
+            Some(&toolchain),
+            &["--workspace", "--all-targets", "--all-features"],
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Whether the library compiles without its features, as an embedder has it, and with the oldest compiler, if it is
+/// here.
+///
+/// # Errors
+/// It does not.
+pub fn library_alone() -> Result<()> {
+    let library = ["--package", "udapl", "--no-default-features"];
+    shell::run(apart(oldest().as_deref(), &library))
+}
+
+/// What rustup calls the oldest compiler; if it has none, what that leaves out is said.
+fn oldest() -> Option<String> {
     let there = shell::capture({
         let mut command = shell::command("rustup", &["toolchain", "list"]);
         command.stderr(std::process::Stdio::null());
         command
     });
-    let named = |line: &str| {
-        line.strip_prefix(oldest)
+    let found = there.ok().and_then(|list| toolchain(&list, OLDEST));
+    if found.is_none() {
+        left_out::say(
+            &format!("compiling with Rust {OLDEST}"),
+            &format!("it is not here: rustup toolchain install {OLDEST} --profile minimal"),
+        );
+    }
+    found
+}
+
+/// The toolchain of a version in rustup's list.
+fn toolchain(list: &str, version: &str) -> Option<String> {
+    let names = list.lines().filter_map(|line| line.split(' ').next());
+    let of_version = |name: &&str| {
+        name.strip_prefix(version)
             .is_some_and(|rest| rest.starts_with(['-', '.']))
     };
-    if !there.is_ok_and(|list| list.lines().any(named)) {
-        left_out::say(
-            &format!("compiling with Rust {oldest}"),
-            &format!("it is not here: rustup toolchain install {oldest} --profile minimal"),
-        );
-        return Ok(());
-    }
-    let mut check = shell::command(
-        "cargo",
-        &[&toolchain, "check", "--locked", "--all-features"],
-    );
-    check.args([
-        "--package",
-        "udapl",
-        "--package",
-        "datctl",
-        "--package",
-        "nvmeof",
-    ]);
+    names.filter(of_version).map(str::to_owned).next()
+}
+
+/// `cargo check`, by a toolchain or else by this one, beside the build that everything else has in common.
+fn apart(toolchain: Option<&str>, arguments: &[&str]) -> std::process::Command {
+    let mut check = shell::command("cargo", &[]);
+    check.args(toolchain.map(|name| format!("+{name}")));
+    check.args(["check", "--locked"]).args(arguments);
     check.env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN");
     check.env("CARGO_TARGET_DIR", shell::target().join("oldest"));
-    shell::run(check)
+    check
 }
 
 /// Whether the interface of `udapl` breaks programs of the last release, which is the newest tag `v*`.
@@ -107,4 +133,18 @@ fn interface() -> Result<()> {
         &["semver-checks", "--package", "udapl", "--baseline-rev", tag],
     ))
     .context("what breaks programs needs a new major version")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_toolchain_is_found_by_its_version_and_not_by_the_beginning_of_another() {
+        let list = "stable-x86_64-unknown-linux-gnu (default)\n1.910.0-x86_64-unknown-linux-gnu\n\
+                    1.91.0-x86_64-unknown-linux-gnu (active)\n";
+        let found = toolchain(list, "1.91");
+        assert_eq!(found.as_deref(), Some("1.91.0-x86_64-unknown-linux-gnu"));
+        assert_eq!(toolchain(list, "1.9"), None);
+    }
 }

@@ -97,6 +97,8 @@ fn place(path: &str) -> String {
         Some(path) => path.to_owned(),
         None if path == "README.md" => "project.md".to_owned(), // of README.md mdBook makes index.html
         None if path.ends_with(".md") && !path.contains('/') => path.to_owned(),
+        // A page of its own; `README.md` in a folder would be its index.
+        None if path == "simnic/README.md" => "simnic.md".to_owned(),
         None => format!("sources/{path}"),
     }
 }
