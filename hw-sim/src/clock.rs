@@ -13,6 +13,7 @@ use std::time::Duration;
 use driver::{Clock, Instant, Interrupt, MAX_WAIT};
 
 use crate::env::nanoseconds;
+use crate::record::Record;
 use crate::world::{World, lock};
 
 /// How often a waiting thread looks whether others have gone on, and how many times before it does so itself.
@@ -100,6 +101,7 @@ impl Clock for SimClock {
             } else {
                 deadline
             };
+            world.input(|| Record::Waited { until });
             if !world.wait_step(until) && until >= deadline {
                 let signals = world.env.signals;
                 break world.env.threads.is_woken(own, signals);

@@ -12,6 +12,8 @@ use crate::link::LinkFaults;
 use crate::nic::Nic;
 use crate::pcap::{Capture, CaptureError};
 use crate::profile::Profile;
+use crate::record::recorder::{Recorder, WatchedMemory};
+use crate::record::{Header, Record, RecordError, recorder};
 use crate::report::FunctionReport;
 use crate::world::{Drive, World, lock};
 use driver::{
@@ -21,7 +23,7 @@ use mlx_prm::Qpc;
 use std::collections::VecDeque;
 use std::io::Write;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// How a world is made.
@@ -115,7 +117,13 @@ impl Sim {
             .map(bar)
             .collect::<Result<_, _>>()?;
         let card = {
-            let cards = &mut lock(&self.world).env.cards;
+            let mut world = lock(&self.world);
+            world.input(|| Record::Card {
+                physical: Box::new(config.physical.clone()),
+                virtual_functions: config.virtual_functions,
+                rules: config.rules,
+            });
+            let cards = &mut world.env.cards;
             cards.push(Card::new(&config.physical, config.rules));
             cards.len() - 1
         };
@@ -163,32 +171,49 @@ impl Sim {
 
     /// Connects the ports of two functions' cards.
     pub fn connect(&self, a: &SimFunction, b: &SimFunction, faults: LinkFaults) -> LinkId {
-        LinkId(lock(&self.world).connect(a.index, b.index, faults))
+        let mut world = lock(&self.world);
+        let ends = (a.index, b.index);
+        world.input(|| Record::Link { ends, faults });
+        LinkId(world.connect(a.index, b.index, faults))
     }
 
     /// Lays a link from a function's port out of this world: what leaves it waits for [`Sim::take_frames`], what comes
     /// in is told with [`Sim::deliver`]. The carrier stays as it is. Faults are those of the way out, `a_to_b`.
     pub fn connect_outside(&self, function: &SimFunction, faults: LinkFaults) -> LinkId {
-        LinkId(lock(&self.world).connect_outside(function.index, faults))
+        let mut world = lock(&self.world);
+        let function = function.index;
+        world.input(|| Record::LinkOutside { function, faults });
+        LinkId(world.connect_outside(function, faults))
     }
 
     /// Frames that have left this world through a function's port since this was last asked. Once they are taken there
     /// is room for more, which may be there at once.
     pub fn take_frames(&self, function: &SimFunction) -> VecDeque<Vec<u8>> {
         let mut world = lock(&self.world);
-        let frames = world.take_outside(function.index);
+        let function = function.index;
+        if world.has_outside(function) {
+            world.input(|| Record::FramesTaken { function });
+        } else {
+            world.looked_at();
+        }
+        let frames = world.take_outside(function);
         world.driven();
         frames
     }
 
     /// Changes the faults of a link.
     pub fn set_faults(&self, link: LinkId, faults: LinkFaults) {
-        lock(&self.world).set_faults(link.0, faults);
+        let mut world = lock(&self.world);
+        let link = link.0;
+        world.input(|| Record::Faults { link, faults });
+        world.set_faults(link, faults);
     }
 
     /// Ends the faults of every link.
     pub fn heal(&self) {
-        lock(&self.world).heal();
+        let mut world = lock(&self.world);
+        world.input(|| Record::Heal);
+        world.heal();
     }
 
     /// The world's clock.
@@ -199,6 +224,7 @@ impl Sim {
     /// Who moves the world.
     pub fn set_drive(&self, drive: Drive) {
         let mut world = lock(&self.world);
+        world.input(|| Record::Stepped(drive == Drive::Stepped));
         world.drive = drive;
         world.driven();
     }
@@ -206,12 +232,15 @@ impl Sim {
     /// Register writes of this world's drivers are posted: a function hears of them when the driver has gone on, as
     /// on a bus. What it finds in host memory then may be newer than the write, and that is no driver bug.
     pub fn set_posted_writes(&self, posted: bool) {
-        lock(&self.world).env.posted_writes = posted;
+        let mut world = lock(&self.world);
+        world.input(|| Record::Posted(posted));
+        world.env.posted_writes = posted;
     }
 
     /// Does one thing, moving time to it if nothing is due now. False if nothing will ever be due.
     pub fn step(&self) -> bool {
         let mut world = lock(&self.world);
+        world.input(|| Record::Stepping);
         if world.step_now() {
             return true;
         }
@@ -225,13 +254,16 @@ impl Sim {
 
     /// Does everything that is due now; time stays.
     pub fn run_until_idle(&self) {
-        lock(&self.world).run_until_idle();
+        let mut world = lock(&self.world);
+        world.input(|| Record::Idle);
+        world.run_until_idle();
     }
 
     /// Moves time forward by `duration`, doing everything that falls due on the way.
     pub fn advance(&self, duration: Duration) {
         let mut world = lock(&self.world);
         let deadline = world.env.now.saturating_add(nanoseconds(duration));
+        world.input(|| Record::Time { now: deadline });
         while world.wait_step(deadline) {}
     }
 
@@ -263,7 +295,62 @@ impl Sim {
     /// The writer refused the header.
     pub fn pcap(&self, writer: impl Write + Send + 'static) -> Result<(), CaptureError> {
         let writer: Box<dyn Write + Send> = Box::new(writer);
-        lock(&self.world).tap(Capture::new(writer)?)
+        let mut world = lock(&self.world);
+        world.input(|| Record::Seal);
+        world.tap(Capture::new(writer)?)
+    }
+
+    /// Records what comes from outside of this world, which has nothing in it yet; `about` says to people what it is.
+    ///
+    /// # Errors
+    /// [`RecordError`]: there are functions already, or the writer refused.
+    pub fn record(
+        &self,
+        writer: impl Write + Send + 'static,
+        about: &str,
+    ) -> Result<(), RecordError> {
+        let mut world = lock(&self.world);
+        if !world.nics.is_empty() || world.env.now > 0 {
+            return Err(RecordError::Begun);
+        }
+        let header = Header {
+            seed: self.seed,
+            simulator: env!("CARGO_PKG_VERSION").to_owned(),
+            about: about.to_owned(),
+        };
+        let recorder = Recorder::new(Box::new(writer), &header)?;
+        world.env.log.gather_news();
+        world.tape = Some(Arc::new(Mutex::new(recorder)));
+        Ok(())
+    }
+
+    /// Writes out what the recording has buffered. False if there is none, or it has ended early, which was logged.
+    pub fn flush_record(&self) -> bool {
+        let mut world = lock(&self.world);
+        let World { tape, env, .. } = &mut *world;
+        tape.as_ref()
+            .is_some_and(|tape| recorder::lock(tape).flush(&mut env.log))
+    }
+
+    /// From now on lines of the log are there to be taken.
+    pub(crate) fn gather_news(&self) {
+        lock(&self.world).env.log.gather_news();
+    }
+
+    /// Lines of the log since this was last asked.
+    pub(crate) fn take_news(&self) -> String {
+        lock(&self.world).env.log.take_news()
+    }
+
+    /// Does one thing, by a moment at the latest; whether there may be more until then.
+    pub(crate) fn wait_step(&self, until: u64) -> bool {
+        lock(&self.world).wait_step(until)
+    }
+
+    /// How many mappings of memory all functions have.
+    pub(crate) fn mappings(&self) -> usize {
+        let world = lock(&self.world);
+        world.nics.iter().map(|nic| nic.iommu.len()).sum()
     }
 
     /// Writes out what the capture has buffered.
@@ -283,12 +370,16 @@ impl Sim {
     /// From now on every frame has its ICRC, which is checked. It is so by itself from when frames leave this world or
     /// are brought in, are captured, overheard, or damaged.
     pub fn seal_frames(&self) {
-        lock(&self.world).env.seal();
+        let mut world = lock(&self.world);
+        world.input(|| Record::Seal);
+        world.env.seal();
     }
 
     /// From now on the last `frames` frames that functions send are kept for [`Sim::overheard`].
     pub fn overhear(&self, frames: usize) {
-        lock(&self.world).overhear(frames);
+        let mut world = lock(&self.world);
+        world.input(|| Record::Seal);
+        world.overhear(frames);
     }
 
     /// One of the last frames that functions have sent, counted from the oldest that is kept.
@@ -313,6 +404,10 @@ impl Sim {
     /// [`Sim::deliver`] of a frame whose memory is taken, too. Other memory is left in its place, with anything in it.
     pub fn deliver_in_place(&self, function: &SimFunction, frame: &mut Vec<u8>) {
         let mut world = lock(&self.world);
+        world.input(|| Record::Frame {
+            function: function.index,
+            bytes: frame.to_vec(),
+        });
         world.arrive_from_outside(function.index, frame);
         world.driven();
     }
@@ -323,6 +418,7 @@ impl Sim {
     /// A fault that waits for no command is planned for [`Later`](Fault::Later).
     pub fn inject(&self, function: &SimFunction, fault: &Fault) {
         let mut world = lock(&self.world);
+        world.input(|| Record::inject(function.index, fault));
         let World { env, nics, .. } = &mut *world;
         nics[function.index].inject(env, fault);
         world.driven();
@@ -337,7 +433,10 @@ impl Sim {
 
     /// Forgets the command faults of a function that have not met their command.
     pub fn mend(&self, function: &SimFunction) {
-        lock(&self.world).nics[function.index].mend();
+        let mut world = lock(&self.world);
+        let function = function.index;
+        world.input(|| Record::Mend { function });
+        world.nics[function].mend();
     }
 }
 
@@ -369,15 +468,14 @@ impl SimCard {
         let Some(function) = self.virtual_functions.get(index) else {
             return false;
         };
-        function.with(|nic, env| {
-            env.vport_mut(nic.seat).set(settings);
-            env.settle(nic.seat);
-        });
+        function.administer(settings);
         true
     }
 
     /// Says what the port does with priorities and about congestion, as tools on the physical function's host would.
     pub fn set_qos(&self, qos: PortQos) {
+        self.physical
+            .give_up_recording("what a port does with priorities");
         self.physical.with(|nic, env| {
             env.card_mut(nic.seat).uplink.qos = qos;
         });
@@ -399,13 +497,94 @@ pub struct SimFunction {
 }
 
 impl SimFunction {
+    /// Something that is no part of the function's history, but has the world run to idle.
     fn with<R>(&self, call: impl FnOnce(&mut Nic, &mut crate::env::Env) -> R) -> R {
         let mut world = lock(&self.world);
+        world.looked_at();
+        self.call(world, call)
+    }
+
+    /// Something that is.
+    fn told<R>(
+        &self,
+        record: impl FnOnce(usize) -> Record,
+        call: impl FnOnce(&mut Nic, &mut crate::env::Env) -> R,
+    ) -> R {
+        let mut world = lock(&self.world);
+        world.input(|| record(self.index));
+        self.call(world, call)
+    }
+
+    fn call<R>(
+        &self,
+        mut world: MutexGuard<'_, World>,
+        call: impl FnOnce(&mut Nic, &mut crate::env::Env) -> R,
+    ) -> R {
         let World { env, nics, .. } = &mut *world;
         let result = call(&mut nics[self.index], env);
         world.driven();
         result
     }
+}
+
+impl SimFunction {
+    /// Its administrator says something of a virtual function.
+    pub(crate) fn administer(&self, settings: VfSettings) {
+        let record = |function| Record::Administered { function, settings };
+        self.told(record, |nic, env| {
+            env.vport_mut(nic.seat).set(settings);
+            env.settle(nic.seat);
+        });
+    }
+
+    /// A recording has no words for this.
+    fn give_up_recording(&self, what: &str) {
+        let mut world = lock(&self.world);
+        let World { tape, env, .. } = &mut *world;
+        if let Some(tape) = tape {
+            recorder::lock(tape).give_up(&mut env.log, what);
+        }
+    }
+
+    /// Maps memory, which is watched if the world is recorded.
+    fn map(&self, iova: u64, bytes: usize, writable: bool, memory: Mapped) -> Result<(), String> {
+        let function = self.index;
+        let mut world = lock(&self.world);
+        world.looked_at();
+        let World { tape, nics, .. } = &mut *world;
+        let iommu = &mut nics[function].iommu;
+        let mapped = match (tape, memory) {
+            (None, Mapped::Here(memory, at)) if writable => iommu.map(iova, memory, at, bytes),
+            (None, Mapped::Here(memory, at)) => iommu.map_read_only(iova, memory, at, bytes),
+            (None, Mapped::Asked(memory)) => iommu.map_asked(iova, memory, bytes, writable),
+            (Some(tape), Mapped::Here(memory, at)) => {
+                WatchedMemory::here(tape, function, iova, memory, at, bytes)
+                    .and_then(|memory| iommu.map_asked(iova, memory, bytes, writable))
+            }
+            (Some(tape), Mapped::Asked(memory)) => {
+                let memory = WatchedMemory::asked(tape, function, iova, memory);
+                iommu.map_asked(iova, memory, bytes, writable)
+            }
+        };
+        if mapped.is_ok() {
+            world.input(|| Record::Map {
+                function,
+                iova,
+                bytes: bytes as u64,
+                writable,
+            });
+        }
+        world.driven();
+        mapped
+    }
+}
+
+/// Memory that a driver maps.
+enum Mapped {
+    /// Of this process, from an offset on.
+    Here(SharedMemory, usize),
+    /// Of another one.
+    Asked(Arc<dyn MessageMemory>),
 }
 
 impl Device for SimFunction {
@@ -422,7 +601,12 @@ impl Device for SimFunction {
     }
 
     fn config_write(&self, offset: u16, data: &[u8]) {
-        self.with(|nic, env| nic.config_write(env, offset, data));
+        let record = |function| Record::Configuration {
+            function,
+            offset,
+            bytes: data.to_vec(),
+        };
+        self.told(record, |nic, env| nic.config_write(env, offset, data));
     }
 
     fn bar(&self, index: u8) -> Option<SharedMemory> {
@@ -431,12 +615,18 @@ impl Device for SimFunction {
 
     fn bar_written(&self, index: u8, offset: u64, bytes: &[u8]) {
         if index == 0 && !bytes.is_empty() && bytes.len() <= 8 {
-            self.with(|nic, env| nic.bar_written(env, offset, bytes));
+            let record = |function| Record::Register {
+                function,
+                offset,
+                bytes: bytes.to_vec(),
+            };
+            self.told(record, |nic, env| nic.bar_written(env, offset, bytes));
         }
     }
 
     fn reset(&self) {
-        self.with(|nic, env| {
+        let record = |function| Record::Reset { function };
+        self.told(record, |nic, env| {
             if !nic.removed() {
                 nic.reset_by_driver(env);
             }
@@ -448,7 +638,12 @@ impl Device for SimFunction {
     }
 
     fn set_interrupts(&self, vectors: Vec<Interrupt>) {
-        self.with(|nic, env| nic.set_interrupts(env, vectors));
+        let many = vectors.len();
+        let record = |function| Record::Interrupts {
+            function,
+            vectors: many,
+        };
+        self.told(record, |nic, env| nic.set_interrupts(env, vectors));
     }
 
     fn set_notices(&self, notices: Notices) {
@@ -462,7 +657,7 @@ impl Device for SimFunction {
         offset: usize,
         bytes: usize,
     ) -> Result<(), String> {
-        self.with(|nic, _| nic.iommu.map(iova, memory, offset, bytes))
+        self.map(iova, bytes, true, Mapped::Here(memory, offset))
     }
 
     fn dma_map_read_only(
@@ -472,7 +667,7 @@ impl Device for SimFunction {
         offset: usize,
         bytes: usize,
     ) -> Result<(), String> {
-        self.with(|nic, _| nic.iommu.map_read_only(iova, memory, offset, bytes))
+        self.map(iova, bytes, false, Mapped::Here(memory, offset))
     }
 
     fn dma_map_by_message(
@@ -482,11 +677,16 @@ impl Device for SimFunction {
         bytes: usize,
         writable: bool,
     ) -> Result<(), String> {
-        self.with(|nic, _| nic.iommu.map_asked(iova, memory, bytes, writable))
+        self.map(iova, bytes, writable, Mapped::Asked(memory))
     }
 
     fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {
-        self.with(|nic, _| nic.iommu.unmap(iova, bytes))
+        let record = |function| Record::Unmap {
+            function,
+            iova,
+            bytes: bytes as u64,
+        };
+        self.told(record, |nic, _| nic.iommu.unmap(iova, bytes))
     }
 
     fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {

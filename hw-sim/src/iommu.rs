@@ -124,16 +124,39 @@ impl Piece<'_> {
     fn write(&self, data: &[u8]) -> io::Result<()> {
         match *self {
             Self::Here(memory, at) => {
-                // PANIC: a piece has a byte.
-                let (last, first) = data.split_last().expect("a byte");
-                memory.write_bytes(at, first);
-                std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
-                memory.store_u8(at + first.len(), *last);
+                store(memory, at, data);
             }
             Self::Asked(memory, iova) => memory.write(iova, data)?,
         }
         Ok(())
     }
+}
+
+/// Writes some bytes, the last one last, in one store.
+pub(crate) fn store(memory: &SharedMemory, at: usize, data: &[u8]) {
+    // PANIC: a piece has a byte.
+    let (last, first) = data.split_last().expect("a byte");
+    memory.write_bytes(at, first);
+    std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
+    memory.store_u8(at + first.len(), *last);
+}
+
+/// Whether what is to be mapped lies in the memory, from a whole page on.
+pub(crate) fn fits(
+    iova: u64,
+    memory: &SharedMemory,
+    offset: usize,
+    bytes: usize,
+) -> Result<(), String> {
+    if !offset.is_multiple_of(4096) {
+        return Err(format!("map {iova:#x}+{bytes:#x}: not whole pages"));
+    }
+    if !memory.contains(offset, bytes) {
+        return Err(format!(
+            "map {iova:#x}+{bytes:#x}: memory is shorter than that"
+        ));
+    }
+    Ok(())
 }
 
 /// The mappings of one function.
@@ -212,14 +235,7 @@ impl Iommu {
         bytes: usize,
         writable: bool,
     ) -> Result<(), String> {
-        if !offset.is_multiple_of(4096) {
-            return Err(format!("map {iova:#x}+{bytes:#x}: not whole pages"));
-        }
-        if !memory.contains(offset, bytes) {
-            return Err(format!(
-                "map {iova:#x}+{bytes:#x}: memory is shorter than that"
-            ));
-        }
+        fits(iova, &memory, offset, bytes)?;
         self.insert(iova, Bytes::Here(memory, offset), bytes, writable)
     }
 

@@ -33,6 +33,7 @@
 //! | [`host`], `view`, [`qp`] | queue pairs and what they see of the function |
 //! | [`eth`] | Ethernet queues, and steering to them |
 //! | [`wire`], `ingress`, [`link`], [`pcap`] | packets, and the wire between ports |
+//! | [`record`] | what comes from outside of a world, in a file, and the world once more from that file |
 //!
 //! Absent on purpose: DAT, any driver logic (layouts are in [`mlx_prm`], which driver and simulator share), threads,
 //! real time.
@@ -72,6 +73,7 @@ mod port;
 pub mod profile;
 pub mod q_counters;
 pub mod qp;
+pub mod record;
 mod report;
 mod srq;
 mod subnet;

@@ -17,6 +17,7 @@
 
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
@@ -50,7 +51,7 @@ impl Port {
 }
 
 /// What happens to frames of one direction. Rates are per million frames.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Faults {
     /// Frames that never arrive.
     pub loss_ppm: u32,
@@ -106,7 +107,7 @@ impl Faults {
 }
 
 /// The faults of both directions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkFaults {
     /// Frames from [`Port::A`] to [`Port::B`].
     pub a_to_b: Faults,

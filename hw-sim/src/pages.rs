@@ -14,13 +14,14 @@
 //! and while the function is initialised only what exceeds it can be taken.
 
 use crate::iommu::{Iommu, Who};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// Bytes of a firmware page.
 pub const PAGE_BYTES: usize = 4096;
 
 /// How many pages the firmware wants, and when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageProfile {
     /// Before anything else (QUERY_PAGES op_mod 1).
     pub boot: u32,

@@ -12,6 +12,7 @@ mod build;
 mod document;
 mod generation;
 mod simulated;
+mod stored;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +21,7 @@ use mlx_prm::{
     AtomicCaps, CmdHcaCap, CmdHcaCap2, EswitchCap, EthOffloadCaps, FlowTableEswitchCap,
     FlowTableNicCap, FlowTableProperties, Layout, OdpCaps, RoceCap,
 };
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -27,7 +29,7 @@ use std::time::Duration;
 pub use document::{Document, Evidence, ProfileError, RawPage, Stated, Statement};
 
 /// Link layer of the port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PortType {
     /// RoCE: GIDs and MACs.
     Ethernet,
@@ -47,7 +49,7 @@ pub struct Page<T> {
 }
 
 /// The end of a recorded page, behind the structure that is known; empty if there is nothing but zeros.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Rest {
     /// Of the maximum.
     pub max: Vec<u8>,
@@ -74,7 +76,7 @@ impl<T: Layout> Page<T> {
 }
 
 /// What the virtual functions of a device are, where they differ from the physical one (section `vf` of a file).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VirtualFacts {
     /// PCI device.
     pub device_id: u16,
@@ -102,7 +104,7 @@ impl Default for VirtualFacts {
 }
 
 /// The most that a capability is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Most {
     /// Section of its page.
     pub section: String,
@@ -116,7 +118,7 @@ pub struct Most {
 
 /// What devices may do one way or the other, and no public source says which: drivers have to live with both, and the
 /// data path of every generation is tested with both (`docs/generations.md`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Habits {
     /// `wqe_counter` of a receive's CQE is cut to the ring's size; otherwise it counts on to 2^16. Drivers do not look
     /// at the upper bits (rdma-core `mlx5_parse_cqe`, Linux `mlx5vf_rq_cqe`).
@@ -130,7 +132,7 @@ pub struct Habits {
 }
 
 /// Identity, sizes and capabilities of a simulated function.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Profile {
     /// Name of the function, for logs and captures.
     pub name: String,
@@ -197,8 +199,10 @@ pub struct Profile {
     /// Flow tables (type 7); there with `nic_flow_table`.
     pub flow_table: Page<FlowTableNicCap>,
     /// Flow tables of the e-switch (type 8); there with `eswitch_manager`.
+    #[serde(with = "stored")]
     pub eswitch_flow_table: FlowTableEswitchCap,
     /// The e-switch (type 9); there with `eswitch_manager`.
+    #[serde(with = "stored")]
     pub eswitch: EswitchCap,
     /// Pages of other types that were recorded, by type.
     pub other_pages: BTreeMap<u16, RawPage>,

@@ -22,6 +22,8 @@ use crate::link::{Link, LinkFaults, Port as LinkPort};
 use crate::nic::Nic;
 use crate::pcap::Capture;
 use crate::profile::PortType;
+use crate::record::Record;
+use crate::record::recorder::{self, Tape};
 use crate::wire::seal;
 use rand::RngCore;
 use std::borrow::Cow;
@@ -82,6 +84,8 @@ pub struct World {
     tap: Option<Tap>,
     /// Who is to be woken, and when not.
     pub(crate) watch: Option<Watch>,
+    /// Where what comes from outside is recorded, if it is.
+    pub(crate) tape: Option<Tape>,
     /// The last frames that functions have sent, and how many are kept.
     heard: (VecDeque<Vec<u8>>, usize),
 }
@@ -97,8 +101,33 @@ impl World {
             outside: BTreeMap::new(),
             tap: None,
             watch: None,
+            tape: None,
             heard: (VecDeque::new(), 0),
         }
+    }
+
+    /// Something comes from outside.
+    pub(crate) fn input(&mut self, record: impl FnOnce() -> Record) {
+        if let Some(tape) = &self.tape {
+            recorder::lock(tape).input(&mut self.env.log, record());
+        }
+    }
+
+    /// Somebody has the world run to idle, and says nothing else to it. One that is idle already stays as it is.
+    pub(crate) fn looked_at(&mut self) {
+        if self.tape.is_some() && self.drive == Drive::Inline && !self.is_idle() {
+            self.input(|| Record::Idle);
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        let env = &self.env;
+        env.happenings.is_empty()
+            && env.doorbells.is_empty()
+            && env.frames.is_empty()
+            && env.arrivals.is_empty()
+            && env.runnable.is_empty()
+            && self.next_due().is_none_or(|due| due > env.now)
     }
 
     /// From now on the last `frames` frames that functions send are kept.
@@ -141,6 +170,12 @@ impl World {
         });
         self.outside.insert(card, VecDeque::new());
         self.cables.len() - 1
+    }
+
+    /// Whether frames of a function's card have left this world since they were last taken.
+    pub fn has_outside(&self, nic: usize) -> bool {
+        let left = self.outside.get(&self.nics[nic].seat.card);
+        left.is_some_and(|left| !left.is_empty())
     }
 
     /// Frames of a function's card that have left this world since this was last asked.

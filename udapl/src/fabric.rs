@@ -27,9 +27,11 @@ pub mod profile;
 pub(crate) mod timed;
 pub mod wire;
 
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+pub use hw_sim::record::RecordError;
 use hw_sim::{CardConfig, VfSettings};
 pub use hw_sim::{
     Drive, Fault, Faults, FunctionReport, LinkFaults, LinkId, Profile, Sim, SimConfig, SimFunction,
@@ -61,7 +63,27 @@ impl Fabric {
     /// A pair with all settings given.
     #[must_use]
     pub fn with(config: SimConfig, faults: LinkFaults, shape: impl Fn(Profile) -> Profile) -> Self {
+        Self::made(Sim::new(config), faults, shape)
+    }
+
+    /// As [`Fabric::with`], and what comes from outside of the world is recorded, for
+    /// [`Replay`](hw_sim::record::Replay).
+    ///
+    /// # Errors
+    /// The writer refuses.
+    pub fn recorded(
+        config: SimConfig,
+        faults: LinkFaults,
+        shape: impl Fn(Profile) -> Profile,
+        to: impl Write + Send + 'static,
+        about: &str,
+    ) -> Result<Self, RecordError> {
         let sim = Sim::new(config);
+        sim.record(to, about)?;
+        Ok(Self::made(sim, faults, shape))
+    }
+
+    fn made(sim: Sim, faults: LinkFaults, shape: impl Fn(Profile) -> Profile) -> Self {
         let functions = [0, 1]
             .map(|side| sim.add_function(shape(Profile::named(&format!("sim:{side}"), mac(side)))));
         let link = sim.connect(&functions[0], &functions[1], faults);

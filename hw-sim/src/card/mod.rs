@@ -39,6 +39,7 @@ use crate::eth::flow::FlowTables;
 use crate::profile::Profile;
 pub use qos::PortQos;
 use seat::PHYSICAL;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 pub use uplink::AdminState;
@@ -46,7 +47,7 @@ use uplink::Uplink;
 pub use vport::{Interest, Life, LinkState, VfSettings, Vport};
 
 /// What no public source settles about a card, or what is its user's choice. The defaults are the strict side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardRules {
     /// From light and an administrative state of up to a link. Real ones take a tenth of a second to ten; a card that
     /// was cabled when it was switched on has trained before its first driver comes.

@@ -5,10 +5,11 @@ use crate::port::Port;
 use crate::profile::Profile;
 use crate::wire::Vlan;
 use mlx_prm::CmdHcaCap;
+use serde::{Deserialize, Serialize};
 use std::ops::{BitAnd, BitOr};
 
 /// Administrative state of a vport, as MODIFY_VPORT_STATE codes it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LinkState {
     /// No frame passes.
     Down,
@@ -41,7 +42,7 @@ impl LinkState {
 }
 
 /// What `ip link set … vf N` says of a virtual function.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VfSettings {
     /// Its MAC address; without one its driver invents one.
     pub mac: Option<[u8; 6]>,

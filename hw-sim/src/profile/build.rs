@@ -155,21 +155,20 @@ impl VirtualFacts {
             ("pci", "msix_vectors") => self.msix_vectors = vectors(max)?,
             ("firmware_pages", name) => return self.pages.number(name, max),
             (section, name) => {
-                let Some((base, field)) = fields(section).and_then(|fields| find(fields, name))
-                else {
-                    return Ok(false);
-                };
-                let mut room = [0; PAGE_BYTES];
-                if !field.store(&mut room[base..], max) || !field.store(&mut room[base..], current)
+                if fields(section)
+                    .and_then(|fields| find(fields, name))
+                    .is_none()
                 {
-                    return Err(format!("{max:#x} or {current:#x} does not fit"));
+                    return Ok(false);
                 }
-                self.capabilities.push(Most {
+                let most = Most {
                     section: section.to_owned(),
                     field: name.to_owned(),
                     max,
                     current,
-                });
+                };
+                can_be_lowered(&most)?;
+                self.capabilities.push(most);
             }
         }
         Ok(true)
@@ -207,6 +206,18 @@ impl Profile {
     }
 }
 
+/// Whether there is such a capability, and the values fit.
+pub(super) fn can_be_lowered(most: &Most) -> Result<(), String> {
+    let found = fields(&most.section).and_then(|fields| find(fields, &most.field));
+    let (base, field) = found.ok_or("is nothing of a profile")?;
+    let (max, current) = (most.max, most.current);
+    let mut room = [0; PAGE_BYTES];
+    if !field.store(&mut room[base..], max) || !field.store(&mut room[base..], current) {
+        return Err(format!("{max:#x} or {current:#x} does not fit"));
+    }
+    Ok(())
+}
+
 fn lower<T: Layout>(page: &mut Page<T>, most: &Most) {
     // PANIC: what is not a field, or does not fit, was not taken.
     let (base, field) = find(T::FIELDS, &most.field).expect("a field");
@@ -223,7 +234,7 @@ fn fits<T: TryFrom<u64>>(value: u64) -> Result<T, String> {
 }
 
 /// Room for the segment and a few doorbell pages at least, at most what one can map without thinking.
-fn bar(value: u64) -> Result<usize, String> {
+pub(super) fn bar(value: u64) -> Result<usize, String> {
     match usize::try_from(value) {
         Ok(bytes) if bytes.is_power_of_two() && (1 << 16..=1 << 28).contains(&bytes) => Ok(bytes),
         _ => Err(format!(
@@ -232,7 +243,7 @@ fn bar(value: u64) -> Result<usize, String> {
     }
 }
 
-fn vectors(value: u64) -> Result<u16, String> {
+pub(super) fn vectors(value: u64) -> Result<u16, String> {
     match u16::try_from(value) {
         Ok(count @ 1..=2048) => Ok(count),
         _ => Err(format!("{value} is not 1 to 2048")),

@@ -4,6 +4,7 @@
 //! document is a list of statements by section and field, each with its evidence, and of pages and registers as bytes.
 //! What a statement means is [`build`](super::build)'s.
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use thiserror::Error;
@@ -84,7 +85,7 @@ pub struct Statement {
 }
 
 /// A capability page as a device gave it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RawPage {
     /// Its bytes when asked for the maximum.
     pub max: Vec<u8>,

@@ -2,6 +2,7 @@
 
 use super::WireError;
 use super::bytes::{array, be16, put};
+use serde::{Deserialize, Serialize};
 
 /// Ethertype of an 802.1Q tag.
 const VLAN: u16 = 0x8100;
@@ -9,7 +10,7 @@ const PLAIN_BYTES: usize = 14;
 const TAGGED_BYTES: usize = 18;
 
 /// An 802.1Q tag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vlan {
     /// VLAN identifier, 12 bits.
     pub id: u16,

@@ -1,0 +1,121 @@
+//! A profile in a recording: all of it as bytes, and what it has to be like to make a function of.
+//!
+//! Capability pages go as the device would give them. A recording may come from anybody, so what a profile file is
+//! checked for when it is read is checked here, too.
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::time::Duration;
+
+use super::build::{bar, can_be_lowered, vectors};
+use super::document::{PAGE_BYTES, wrong};
+use super::{Page, Profile, ProfileError, Rest};
+use mlx_prm::Layout;
+
+/// The longest that firmware takes for anything.
+const LONGEST: Duration = Duration::from_secs(3600);
+/// The most that a recorded register has: of a number of 16 bits.
+const REGISTER_BYTES: usize = 1 << 16;
+
+pub(super) fn serialize<T: Layout, S: Serializer>(layout: &T, to: S) -> Result<S::Ok, S::Error> {
+    layout.as_bytes().serialize(to)
+}
+
+pub(super) fn deserialize<'a, T: Layout, D: Deserializer<'a>>(from: D) -> Result<T, D::Error> {
+    let bytes = Vec::<u8>::deserialize(from)?;
+    T::read_from_bytes(&bytes)
+        .map_err(|_| D::Error::custom(format!("{} bytes are no {}", bytes.len(), T::TYPE_NAME)))
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    max: Vec<u8>,
+    current: Vec<u8>,
+    rest: Rest,
+}
+
+impl<T: Layout> Serialize for Page<T> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let stored = Stored {
+            max: self.max.as_bytes().to_vec(),
+            current: self.current.as_bytes().to_vec(),
+            rest: self.rest.clone(),
+        };
+        stored.serialize(to)
+    }
+}
+
+impl<'a, T: Layout> Deserialize<'a> for Page<T> {
+    fn deserialize<D: Deserializer<'a>>(from: D) -> Result<Self, D::Error> {
+        let stored = Stored::deserialize(from)?;
+        let layout = |bytes: &[u8], rest: &[u8]| {
+            let whole = bytes.len() + rest.len();
+            let read = T::read_from_bytes(bytes)
+                .ok()
+                .filter(|_| whole <= PAGE_BYTES);
+            read.ok_or_else(|| D::Error::custom(format!("{whole} bytes are no {}", T::TYPE_NAME)))
+        };
+        Ok(Self {
+            max: layout(&stored.max, &stored.rest.max)?,
+            current: layout(&stored.current, &stored.rest.current)?,
+            rest: stored.rest,
+        })
+    }
+}
+
+impl Profile {
+    /// Whether a function can be made of it, whoever has written it.
+    ///
+    /// # Errors
+    /// [`ProfileError`]: what cannot be.
+    pub(crate) fn check(&self) -> Result<(), ProfileError> {
+        let number =
+            |place: &str, done: Result<(), String>| done.map_err(|what| wrong(place, what));
+        number("pci.bar_bytes", bar(self.bar_bytes as u64).map(drop))?;
+        number(
+            "pci.msix_vectors",
+            vectors(self.msix_vectors.into()).map(drop),
+        )?;
+        if let Some(facts) = &self.virtual_functions {
+            number("vf.bar_bytes", bar(facts.bar_bytes as u64).map(drop))?;
+            number(
+                "vf.msix_vectors",
+                vectors(facts.msix_vectors.into()).map(drop),
+            )?;
+            for most in &facts.capabilities {
+                number(
+                    &format!("vf.{}.{}", most.section, most.field),
+                    can_be_lowered(most),
+                )?;
+            }
+        }
+        if self.psid.len() > 16 {
+            return Err(wrong("firmware.psid", "has more than 16 characters"));
+        }
+        let times = [
+            self.boot_time,
+            self.silent_time,
+            self.deaf_time,
+            self.command_time,
+            self.command_jitter,
+        ];
+        if times.iter().any(|time| *time > LONGEST) {
+            return Err(wrong("firmware", "takes longer than an hour"));
+        }
+        let pages = self.other_pages.values();
+        if pages
+            .flat_map(|page| [&page.max, &page.current])
+            .any(|half| half.len() != PAGE_BYTES)
+        {
+            return Err(wrong("page", format!("has not {PAGE_BYTES} bytes")));
+        }
+        if self
+            .registers
+            .values()
+            .any(|image| image.len() >= REGISTER_BYTES)
+        {
+            return Err(wrong("register", "is too long"));
+        }
+        Ok(())
+    }
+}

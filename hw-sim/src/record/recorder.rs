@@ -1,0 +1,263 @@
+//! A world that is recorded: what comes from outside goes into a file.
+//!
+//! Memory that drivers map is reached through [`WatchedMemory`], which notes each access. Time that only passes is held
+//! back until something comes of it, so that a world in which nothing happens does not fill a file.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use driver::{MessageMemory, SharedMemory};
+use thiserror::Error;
+
+use super::Record;
+use super::file::{Header, LONGEST_RECORD, Writer};
+use crate::event_log::EventLog;
+
+/// The most that a file takes; the recording ends there.
+pub const LARGEST: u64 = 4 << 30;
+
+/// Why a world cannot be recorded.
+#[derive(Debug, Error)]
+pub enum RecordError {
+    /// It has functions already, of which the recording would know nothing.
+    #[error("a world is recorded from its beginning, and this one has functions already")]
+    Begun,
+    /// The writer refused.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// Where records go.
+pub(crate) type Tape = Arc<Mutex<Recorder>>;
+
+/// The recording of a world.
+pub(crate) struct Recorder {
+    /// None once it is over.
+    writer: Option<Writer>,
+    /// Time that has passed, and nothing has come of yet.
+    held: Option<u64>,
+    writes: u64,
+    sum: crc32fast::Hasher,
+}
+
+pub(crate) fn lock(tape: &Mutex<Recorder>) -> MutexGuard<'_, Recorder> {
+    tape.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Recorder {
+    pub(crate) fn new(to: Box<dyn Write + Send>, header: &Header) -> io::Result<Self> {
+        Ok(Self {
+            writer: Some(Writer::new(to, header)?),
+            held: None,
+            writes: 0,
+            sum: crc32fast::Hasher::new(),
+        })
+    }
+
+    /// Something comes from outside; `log` has what came of what was before.
+    pub(crate) fn input(&mut self, log: &mut EventLog, record: Record) {
+        let is_quiet = self.writes == 0 && !log.has_news();
+        match (record, is_quiet) {
+            // What was held back is part of this.
+            (Record::Time { now }, true) if self.held.is_some() => self.held = Some(now),
+            (record, _) => {
+                self.settle(log);
+                match record {
+                    Record::Time { now } => self.held = Some(now),
+                    record => self.add(&record),
+                }
+            }
+        }
+    }
+
+    /// Writes what came of the last record.
+    fn settle(&mut self, log: &mut EventLog) {
+        self.release();
+        if self.writes > 0 {
+            let record = Record::Wrote {
+                writes: std::mem::take(&mut self.writes),
+                sum: std::mem::take(&mut self.sum).finalize(),
+            };
+            self.add(&record);
+        }
+        let news = log.take_news();
+        let mut rest = news.as_str();
+        while !rest.is_empty() {
+            let room = rest.floor_char_boundary(LONGEST_RECORD / 2);
+            let (now, later) = rest.split_at(room);
+            self.add(&Record::Log(now.to_owned()));
+            rest = later;
+        }
+    }
+
+    fn release(&mut self) {
+        if let Some(now) = self.held.take() {
+            self.add(&Record::Time { now });
+        }
+    }
+
+    fn add(&mut self, record: &Record) {
+        let Some(writer) = &mut self.writer else {
+            return;
+        };
+        let added = writer.add(record).and_then(|()| match writer.written {
+            0..LARGEST => Ok(()),
+            _ => Err(io::Error::other(format!("{LARGEST} bytes are enough"))),
+        });
+        if let Err(error) = added {
+            self.end(&error);
+        }
+    }
+
+    /// The functions matter more than their recording.
+    fn end(&mut self, error: &io::Error) {
+        tracing::error!("recording: {error}; it ends here");
+        self.writer = None;
+    }
+
+    /// Something happened that no recording has words for.
+    pub(crate) fn give_up(&mut self, log: &mut EventLog, what: &str) {
+        self.flush(log);
+        self.end(&io::Error::other(format!("{what} cannot be recorded")));
+    }
+
+    /// Everything so far is in the file; whether the recording goes on.
+    pub(crate) fn flush(&mut self, log: &mut EventLog) -> bool {
+        self.settle(log);
+        if let Some(writer) = &mut self.writer
+            && let Err(error) = writer.flush()
+        {
+            self.end(&error);
+        }
+        self.writer.is_some()
+    }
+
+    fn read(&mut self, function: usize, iova: u64, bytes: Option<&[u8]>) {
+        self.release();
+        let bytes = bytes.map(<[u8]>::to_vec);
+        self.add(&Record::Read {
+            function,
+            iova,
+            bytes,
+        });
+    }
+
+    fn wrote(&mut self, function: usize, iova: u64, data: &[u8]) {
+        self.release();
+        self.writes += 1;
+        add_write(&mut self.sum, function, iova, data);
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        // Who wants to hear of errors flushes.
+        if let Some(writer) = &mut self.writer {
+            let _ = writer.flush();
+        }
+    }
+}
+
+/// A write is part of the sum.
+pub(super) fn add_write(sum: &mut crc32fast::Hasher, function: usize, iova: u64, data: &[u8]) {
+    sum.update(&[function.to_be_bytes(), iova.to_be_bytes()].concat());
+    sum.update(data);
+}
+
+/// Where a driver's memory is.
+enum Behind {
+    Here(SharedMemory, usize),
+    Asked(Arc<dyn MessageMemory>),
+}
+
+/// Memory whose accesses are recorded.
+pub(crate) struct WatchedMemory {
+    tape: Tape,
+    function: usize,
+    first: u64,
+    behind: Behind,
+}
+
+impl std::fmt::Debug for WatchedMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "WatchedMemory({:#x})", self.first)
+    }
+}
+
+impl WatchedMemory {
+    /// Memory of this process, mapped at `first`.
+    ///
+    /// # Errors
+    /// In words: the memory is shorter, as [`Iommu::map`](crate::iommu::Iommu::map) says it.
+    pub(crate) fn here(
+        tape: &Tape,
+        function: usize,
+        first: u64,
+        memory: SharedMemory,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<Arc<Self>, String> {
+        crate::iommu::fits(first, &memory, offset, bytes)?;
+        Ok(Arc::new(Self {
+            tape: Arc::clone(tape),
+            function,
+            first,
+            behind: Behind::Here(memory, offset),
+        }))
+    }
+
+    /// Memory that has to be asked for.
+    pub(crate) fn asked(
+        tape: &Tape,
+        function: usize,
+        first: u64,
+        memory: Arc<dyn MessageMemory>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            tape: Arc::clone(tape),
+            function,
+            first,
+            behind: Behind::Asked(memory),
+        })
+    }
+
+    fn place(&self, offset: usize, iova: u64) -> usize {
+        // CAST: inside a mapping, whose length is a usize.
+        offset + usize::try_from(iova - self.first).unwrap_or(usize::MAX)
+    }
+}
+
+impl MessageMemory for WatchedMemory {
+    fn read(&self, iova: u64, out: &mut [u8]) -> io::Result<()> {
+        let done = match &self.behind {
+            Behind::Here(memory, offset) => {
+                memory.read_bytes(self.place(*offset, iova), out);
+                Ok(())
+            }
+            Behind::Asked(memory) => memory.read(iova, out),
+        };
+        let found = done.is_ok().then_some(&*out);
+        lock(&self.tape).read(self.function, iova, found);
+        done
+    }
+
+    fn write(&self, iova: u64, data: &[u8]) -> io::Result<()> {
+        let done = match &self.behind {
+            Behind::Here(memory, offset) => {
+                crate::iommu::store(memory, self.place(*offset, iova), data);
+                Ok(())
+            }
+            Behind::Asked(memory) => memory.write(iova, data),
+        };
+        let mut tape = lock(&self.tape);
+        match done {
+            Ok(()) => tape.wrote(self.function, iova, data),
+            Err(_) => {
+                let function = self.function;
+                tape.release();
+                tape.add(&Record::NotWritten { function, iova });
+            }
+        }
+        done
+    }
+}

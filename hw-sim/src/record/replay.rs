@@ -1,0 +1,665 @@
+//! A recorded world once more.
+//!
+//! [`Replay`] makes the world that the file describes, and gives it what came from outside, record by record. Memory of
+//! its drivers is the file: a DMA read takes the next record, which has to be a read of that function, address and
+//! length; writes are summed up and compared. After each record the event log has to be the one that was recorded. The
+//! first thing that is not as it was is a [`Difference`], and the replay ends there.
+//!
+//! A file comes from anywhere. What it may make is bounded: cards, BARs, mappings, and the steps that one record takes.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use driver::{Device, Interrupt, MessageMemory};
+use thiserror::Error;
+
+use super::Record;
+use super::file::{Header, Reader, RecordingError};
+use super::recorder::add_write;
+use crate::card::CardConfig;
+use crate::device::{LinkId, Sim, SimConfig, SimFunction};
+use crate::fault::Fault;
+use crate::pcap::CaptureError;
+use crate::report::FunctionReport;
+use crate::world::Drive;
+
+/// The most functions of a world, virtual ones among them.
+const FUNCTIONS: usize = 256;
+/// The most bytes that their BARs take.
+const BAR_BYTES: usize = 1 << 30;
+/// The most mappings that there are at a time, as a server of functions allows a client.
+const MAPPINGS: usize = 1 << 20;
+/// The most that a world does for one record.
+const STEPS: usize = 1 << 21;
+/// Lines of the log before a difference that are shown.
+const CONTEXT: usize = 8;
+
+/// Why a replay ends early.
+#[derive(Debug, Error)]
+pub enum ReplayError {
+    /// The file is not good.
+    #[error(transparent)]
+    Recording(#[from] RecordingError),
+    /// What it says cannot be.
+    #[error("record {number}, {record}: {what}")]
+    Impossible {
+        /// Which record, counted from 1.
+        number: u64,
+        /// What it is.
+        record: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The world is not the one that was recorded.
+    #[error(transparent)]
+    Different(Box<Difference>),
+}
+
+/// The first thing that is not as it was recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "record {number} at {now} ns, {record}: recorded {expected:?}, now {found:?}{}",
+    told(.before)
+)]
+pub struct Difference {
+    /// After which record, counted from 1.
+    pub number: u64,
+    /// When, in the world.
+    pub now: u64,
+    /// What it is.
+    pub record: String,
+    /// What was recorded.
+    pub expected: String,
+    /// What there is instead.
+    pub found: String,
+    /// The last lines of the log that are equal.
+    pub before: Vec<String>,
+}
+
+fn told(before: &[String]) -> String {
+    let lines = before.iter().map(|line| format!("\n    {line}"));
+    match before {
+        [] => String::new(),
+        _ => format!("\n  the log before it:{}", lines.collect::<String>()),
+    }
+}
+
+/// A record that was carried out.
+#[derive(Debug)]
+pub struct Step {
+    /// Which, counted from 1 over all records of the file.
+    pub number: u64,
+    /// What it is.
+    pub record: Record,
+    /// What came of it: lines of the event log.
+    pub log: String,
+}
+
+/// How a replay ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// Records that were carried out, and those of what came of them.
+    pub records: u64,
+    /// Time in the world, nanoseconds.
+    pub now: u64,
+    /// The file ends before its last block does.
+    pub is_cut: bool,
+}
+
+/// Where records come from; the world's memory has a part in it.
+struct Source {
+    reader: Reader<Box<dyn Read + Send>>,
+    next: Option<Record>,
+    /// Records that were taken.
+    number: u64,
+    writes: u64,
+    sum: crc32fast::Hasher,
+    /// Something was not as recorded: expected, found.
+    wrong: Option<(String, String)>,
+    /// The file is not good, or at its end.
+    failed: Option<RecordingError>,
+    over: bool,
+}
+
+impl Source {
+    fn peek(&mut self) -> Option<&Record> {
+        if self.next.is_none() && !self.over {
+            match self.reader.next() {
+                Ok(record) => {
+                    self.over = record.is_none();
+                    self.next = record;
+                }
+                Err(error) => {
+                    self.over = true;
+                    self.failed = Some(error);
+                }
+            }
+        }
+        self.next.as_ref()
+    }
+
+    fn take(&mut self) -> Option<Record> {
+        self.peek()?;
+        self.number += 1;
+        self.next.take()
+    }
+
+    fn differs(&mut self, found: String) {
+        if self.wrong.is_none() && !self.over {
+            let number = self.number + 1;
+            let expected = self.peek().map(ToString::to_string);
+            let expected = expected.unwrap_or_else(|| "the end of the file".to_owned());
+            self.wrong = Some((format!("{expected} (record {number})"), found));
+        }
+    }
+
+    fn read(&mut self, of: usize, from: u64, out: &mut [u8]) -> bool {
+        let length = out.len();
+        let fits = |record: &Record| match record {
+            Record::Read {
+                function,
+                iova,
+                bytes,
+            } => {
+                let fits = bytes.as_ref().is_none_or(|bytes| bytes.len() == length);
+                (*function, *iova) == (of, from) && fits
+            }
+            _ => false,
+        };
+        if self.wrong.is_some() || !self.peek().is_some_and(fits) {
+            self.differs(format!("f{of} DMA read of {length} bytes at {from:#x}"));
+            return false;
+        }
+        match self.take() {
+            Some(Record::Read {
+                bytes: Some(bytes), ..
+            }) => {
+                out.copy_from_slice(&bytes);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn write(&mut self, of: usize, to: u64, data: &[u8]) -> bool {
+        let refused = matches!(
+            self.peek(),
+            Some(Record::NotWritten { function, iova }) if (*function, *iova) == (of, to)
+        );
+        if refused {
+            self.take();
+            return false;
+        }
+        self.writes += 1;
+        add_write(&mut self.sum, of, to, data);
+        true
+    }
+}
+
+fn lock(source: &Mutex<Source>) -> MutexGuard<'_, Source> {
+    source.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Memory of a driver as it was.
+struct RecordedMemory {
+    source: Arc<Mutex<Source>>,
+    function: usize,
+}
+
+impl std::fmt::Debug for RecordedMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RecordedMemory of f{}", self.function)
+    }
+}
+
+impl MessageMemory for RecordedMemory {
+    fn read(&self, iova: u64, out: &mut [u8]) -> io::Result<()> {
+        match lock(&self.source).read(self.function, iova, out) {
+            true => Ok(()),
+            false => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn write(&self, iova: u64, data: &[u8]) -> io::Result<()> {
+        match lock(&self.source).write(self.function, iova, data) {
+            true => Ok(()),
+            false => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+}
+
+/// A world that is made again from a recording.
+pub struct Replay {
+    source: Arc<Mutex<Source>>,
+    header: Header,
+    sim: Sim,
+    functions: Vec<Arc<SimFunction>>,
+    links: Vec<LinkId>,
+    bar_bytes: usize,
+    mappings: usize,
+    interrupt: Option<Interrupt>,
+    before: VecDeque<String>,
+}
+
+impl Replay {
+    /// Begins.
+    ///
+    /// # Errors
+    /// [`ReplayError::Recording`]: this is no recording, or one of another version.
+    pub fn open(file: impl Read + Send + 'static) -> Result<Self, ReplayError> {
+        let reader = Reader::new(Box::new(file) as Box<dyn Read + Send>)?;
+        let header = reader.header().clone();
+        let sim = Sim::new(SimConfig {
+            seed: header.seed,
+            event_log: false,
+        });
+        sim.gather_news();
+        let source = Arc::new(Mutex::new(Source {
+            reader,
+            next: None,
+            number: 0,
+            writes: 0,
+            sum: crc32fast::Hasher::new(),
+            wrong: None,
+            failed: None,
+            over: false,
+        }));
+        Ok(Self {
+            source,
+            header,
+            sim,
+            functions: Vec::new(),
+            links: Vec::new(),
+            bar_bytes: 0,
+            mappings: 0,
+            interrupt: None,
+            before: VecDeque::new(),
+        })
+    }
+
+    /// What the file says of itself.
+    #[must_use]
+    pub const fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The world as it is now.
+    #[must_use]
+    pub const fn sim(&self) -> &Sim {
+        &self.sim
+    }
+
+    /// What the functions have to say, in the order of their numbers, each with its name.
+    #[must_use]
+    pub fn reports(&self) -> Vec<(String, FunctionReport)> {
+        let report =
+            |function: &Arc<SimFunction>| (function.name().to_owned(), self.sim.report(function));
+        self.functions.iter().map(report).collect()
+    }
+
+    /// Captures frames from now on, of the functions that there are now.
+    ///
+    /// # Errors
+    /// The writer refused.
+    pub fn pcap(&self, writer: impl Write + Send + 'static) -> Result<(), CaptureError> {
+        self.sim.pcap(writer)
+    }
+
+    /// Number of the next record, counted from 1, and whether it makes a card or a link: these come first.
+    #[must_use]
+    pub fn next(&self) -> Option<(u64, bool)> {
+        let mut source = lock(&self.source);
+        let number = source.number + 1;
+        let record = source.peek()?;
+        let makes = matches!(
+            record,
+            Record::Card { .. }
+                | Record::Link { .. }
+                | Record::LinkOutside { .. }
+                | Record::Posted(_)
+                | Record::Administered { .. }
+        );
+        Some((number, makes))
+    }
+
+    /// Carries out the next record; nothing at the end of the file.
+    ///
+    /// # Errors
+    /// [`ReplayError`].
+    pub fn step(&mut self) -> Result<Option<Step>, ReplayError> {
+        let (record, number) = {
+            let mut source = lock(&self.source);
+            let record = source.take();
+            if let Some(error) = source.failed.take() {
+                return Err(error.into());
+            }
+            (record, source.number)
+        };
+        let Some(record) = record else {
+            return Ok(None);
+        };
+        let impossible = |what: String| ReplayError::Impossible {
+            number,
+            record: record.to_string(),
+            what,
+        };
+        if !record.is_input() {
+            return Err(impossible("it comes of nothing".to_owned()));
+        }
+        self.carry_out(&record).map_err(impossible)?;
+        let log = self.sim.take_news();
+        self.compare(number, &record, &log)?;
+        for line in log.lines() {
+            if self.before.len() == CONTEXT {
+                self.before.pop_front();
+            }
+            self.before.push_back(line.to_owned());
+        }
+        Ok(Some(Step {
+            number,
+            record,
+            log,
+        }))
+    }
+
+    /// Carries out all that is left, up to and with a record.
+    ///
+    /// # Errors
+    /// [`ReplayError`].
+    pub fn run(&mut self, last: Option<u64>) -> Result<End, ReplayError> {
+        while let Some((number, _)) = self.next()
+            && last.is_none_or(|last| number <= last)
+            && self.step()?.is_some()
+        {}
+        // A file that is not good says so when it is asked for more.
+        if last.is_none() {
+            self.step()?;
+        }
+        Ok(self.end())
+    }
+
+    /// How far it has come.
+    #[must_use]
+    pub fn end(&self) -> End {
+        let source = lock(&self.source);
+        End {
+            records: source.number,
+            now: self.sim.clock().now().0,
+            is_cut: source.reader.is_cut(),
+        }
+    }
+
+    /// What came of a record is what was recorded.
+    fn compare(&self, number: u64, record: &Record, log: &str) -> Result<(), ReplayError> {
+        let mut source = lock(&self.source);
+        let mut wrong = source.wrong.take();
+        if wrong.is_some() {
+            // What was recorded of the log says more than the access that was not made.
+            while matches!(
+                source.peek(),
+                Some(Record::Read { .. } | Record::NotWritten { .. })
+            ) {
+                source.take();
+            }
+        }
+        let found = (source.writes, std::mem::take(&mut source.sum).finalize());
+        source.writes = 0;
+        let expected = match source.peek() {
+            Some(&Record::Wrote { writes, sum }) => {
+                source.take();
+                (writes, sum)
+            }
+            _ => (0, 0),
+        };
+        let mut recorded = String::new();
+        let mut is_told = false;
+        while let Some(Record::Log(_)) = source.peek() {
+            if let Some(Record::Log(text)) = source.take() {
+                // Log records of one record together are no longer than what the world says.
+                if recorded.len() <= log.len() {
+                    recorded += &text;
+                }
+                is_told = true;
+            }
+        }
+        if source.peek().is_none() && !is_told {
+            // Of the last record of a file that was cut nobody knows what came of it.
+            return match source.failed.take() {
+                Some(error) => Err(error.into()),
+                None => Ok(()),
+            };
+        }
+        if recorded != log {
+            wrong = Some(first_difference(&recorded, log));
+        } else if wrong.is_none() && found != expected {
+            let of = |(writes, sum)| Record::Wrote { writes, sum }.to_string();
+            wrong = Some((of(expected), of(found)));
+        } else if wrong.is_none()
+            && let Some(next) = source.peek()
+            && !next.is_input()
+        {
+            wrong = Some((next.to_string(), "nothing of it".to_owned()));
+        }
+        let Some((expected, found)) = wrong else {
+            return Ok(());
+        };
+        let shared = log.lines().zip(recorded.lines());
+        let equal = shared.take_while(|(one, other)| one == other);
+        let mut before: Vec<String> = self.before.iter().cloned().collect();
+        before.extend(equal.map(|(line, _)| line.to_owned()));
+        before.drain(..before.len().saturating_sub(CONTEXT));
+        Err(ReplayError::Different(Box::new(Difference {
+            number,
+            now: self.sim.clock().now().0,
+            record: record.to_string(),
+            expected,
+            found,
+            before,
+        })))
+    }
+
+    fn function(&self, number: usize) -> Result<&Arc<SimFunction>, String> {
+        let there = self.functions.len();
+        let function = self.functions.get(number);
+        function.ok_or_else(|| format!("there is no function {number}, only {there}"))
+    }
+
+    fn link(&self, number: usize) -> Result<LinkId, String> {
+        let there = self.links.len();
+        let link = self.links.get(number).copied();
+        link.ok_or_else(|| format!("there is no link {number}, only {there}"))
+    }
+
+    fn carry_out(&mut self, record: &Record) -> Result<(), String> {
+        match record {
+            Record::Card {
+                physical,
+                virtual_functions,
+                rules,
+            } => {
+                let config = CardConfig::new((**physical).clone(), *virtual_functions);
+                self.add_card(&config.with_rules(*rules))?;
+            }
+            Record::Link {
+                ends: (a, b),
+                faults,
+            } => {
+                let [a, b] = [self.function(*a)?, self.function(*b)?];
+                self.links.push(self.sim.connect(a, b, *faults));
+            }
+            Record::LinkOutside { function, faults } => {
+                let function = self.function(*function)?;
+                self.links.push(self.sim.connect_outside(function, *faults));
+            }
+            Record::Faults { link, faults } => self.sim.set_faults(self.link(*link)?, *faults),
+            Record::Heal => self.sim.heal(),
+            Record::Posted(on) => self.sim.set_posted_writes(*on),
+            Record::Stepped(on) => {
+                let drive = if *on { Drive::Stepped } else { Drive::Inline };
+                self.sim.set_drive(drive);
+            }
+            Record::Seal => self.sim.seal_frames(),
+            Record::Inject {
+                function,
+                later,
+                fault,
+            } => {
+                let fault = match *later {
+                    None => fault.clone(),
+                    Some(_) if !fault.waits_for_a_command() => {
+                        return Err("such a fault cannot come later".to_owned());
+                    }
+                    Some(commands) => Fault::Later {
+                        commands,
+                        fault: Box::new(fault.clone()),
+                    },
+                };
+                self.sim.inject(self.function(*function)?, &fault);
+            }
+            Record::Mend { function } => self.sim.mend(self.function(*function)?),
+            Record::Administered { function, settings } => {
+                self.function(*function)?.administer(*settings);
+            }
+            Record::Map {
+                function,
+                iova,
+                bytes,
+                writable,
+            } => self.map(*function, *iova, *bytes, *writable)?,
+            Record::Unmap {
+                function,
+                iova,
+                bytes,
+            } => {
+                let bytes = usize::try_from(*bytes).map_err(|error| error.to_string())?;
+                // One that was refused then is refused now.
+                let _ = self.function(*function)?.dma_unmap(*iova, bytes);
+            }
+            Record::Register {
+                function,
+                offset,
+                bytes,
+            } => {
+                let function = self.function(*function)?;
+                let at = usize::try_from(*offset).map_err(|error| error.to_string())?;
+                let bar = function.bar(0).ok_or("it has no BAR")?;
+                if bytes.is_empty() || bytes.len() > 8 {
+                    return Err(format!("{} bytes at once", bytes.len()));
+                }
+                if bar.contains(at, bytes.len()) {
+                    bar.write_bytes(at, bytes);
+                }
+                function.bar_written(0, *offset, bytes);
+            }
+            Record::Configuration {
+                function,
+                offset,
+                bytes,
+            } => {
+                if !matches!(bytes.len(), 1 | 2 | 4) || usize::from(*offset) + bytes.len() > 4096 {
+                    return Err("no access to configuration space".to_owned());
+                }
+                self.function(*function)?.config_write(*offset, bytes);
+            }
+            Record::Reset { function } => self.function(*function)?.reset(),
+            Record::Interrupts { function, vectors } => {
+                let function = Arc::clone(self.function(*function)?);
+                if *vectors > function.interrupt_count() {
+                    return Err(format!("it has {} vectors", function.interrupt_count()));
+                }
+                let interrupt = match &self.interrupt {
+                    Some(interrupt) => interrupt.clone(),
+                    None => Interrupt::new().map_err(|error| error.to_string())?,
+                };
+                function.set_interrupts(vec![interrupt.clone(); *vectors]);
+                self.interrupt = Some(interrupt);
+            }
+            Record::Frame { function, bytes } => self.sim.deliver(self.function(*function)?, bytes),
+            Record::FramesTaken { function } => {
+                drop(self.sim.take_frames(self.function(*function)?));
+            }
+            Record::Time { now } => self.steps(|sim| sim.wait_step(*now))?,
+            Record::Waited { until } => {
+                self.sim.wait_step(*until);
+            }
+            Record::Stepping => {
+                self.sim.step();
+            }
+            Record::Idle => self.sim.run_until_idle(),
+            // Checked before.
+            Record::Read { .. }
+            | Record::Wrote { .. }
+            | Record::NotWritten { .. }
+            | Record::Log(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Steps until there is nothing to do, but not for ever.
+    fn steps(&self, one: impl Fn(&Sim) -> bool) -> Result<(), String> {
+        for _ in 0..STEPS {
+            if !one(&self.sim) {
+                return Ok(());
+            }
+        }
+        Err(format!("{STEPS} steps were not enough"))
+    }
+
+    fn add_card(&mut self, config: &CardConfig) -> Result<(), String> {
+        let physical = &config.physical;
+        physical.check().map_err(|error| error.to_string())?;
+        let virtual_bar = physical.virtual_functions.as_ref();
+        let virtual_bar = virtual_bar.map_or(0, |facts| facts.bar_bytes);
+        let many = usize::from(config.virtual_functions);
+        if many > 0 && physical.virtual_functions.is_none() {
+            return Err("nothing is said of its virtual functions".to_owned());
+        }
+        if self.functions.len() + 1 + many > FUNCTIONS {
+            return Err(format!("a world has {FUNCTIONS} functions at most"));
+        }
+        self.bar_bytes += physical.bar_bytes + many * virtual_bar;
+        if self.bar_bytes > BAR_BYTES {
+            return Err(format!("BARs are {BAR_BYTES} bytes together at most"));
+        }
+        let card = self.sim.try_add_card(config);
+        let card = card.map_err(|error| error.to_string())?;
+        self.functions.push(card.physical());
+        let rest = (0..many).filter_map(|index| card.virtual_function(index));
+        self.functions.extend(rest);
+        Ok(())
+    }
+
+    fn map(&mut self, of: usize, iova: u64, bytes: u64, writable: bool) -> Result<(), String> {
+        let function = Arc::clone(self.function(of)?);
+        let bytes = usize::try_from(bytes).map_err(|error| error.to_string())?;
+        self.mappings += 1;
+        if self.mappings > MAPPINGS {
+            self.mappings = self.sim.mappings();
+            if self.mappings >= MAPPINGS {
+                return Err(format!("a world has {MAPPINGS} mappings at most"));
+            }
+        }
+        let memory = Arc::new(RecordedMemory {
+            source: Arc::clone(&self.source),
+            function: of,
+        });
+        function.dma_map_by_message(iova, memory, bytes, writable)
+    }
+}
+
+/// The first line in which two logs differ.
+fn first_difference(recorded: &str, found: &str) -> (String, String) {
+    let mut lines = found.lines();
+    let mut recorded = recorded.lines();
+    let nothing = || "nothing more".to_owned();
+    loop {
+        match (recorded.next(), lines.next()) {
+            (Some(one), Some(other)) if one == other => {}
+            (one, other) => {
+                let text = |line: Option<&str>| line.map_or_else(nothing, str::to_owned);
+                return (text(one), text(other));
+            }
+        }
+    }
+}
