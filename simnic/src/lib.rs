@@ -1,13 +1,15 @@
 //! An mlx5 network card in software.
 //!
 //! Functions of the simulator for other processes: [`serve`] has them answer vfio-user on sockets, with a link between
-//! them, and [`steer`] is how the world of such functions is changed while it is served. The program `simnic` boots a
+//! them, [`steer`] is how the world of such functions is changed while it is served, and [`replay`] has one once more
+//! that was recorded. The program `simnic` boots a
 //! stock kernel on them; `datctl sim` has them for a person's own QEMU.
 #![forbid(unsafe_code)]
 
 mod address;
 mod card;
 pub mod manual;
+pub mod replay;
 pub mod serve;
 pub mod signals;
 pub mod simulated;

@@ -4,20 +4,21 @@
 //! simnic run -- ibv_devinfo
 //! simnic run -- sh -c 'peer ibv_rc_pingpong -g 3 & ibv_rc_pingpong -g 3 192.0.2.2'
 //! simnic serve --socket /run/a.sock --socket /run/b.sock
+//! simnic replay failure.rec
 //! ```
 //!
 //! `run` boots a stock kernel with one or two ports and runs a command in it; `serve` has functions for a person's own
-//! QEMU, and `ctl` steers the world of either.
+//! QEMU, `ctl` steers the world of either, and `replay` has a recorded one once more.
 #![forbid(unsafe_code)]
 
 mod run;
 
 use std::error::Error;
-use std::io::{ErrorKind, Write, stderr, stdout};
+use std::io::{BufWriter, ErrorKind, Write, stderr, stdout};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use simnic::{manual, serve, steer};
+use simnic::{manual, replay, serve, steer};
 use tracing_subscriber::EnvFilter;
 
 const EXIT_STATUS: &str = "Exit status of run: the command's; 125 if there is none, the reason is on the error stream. \
@@ -45,6 +46,8 @@ enum Command {
     Serve(Box<serve::Options>),
     /// Steers what is served with --steer: faults of the link, what happens to functions, time, counters.
     Ctl(steer::Options),
+    /// Has a world once more that was recorded with --record, without a machine, and says where it is another.
+    Replay(replay::Options),
     /// Writes the manual pages of simnic and its commands.
     Man(manual::Man),
     /// Prints a script that completes simnic's commands in a shell.
@@ -56,32 +59,26 @@ fn main() -> ExitCode {
         eprintln!("simnic: {error}");
         ExitCode::from(status)
     };
-    match Arguments::parse().command {
-        Command::Run(options) => match run::run(&options) {
-            Ok(status) => ExitCode::from(status),
-            Err(error) => failed(run::NO_STATUS, &format_args!("{error:#}")),
-        },
-        Command::Serve(options) => match served(&options) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => failed(1, &error),
-        },
-        Command::Ctl(options) => match steer::run(&options) {
-            Ok(answer) => match print(format!("{answer}\n").as_bytes()) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => failed(1, &error),
-            },
-            Err(error) => failed(1, &error),
-        },
-        Command::Man(options) => match man(&options) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => failed(1, &error),
-        },
-        Command::Completions(options) => {
-            match print(&manual::completions(Arguments::command(), &options)) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => failed(1, &error),
-            }
+    let done = match Arguments::parse().command {
+        Command::Run(options) => {
+            return match run::run(&options) {
+                Ok(status) => ExitCode::from(status),
+                Err(error) => failed(run::NO_STATUS, &format_args!("{error:#}")),
+            };
         }
+        Command::Serve(options) => served(&options),
+        Command::Ctl(options) => {
+            steer::run(&options).and_then(|answer| print(format!("{answer}\n").as_bytes()))
+        }
+        Command::Replay(options) => replay::run(&options, BufWriter::new(stdout().lock())),
+        Command::Man(options) => man(&options),
+        Command::Completions(options) => {
+            print(&manual::completions(Arguments::command(), &options))
+        }
+    };
+    match done {
+        Err(error) if !is_unread(&*error) => failed(1, &error),
+        _ => ExitCode::SUCCESS,
     }
 }
 
@@ -98,12 +95,14 @@ fn man(options: &manual::Man) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn print(text: &[u8]) -> std::io::Result<()> {
-    match stdout().lock().write_all(text) {
-        // Who reads no further has seen enough.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        done => done,
-    }
+fn print(text: &[u8]) -> Result<(), Box<dyn Error>> {
+    Ok(stdout().lock().write_all(text)?)
+}
+
+/// Who reads no further has seen enough.
+fn is_unread(error: &(dyn Error + 'static)) -> bool {
+    let error = error.downcast_ref::<std::io::Error>();
+    error.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
 fn served(options: &serve::Options) -> Result<(), Box<dyn Error>> {

@@ -89,6 +89,9 @@ pub struct Options {
     /// Write every frame on the link to this file, as pcapng.
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
+    /// Record all that comes from outside of the functions in this file, for `simnic replay`.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
     /// Where `simnic ctl` steers the link and the functions.
     #[arg(long, value_name = "SOCKET")]
     steer: Option<PathBuf>,
@@ -175,6 +178,8 @@ fn serve_functions(
         link: link.map_err(|error: String| anyhow!("--link: {error}"))?,
         profile: options.profile.clone(),
         pcap: options.pcap.clone(),
+        record: options.record.clone(),
+        about: format!("simnic run -- {}", options.command.join(" ")),
         seed: options.seed,
         faults: options.faults.clone(),
         steer: options.steer.clone(),

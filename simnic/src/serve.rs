@@ -34,6 +34,9 @@ const TICK: Duration = Duration::from_millis(1);
 /// How often the functions are asked whether they have something to say against their drivers.
 const ASK: Duration = Duration::from_millis(100);
 
+/// How often what is recorded is written out: the end of a process that is killed is lost.
+const KEEP: Duration = Duration::from_secs(5);
+
 /// What is served, and where.
 #[derive(clap::Args, Debug, Default)]
 pub struct Options {
@@ -70,6 +73,12 @@ pub struct Options {
     /// Write every frame on the link to this file, as pcapng.
     #[arg(long)]
     pub pcap: Option<PathBuf>,
+    /// Record in this file all that comes from outside, for `simnic replay`.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// What a recording says to people of what it is.
+    #[arg(skip = "simnic serve".to_owned())]
+    pub about: String,
     /// Keep a list in this file of the commands and registers that were asked for and how they were answered.
     #[arg(long)]
     pub report: Option<PathBuf>,
@@ -119,6 +128,12 @@ pub fn serve(
         seed: arguments.seed,
         event_log: false,
     });
+    if let Some(path) = &arguments.record {
+        let failed = |error: &dyn Error| format!("--record {}: {error}", path.display());
+        let file = File::create(path).map_err(|error| failed(&error))?;
+        sim.record(BufWriter::new(file), &arguments.about)
+            .map_err(|error| failed(&error))?;
+    }
     sim.set_posted_writes(true);
     let (poke, poked) = sync_channel(1);
     // One function of each port on the link, and all that are served.
@@ -204,8 +219,13 @@ pub fn serve(
         complaints,
         wire.as_deref(),
         arguments.pcap.is_some(),
+        arguments.record.is_some(),
         arguments.report.as_deref(),
     );
+    // What comes of the end is no part of it.
+    if arguments.record.is_some() {
+        sim.flush_record();
+    }
     if let Some(wire) = wire {
         wire.cut();
     }
@@ -320,11 +340,12 @@ fn follow(
     mut complaints: Vec<Complaints>,
     wire: Option<&Wire>,
     mut captures: bool,
+    mut records: bool,
     report: Option<&Path>,
 ) -> Result<(), Box<dyn Error>> {
     let (clock, start) = (sim.clock(), Instant::now());
     let mut told = false;
-    let (mut pace, mut ask) = (Pace::new(start), start + ASK);
+    let (mut pace, mut ask, mut kept) = (Pace::new(start), start + ASK, start + KEEP);
     loop {
         if over.is_asked() {
             if captures {
@@ -350,6 +371,10 @@ fn follow(
                 // The functions matter more; a disk that has room again gets the next one.
                 tracing::error!("--report: {error}");
                 told = true;
+            }
+            if records && Instant::now() >= kept {
+                records = sim.flush_record();
+                kept = Instant::now() + KEEP;
             }
             ask = Instant::now() + ASK;
         }

@@ -1,0 +1,176 @@
+//! `simnic replay FILE`: a recorded world once more, without a machine.
+//!
+//! What `simnic run --record FILE` or `simnic serve --record FILE` has written is carried out again, and the event log
+//! compared with the recorded one, byte for byte ([`hw_sim::record`]). In a test, [`open`] is the beginning.
+
+mod coverage;
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use flate2::read::GzDecoder;
+use hw_sim::FunctionReport;
+pub use hw_sim::record::{Difference, End, Header, Record, Replay, ReplayError, Step};
+
+use self::coverage::Coverage;
+use crate::simulated::duration;
+
+/// What is replayed, and what is shown of it.
+#[derive(clap::Args, Debug)]
+pub struct Options {
+    /// The recording.
+    file: PathBuf,
+    /// Stops after this record, by its number.
+    #[arg(long, value_name = "RECORD")]
+    until: Option<u64>,
+    /// Write every frame to this file, as pcapng.
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// Print the event log: commands, doorbells, completions, interrupts, packets.
+    #[arg(long)]
+    log: bool,
+    /// Print which commands, registers and packets there were, how often, and how often they were refused.
+    #[arg(long)]
+    coverage: bool,
+    /// With --coverage: a part of it begins at this time of the world, like 12.5s, as `simnic ctl SOCKET time` says it.
+    /// May be repeated.
+    #[arg(long, value_name = "TIME", requires = "coverage", value_parser = duration)]
+    part: Vec<Duration>,
+    /// Print every record, with its number, before what came of it.
+    #[arg(long)]
+    records: bool,
+}
+
+/// Opens a recording.
+///
+/// ```no_run
+/// let mut replay = simnic::replay::open("failure.rec".as_ref())?;
+/// let end = replay.run(None)?;
+/// for (name, report) in replay.reports() {
+///     assert!(report.driver_bugs.is_empty(), "{name} at {} ns: {:?}", end.now, report.driver_bugs);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// There is no such file, or it is no recording. One whose name ends in `.gz` is unpacked on the way.
+pub fn open(path: &Path) -> Result<Replay, Box<dyn Error>> {
+    let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let file = BufReader::new(File::open(path).map_err(|error| failed(&error))?);
+    let replay = match path.extension().is_some_and(|ending| ending == "gz") {
+        true => Replay::open(GzDecoder::new(file)),
+        false => Replay::open(file),
+    };
+    Ok(replay.map_err(|error| failed(&error))?)
+}
+
+/// Replays, and prints what was asked for; then what the functions have to say.
+///
+/// # Errors
+/// The file is no good recording, the world is not the one that was recorded, or somebody refuses what is written.
+pub fn run(options: &Options, mut to: impl Write) -> Result<(), Box<dyn Error>> {
+    let mut replay = open(&options.file)?;
+    let header = replay.header();
+    writeln!(
+        to,
+        "recorded: {} (simulator {}, seed {})",
+        header.about.lines().next().unwrap_or_default(),
+        header.simulator,
+        header.seed
+    )?;
+    let mut capture = options.pcap.as_deref();
+    let mut coverage = options
+        .coverage
+        .then(|| Coverage::new(options.part.clone()));
+    let ended = loop {
+        let Some((number, makes)) = replay.next() else {
+            // A file that is not good says so.
+            break replay.step().map(drop);
+        };
+        if options.until.is_some_and(|last| number > last) {
+            break Ok(());
+        }
+        // Cards and links come first, and a capture is of those that there are.
+        if let Some(path) = capture.take_if(|_| !makes) {
+            let file =
+                File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
+            replay.pcap(BufWriter::new(file))?;
+        }
+        if let Some(coverage) = &mut coverage {
+            coverage.before(&replay);
+        }
+        match replay.step() {
+            Ok(Some(step)) => {
+                if options.records {
+                    writeln!(to, "[{}] {}", step.number, step.record)?;
+                }
+                if let Some(coverage) = &mut coverage {
+                    coverage.after(&step);
+                }
+                if options.log {
+                    to.write_all(step.log.as_bytes())?;
+                }
+            }
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    if options.pcap.is_some() {
+        replay.sim().flush_pcap()?;
+    }
+    if let Some(coverage) = coverage {
+        to.write_all(coverage.finished(&replay).as_bytes())?;
+    }
+    to.write_all(said(&replay)?.as_bytes())?;
+    to.flush()?;
+    Ok(ended?)
+}
+
+/// How far a replay has come, and what its functions have to say.
+fn said(replay: &Replay) -> Result<String, std::fmt::Error> {
+    let End {
+        records,
+        now,
+        is_cut,
+    } = replay.end();
+    let mut text = format!("{records} records, {now} ns");
+    text += match is_cut {
+        true => "; the file is cut there\n",
+        false => "\n",
+    };
+    for (name, report) in replay.reports() {
+        let FunctionReport {
+            opcodes,
+            refused,
+            driver_bugs,
+            dma_faults,
+            ..
+        } = &report;
+        let commands: u64 = opcodes.values().sum();
+        writeln!(
+            text,
+            "{name}: {commands} commands, {} refused, {} DMA faults, {} driver mistakes",
+            refused.len(),
+            dma_faults.len(),
+            driver_bugs.len()
+        )?;
+        for bug in driver_bugs {
+            writeln!(text, "  driver mistake: {bug}")?;
+        }
+        for fault in dma_faults {
+            writeln!(text, "  {}: {}", fault.who, fault.fault)?;
+        }
+        for refused in refused {
+            writeln!(
+                text,
+                "  refused {:#06x}: {}",
+                refused.opcode, refused.reason
+            )?;
+        }
+    }
+    Ok(text)
+}
