@@ -367,6 +367,12 @@ fn sqe(opcode: u8, flags: u8, nsid: u32, dwords: [u32; 6]) -> Sqe {
 }
 
 /// Commands that succeeded and event requests that waited, of all cases: without some the harness has tested nothing.
+/// So many, unless the environment says otherwise.
+fn iterations(usual: usize) -> usize {
+    let asked = std::env::var("FUZZ_ITERATIONS").ok();
+    asked.map_or(usual, |asked| asked.parse().expect("a number"))
+}
+
 static SUCCEEDED: AtomicU64 = AtomicU64::new(0);
 static WAITED: AtomicU64 = AtomicU64::new(0);
 static STEPS: AtomicU64 = AtomicU64::new(0);
@@ -375,7 +381,7 @@ static STEPS: AtomicU64 = AtomicU64::new(0);
 fn hostile_hosts_get_answers_that_fit_and_nothing_that_is_not_theirs() {
     check!()
         .with_type::<[Step; 24]>()
-        .with_iterations(50_000)
+        .with_iterations(iterations(50_000))
         .for_each(|steps| {
             let mut run = Run {
                 model: world(),
@@ -410,7 +416,7 @@ fn hostile_hosts_get_answers_that_fit_and_nothing_that_is_not_theirs() {
 fn bytes_of_any_kind_are_looked_at_without_a_panic() {
     check!()
         .with_type::<([u8; 32], [u8; 32], Vec<u8>)>()
-        .with_iterations(200_000)
+        .with_iterations(iterations(200_000))
         .for_each(|(low, high, more)| {
             let bytes = [*low, *high].concat();
             let sqe = Sqe::read_from_bytes(&bytes).expect("64 bytes");
