@@ -137,6 +137,10 @@ enum Task {
 enum NvmeTask {
     /// Run the suite, and print what ran and with which figures.
     Test,
+    /// Run our target as a service of systemd in a guest: start, reload, restart, stop, and what its unit refuses it.
+    Service,
+    /// Run blktests' group nvme against our target, and print which cases pass. Fetches the suite, by git.
+    Blktests,
     /// Run our target and the kernel's side by side in a guest, and print what each does.
     Compare,
     /// Count what an I/O costs in the target, in instructions. Needs valgrind, and no root.
@@ -179,6 +183,14 @@ fn run() -> Result<()> {
             task: Some(NvmeTask::Compare),
             options,
         } => vm::compare(&options),
+        Task::Nvme {
+            task: Some(NvmeTask::Service),
+            options,
+        } => vm::service(&options),
+        Task::Nvme {
+            task: Some(NvmeTask::Blktests),
+            options,
+        } => vm::blktests(&options),
         Task::Nvme { task, options } => vm::nvme(task.is_some(), &options),
         Task::Simnic => simnic::run(),
         Task::Install(arguments) => install::run(&arguments),

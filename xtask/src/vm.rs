@@ -13,6 +13,7 @@
 //! Nothing of that needs root: what was unpacked is run where it lies.
 
 mod beside;
+mod blktests;
 mod c;
 mod capture;
 mod card;
@@ -27,6 +28,7 @@ mod machine;
 mod nvme;
 mod report;
 mod serial;
+mod service;
 mod stock;
 mod vfio;
 
@@ -221,6 +223,24 @@ pub fn nvme(is_test: bool, options: &Options) -> Result<()> {
     } else {
         guest::shell(&machine, &suite)
     }
+}
+
+/// Runs the target of NVMe over RDMA as a service of systemd.
+pub fn service(options: &Options) -> Result<()> {
+    guest::test(
+        &machine::prepare(options.kernel)?,
+        &service::suite(),
+        options,
+    )
+}
+
+/// Runs blktests against the target of NVMe over RDMA.
+pub fn blktests(options: &Options) -> Result<()> {
+    guest::test(
+        &machine::prepare(options.kernel)?,
+        &blktests::suite(),
+        options,
+    )
 }
 
 /// Runs the targets of NVMe over RDMA, ours and the kernel's, side by side.

@@ -29,8 +29,10 @@ pub struct Image {
 
 /// The first process of every guest.
 const INIT: &str = include_str!("guest/init");
+/// What a suite's script finds there.
+const STEPS: &str = include_str!("guest/steps");
 
-/// A program the guest gets: its name in /programs, and where it is.
+/// A program the guest gets, or a folder of such: its name in /programs, and where it is. A folder is copied as it is.
 pub type Program = (String, PathBuf);
 
 /// Makes the initramfs; its path.
@@ -58,6 +60,7 @@ pub fn build(machine: &Machine, image: &Image, programs: &[Program]) -> Result<P
     }
     std::fs::create_dir_all(ours.join("programs"))?;
     install(&ours.join("init"), INIT)?;
+    install(&ours.join("steps"), STEPS)?;
     install(&ours.join("suite"), image.script)?;
     add_programs(&ours, &machine.path(&base), programs)?;
     // The kernel unpacks one archive after the other.
@@ -104,6 +107,12 @@ fn add_programs(ours: &Path, base: &Path, programs: &[Program]) -> Result<()> {
     let mut libraries = BTreeSet::new();
     for (name, path) in programs {
         let to = ours.join("programs").join(name);
+        if path.is_dir() {
+            let mut copy = shell::command("cp", &["-R"]);
+            copy.arg(path).arg(&to);
+            shell::capture(copy)?;
+            continue;
+        }
         let mut strip = shell::command("strip", &["-o"]);
         strip.arg(&to).arg(path);
         shell::capture(strip)?;

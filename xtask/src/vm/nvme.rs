@@ -20,7 +20,7 @@ const SETTINGS: &str = "nvmeofd.toml";
 /// Bytes of the disk: XFS wants 300 MiB. It is sparse.
 const BYTES: u64 = 320 << 20;
 /// The names of the subsystems, in the scripts as well.
-const SUBSYSTEM: &str = "nqn.2026-11.example:disk";
+pub(super) const SUBSYSTEM: &str = "nqn.2026-11.example:disk";
 const KEYS: &str = "nqn.2026-11.example:keys";
 /// The keep-alive time of the host that is lost, and what the target may take beyond it.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
@@ -75,6 +75,7 @@ pub fn suite() -> Suite {
                 "util-linux",
             ],
             script: concat!(
+                include_str!("guest/nvme-ends"),
                 include_str!("guest/nvme"),
                 include_str!("guest/nvme-hosts"),
                 include_str!("guest/nvme-faults")
@@ -108,12 +109,6 @@ pub fn suite() -> Suite {
 
 /// The target's configuration: a port for each function, and a subsystem for those that have a key.
 fn settings() -> String {
-    let adapter = |name: &str, number: u8, address: &str| {
-        format!(
-            "sim:{name},mac=02:00:00:00:0f:0{number},link=unix:wire{}.sock,address={address}/24",
-            number - 1
-        )
-    };
     format!(
         "\
 [control]
@@ -139,8 +134,16 @@ namespace = [{{ memory = \"16MiB\" }}]
 ",
         control = beside::CONTROL,
         at = beside::ADAPTER,
-        first = adapter("target", 1, "10.0.0.2"),
-        second = adapter("second", 2, "10.0.1.2"),
+        first = adapter("target", 0),
+        second = adapter("second", 1),
+    )
+}
+
+/// The target's end of a wire.
+pub(super) fn adapter(name: &str, number: usize) -> String {
+    format!(
+        "sim:{name},mac=02:00:00:00:0f:0{},link=unix:wire{number}.sock,address=10.0.{number}.2/24",
+        number + 1
     )
 }
 
@@ -340,7 +343,7 @@ fn kernel(step: &Step) -> Result<String> {
 }
 
 /// Whatever was done to its devices, the kernel itself is well.
-fn oops(step: &Step) -> Result<String> {
+pub(super) fn oops(step: &Step) -> Result<String> {
     const BAD: [&str; 6] = [
         "WARNING:",
         "BUG:",

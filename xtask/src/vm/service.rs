@@ -1,0 +1,174 @@
+//! nvmeofd as a service: a guest whose first process is systemd, as Debian ships it. The target is the unit of
+//! `nvmeof/deploy`, on a function by `vfio-pci`, with the udev rule of the package; the host is the guest's own kernel,
+//! on the other end of the link.
+
+use anyhow::{Context, Result, ensure};
+
+use super::image::{Image, Program};
+use super::machine::Machine;
+use super::report::Step;
+use super::{PATIENCE, Slots, Suite, nvme, stock};
+
+/// What a process with the unit around it can do, of all that `guest/service-probe` tries.
+const POSSIBLE: [&str; 8] = [
+    "write /etc/nvmeofd",
+    "write the runtime directory",
+    "write /tmp",
+    "open /dev/null",
+    "the metrics",
+    "bind to a processor",
+    "pin memory without a limit",
+    "65536 descriptors",
+];
+/// What else it tries.
+const REFUSED: usize = 14;
+
+/// What steps have to say, of which all is shown.
+const SHOWN: [(&str, &[&str]); 8] = [
+    ("booted", &["systemd is the first process"]),
+    ("prepared", &["root:udapl 660"]),
+    ("mistaken", &["unknown field"]),
+    ("started", &["nvmeofd:nvmeofd 600", "active, user nvmeofd"]),
+    ("connected", &["equal", "nvmeof_namespace_writes_total"]),
+    (
+        "reloaded",
+        &["a namespace came", "a mistake changed nothing", "it went"],
+    ),
+    ("restarted", &["killed: another", "hung: another", "live"]),
+    (
+        "drained",
+        &[
+            "inactive, success, status 0",
+            "every block is what was written",
+        ],
+    ),
+];
+
+/// The suite.
+pub fn suite() -> Suite {
+    Suite {
+        image: Image {
+            name: "service",
+            modules: &[
+                "ib_uverbs",
+                "rdma_ucm",
+                "mlx5_core",
+                "mlx5_ib",
+                "crc32c_generic?",
+                "crc32c_intel?",
+                "vfio",
+                "vfio_iommu_type1",
+                "vfio-pci",
+                "nvme_rdma",
+            ],
+            packages: &[
+                "systemd",
+                "udev",
+                "bash",
+                "coreutils",
+                "procps",
+                "util-linux",
+                "iproute2",
+                "nvme-cli",
+                "fio",
+            ],
+            script: include_str!("guest/service"),
+            variables: &[],
+        },
+        slots: Slots::Linked,
+        memory: "2G",
+        patience: PATIENCE,
+        serve: &["--profile", "roce"],
+        beside: None,
+        lost: None,
+        programs,
+        shown: &[],
+        judge,
+    }
+}
+
+/// The daemon, its unit, its card's rule, and the steps.
+fn programs(machine: &Machine) -> Result<Vec<Program>> {
+    let folder = machine.path("service");
+    std::fs::create_dir_all(&folder)?;
+    for (name, text) in [
+        (
+            "nvmeofd.service",
+            include_str!("../../../nvmeof/deploy/nvmeofd.service"),
+        ),
+        (
+            "udapl.rules",
+            include_str!("../../../packaging/udapl.rules"),
+        ),
+        ("steps", include_str!("guest/service-steps")),
+        ("probe", include_str!("guest/service-probe")),
+    ] {
+        std::fs::write(folder.join(name), text)?;
+    }
+    Ok(vec![
+        ("nvmeofd".to_owned(), super::nvmeofd()?),
+        ("service".to_owned(), folder),
+    ])
+}
+
+fn judge(step: &Step) -> Result<String> {
+    match step.name.as_str() {
+        "oops" => return nvme::oops(step),
+        "functions" => return stock::judge(step),
+        "sandboxed" => return sandboxed(step),
+        _ => {}
+    }
+    let shown = SHOWN.iter().find(|(of, _)| *of == step.name);
+    let Some((_, words)) = shown else {
+        return Ok(step.said.last().context("nothing was said")?.clone());
+    };
+    let lines = words.iter().map(|words| step.line_with(words));
+    Ok(lines.collect::<Result<Vec<_>>>()?.join("; "))
+}
+
+/// No capabilities, no new ones, system calls filtered; and what was tried is possible where it has to be, and nowhere
+/// else.
+fn sandboxed(step: &Step) -> Result<String> {
+    let process = step.line_with("CapEff:")?;
+    for what in [
+        "CapEff: 0000000000000000",
+        "CapBnd: 0000000000000000",
+        "NoNewPrivs: 1",
+        "Seccomp: 2",
+    ] {
+        ensure!(process.contains(what), "{what} is not in {process}");
+    }
+    step.line_with("/tmp is its own")?;
+    for line in step.lines_with("- possible: ") {
+        ensure!(
+            POSSIBLE.iter().any(|what| line.ends_with(what)),
+            "{line}, and should not be"
+        );
+    }
+    for what in POSSIBLE {
+        step.line_with(&format!("- possible: {what}"))?;
+    }
+    let refused = step.lines_with("- refused: ").len();
+    ensure!(refused == REFUSED, "{refused} of {REFUSED} were refused");
+    Ok(format!("{process}; {refused} things refused"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_unit_should_not_allow_is_noticed() {
+        let mut said = vec![
+            "CapEff: 0000000000000000 CapBnd: 0000000000000000 NoNewPrivs: 1 Seccomp: 2".to_owned(),
+            "- /tmp is its own".to_owned(),
+        ];
+        said.extend(POSSIBLE.map(|what| format!("- possible: {what}")));
+        said.extend((0..REFUSED).map(|number| format!("- refused: {number}")));
+        let mut step = Step::succeeded("sandboxed", &[]);
+        step.said = said;
+        assert!(judge(&step).is_ok());
+        step.said.push("- possible: mount".to_owned());
+        assert!(judge(&step).is_err());
+    }
+}
