@@ -2,8 +2,9 @@
 //!
 //! The socket keeps boundaries (`SOCK_SEQPACKET`): one message, one frame. It has two ends and no names but its path.
 //! Who comes first listens there, who comes second connects; two that come at once are not both first (module
-//! `socket_path`). Who comes third, while the first keeps its listener, is told that both ends are taken. A frame that
-//! finds the other side too slow is lost, as on a wire.
+//! `socket_path`). The second has a name, too, for as long as it is there: `PATH.2`. Who comes third finds both names
+//! taken, even if the first has not accepted the second yet, or finds a listener that has met its other end; either way
+//! it is told that both ends are taken. A frame that finds the other side too slow is lost, as on a wire.
 //!
 //! The first offers memory for two rings ([`frame_ring`](crate::frame_ring)). Each side then sends its frames through
 //! its ring, from when it has said so on the socket:
@@ -23,7 +24,7 @@
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -71,6 +72,8 @@ pub struct FrameSocket {
 
 #[derive(Debug)]
 struct End {
+    /// The second one's name. Free again before the socket is closed.
+    _taken: Option<TakenPath>,
     fd: OwnedFd,
     /// Frames leave in order.
     sends: Mutex<Option<Writer>>,
@@ -130,9 +133,12 @@ impl FrameEnd {
         let address = UnixAddr::new(path)?;
         let mut has_met = false;
         if claim.occupant()? == Occupant::Somebody {
-            let fd = open_socket()?;
-            match connect(fd.as_raw_fd(), &address) {
-                Ok(()) => return Ok(Self::Second(FrameSocket::new(fd))),
+            let second = FrameSocket::named(&second(path)).map_err(|error| match error {
+                SocketPathError::InUse { .. } => both_taken(path),
+                other => other.into(),
+            })?;
+            match connect(second.fd(), &address) {
+                Ok(()) => return Ok(Self::Second(second)),
                 // Its socket is there and listens no more: it has met its other end.
                 Err(Errno::ECONNREFUSED) => has_met = true,
                 // Whoever was there has just left, or is no wire's end: the claim will say.
@@ -147,15 +153,24 @@ impl FrameEnd {
             Ok(fd)
         });
         let (fd, taken) = match bound {
-            Err(SocketPathError::InUse { path }) if has_met => {
-                let path = path.display();
-                let what = format!("{path}: both ends of this wire are taken by other functions");
-                return Err(io::Error::new(ErrorKind::AddrInUse, what));
-            }
+            Err(SocketPathError::InUse { path }) if has_met => return Err(both_taken(&path)),
             bound => bound?,
         };
         Ok(Self::First(FrameListener { _taken: taken, fd }))
     }
+}
+
+/// The name of who comes second.
+fn second(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".2");
+    name.into()
+}
+
+fn both_taken(path: &Path) -> io::Error {
+    let path = path.display();
+    let what = format!("{path}: both ends of this wire are taken by other functions");
+    io::Error::new(ErrorKind::AddrInUse, what)
 }
 
 impl FrameListener {
@@ -201,13 +216,32 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl FrameSocket {
     fn new(fd: OwnedFd) -> Self {
+        Self::at_name(fd, None)
+    }
+
+    fn at_name(fd: OwnedFd, taken: Option<TakenPath>) -> Self {
         let end = End {
+            _taken: taken,
             fd,
             sends: Mutex::default(),
             reader: OnceLock::new(),
             taking: Mutex::default(),
         };
         Self { end: Arc::new(end) }
+    }
+
+    /// One that is connected to nobody yet, at a path of its own.
+    fn named(path: &Path) -> Result<Self, SocketPathError> {
+        let (fd, taken) = PathClaim::new(path)?.bind(|path| {
+            let fd = open_socket()?;
+            bind(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
+            Ok(fd)
+        })?;
+        Ok(Self::at_name(fd, Some(taken)))
+    }
+
+    fn fd(&self) -> RawFd {
+        self.end.fd.as_raw_fd()
     }
 
     /// Two ends of a wire within a process, all of whose frames go over the socket.
@@ -312,7 +346,7 @@ impl FrameSocket {
         }
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
         loop {
-            match send(self.end.fd.as_raw_fd(), frame, flags) {
+            match send(self.fd(), frame, flags) {
                 Ok(_) => return Ok(true),
                 Err(Errno::EAGAIN | Errno::ENOBUFS) => return Ok(false),
                 Err(Errno::EINTR) => {}
@@ -352,7 +386,7 @@ impl FrameSocket {
     /// Takes our leave: the other side reads what was sent, and then that nobody is there. Whoever waits for a frame
     /// here is woken.
     pub fn shut(&self) {
-        shut(self.end.fd.as_raw_fd());
+        shut(self.fd());
     }
 
     /// Whether a frame has come by memory. It costs a look at the memory.
@@ -576,6 +610,46 @@ mod tests {
     }
 
     #[test]
+    fn a_third_is_refused_before_the_first_has_accepted_the_second() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("wire");
+        let FrameEnd::First(listener) = FrameEnd::at(&path).unwrap() else {
+            panic!("nobody was there");
+        };
+        let FrameEnd::Second(second) = FrameEnd::at(&path).unwrap() else {
+            panic!("somebody listens");
+        };
+        for _ in 0..2 {
+            let third = FrameEnd::at(&path).unwrap_err();
+            assert_eq!(third.kind(), ErrorKind::AddrInUse);
+            assert!(third.to_string().contains("both ends"), "{third}");
+        }
+        // Who leaves before it was accepted leaves its place to another.
+        drop(second);
+        let FrameEnd::Second(second) = FrameEnd::at(&path).unwrap() else {
+            panic!("somebody listens");
+        };
+        assert!(listener.accept().unwrap().receive().unwrap().is_none());
+        drop(listener);
+        assert!(second.receive().unwrap().is_none(), "to come again");
+        drop(second);
+        assert_eq!(directory.path().read_dir().unwrap().count(), 0);
+    }
+
+    #[test]
+    fn the_name_of_a_second_that_was_killed_is_taken_by_the_next() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("wire");
+        let left = open_socket().unwrap();
+        bind(left.as_raw_fd(), &UnixAddr::new(&second(&path)).unwrap()).unwrap();
+        drop(left);
+        let FrameEnd::First(_listener) = FrameEnd::at(&path).unwrap() else {
+            panic!("nobody was there");
+        };
+        assert!(matches!(FrameEnd::at(&path).unwrap(), FrameEnd::Second(_)));
+    }
+
+    #[test]
     fn who_waits_at_a_socket_is_woken_when_it_is_shut() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("wire");
@@ -638,12 +712,7 @@ mod tests {
         });
         assert!(one.send(&[]).is_err() && one.send(&[0; FRAME_BYTES + 1]).is_err());
         // Somebody who is not us sends what no frame is.
-        send(
-            one.end.fd.as_raw_fd(),
-            &[0; FRAME_BYTES + 1],
-            MsgFlags::empty(),
-        )
-        .unwrap();
+        send(one.fd(), &[0; FRAME_BYTES + 1], MsgFlags::empty()).unwrap();
         assert_eq!(other.receive().unwrap_err().kind(), ErrorKind::InvalidData);
         assert!(one.send(b"on it goes").unwrap());
         assert_eq!(other.receive().unwrap().unwrap(), b"on it goes");
