@@ -66,4 +66,5 @@ mod statuses;
 mod support;
 mod sync;
 mod transport;
+mod ui;
 mod wakeups;

@@ -7,10 +7,7 @@
 
 #![allow(dead_code, reason = "each harness uses its part")]
 
-#[path = "../../../hw-sim/tests/nic/bench/mod.rs"]
-pub mod bench;
-
-use bench::{Bench, CompletionQueue, Resources, list};
+use crate::bench::{Bench, CompletionQueue, Resources, list};
 use bolero::TypeGenerator;
 use driver::Device;
 use hw_sim::{Drive, LinkFaults, Profile, Sim, SimConfig};

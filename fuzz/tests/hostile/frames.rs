@@ -5,16 +5,14 @@
 //! the rest say anything; or bytes. No frame may be called a mistake of the function's driver, none moves memory that
 //! no key covers, and neither the firmware nor the other connection notices.
 
-mod live;
-
+use crate::live::{
+    ATTACKED, GSI_Q_KEY, HEALTHY, Live, RECEIVES, Spoil, World, data_segment, gid, mac, send,
+};
 use bolero::{TypeGenerator, check, produce};
 use hw_sim::wire::{
     AckSyndrome, AethRepr, AtomicAckEthRepr, AtomicEthRepr, BthRepr, DEFAULT_PKEY, DethRepr,
     EthRepr, GrhRepr, Headers, Ipv4Repr, Ipv6Repr, NakCode, Network, Opcode, Operation, Packet,
     Psn, RethRepr, Transport, UdpRepr, Vlan, icrc,
-};
-use live::{
-    ATTACKED, GSI_Q_KEY, HEALTHY, Live, RECEIVES, Spoil, World, data_segment, gid, mac, send,
 };
 use mlx_prm::*;
 use std::time::Duration;

@@ -6,12 +6,10 @@
 //! other function (whose peer went mad) carries out a command, and after a function-level reset nothing is left and
 //! everything can be built again.
 
-mod live;
-
+use crate::bench::{BASE, Bench};
+use crate::live::{ATTACKED, HEALTHY, PAGE, Seldom, Spoil, World, run, small};
 use bolero::{TypeGenerator, check, produce};
 use driver::Device;
-use live::bench::{BASE, Bench};
-use live::{ATTACKED, HEALTHY, PAGE, Seldom, Spoil, World, run, small};
 use mlx_prm::*;
 use std::time::Duration;
 use zerocopy::IntoBytes;
@@ -366,7 +364,7 @@ fn creation(world: &World, what: u8, newest: u32) -> Vec<u8> {
     );
     let live = &world.a.qps[ATTACKED];
     let at = |offset: usize| BASE + offset as u64;
-    let with_list = |input: &[u8], words: &[u64]| [input, &live::bench::list(words)].concat();
+    let with_list = |input: &[u8], words: &[u64]| [input, &crate::bench::list(words)].concat();
     match what % 8 {
         0 => {
             let mut create = CreateEqIn::new();
@@ -378,7 +376,7 @@ fn creation(world: &World, what: u8, newest: u32) -> Vec<u8> {
             with_list(create.as_bytes(), &[at(live.ring)])
         }
         1 => {
-            let create = live::bench::cq_input(uar, eqn, 4, at(live.record));
+            let create = crate::bench::cq_input(uar, eqn, 4, at(live.record));
             with_list(create.as_bytes(), &[at(live.ring)])
         }
         2 => {
@@ -441,7 +439,7 @@ fn creation(world: &World, what: u8, newest: u32) -> Vec<u8> {
             with_list(create.as_bytes(), &[at(live.ring) | MTT_READ | MTT_WRITE])
         }
         6 => {
-            let mut create = live::bench::cq_input(uar, eqn, 4, 0);
+            let mut create = crate::bench::cq_input(uar, eqn, 4, 0);
             create.set_cq_umem_valid(true).set_cq_umem_id(newest);
             let context = create.cq_context_mut();
             context.set_dbr_umem_valid(true).set_dbr_umem_id(newest);

@@ -30,8 +30,8 @@ use std::time::{Duration, Instant};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use op::{Op, Step};
-use world::World;
+use self::op::{Op, Step};
+use self::world::World;
 
 /// Calls of a sequence. Few enough that no event queue overflows.
 const STEPS: usize = 2000;
@@ -160,7 +160,7 @@ fn told(made: Vec<Step>, failure: Failure) -> String {
         .map(|step| format!("        {}", step.code()))
         .collect();
     format!(
-        "step {}: {}\n\n// For fuzz/tests/calls/replays.rs:\n#[test]\nfn replayed() {{\n    replay(&[\n{}\n    ]);\n}}\n",
+        "step {}: {}\n\n// For fuzz/tests/hostile/calls/replays.rs:\n#[test]\nfn replayed() {{\n    replay(&[\n{}\n    ]);\n}}\n",
         failure.at,
         failure.what,
         lines.join("\n")
@@ -232,7 +232,7 @@ fn a_failure_is_shortened_to_the_steps_it_needs_and_told_as_rust() {
 
 /// The calls of the table in docs/calls.md.
 fn all_calls() -> BTreeSet<&'static str> {
-    let page = include_str!("../../../docs/calls.md");
+    let page = include_str!("../../../../docs/calls.md");
     // What stands behind this heading is no call of DAT 1.2.
     let (tables, _) = page.split_once("## Beyond DAT 1.2").expect("its end");
     tables

@@ -5,21 +5,8 @@
 //! takes its queues through states; frames nobody sent arrive at both. Afterwards the firmware lives, and the other
 //! function still takes a frame.
 
-#[path = "../../hw-sim/tests/nic/bench/mod.rs"]
-#[allow(
-    dead_code,
-    reason = "shared with the tests of the simulator, which use all of it"
-)]
-mod bench;
-#[path = "../../hw-sim/tests/nic/eth_support/mod.rs"]
-#[allow(
-    dead_code,
-    reason = "shared with the tests of the simulator, which use all of it"
-)]
-mod eth_support;
-
+use crate::eth_support::*;
 use bolero::{TypeGenerator, check, produce};
-use eth_support::*;
 use hw_sim::eth::checksum::Verdict;
 use hw_sim::eth::frame::Headers;
 use hw_sim::eth::segment::{Offload, segment};

@@ -6,10 +6,8 @@
 //! contexts. Afterwards the firmware lives, no memory was written that no key covers, the other queue pairs carry a
 //! message as if nothing had happened, and a reset leaves nothing behind.
 
-mod live;
-
+use crate::live::{self, ATTACKED, RECEIVES, Spoil, World, data_segment, run};
 use bolero::{TypeGenerator, check, produce};
-use live::{ATTACKED, RECEIVES, Spoil, World, data_segment, run};
 use mlx_prm::*;
 use std::time::Duration;
 use zerocopy::IntoBytes;

@@ -1,10 +1,8 @@
 //! Hostile bytes against the connection manager and its messages, and against the other protocol without I/O
-//! ([`neighbours`]).
+//! ([`neighbours`](super::neighbours)).
 //!
 //! Run as tests these replay a few thousand random inputs; `cargo bolero test` drives them with an
 //! engine.
-
-mod neighbours;
 
 use bolero::{TypeGenerator, check};
 use dat_core::cm::wire::{MAD_BYTES, Mad, Message};

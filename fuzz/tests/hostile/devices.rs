@@ -1,12 +1,11 @@
 //! Hostile devices against the driver.
 //!
-//! A provider is opened, uses its queues and is closed, on a device that lies now and then (see [`liar`]) or talks
+//! A provider is opened, uses its queues and is closed, on a device that lies now and then (module `liar`) or talks
 //! nothing but nonsense. Every call may fail; none may panic, hang, or believe what cannot be: a completion finishes
 //! something that was posted, at most once, with no more bytes than were asked for. The device never meets an address
 //! the driver did not map. And when the device tells the truth again, a reset is all that is needed.
 
-mod liar;
-
+use crate::liar::{Deed, Liar};
 use bolero::{TypeGenerator, check, produce};
 use dat_core::provider::{
     CompletionEntry, CompletionQueue, DataSegment, MadAddress, Provider, ProviderError, QueuePair,
@@ -20,7 +19,6 @@ use hw_mlx::provider::{MlxProvider, Region};
 use hw_mlx::qp::Qp;
 use hw_mlx::srq::Srq;
 use hw_sim::{FaultCause, Profile};
-use liar::{Deed, Liar};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};

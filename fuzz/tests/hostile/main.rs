@@ -1,0 +1,55 @@
+//! Bytes and calls of somebody who means harm, or means nothing, against each part of the stack.
+//!
+//! As tests they replay the corpora in `__fuzz__` and a few thousand random inputs; `cargo bolero test` drives them
+//! with an engine. One program, since a program for each would be linked with the whole stack each; what counts the
+//! descriptors of its process is a program of its own, `outside`.
+
+mod calls;
+mod capi;
+mod cm;
+mod commands;
+mod devices;
+mod ethernet;
+mod frames;
+mod liar;
+mod live;
+mod neighbours;
+mod nvmeof;
+mod wqes;
+
+#[path = "../../../hw-sim/tests/nic/bench/mod.rs"]
+#[allow(
+    dead_code,
+    reason = "shared with the tests of the simulator, which use all of it"
+)]
+mod bench;
+#[path = "../../../hw-sim/tests/nic/eth_support/mod.rs"]
+#[allow(
+    dead_code,
+    reason = "shared with the tests of the simulator, which use all of it"
+)]
+mod eth_support;
+
+use std::path::Path;
+
+/// A corpus that no harness reads would be kept in vain: bolero looks for `MODULE__HARNESS` beside the module's file.
+#[test]
+fn every_corpus_is_of_a_harness_that_is_there() {
+    for program in ["hostile", "outside"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+        let folder = folder.join(program);
+        let corpora = folder.join("__fuzz__").read_dir().expect("corpora");
+        let corpora: Vec<String> = corpora
+            .map(|entry| entry.expect("an entry").file_name())
+            .map(|name| name.into_string().expect("text"))
+            .collect();
+        assert!(!corpora.is_empty());
+        for corpus in corpora {
+            let (module, harness) = corpus.split_once("__").expect("a module's");
+            let source = folder.join(module).with_extension("rs");
+            let source = std::fs::read_to_string(source).expect("the module");
+            let declared = format!("#[test]\nfn {harness}() {{");
+            assert!(source.contains(&declared), "{corpus}");
+        }
+    }
+}
