@@ -19,6 +19,10 @@ pub const EXTENSIONS: [(u8, &str); 4] = [
     (20, "FetchAdd"),
 ];
 
+/// Has tshark leave payloads alone. By itself it takes some bytes of files for frames inside of frames, and calls those
+/// broken: 24 packets of the demo's capture, which has an executable in it.
+const AS_BYTES: [&str; 2] = ["-o", "infiniband.identify_payload:FALSE"];
+
 /// Checks a capture, in which each of these operations has to be; what no tool is there for is left out aloud.
 pub fn run(capture: &Path, operations: &[(u8, &str)]) -> Result<()> {
     let name = capture
@@ -27,7 +31,8 @@ pub fn run(capture: &Path, operations: &[(u8, &str)]) -> Result<()> {
     let mut table = Table::new();
     table.set_header(["witness", "what", "result"]);
     if shell::exists("tshark") {
-        let malformed = tshark(name, &["-Y", "_ws.malformed"])?.lines().count();
+        let malformed = [&AS_BYTES[..], &["-Y", "_ws.malformed"]].concat();
+        let malformed = tshark(name, &malformed)?.lines().count();
         table.add_row(["tshark", "malformed packets", &malformed.to_string()]);
         let protocols = tshark(name, &["-T", "fields", "-e", "frame.protocols"])?;
         let packets = protocols.lines().count();
