@@ -55,6 +55,29 @@ pub enum ClientError {
     Refused(#[from] Refusal),
 }
 
+/// What it means that nobody can be connected to, beside what the system calls it.
+fn explained(error: io::Error) -> io::Error {
+    let known = [
+        (
+            io::ErrorKind::NotFound,
+            "no process has an adapter open with control= and this path",
+        ),
+        (
+            io::ErrorKind::ConnectionRefused,
+            "no socket, or one whose process has ended",
+        ),
+        (
+            io::ErrorKind::PermissionDenied,
+            "the socket is for the user of its process, and root",
+        ),
+    ];
+    let known = known.into_iter().find(|(kind, _)| *kind == error.kind());
+    match known {
+        Some((kind, means)) => io::Error::new(kind, format!("{means}: {error}")),
+        None => error,
+    }
+}
+
 /// A connection to a process.
 #[derive(Debug)]
 pub struct Client {
@@ -74,7 +97,7 @@ impl Client {
             path: path.to_owned(),
             error,
         };
-        let stream = UnixStream::connect(path).map_err(failed)?;
+        let stream = UnixStream::connect(path).map_err(|error| failed(explained(error)))?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
         Ok(Self {
             path: path.to_owned(),

@@ -4,6 +4,10 @@ use crate::handle::{AnyHandle, CrHandle, EpHandle, EvdHandle, PspHandle, RmrHand
 use crate::types::{ConnQual, DtoCookie, DtoStatus, RmrCookie};
 use std::net::IpAddr;
 
+mod number;
+
+pub use number::{EVENT_NUMBERS, EventNumber};
+
 /// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {

@@ -52,7 +52,7 @@ pub use attributes::{IaAttr, NamedAttr, ProviderAttr};
 pub use error::{DatError, DatResult, ReturnType, Subtype, strerror};
 pub use event::{
     AsyncEvent, ConnectionEvent, ConnectionEventKind, ConnectionRequest, DtoCompletion, DtoDetail,
-    Event, NetworkEvent, RmrBindCompletion, SoftwareEvent,
+    EVENT_NUMBERS, Event, EventNumber, NetworkEvent, RmrBindCompletion, SoftwareEvent,
 };
 pub use handle::{
     AnyHandle, CnoHandle, CrHandle, EpHandle, EvdHandle, HandleType, LmrHandle, PspHandle,

@@ -12,6 +12,8 @@ use udapl::{
     Timeout,
 };
 
+use crate::value::address;
+
 /// What a command may take long for: a message, an answer, the end of a connection.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// Events an EVD holds, and with that what may be outstanding on all connections.
@@ -25,7 +27,7 @@ const READS: u32 = 16;
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct AdapterOptions {
     /// An address of the adapter besides its link-local one.
-    #[arg(long, value_name = "IP")]
+    #[arg(long, value_name = "IP", value_parser = address)]
     address: Vec<IpAddr>,
     /// The MAC of a peer whose address does not contain it, such as 192.0.2.2=02:00:5e:10:00:02.
     #[arg(long, value_name = "IP=MAC")]
@@ -244,6 +246,24 @@ impl Adapter {
         }
     }
 
+    /// Why no connection to a peer could be begun.
+    pub(crate) fn no_way(&self, peer: IpAddr, error: &udapl::DatError) -> Box<dyn Error> {
+        if error.return_type() != ReturnType::InvalidAddress {
+            return self.failed(error);
+        }
+        let ours: Vec<String> = self
+            .ia
+            .addresses()
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        format!(
+            "{peer} is not reached from {}: {error}; --address gives the adapter an address of the peer's network",
+            ours.join(", ")
+        )
+        .into()
+    }
+
     pub(crate) fn close(self) -> Result<(), Box<dyn Error>> {
         let report = udapl::ia_close(self.ia, CloseFlags::Abrupt)?;
         match report.dead {
@@ -266,14 +286,14 @@ pub(crate) fn dto_failed(done: &DtoCompletion) -> Box<dyn Error> {
 /// An event nobody expected, in words and with its number.
 pub(crate) fn unexpected(event: &Event, instead_of: &str) -> Box<dyn Error> {
     let what = if let Event::Connection(event) = event {
-        format!("the connection is {:?}", event.kind)
+        format!("the connection came to {}", event.kind.name())
     } else if let Event::Dto(done) = event {
         udapl::explain(done)
     } else {
         format!("{event:?}")
     };
     format!(
-        "{what} (event {:#07x}) instead of {instead_of}",
+        "{what} (event {:#07x}; datctl explain) instead of {instead_of}",
         event.number()
     )
     .into()

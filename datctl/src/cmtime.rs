@@ -20,6 +20,7 @@ use crate::ends::{Ends, Target, connect_by};
 use crate::hello::{Hello, Role};
 use crate::perf::latency;
 use crate::report::{Output, Report, table};
+use crate::value::within;
 use simnic::signals::Stop;
 
 /// `cmtime`
@@ -28,10 +29,10 @@ pub(crate) struct Cmtime {
     #[command(flatten)]
     ends: Ends,
     /// Connections.
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = within(1..=u16::MAX))]
     count: u16,
-    /// Connections that are made at a time.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    /// Connections that are made at a time; not more than there are.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = within(1..=1024_u16))]
     at_once: u16,
 }
 
@@ -165,7 +166,7 @@ pub(crate) fn run(cmtime: &Cmtime, output: Output) -> Result<bool, Box<dyn Error
         adapter: cmtime.ends.name.clone(),
         peer: target.address.to_string(),
         connections,
-        at_once: cmtime.at_once,
+        at_once: cmtime.at_once.min(cmtime.count),
         simulated: is_simulated(&cmtime.ends.name),
         complete,
         steps: steps

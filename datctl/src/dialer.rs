@@ -120,7 +120,7 @@ impl Dialer {
             ..*hello
         };
         let patience = Timeout::from_micros(u32::try_from(PATIENCE.as_micros())?);
-        self.adapter.ia.ep_connect(
+        let begun = self.adapter.ia.ep_connect(
             ep,
             peer,
             ConnQual(qualifier),
@@ -128,7 +128,8 @@ impl Dialer {
             &hello.encode(),
             Qos::BEST_EFFORT,
             ConnectFlags::empty(),
-        )?;
+        );
+        begun.map_err(|error| self.adapter.no_way(peer, &error))?;
         let event = loop {
             let event = self.next()?;
             // On the lanes before, the peer may send already.

@@ -11,26 +11,24 @@ use serde::Serialize;
 use crate::adapter::AdapterOptions;
 use crate::dialer::Dialer;
 use crate::listener::Listener;
-use crate::report::{Output, Report};
+use crate::report::{Output, Report, Usage};
+use crate::value::address;
 
 /// The two ends.
 #[derive(clap::Args)]
 #[group(skip)]
+#[command(group(clap::ArgGroup::new("other_end").required(true).args(["peer", "listen", "connect"])))]
 pub(crate) struct Ends {
     /// The adapter: a PCI address, vfio-user:SOCKET or sim:NAME.
     pub(crate) name: String,
     /// Another adapter, which is then the other end in this process.
-    #[arg(conflicts_with_all = ["listen", "connect", "address", "neighbour"])]
+    #[arg(conflicts_with_all = ["address", "neighbour"])]
     peer: Option<String>,
     /// Be the passive end for one peer, then end.
-    #[arg(
-        long,
-        conflicts_with = "connect",
-        required_unless_present_any = ["connect", "peer"]
-    )]
+    #[arg(long)]
     listen: bool,
     /// Connect to the adapter with this address.
-    #[arg(long, value_name = "IP")]
+    #[arg(long, value_name = "IP", value_parser = address)]
     pub(crate) connect: Option<IpAddr>,
     /// The connection qualifier: an RDMA-CM port up to 0xffff, else an IB service ID.
     #[arg(long, value_name = "N", default_value = "0x100000001", value_parser = number)]
@@ -95,6 +93,10 @@ pub(crate) fn connect_by(
     let options = ends.options.open_options();
     let qualifier = ends.qualifier;
     if let Some(peer) = &ends.peer {
+        if *peer == ends.name {
+            let what = format!("both ends are {peer}: name two adapters");
+            return Err(Usage(what).into());
+        }
         let listener = Listener::open(peer, &options, qualifier)?;
         let address = listener.address();
         let dialer = Dialer::open(&ends.name, &options)?.beside(listener);

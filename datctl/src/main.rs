@@ -42,6 +42,7 @@ mod qos;
 mod record;
 mod report;
 mod rping;
+mod value;
 
 use std::error::Error;
 use std::io::stderr;
@@ -62,7 +63,7 @@ use self::info::Info;
 use self::perf::Perf;
 use self::ping::Ping;
 use self::record::Record;
-use self::report::Output;
+use self::report::{Output, Usage};
 use self::rping::Rping;
 
 const EXIT_STATUS: &str =
@@ -73,7 +74,7 @@ const EXIT_STATUS: &str =
 #[command(version, propagate_version = true, about, after_help = EXIT_STATUS)]
 struct Arguments {
     /// Print JSON instead of tables.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 900)]
     json: bool,
     /// The directory that holds sys, proc and dev.
     #[arg(long, global = true, hide = true, default_value = "/")]
@@ -109,7 +110,7 @@ enum Command {
         /// PCI addresses, such as 3b:00.2.
         device: Vec<PciAddress>,
         /// How much memory is going to be registered, in MiB.
-        #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..1 << 30))]
+        #[arg(long, value_name = "N", default_value_t = 1024, value_parser = value::within(1..=1_u64 << 30))]
         memory_mib: u64,
         /// Do what can be done safely, until the next boot: load modules, give functions that are named to vfio-pci,
         /// raise limits of the kernel, reserve huge pages. Each command is printed before it is run.
@@ -119,7 +120,7 @@ enum Command {
         #[arg(long, requires = "fix")]
         dry_run: bool,
     },
-    /// The simulator.
+    /// Simulated functions for other processes.
     Sim {
         #[command(subcommand)]
         command: SimCommand,
@@ -205,6 +206,9 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             output.fail(&*error);
+            if error.is::<Usage>() {
+                return ExitCode::from(2);
+            }
             ExitCode::FAILURE
         }
     }
@@ -214,7 +218,10 @@ fn main() -> ExitCode {
 /// bundle.
 fn log(command: &Command) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    let errors = fmt::layer().with_writer(stderr).with_filter(filter);
+    let errors = fmt::layer()
+        .with_ansi(report::has_colours(&stderr()))
+        .with_writer(stderr)
+        .with_filter(filter);
     let trace = matches!(command, Command::Accept(_)).then(|| {
         fmt::layer()
             .with_ansi(false)

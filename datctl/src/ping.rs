@@ -15,7 +15,9 @@ use crate::dialer::Dialer;
 use crate::ends::{Ends, Target, connect_by};
 use crate::hello::{Hello, Role};
 use crate::listener::pattern;
+use crate::perf::amount::size;
 use crate::report::{Output, Report, table};
+use crate::value::within;
 
 /// How long the answer to an echo may take.
 const ECHO_WITHIN: Duration = Duration::from_secs(2);
@@ -34,11 +36,11 @@ pub(crate) struct Ping {
     #[arg(long, requires = "connect", conflicts_with = "bytes")]
     icmp: bool,
     /// Round trips.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = within(1..=u32::MAX))]
     count: u32,
-    /// Bytes of a message.
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
-    bytes: u32,
+    /// Bytes of a message, such as 64, 4k or 1M.
+    #[arg(long, value_name = "SIZE", default_value_t = 64, value_parser = size, allow_negative_numbers = true)]
+    bytes: u64,
 }
 
 /// What the round trips took.
@@ -47,7 +49,7 @@ pub(crate) struct Trips {
     adapter: String,
     peer: String,
     messages: usize,
-    bytes: u32,
+    bytes: u64,
     shortest_us: f64,
     median_us: f64,
     longest_us: f64,
@@ -92,7 +94,7 @@ fn echoes(ping: &Ping, node: IpAddr, output: Output) -> Result<(), Box<dyn Error
             adapter.sleep(LOOK)?;
             if let Some(echo) = adapter.ia.echo_answered() {
                 trips.push(echo.took);
-                bytes = u32::try_from(echo.bytes)?;
+                bytes = echo.bytes as u64;
                 break;
             }
         }
@@ -113,7 +115,7 @@ impl Ping {
             role: Role::Echo,
             more: 0,
             depth: 1,
-            bytes: u64::from(self.bytes),
+            bytes: self.bytes,
             reverse: None,
         };
         dialer.connect(target.address, target.qualifier, &hello, 2)?;
@@ -148,7 +150,7 @@ impl Ping {
 }
 
 impl Trips {
-    pub(crate) fn new(adapter: &str, peer: &str, bytes: u32, mut trips: Vec<Duration>) -> Self {
+    pub(crate) fn new(adapter: &str, peer: &str, bytes: u64, mut trips: Vec<Duration>) -> Self {
         trips.sort_unstable();
         let micros = |at: usize| trips.get(at).map_or(0.0, |trip| trip.as_secs_f64() * 1e6);
         Self {

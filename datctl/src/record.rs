@@ -149,7 +149,7 @@ impl Draft {
             .write(true)
             .create_new(true)
             .open(&path)
-            .map_err(|error| format!("{}: {error}", path.display()))?;
+            .map_err(|error| format!("{}: {error}", place.display()))?;
         Ok(Self {
             file,
             path,

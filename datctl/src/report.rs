@@ -24,6 +24,19 @@ pub(crate) trait Report: Serialize {
     }
 }
 
+/// The command line cannot be meant, which only shows when all of it is looked at. The exit status is 2, as for what
+/// the parser refuses.
+#[derive(Debug)]
+pub(crate) struct Usage(pub(crate) String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Usage {}
+
 /// What a word is shown in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ink {
@@ -50,7 +63,7 @@ fn wants_colours(is_terminal: bool, no_color: Option<&str>, term: Option<&str>) 
 }
 
 /// The same for this process and a stream of it.
-fn has_colours(stream: &impl IsTerminal) -> bool {
+pub(crate) fn has_colours(stream: &impl IsTerminal) -> bool {
     let variable = |name| std::env::var(name).ok();
     wants_colours(
         stream.is_terminal(),

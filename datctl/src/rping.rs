@@ -27,6 +27,7 @@ use crate::adapter::{Adapter, AdapterOptions, PATIENCE, Region, deadline, dto_fa
 use crate::ends::Listening;
 use crate::ping::Trips;
 use crate::report::Output;
+use crate::value::{address, within};
 
 use self::server::Server;
 
@@ -53,36 +54,38 @@ const KINDS: usize = 3;
 
 /// `rping`
 #[derive(clap::Args)]
+#[command(group(clap::ArgGroup::new("end").required(true).args(["listen", "connect"])))]
 pub(crate) struct Rping {
     /// The adapter: a PCI address, vfio-user:SOCKET or sim:NAME.
     name: String,
     /// Be the passive end, for as many peers as --peers says, then end.
-    #[arg(long, conflicts_with = "connect", required_unless_present = "connect")]
+    #[arg(long)]
     listen: bool,
     /// Peers that the passive end serves, several at a time. 0: any number, until it is ended.
-    #[arg(long, default_value_t = 1, conflicts_with = "connect")]
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "connect", value_parser = within(0..=u32::MAX))]
     peers: u32,
     /// Each line of standard input adds an address to the passive end's adapter or removes one, and is answered by a
     /// line: add 192.0.2.1/24,gateway=192.0.2.254,vlan=100,priority=3 or remove 192.0.2.1.
     #[arg(long, conflicts_with = "connect")]
     control: bool,
     /// Connect to this address.
-    #[arg(long)]
+    #[arg(long, value_name = "IP", value_parser = address)]
     connect: Option<IpAddr>,
     /// Settings of the endpoint (docs/network.md), a list like dscp=26,priority=3,keep_alive_ms=1000.
-    #[arg(long, default_value = "", hide_default_value = true, value_parser = transport)]
+    #[arg(long, value_name = "SETTINGS", default_value = "", hide_default_value = true, value_parser = transport)]
     transport: EpTransport,
     /// The RDMA-CM port.
-    #[arg(long, default_value_t = 7174, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 7174, value_parser = within(1..=u16::MAX))]
     port: u16,
     /// Round trips.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = within(1..=u32::MAX))]
     count: u32,
     /// Bytes of the text.
     #[arg(
         long,
+        value_name = "N",
         default_value_t = 64,
-        value_parser = clap::value_parser!(u32).range(i64::from(MIN_TEXT_BYTES)..=i64::from(MAX_TEXT_BYTES))
+        value_parser = within(MIN_TEXT_BYTES..=MAX_TEXT_BYTES)
     )]
     bytes: u32,
     #[command(flatten)]
@@ -99,7 +102,7 @@ pub(crate) fn run(rping: &Rping, output: Output) -> Result<(), Box<dyn Error>> {
         return Ok(output.show(&Trips::new(
             &rping.name,
             &peer.to_string(),
-            rping.bytes,
+            rping.bytes.into(),
             trips,
         ))?);
     }
@@ -186,7 +189,7 @@ impl End {
     ) -> Result<Self, Box<dyn Error>> {
         let mut end = Self::new(adapter, transport)?;
         let patience = Timeout::from_micros(u32::try_from(PATIENCE.as_micros())?);
-        end.adapter.ia.ep_connect(
+        let begun = end.adapter.ia.ep_connect(
             end.ep,
             peer,
             ConnQual(port),
@@ -194,7 +197,8 @@ impl End {
             &[],
             Qos::BEST_EFFORT,
             ConnectFlags::empty(),
-        )?;
+        );
+        begun.map_err(|error| end.adapter.no_way(peer, &error))?;
         end.established()?;
         Ok(end)
     }

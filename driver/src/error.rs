@@ -286,7 +286,7 @@ pub enum FunctionError {
         space: String,
     },
     /// The process that plays the function could not be reached, or refused.
-    #[error("{name}: {source}")]
+    #[error("vfio-user:{source}")]
     VfioUser {
         /// The function.
         name: String,

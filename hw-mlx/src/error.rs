@@ -434,9 +434,16 @@ pub fn delivery_text(status: DeliveryStatus) -> &'static str {
     }
 }
 
-/// Command status in words (PRM "Command Status").
+/// Command status in words.
 pub fn status_text(status: CmdStatus) -> &'static str {
-    match status.0 {
+    command_status(status.0).unwrap_or("unknown status")
+}
+
+/// The name of a command's status, and what it means behind a colon, where the name does not say it (PRM "Command
+/// Status").
+#[must_use]
+pub const fn command_status(code: u8) -> Option<&'static str> {
+    Some(match code {
         0x00 => "OK",
         0x01 => "INTERNAL_ERR: firmware internal error",
         0x02 => "BAD_OP: command or modifier not supported, or not now",
@@ -454,13 +461,25 @@ pub fn status_text(status: CmdStatus) -> &'static str {
         0x40 => "BAD_SIZE_OUTS_CQES: more CQEs outstanding than the new size",
         0x50 => "BAD_INPUT_LEN",
         0x51 => "BAD_OUTPUT_LEN",
-        _ => "unknown status",
-    }
+        _ => return None,
+    })
 }
 
-/// Health syndromes in words (rdma-core `providers/mlx5/mlx5_vfio.c`, `hsynd_str`).
+/// The name of the status of a command that was not delivered.
+#[must_use]
+pub const fn delivery_status(code: u8) -> Option<&'static str> {
+    DeliveryStatus(code).name()
+}
+
+/// Health syndromes in words.
 pub fn syndrome_text(synd: u8) -> &'static str {
-    match synd {
+    health_syndrome(synd).unwrap_or("unknown syndrome")
+}
+
+/// What a health syndrome means (rdma-core `providers/mlx5/mlx5_vfio.c`, `hsynd_str`).
+#[must_use]
+pub const fn health_syndrome(synd: u8) -> Option<&'static str> {
+    Some(match synd {
         0x01 => "firmware internal error",
         0x07 => "internal processor not responding",
         0x08 => "unrecoverable hardware error",
@@ -472,6 +491,6 @@ pub fn syndrome_text(synd: u8) -> &'static str {
         0x0e => "invalid event queue referenced",
         0x0f => "FFSER error",
         0x10 => "too hot",
-        _ => "unknown syndrome",
-    }
+        _ => return None,
+    })
 }

@@ -39,9 +39,10 @@ const KEEP: Duration = Duration::from_secs(5);
 
 /// What is served, and where.
 #[derive(clap::Args, Debug, Default)]
+#[command(group(clap::ArgGroup::new("what").required(true).multiple(true).args(["socket", "card"])))]
 pub struct Options {
     /// Where a function by itself is served; once or twice.
-    #[arg(long, required_unless_present = "card", num_args = 1)]
+    #[arg(long, value_name = "PATH", num_args = 1)]
     pub socket: Vec<PathBuf>,
     /// Where a card is served: its physical function at PATH.pf, its virtual ones at PATH.vf0 and so on; once or twice.
     #[arg(long, value_name = "PATH")]
@@ -61,7 +62,7 @@ pub struct Options {
     #[arg(long, requires = "card")]
     pub control: bool,
     /// Habits of a card, a list like link-training=2s.
-    #[arg(long, requires = "card")]
+    #[arg(long, value_name = "HABITS", requires = "card")]
     pub card_rules: Option<RuleOptions>,
     /// Where the link leads with one socket: to another server that is told the same, unix:PATH; or to a network device
     /// of QEMU, dgram:HERE,THERE (-netdev dgram,local.type=unix,local.path=THERE,remote.type=unix,remote.path=HERE).
@@ -71,7 +72,7 @@ pub struct Options {
     #[arg(long)]
     pub profile: Vec<ProfileOptions>,
     /// Write every frame on the link to this file, as pcapng.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
     /// Record in this file all that comes from outside, for `simnic replay`.
     #[arg(long, value_name = "FILE")]
@@ -80,10 +81,10 @@ pub struct Options {
     #[arg(skip = "simnic serve".to_owned())]
     pub about: String,
     /// Keep a list in this file of the commands and registers that were asked for and how they were answered.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     /// Everything random follows from it.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// What goes wrong, a list like loss=1%,delay=5us on the link and removal@5s in a function.
     #[arg(long)]

@@ -87,7 +87,7 @@ const KEYS: [Key; 19] = [
         value: "IP/MAC",
         add: |options, text| {
             let (ip, mac) = text.split_once('/')?;
-            Some(options.neighbour(ip.parse().ok()?, mac_of(mac)?))
+            Some(options.neighbour(ip.parse().ok()?, station_of(mac)?))
         },
     },
     Key {
@@ -113,12 +113,12 @@ const KEYS: [Key; 19] = [
     },
     Key {
         key: "endpoints",
-        value: "N",
+        value: "1..16777214",
         add: |options, text| options.endpoints(text.parse().ok()?),
     },
     Key {
         key: "vectors",
-        value: "N",
+        value: "1..2047",
         add: |options, text| options.vectors(text.parse().ok()?),
     },
     Key {
@@ -156,8 +156,8 @@ const KEYS: [Key; 19] = [
     },
     Key {
         key: "mac",
-        value: "MAC, of a sim: name",
-        add: |options, text| Some(options.mac(mac_of(text)?)),
+        value: "MAC of one station, of a sim: name",
+        add: |options, text| Some(options.mac(station_of(text)?)),
     },
     Key {
         key: "profile",
@@ -261,8 +261,12 @@ pub fn parse<'a>(
                 all_known()
             )));
         };
-        options =
-            (known.add)(options, value).ok_or_else(|| bad(format!("{key} is {}", known.value)))?;
+        options = (known.add)(options, value).ok_or_else(|| {
+            bad(format!(
+                "{option:?} is not of the form {key}={}",
+                known.value
+            ))
+        })?;
     }
     Ok((device, options))
 }
@@ -302,6 +306,11 @@ fn address_of(text: &str) -> Option<Address> {
         prefix: Some(number(prefix, 0..=most)?),
         ..address.into()
     })
+}
+
+/// A MAC address of one station, not of a group (IEEE 802.3 3.2.3: the first bit) and not of nobody.
+fn station_of(text: &str) -> Option<[u8; 6]> {
+    mac_of(text).filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6])
 }
 
 /// A MAC address as text: six bytes in hex, colons between.
@@ -468,7 +477,7 @@ mod tests {
         let error = parse("sim:a,network=maybe", &OpenOptions::default()).expect_err("a slip");
         assert_eq!(
             error.to_string(),
-            "sim:a,network=maybe: network is on|off (DAT_PROVIDER_NOT_FOUND)"
+            "sim:a,network=maybe: \"network=maybe\" is not of the form network=on|off (DAT_PROVIDER_NOT_FOUND)"
         );
     }
 

@@ -96,7 +96,7 @@ pub enum OpenError {
         name: String,
     },
     /// The function could not be reached.
-    #[error("{name}: {error}")]
+    #[error("{error}")]
     Function {
         /// The adapter.
         name: String,
@@ -131,7 +131,7 @@ pub enum OpenError {
     },
     /// There is no such kind of device.
     #[cfg(feature = "sim")]
-    #[error("{name}: profile {profile:?}: {error}")]
+    #[error("{name}: profile {}", once(profile, error))]
     Profile {
         /// The adapter.
         name: String,
@@ -141,7 +141,7 @@ pub enum OpenError {
         error: Box<crate::fabric::profile::BadProfile>,
     },
     /// The wire of a simulated function could not be laid.
-    #[error("{name}: link {}: {error}", path.display())]
+    #[error("{name}: link {}", once(&path.display().to_string(), error))]
     Link {
         /// The adapter.
         name: String,
@@ -169,6 +169,16 @@ pub enum OpenError {
     /// DAT refused.
     #[error(transparent)]
     Dat(#[from] DatError),
+}
+
+/// What is said of something, which it may begin with already.
+fn once(of: &str, said: impl std::fmt::Display) -> String {
+    let said = said.to_string();
+    if said.starts_with(of) {
+        said
+    } else {
+        format!("{of}: {said}")
+    }
 }
 
 /// Why an adapter was not closed, or not well.

@@ -31,6 +31,7 @@ mod wire;
 
 use std::env;
 use std::error::Error;
+use std::io::{Write, stderr};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -44,7 +45,8 @@ use self::subject::Subject;
 use self::table::{Acceptance, Row, Verdict};
 pub(crate) use self::wire::{Listener as WireListener, bytes};
 use crate::adapter::{Adapter, AdapterOptions};
-use crate::report::Output;
+use crate::report::{Output, Usage};
+use crate::value::{address, within};
 use crate::{doctor, rping};
 
 /// Memory that doctor reckons with, in MiB: two regions of some megabytes, and room.
@@ -63,16 +65,16 @@ pub(crate) struct Accept {
     /// Another one, which the first can reach.
     other: Option<String>,
     /// A machine on which `rping -s -S 4096` of librdmacm runs, by the address it listens on.
-    #[arg(long)]
+    #[arg(long, value_name = "IP", value_parser = address)]
     peer: Option<IpAddr>,
     /// The RDMA-CM port of that rping.
-    #[arg(long, default_value_t = 7174, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 7174, value_parser = within(1..=u16::MAX))]
     port: u16,
     /// Hours of the soak; a fraction will do.
-    #[arg(long, default_value = "0", value_parser = hours)]
+    #[arg(long, value_name = "N", default_value = "0", value_parser = hours)]
     hours: Duration,
     /// The directory that everything is kept in; it must not be there [default: accept-SECONDS, of the time now].
-    #[arg(long)]
+    #[arg(long, value_name = "DIR")]
     bundle: Option<PathBuf>,
     #[command(flatten)]
     options: AdapterOptions,
@@ -105,6 +107,10 @@ pub(crate) fn run(
     let options = accept.options.open_options();
     let mut subjects = vec![levers::subject(&accept.function, &options, machine)];
     if let Some(other) = &accept.other {
+        if *other == accept.function {
+            let what = format!("{other} is named twice: name two functions");
+            return Err(Usage(what).into());
+        }
         // The addresses are the first one's; the other is reached by that which follows from its MAC.
         let options = AdapterOptions::default().open_options();
         subjects.push(levers::subject(other, &options, machine));
@@ -216,7 +222,8 @@ impl Run<'_> {
             found,
             seconds: start.elapsed().as_secs_f64(),
         };
-        eprintln!("{}", row.progress());
+        // Who does not look at the lines as they come has the table.
+        let _nobody_reads = writeln!(stderr(), "{}", row.progress());
         self.rows.push(row);
     }
 }

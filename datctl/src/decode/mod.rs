@@ -42,7 +42,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Lines, at most; the last ones.
-    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = crate::value::within(1..=10_000_u32))]
     last: u32,
 }
 

@@ -55,12 +55,20 @@ impl File {
     pub(super) fn read(path: &Path) -> Result<Self, Box<dyn Error>> {
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
         let file = std::fs::File::open(path).map_err(|error| failed(&error))?;
-        let bytes = file.metadata().map_err(|error| failed(&error))?.len();
+        let metadata = file.metadata().map_err(|error| failed(&error))?;
+        if !metadata.is_file() {
+            return Err(failed(&"no file: what a recorder writes is one").into());
+        }
+        let bytes = metadata.len();
         if bytes > LONGEST {
             return Err(failed(&format!("{bytes} bytes are more than a recorder writes")).into());
         }
         let reader = std::io::BufReader::new(file);
-        let mut reader = PcapNgReader::new(reader).map_err(|error| failed(&error))?;
+        let mut reader = PcapNgReader::new(reader).map_err(|error| {
+            failed(&format!(
+                "no pcapng file, which is what a recorder writes: {error}"
+            ))
+        })?;
         let mut read = Self {
             adapter: "?".to_owned(),
             process: None,

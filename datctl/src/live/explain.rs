@@ -1,20 +1,26 @@
 //! `datctl explain`: what a number or a name from a log means, wherever it may come from.
+//!
+//! Numbers and names come from the tables of the crates that use them; each kind of them is one function here. A number
+//! is read as programs print it: `0x80120060`, `80120060`, `2148663392`, or `-2146303904`, which is the same with `%d`.
 
 use std::error::Error;
 
 use hw_mlx::completion::{self, syndrome};
+use hw_mlx::error::{command_status, delivery_status, health_syndrome};
+use nvmeof::nvme::rdma::Reject;
 use serde::Serialize;
-use udapl::{DtoStatus, RejectReason, strerror};
+use udapl::{DatError, DtoStatus, EVENT_NUMBERS, RejectReason, ReturnType, Subtype, strerror};
 
 use crate::report::{Report, table};
 
 /// `explain`
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// A number, such as 0x15, 11 or 0x80060026, or a name, such as DAT_DTO_ERR_TRANSPORT.
+    /// A number, such as 0x15, 11, 0x80060026 or -2147090394, or a name, such as DAT_DTO_ERR_TRANSPORT or TIMED_OUT.
+    #[arg(allow_negative_numbers = true)]
     code: String,
     /// The vendor syndrome beside a device's syndrome.
-    #[arg(long, value_parser = byte)]
+    #[arg(long, value_name = "N", value_parser = byte)]
     vendor: Option<u8>,
 }
 
@@ -33,16 +39,92 @@ struct Meaning {
     means: String,
 }
 
+/// Decimal, or hex after 0x; what is negative is 32 bits with a sign.
 fn number(text: &str) -> Option<u32> {
-    match text.strip_prefix("0x") {
+    match text.strip_prefix("0x").or(text.strip_prefix("0X")) {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
-        None => text.parse().ok(),
+        None => text
+            .parse()
+            .or_else(|_| text.parse::<i32>().map(i32::cast_unsigned))
+            .ok(),
     }
 }
 
 fn byte(text: &str) -> Result<u8, String> {
     let byte = number(text).and_then(|number| u8::try_from(number).ok());
     byte.ok_or_else(|| format!("{text:?} is no number from 0 to 255"))
+}
+
+/// Whether a name is meant: in full, or without what all of its kind begin with.
+fn is_meant(name: &str, text: &str) -> bool {
+    let (name, text) = (name.to_ascii_uppercase(), text.to_ascii_uppercase());
+    name == text
+        || name
+            .strip_suffix(&text)
+            .is_some_and(|rest| rest.ends_with('_'))
+}
+
+/// What the type of a refusal means.
+const fn of_type(kind: ReturnType) -> &'static str {
+    match kind {
+        ReturnType::Abort => "The device is dead. Close the adapter; it can be opened again.",
+        ReturnType::ConnQualInUse => "Somebody listens at this qualifier already.",
+        ReturnType::InsufficientResources => {
+            "The queue is full (dequeue completions first), or a limit of the adapter is reached."
+        }
+        ReturnType::InternalError => "The device refused; `Ia::last_device_error` has its words.",
+        ReturnType::InvalidHandle => {
+            "The object is gone, or is of another adapter or kind. The subtype says which argument it was."
+        }
+        ReturnType::InvalidParameter => {
+            "An argument makes no sense, such as a piece that leaves its region."
+        }
+        ReturnType::InvalidState => {
+            "Not now: the endpoint is not connected, the zone still has objects, somebody waits already."
+        }
+        ReturnType::LengthError => "Source and target of an RDMA do not fit each other.",
+        ReturnType::ModelNotSupported => "The adapter cannot do it in this way.",
+        ReturnType::ProviderNotFound => "No adapter has this name.",
+        ReturnType::PrivilegesViolation => "The region lacks the right.",
+        ReturnType::ProtectionViolation => {
+            "The region is gone, or is of another zone than the endpoint."
+        }
+        ReturnType::QueueEmpty => "No event, not yet. No failure.",
+        ReturnType::QueueFull => "The EVD has no room for the event that was to be put into it.",
+        ReturnType::TimeoutExpired => {
+            "The time given to a wait is over, and there was no event. No failure."
+        }
+        ReturnType::ProviderAlreadyRegistered => {
+            "The registry has an adapter of this name already."
+        }
+        ReturnType::ProviderInUse => "The adapter is open, and so it stays registered.",
+        ReturnType::InvalidAddress => {
+            "The port is down, or nobody on the network answers for the address."
+        }
+        ReturnType::InterruptedCall => "A signal ended the wait.",
+        ReturnType::ConnQualUnavailable => "No qualifier is free.",
+        ReturnType::NotImplemented => "This library does not have the call.",
+    }
+}
+
+/// What the subtype adds, where its name alone does not say it.
+fn of_subtype(subtype: Subtype) -> String {
+    let name = subtype.name();
+    let last = name.trim_start_matches(|letter: char| !letter.is_ascii_digit());
+    match (name, last) {
+        ("DAT_NO_SUBTYPE", _) => "nothing more is said".to_owned(),
+        (_, "") if name.starts_with("DAT_INVALID_STATE") => "the state it was in".to_owned(),
+        (_, "") if name.starts_with("DAT_RESOURCE") => "what there is too little of".to_owned(),
+        (_, "") if name.starts_with("DAT_INVALID_HANDLE") => "this handle is not valid".to_owned(),
+        (_, "") => "what is wrong".to_owned(),
+        (_, last) => format!("argument {last} of the call as C writes it, counted from 1"),
+    }
+}
+
+/// How programs print a `DAT_RETURN` with this type.
+fn printed(kind: ReturnType) -> String {
+    let code = DatError::new(kind, Subtype::None).code();
+    format!("{code:#010x}, with %d {}", code.cast_signed())
 }
 
 /// Syndromes that the PRM has a name for.
@@ -78,55 +160,210 @@ fn of_status((status, syndrome): (DtoStatus, u8)) -> Meaning {
     }
 }
 
-pub(crate) fn run(options: &Options) -> Result<Meanings, Box<dyn Error>> {
-    let code = options.code.trim();
+fn of_reason(reason: RejectReason) -> Meaning {
+    Meaning {
+        of: "reason of a REJ (IBTA volume 1, \"Rejection Reason\")",
+        name: format!("{reason:?} ({})", reason.code()),
+        means: reason.to_string(),
+    }
+}
+
+/// Statuses of commands are told as `NAME: what it means`, or by their name alone.
+fn of_command(code: u8, told: &str) -> Meaning {
+    let (name, means) = told.split_once(": ").unwrap_or((told, "its name says all"));
+    Meaning {
+        of: "status of a command (PRM, \"Command Status\")",
+        name: format!("{name} ({code:#04x})"),
+        means: means.to_owned(),
+    }
+}
+
+/// What a number can be. Zero, success, is a `DAT_RETURN` only.
+fn of_number(number: u32, vendor: Option<u8>) -> Vec<Meaning> {
     let mut meanings = Vec::new();
-    let named = |(status, _): &(DtoStatus, u8)| status.name().eq_ignore_ascii_case(code);
-    meanings.extend(statuses().find(named).map(of_status));
-    if let Some(number) = number(code) {
-        if let Some((kind, detail)) = strerror(number).filter(|_| number == 0 || number > 0xffff) {
-            meanings.push(Meaning {
-                of: "answer of a DAT call (DAT_RETURN)",
-                name: kind.to_owned(),
-                means: if detail.is_empty() {
-                    "no detail".to_owned()
-                } else {
-                    detail.to_owned()
-                },
-            });
+    if let Some((kind, subtype)) = strerror(number).filter(|_| number == 0 || number > 0xffff) {
+        let is = |one: &&ReturnType| one.name() == kind;
+        let means = ReturnType::ALL.iter().find(is);
+        let detail = Subtype::ALL.iter().find(|one| one.name() == subtype);
+        let name = match detail {
+            Some(_) => format!("{kind}|{subtype}"),
+            None => kind.to_owned(),
+        };
+        let mut means = means
+            .map_or("It went well.", |&kind| of_type(kind))
+            .to_owned();
+        if let Some(&detail) = detail {
+            means = format!("{means} {subtype}: {}.", of_subtype(detail));
         }
-        // CAST: the discriminant is the number.
-        let status = statuses().find(|(status, _)| *status as u32 == number);
-        meanings.extend(status.map(of_status));
-        if let Ok(syndrome @ 1..) = u8::try_from(number) {
+        meanings.push(Meaning {
+            of: "answer of a DAT call (DAT_RETURN)",
+            name,
+            means,
+        });
+    }
+    let event = EVENT_NUMBERS.iter().find(|event| event.number == number);
+    meanings.extend(event.map(|event| Meaning {
+        of: "event (DAT_EVENT_NUMBER)",
+        name: format!("{} ({:#07x})", event.name, event.number),
+        means: event.means.to_owned(),
+    }));
+    // CAST: the discriminant is the number.
+    let status = statuses().find(|(status, _)| *status as u32 == number);
+    meanings.extend(status.map(of_status));
+    let Ok(short @ 1..) = u16::try_from(number) else {
+        return meanings;
+    };
+    if let Ok(code) = u8::try_from(number) {
+        if SYNDROMES.contains(&code) {
             meanings.push(Meaning {
                 of: "syndrome of an error CQE (PRM, \"Completion with Error Syndromes\")",
-                name: format!(
-                    "{syndrome:#04x}, {}",
-                    completion::dto_status(syndrome).name()
-                ),
-                means: completion::explain(syndrome, options.vendor.unwrap_or(0)).to_string(),
+                name: format!("{code:#04x}, {}", completion::dto_status(code).name()),
+                means: completion::explain(code, vendor.unwrap_or(0)).to_string(),
             });
         }
-        if let Ok(reason) = u16::try_from(number)
-            && reason != 0
-        {
-            meanings.push(Meaning {
-                of: "reason of a REJ (IBTA volume 1, \"Rejection Reason\")",
-                name: format!("{:?}", RejectReason::from_code(reason)),
-                means: RejectReason::from_code(reason).to_string(),
-            });
-        }
+        meanings.extend(command_status(code).map(|told| of_command(code, told)));
+        meanings.extend(delivery_status(code).map(|name| Meaning {
+            of: "delivery status of a command, which the firmware has not read (PRM)",
+            name: format!("{name} ({code:#04x})"),
+            means:
+                "the driver wrote a command queue entry that the device does not take".to_owned(),
+        }));
+        meanings.extend(health_syndrome(code).map(|told| Meaning {
+            of: "health syndrome of the firmware",
+            name: format!("{code:#04x}"),
+            means: told.to_owned(),
+        }));
+    }
+    let reason = RejectReason::from_code(short);
+    if !matches!(reason, RejectReason::Other(_)) {
+        meanings.push(of_reason(reason));
+    }
+    let reject = Reject::ALL
+        .into_iter()
+        .find(|&reject| reject as u16 == short);
+    meanings.extend(reject.map(|reject| Meaning {
+        of: "status of an NVMe over RDMA target that rejects a connection (RDMA transport, figure 11)",
+        name: format!("{reject:?} ({short})"),
+        means: reject.text().to_owned(),
+    }));
+    if let Some(subtype) = Subtype::from_value(short) {
+        meanings.push(Meaning {
+            of: "subtype of a DAT_RETURN (DAT_GET_SUBTYPE)",
+            name: format!("{} ({short})", subtype.name()),
+            means: of_subtype(subtype),
+        });
+    }
+    meanings
+}
+
+/// All names there are, with what each means.
+fn named() -> Vec<(&'static str, Meaning)> {
+    let types = ReturnType::ALL.iter().map(|&kind| {
+        let of = "answer of a DAT call (DAT_RETURN)";
+        let name = format!("{} ({})", kind.name(), printed(kind));
+        (
+            kind.name(),
+            Meaning {
+                of,
+                name,
+                means: of_type(kind).to_owned(),
+            },
+        )
+    });
+    let subtypes = Subtype::ALL.iter().map(|&subtype| {
+        let of = "subtype of a DAT_RETURN (DAT_GET_SUBTYPE)";
+        let name = format!("{} ({})", subtype.name(), subtype.value());
+        (
+            subtype.name(),
+            Meaning {
+                of,
+                name,
+                means: of_subtype(subtype),
+            },
+        )
+    });
+    let events = EVENT_NUMBERS.iter().map(|event| {
+        let of = "event (DAT_EVENT_NUMBER)";
+        let name = format!("{} ({:#07x})", event.name, event.number);
+        (
+            event.name,
+            Meaning {
+                of,
+                name,
+                means: event.means.to_owned(),
+            },
+        )
+    });
+    let mut seen = Vec::new();
+    let statuses = statuses().filter(move |(status, _)| {
+        let is_new = !seen.contains(status);
+        seen.push(*status);
+        is_new
+    });
+    let statuses = statuses.map(|one| (one.0.name(), of_status(one)));
+    let commands = (1..=u8::MAX).filter_map(|code| {
+        let told = command_status(code)?;
+        let name = told.split_once(':').map_or(told, |(name, _)| name);
+        Some((name, of_command(code, told)))
+    });
+    types
+        .chain(subtypes)
+        .chain(events)
+        .chain(statuses)
+        .chain(commands)
+        .collect()
+}
+
+fn of_name(text: &str) -> Vec<Meaning> {
+    // As errors of this library are printed.
+    text.split('|')
+        .flat_map(|part| {
+            named()
+                .into_iter()
+                .filter(move |(name, _)| is_meant(name, part.trim()))
+                .map(|(_, meaning)| meaning)
+        })
+        .collect()
+}
+
+/// Why there is nothing to say.
+fn unknown(code: &str) -> String {
+    if number(code).is_some() {
+        return format!(
+            "{code}: no answer of a DAT call, event, status, syndrome or reason has this number. The 32 bits of a syndrome beside a refused command are the firmware's own: its vendor knows them, with opcode and status"
+        );
+    }
+    let part = code.to_ascii_uppercase();
+    let alike: Vec<&str> = named()
+        .into_iter()
+        .map(|(name, _)| name)
+        .filter(|name| !part.is_empty() && name.contains(&part))
+        .collect();
+    if alike.is_empty() {
+        format!(
+            "{code:?} is neither a number nor a name of dat.h or of a command's status (decimal, hex after 0x, a name such as DAT_TIMEOUT_EXPIRED)"
+        )
+    } else {
+        format!("{code:?} is no name; there are {}", alike.join(", "))
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<Meanings, Box<dyn Error>> {
+    let code = options.code.trim();
+    let mut meanings = of_name(code);
+    if let Some(number) = number(code) {
+        meanings.extend(of_number(number, options.vendor));
+    }
+    if meanings.is_empty() && !code.contains(['-', '+']) {
+        // Programs print hex without a sign of it, too.
+        let hex = u32::from_str_radix(code, 16).ok();
+        meanings.extend(
+            hex.into_iter()
+                .flat_map(|hex| of_number(hex, options.vendor)),
+        );
     }
     if meanings.is_empty() {
-        return Err(format!(
-            "{code:?} is no number, and no status of a completion; those are {}",
-            statuses()
-                .map(|(status, _)| status.name())
-                .collect::<Vec<_>>()
-                .join(", ")
-        )
-        .into());
+        return Err(unknown(code).into());
     }
     Ok(Meanings {
         code: code.to_owned(),
@@ -139,5 +376,91 @@ impl Report for Meanings {
         let rows = self.meanings.iter();
         let rows = rows.map(|one| [one.of.to_owned(), one.name.clone(), one.means.clone()]);
         table(["as", "is", "means"], rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(code: &str) -> Vec<String> {
+        let options = Options {
+            code: code.to_owned(),
+            vendor: None,
+        };
+        let told = run(&options).expect("a meaning");
+        told.meanings.into_iter().map(|one| one.name).collect()
+    }
+
+    #[test]
+    fn a_return_value_is_known_however_a_program_prints_it() {
+        let name = "DAT_INVALID_ADDRESS|DAT_INVALID_ADDRESS_UNREACHABLE";
+        for code in [
+            "0x80120060",
+            "0X80120060",
+            "80120060",
+            "2148663392",
+            "-2146303904",
+            "0x120060",
+        ] {
+            assert_eq!(names(code), [name], "{code}");
+        }
+        assert_eq!(names("0"), ["DAT_SUCCESS"]);
+        assert_eq!(names("0x000f0000"), ["DAT_TIMEOUT_EXPIRED"]);
+    }
+
+    #[test]
+    fn a_name_is_known_in_full_and_without_its_beginning_and_as_errors_print_it() {
+        let timeout = "DAT_TIMEOUT_EXPIRED (0x800f0000, with %d -2146500608)";
+        assert_eq!(names("dat_timeout_expired"), [timeout]);
+        assert_eq!(names("TIMEOUT_EXPIRED"), [timeout]);
+        assert_eq!(names("BROKEN")[0], "DAT_CONNECTION_EVENT_BROKEN (0x04006)");
+        assert_eq!(names("DAT_INVALID_PARAMETER|DAT_INVALID_ARG3").len(), 2);
+        assert_eq!(names("BAD_PARAM"), ["BAD_PARAM (0x03)"]);
+    }
+
+    #[test]
+    fn a_small_number_is_all_that_it_can_be() {
+        let six = names("6");
+        for name in [
+            "DAT_DTO_ERR_REMOTE_ACCESS (6)",
+            "0x06, DAT_RMR_OPERATION_FAILED",
+            "RESOURCE_BUSY (0x06)",
+            "InvalidCommId (6)",
+            "Resources (6)",
+        ] {
+            assert!(six.iter().any(|one| one == name), "{name}: {six:?}");
+        }
+        assert_eq!(
+            names("0x04008"),
+            ["DAT_CONNECTION_EVENT_UNREACHABLE (0x04008)"]
+        );
+    }
+
+    #[test]
+    fn what_is_unknown_is_said_to_be_with_names_that_are_alike() {
+        assert!(unknown("0xffffffff").contains("no answer of a DAT call"));
+        assert!(unknown("gremlin").contains("neither a number nor a name"));
+        let alike = unknown("TIMEOUT");
+        assert!(alike.contains("DAT_TIMEOUT_EXPIRED"), "{alike}");
+    }
+
+    #[test]
+    fn the_types_mean_what_the_page_of_troubles_says() {
+        let page = include_str!("../../../docs/troubleshooting.md");
+        let (_, table) = page.split_once("| Type | Means |").expect("the table");
+        let (table, _) = table.split_once("\n\n").expect("its end");
+        let mut rows = 0;
+        for row in table.lines().filter_map(|row| row.strip_prefix("| DAT_")) {
+            let (kinds, means) = row.trim_end_matches(" |").split_once(" | ").expect("two");
+            for kind in kinds.split(", ") {
+                let kind = kind.trim_start_matches("DAT_");
+                let is = |one: &&ReturnType| one.name() == format!("DAT_{kind}");
+                let one = ReturnType::ALL.iter().find(is).expect("a type");
+                assert_eq!(of_type(*one), means, "{kind}");
+                rows += 1;
+            }
+        }
+        assert!(rows > 10, "{rows}");
     }
 }

@@ -46,7 +46,7 @@ pub(crate) struct Options {
     target: Target,
     /// Where to answer, such as 127.0.0.1:9401. Without it the text is printed once, as for node_exporter's textfile
     /// collector.
-    #[arg(long)]
+    #[arg(long, value_name = "IP:PORT", value_parser = crate::value::socket)]
     listen: Option<SocketAddr>,
     /// Have the process take the time of some requests and of wakeups for as long as this runs.
     #[arg(long, requires = "listen")]

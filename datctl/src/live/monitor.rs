@@ -18,7 +18,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     target: Target,
     /// Lines, after which it ends. Without it, it ends with the process that is looked at, or by Ctrl-C.
-    #[arg(long)]
+    #[arg(long, value_name = "N", value_parser = crate::value::within(1..=u64::MAX))]
     count: Option<u64>,
 }
 

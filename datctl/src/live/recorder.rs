@@ -23,7 +23,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     target: Target,
     /// Events of each instance, at most.
-    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..=65536))]
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = crate::value::within(1..=65536_u64))]
     events: u64,
     /// Write all of it to this file, for `datctl decode` and Wireshark; at most 8192 events of each instance.
     #[arg(long, value_name = "FILE")]

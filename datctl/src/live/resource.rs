@@ -15,7 +15,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     target: Target,
     /// Objects of each kind and instance, at most.
-    #[arg(long, default_value_t = 4096)]
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = crate::value::within(1..=u64::MAX))]
     objects: u64,
 }
 

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::{Target, ask, measure};
 use crate::report::{Output, Report, table};
+use crate::value::within;
 
 /// Endpoints of an instance that are looked at.
 const OBJECTS: u64 = 4096;
@@ -37,23 +38,21 @@ pub(crate) struct Options {
     #[command(flatten)]
     target: Target,
     /// Seconds between two looks.
-    #[arg(long, default_value_t = 1.0, value_parser = seconds)]
+    #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = seconds)]
     interval: f64,
     /// Screens, after which it ends. Without it, it ends with the process that is looked at, or by Ctrl-C.
-    #[arg(long)]
+    #[arg(long, value_name = "N", value_parser = within(1..=u64::MAX))]
     count: Option<u64>,
     /// Endpoints on a screen, the busiest first.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = within(1..=usize::MAX))]
     endpoints: usize,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number"))?;
-    if (0.01..=3600.0).contains(&seconds) {
-        Ok(seconds)
-    } else {
-        Err("0.01 to 3600 seconds".to_owned())
-    }
+    let seconds = text.parse().ok();
+    seconds
+        .filter(|seconds| (0.01..=3600.0).contains(seconds))
+        .ok_or_else(|| format!("{text:?} is no number of seconds from 0.01 to 3600"))
 }
 
 /// What was counted at one moment.

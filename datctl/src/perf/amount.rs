@@ -40,8 +40,17 @@ pub(super) fn warm_up(text: &str) -> Result<Amount, String> {
         .map_err(|_| format!("{text:?} is neither a number of operations nor a time like 500ms"))
 }
 
+/// `500ms`, and not none at all.
+pub(super) fn some_time(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    if time.is_zero() {
+        return Err(format!("{text:?} is no time to measure anything in"));
+    }
+    Ok(time)
+}
+
 /// `64`, `4k`, `4KiB`, `1M`, `1G`.
-pub(super) fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     let unit_at = text
         .find(|letter: char| !letter.is_ascii_digit())
         .unwrap_or(text.len());
@@ -108,5 +117,7 @@ mod tests {
             Ok(Amount::Time(Duration::from_millis(1500)))
         );
         assert!(warm_up("soon").is_err());
+        assert_eq!(some_time("10s"), Ok(Duration::from_secs(10)));
+        assert!(some_time("0s").is_err() && some_time("5").is_err());
     }
 }

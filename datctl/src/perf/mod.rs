@@ -11,29 +11,31 @@
 //!
 //! Times are the machine's. On a simulated function they tell how fast the simulator is, and nothing of a card.
 
-mod amount;
+pub(crate) mod amount;
 pub(crate) mod latency;
 mod measure;
 mod plot;
 
 use std::error::Error;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::Serialize;
 
-use self::amount::{Amount, size, warm_up};
+use self::amount::{Amount, size, some_time, warm_up};
 use self::latency::Latency;
 use self::measure::Bandwidth;
 use crate::adapter::is_simulated;
 use crate::dialer::Dialer;
 use crate::ends::{Ends, Target, connect_by};
 use crate::hello::{Hello, Reverse, Role};
-use crate::report::{Output, Report, table};
+use crate::report::{Output, Report, Usage, table};
+use crate::value::within;
 use simnic::signals::Stop;
-use simnic::simulated::duration;
 
 /// What the JSON looks like: docs/schemas/perf-1.json. Another number if a field goes or changes its meaning.
 const SCHEMA: &str = "datctl-perf-1";
@@ -83,16 +85,16 @@ pub(crate) struct Plan {
     )]
     measure: Vec<Measure>,
     /// Bytes of a message, a list such as 64,4k,1M,1G; k, M and G are 2^10, 2^20 and 2^30.
-    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "64,4K,64K,1M", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "64,4K,64K,1M", value_parser = size, allow_negative_numbers = true)]
     bytes: Vec<u64>,
     /// Operations under way at a time on an endpoint, for bandwidth.
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = within(1..=u32::MAX))]
     depth: u32,
     /// Endpoints (queue pairs) in use at a time, for bandwidth.
-    #[arg(long, value_name = "N", visible_alias = "queue-pairs", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", visible_alias = "queue-pairs", default_value_t = 1, value_parser = within(1..=1024_u16))]
     endpoints: u16,
     /// Operations behind one doorbell, for bandwidth; not more than the depth.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = within(1..=u32::MAX))]
     batch: u32,
     /// The other end does the same towards us at the same time, for bandwidth.
     #[arg(long)]
@@ -101,10 +103,10 @@ pub(crate) struct Plan {
     #[arg(long, conflicts_with = "batch")]
     inline: bool,
     /// Operations of a measurement [default: 1000, fewer of large ones].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = within(1..=u64::MAX))]
     count: Option<u64>,
     /// How long a measurement takes, such as 500ms or 10s, instead of how many operations it is.
-    #[arg(long, value_name = "TIME", conflicts_with = "count", value_parser = duration)]
+    #[arg(long, value_name = "TIME", conflicts_with = "count", value_parser = some_time)]
     duration: Option<Duration>,
     /// What comes before each measurement and is not measured, operations or a time [default: a tenth of it].
     #[arg(long, value_name = "N|TIME", value_parser = warm_up)]
@@ -159,7 +161,9 @@ struct Row {
 
 /// False: it was ended before all was measured.
 pub(crate) fn run(perf: &Perf, output: Output) -> Result<bool, Box<dyn Error>> {
-    perf.check()?;
+    perf.check().map_err(Usage)?;
+    let [csv, svg] = [&perf.csv, &perf.svg].map(|path| Drawing::at(path.as_ref()));
+    let (csv, svg) = (csv?, svg?);
     // Threads that are made later leave the signals alone.
     let stop = if perf.ends.is_active() {
         Stop::on_signals()?
@@ -177,18 +181,42 @@ pub(crate) fn run(perf: &Perf, output: Output) -> Result<bool, Box<dyn Error>> {
         with_histograms: perf.histogram,
         ..figures
     };
-    let write = |path: &PathBuf, text: String| {
-        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
-    };
-    if let Some(path) = &perf.csv {
-        write(path, figures.csv())?;
-    }
-    if let Some(path) = &perf.svg {
-        write(path, plot::draw(&figures))?;
-    }
-    let complete = figures.complete;
+    // First of all: a disk that is full by now has cost no measurement.
     output.show(&figures)?;
-    Ok(complete)
+    for (drawing, text) in [
+        (csv, Figures::csv as fn(&Figures) -> String),
+        (svg, plot::draw as fn(&Figures) -> String),
+    ] {
+        if let Some(drawing) = drawing {
+            drawing.fill(&text(&figures))?;
+        }
+    }
+    Ok(figures.complete)
+}
+
+/// A file that is made before anything is measured, so that one that cannot be is said at once.
+struct Drawing<'a> {
+    path: &'a Path,
+    file: File,
+}
+
+impl<'a> Drawing<'a> {
+    fn at(path: Option<&'a PathBuf>) -> Result<Option<Self>, String> {
+        let made = path.map(|path| {
+            let file = File::create(path).map_err(|error| Self::failed(path, &error))?;
+            Ok(Self { path, file })
+        });
+        made.transpose()
+    }
+
+    fn failed(path: &Path, error: &io::Error) -> String {
+        format!("{}: {error}", path.display())
+    }
+
+    fn fill(mut self, text: &str) -> Result<(), String> {
+        let written = self.file.write_all(text.as_bytes());
+        written.map_err(|error| Self::failed(self.path, &error))
+    }
 }
 
 impl Perf {

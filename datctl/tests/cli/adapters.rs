@@ -559,5 +559,6 @@ fn an_address_where_nobody_listens_is_an_error_with_the_event() {
     ]);
     assert_eq!(code, Some(1));
     let error = value["error"].as_str().expect("an error");
-    assert!(error.contains("NonPeerRejected (event 0x04003)"), "{error}");
+    let said = "DAT_CONNECTION_EVENT_NON_PEER_REJECTED (event 0x04003;";
+    assert!(error.contains(said), "{error}");
 }

@@ -537,8 +537,8 @@ fn explain_says_what_a_number_from_a_log_can_be() {
     );
     let (code, told) = json(&["explain", "0x80060026"]);
     assert_eq!(
-        (code, &told["meanings"][0]["means"]),
-        (Some(0), &"DAT_INVALID_ARG3".into())
+        (code, &told["meanings"][0]["name"]),
+        (Some(0), &"DAT_INVALID_PARAMETER|DAT_INVALID_ARG3".into())
     );
     let (code, _) = json(&["explain", "gremlin"]);
     assert_eq!(code, Some(1));

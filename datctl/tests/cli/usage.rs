@@ -100,33 +100,12 @@ fn what_cannot_be_meant_is_usage() {
     }
 }
 
+/// What only the whole command line shows is usage, too, and a program finds the reason in the output.
 #[test]
-fn what_fails_says_why_in_one_line_with_the_name_and_the_number() {
+fn options_that_do_not_go_together_are_usage_in_one_line() {
     for (arguments, part) in [
-        (&["info", "eth0"][..], "no adapter is called \"eth0\""),
         (
-            &["info", "sim:a,recorder"],
-            "sim:a,recorder: recorder is on|off|FOLDER",
-        ),
-        (
-            &["info", "sim:a,adress=192.0.2.1"],
-            "\"adress\" is no option; there are address=IP[/PREFIX]; gateway=IP",
-        ),
-        (
-            &["info", "sim:card/vf"],
-            "names are sim:NAME, sim:CARD/pf, sim:CARD/vf0 to sim:CARD/vf7",
-        ),
-        (
-            &["info", "vfio-user:/nonexistent/a"],
-            "/nonexistent/a: connect: No such file",
-        ),
-        (&["info", "0000:ff:1f.7"], "0000:ff:1f.7: "),
-        (
-            &["perf", "sim:a", "sim:b", "--depth", "100000"],
-            "a depth of 100000; the adapter can do",
-        ),
-        (
-            &["perf", "sim:a", "sim:b", "--batch", "17"],
+            &["perf", "sim:a", "sim:b", "--batch", "17"][..],
             "a batch of 17 is more than a depth of 16",
         ),
         (
@@ -144,6 +123,130 @@ fn what_fails_says_why_in_one_line_with_the_name_and_the_number() {
             ],
             "histograms are of latencies",
         ),
+        (&["ping", "sim:a", "sim:a"], "both ends are sim:a"),
+        (&["accept", "sim:a", "sim:a"], "sim:a is named twice"),
+    ] {
+        let output = datctl(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let error = String::from_utf8(output.stderr).expect("text");
+        assert!(
+            error.starts_with("datctl: ") && error.contains(part),
+            "{error}"
+        );
+        let (code, value) = json(arguments);
+        assert_eq!(code, Some(2));
+        assert!(value["error"].as_str().is_some_and(|it| it.contains(part)));
+    }
+}
+
+/// What a value is refused with says what would be one, and names what may be missing by all its names.
+#[test]
+fn a_value_is_refused_with_what_would_be_one() {
+    for (arguments, part) in [
+        (&["perf", "sim:a"][..], "<PEER|--listen|--connect <IP>>"),
+        (&["rping", "sim:a"], "<--listen|--connect <IP>>"),
+        (&["sim", "serve"], "<--socket <PATH>|--card <PATH>>"),
+        (
+            &["perf", "sim:a", "sim:b", "--bytes", "3Q"],
+            "\"3Q\" is no size from 1 to 1G, such as 64, 4k or 1M",
+        ),
+        (
+            &["ping", "sim:a", "sim:b", "--bytes", "-5"],
+            "\"-5\" is no size",
+        ),
+        (
+            &["perf", "sim:a", "sim:b", "--count", "x"],
+            "\"x\" is no whole number from 1 to",
+        ),
+        (
+            &["perf", "sim:a", "sim:b", "--duration", "0s"],
+            "\"0s\" is no time to measure anything in",
+        ),
+        (
+            &["perf", "sim:a", "--connect", "fe80::1%eth0"],
+            "has a scope, which an adapter does not need: fe80::1",
+        ),
+        (
+            &["top", "/a", "--interval", "0"],
+            "no number of seconds from 0.01",
+        ),
+        (
+            &["metrics", "/a", "--listen", "127.0.0.1"],
+            "no address with a port, such as 127.0.0.1:9401",
+        ),
+    ] {
+        let output = datctl(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let error = String::from_utf8(output.stderr).expect("text");
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn what_fails_says_why_in_one_line_with_the_name_and_the_number() {
+    for (arguments, part) in [
+        (&["info", "eth0"][..], "no adapter is called \"eth0\""),
+        (
+            &["info", "sim:a,recorder"],
+            "sim:a,recorder: \"recorder\" is not of the form recorder=on|off|FOLDER",
+        ),
+        (
+            &["info", "sim:a,adress=192.0.2.1"],
+            "\"adress\" is no option; there are address=IP[/PREFIX]; gateway=IP",
+        ),
+        (
+            &["info", "sim:card/vf"],
+            "names are sim:NAME, sim:CARD/pf, sim:CARD/vf0 to sim:CARD/vf7",
+        ),
+        (
+            &["info", "vfio-user:/nonexistent/a"],
+            "vfio-user:/nonexistent/a: connect: No such file",
+        ),
+        (&["info", "ff:1f.7"], "0000:ff:1f.7: no such PCI"),
+        (
+            &["info", "sim:a,vlan=3"],
+            "\"vlan=3\" is not of the form vlan=1..4094, behind address=IP",
+        ),
+        (
+            &["info", "sim:a,mac=03:00:00:00:00:01"],
+            "is not of the form mac=MAC of one station",
+        ),
+        (
+            &[
+                "info",
+                "sim:a,mac=02:00:00:00:00:01,link=unix:/nonexistent/w",
+            ],
+            "sim:a: link /nonexistent/w.lock: open: No such file",
+        ),
+        (
+            &["info", "sim:a,profile=/nonexistent/p"],
+            "sim:a: profile /nonexistent/p: No such file",
+        ),
+        (
+            &[
+                "perf",
+                "sim:a",
+                "sim:b",
+                "--svg",
+                "/nonexistent/x",
+                "--count",
+                "1",
+            ],
+            "/nonexistent/x: No such file",
+        ),
+        (
+            &["record", "sim:a", "/nonexistent/x"],
+            "/nonexistent/x: No such file",
+        ),
+        (&["decode", "/dev/null"], "/dev/null: no file"),
+        (
+            &["stat", "/nonexistent/s"],
+            "no process has an adapter open with control=",
+        ),
+        (
+            &["perf", "sim:a", "sim:b", "--depth", "100000"],
+            "a depth of 100000; the adapter can do",
+        ),
         (
             &["sim", "serve", "--socket", "/nonexistent/a"],
             "/nonexistent/a.lock: open: No such file or directory (os error 2)",
@@ -157,6 +260,9 @@ fn what_fails_says_why_in_one_line_with_the_name_and_the_number() {
             error.starts_with("datctl: ") && error.contains(part),
             "{error}"
         );
+        let parts: Vec<&str> = error.splitn(4, ": ").collect();
+        let said = parts.get(2).is_none_or(|rest| !rest.contains(parts[1]));
+        assert!(said, "a name twice: {error}");
         let (code, value) = json(arguments);
         assert_eq!(code, Some(1));
         assert!(

@@ -66,6 +66,17 @@ pub enum Reject {
 }
 
 impl Reject {
+    /// Every reason.
+    pub const ALL: [Self; 7] = [
+        Self::Length,
+        Self::Format,
+        Self::Queue,
+        Self::HostSends,
+        Self::HostReceives,
+        Self::Resources,
+        Self::Reads,
+    ];
+
     /// In words.
     #[must_use]
     pub const fn text(self) -> &'static str {

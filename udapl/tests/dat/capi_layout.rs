@@ -33,6 +33,21 @@ fn compile(compiler: &str, arguments: &[&str], source: &Path) -> Result<(), Stri
     Err(String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
+/// The names of events that `datctl explain` knows are those of the header.
+#[test]
+fn events_have_the_numbers_in_c_that_they_have_by_name() {
+    let mut text = "#include <dat/udat.h>\n".to_owned();
+    let in_c = udapl::EVENT_NUMBERS
+        .iter()
+        .filter(|one| one.name.starts_with("DAT_"));
+    for one in in_c {
+        let (name, number) = (one.name, one.number);
+        writeln!(text, "_Static_assert({name} == {number:#x}, \"{name}\");").expect("a string");
+    }
+    let (_folder, source) = temporary(&text, "events.c");
+    compile("cc", &["-std=c11"], &source).expect("as in the header");
+}
+
 fn temporary(text: &str, name: &str) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a directory");
     let path = folder.path().join(name);
