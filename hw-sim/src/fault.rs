@@ -95,8 +95,8 @@ pub enum Fault {
     /// It gets its carrier back.
     LinkUp,
     /// This command fault, but only after so many commands that it would have met.
-    // A recording has the two apart: what is read from a file nests nothing. Skipped, it has to be the last: those behind
-    // it would have other numbers read than written.
+    // A recording has the two apart: what is read from a file nests nothing. Skipped, it has to be the last: those
+    // behind it would have other numbers read than written.
     #[serde(skip)]
     Later {
         /// Commands that are spared.

@@ -14,6 +14,7 @@ mod deny;
 mod dtest;
 mod install;
 mod left_out;
+mod matrix;
 mod miri;
 mod mutations;
 mod nvme;
@@ -115,7 +116,9 @@ enum Task {
         options: vm::Options,
     },
     /// A command in a stock kernel with two simulated ports, by `simnic run`: pipes, ports, exit status.
-    Simnic,
+    Simnic(simnic::Arguments),
+    /// Record programs in stock kernels, and write who asks what of the simulator: docs/simulator-matrix.md.
+    Matrix,
     /// Build the C library and install it: libdat.so, libdat.a, dat.pc, the headers.
     Install(install::Arguments),
     /// Make Debian packages in target/debian; with --test, use them in a clean Debian.
@@ -192,7 +195,8 @@ fn run() -> Result<()> {
             options,
         } => vm::blktests(&options),
         Task::Nvme { task, options } => vm::nvme(task.is_some(), &options),
-        Task::Simnic => simnic::run(),
+        Task::Simnic(arguments) => simnic::run(&arguments),
+        Task::Matrix => matrix::run(),
         Task::Install(arguments) => install::run(&arguments),
         Task::Package(arguments) => package::run(&arguments),
         Task::Tidy => tidy::run(),

@@ -34,8 +34,54 @@ const INTERRUPT: &str = "interrupt me";
 /// The longest it may take from the beginning of the command.
 const SECONDS: &str = "300";
 
-/// Boots and judges.
-pub fn run() -> Result<()> {
+/// The recording that a test of simnic's replays.
+const RECORDING: &str = "simnic/tests/recordings/linux.rec";
+/// What it is of; virtual functions, since a driver makes no keys in advance for these.
+const RECORDED: &str = "
+    ibv_devinfo
+    peer ibv_rc_pingpong -g 3 -n 10 &
+    until peer ss -ltn | grep -q 18515; do sleep 0.1; done
+    ibv_rc_pingpong -g 3 -n 10 192.0.2.2 && wait
+";
+
+/// What is run.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Record a small run anew, for the test that replays one: simnic/tests/recordings/linux.rec.
+    #[arg(long)]
+    record: bool,
+}
+
+/// Boots and judges, or records.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    match arguments.record {
+        true => record(),
+        false => judge(),
+    }
+}
+
+fn record() -> Result<()> {
+    shell::run(shell::cargo(&["build", "--package", "simnic"]))?;
+    let target = shell::target_directory()?;
+    let share = tempfile::tempdir()?;
+    let mut command = Command::new(target.join("debug/simnic"));
+    command
+        .args([
+            "run",
+            "--timeout",
+            SECONDS,
+            "--profile",
+            "connectx-7-vf,roce",
+        ])
+        .arg("--record")
+        .arg(shell::root().join(RECORDING))
+        .args(["--", "sh", "-c", RECORDED])
+        .env("SIMNIC_CACHE", target.join("vm"))
+        .current_dir(share.path());
+    shell::run(command)
+}
+
+fn judge() -> Result<()> {
     shell::run(shell::cargo(&["build", "--package", "simnic"]))?;
     let target = shell::target_directory()?;
     let share = tempfile::tempdir()?;

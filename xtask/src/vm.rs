@@ -46,6 +46,8 @@ use self::machine::Machine;
 use self::report::Step;
 use crate::{left_out, shell};
 
+pub use self::stock::coverage::Coverage;
+
 /// What to do with the guest.
 #[derive(Subcommand)]
 pub enum Task {

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Numbers before a block are big-endian, the sums are over what is not packed. Each block is packed by itself, so that
-//! a file that was cut, or whose writer was killed, is good up to its last whole block. A reader has one block in memory;
-//! what is longer than a writer makes it is refused.
+//! a file that was cut, or whose writer was killed, is good up to its last whole block. A reader has one block in
+//! memory; what is longer than a writer makes it is refused.
 
 use std::io::{self, Read, Write};
 

@@ -89,7 +89,7 @@ struct Flow {
     completed: u64,
 }
 
-fn five_percent(of_each: u32) -> Faults {
+pub fn five_percent(of_each: u32) -> Faults {
     Faults {
         loss_ppm: of_each,
         duplicate_ppm: of_each,
@@ -103,6 +103,11 @@ fn five_percent(of_each: u32) -> Faults {
 
 /// Runs one seed to its end; the event log.
 fn run(seed: u64, faults: LinkFaults) -> Vec<u8> {
+    let config = seeded(seed, faults);
+    carried_out(Pair::unconnected(&config), seed)
+}
+
+pub fn seeded(seed: u64, faults: LinkFaults) -> PairConfig {
     let mut config = PairConfig {
         seed,
         faults,
@@ -112,7 +117,12 @@ fn run(seed: u64, faults: LinkFaults) -> Vec<u8> {
         // 4 ms instead of 537: the run is about losses, not about waiting.
         options.ia.transport.ack_timeout = Some(10);
     }
-    let mut pair = Pair::connected_with(&config);
+    config
+}
+
+/// Connects a pair, and has it do what the seed says; the event log.
+pub fn carried_out(mut pair: Pair, seed: u64) -> Vec<u8> {
+    pair.connect();
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut flows = [A, B].map(|side| {
         let [source, sink, written, offered] = [0; 4].map(|_| pair.buffer(side, WINDOW * SLOT));

@@ -53,6 +53,7 @@ mod recv;
 mod recv_states;
 mod refused;
 mod registry;
+mod replayed;
 mod rmr;
 mod scale;
 mod send;

@@ -4,7 +4,7 @@
 //! The kernel's log decides as much as the programs do: the last step of a script is `dmesg`, and a line in it that
 //! complains fails the suite, as does a rule that a driver is said to have broken.
 
-mod coverage;
+pub mod coverage;
 mod roce;
 
 use anyhow::{Context, Result, ensure};

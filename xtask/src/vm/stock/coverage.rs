@@ -10,10 +10,10 @@ use anyhow::{Context, Result};
 
 /// Something that was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Asked {
-    name: String,
-    times: u64,
-    refused: u64,
+pub struct Asked {
+    pub name: String,
+    pub times: u64,
+    pub refused: u64,
 }
 
 impl Asked {
@@ -28,13 +28,13 @@ impl Asked {
 
 /// Number and what became of it, for commands and for registers, all functions together.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Coverage {
-    commands: BTreeMap<u16, Asked>,
-    registers: BTreeMap<u16, Asked>,
+pub struct Coverage {
+    pub commands: BTreeMap<u16, Asked>,
+    pub registers: BTreeMap<u16, Asked>,
 }
 
 impl Coverage {
-    fn parse(report: &str) -> Result<Self> {
+    pub fn parse(report: &str) -> Result<Self> {
         let mut coverage = Self::default();
         for line in report.lines() {
             let (line, _reasons) = line.split_once("; ").unwrap_or((line, ""));

@@ -1,0 +1,317 @@
+//! `cargo xtask matrix`: which program in which kernel asks what of the simulator.
+//!
+//! Each kernel runs the programs one after the other by `simnic run --record`, and when each begins is noted by the
+//! world's time. The recording is replayed in these parts: what was asked for is in the reports of the functions, what
+//! arrived in the event log. Recordings are kept in target/matrix, and one that is there is not made again; a run that
+//! fails leaves none. What they say is docs/simulator-matrix.json, from which the page is made.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::shell;
+use crate::vm::Coverage;
+
+const DATA: &str = "docs/simulator-matrix.json";
+const PAGE: &str = "docs/simulator-matrix.md";
+/// As `simnic run --kernel` names them, the oldest first.
+const KERNELS: [&str; 3] = ["bookworm", "trixie", "backports"];
+/// Seconds that all programs may take.
+const SECONDS: &str = "900";
+
+/// What happens before the first program: the drivers load, both ports get an address.
+const BOOT: &str = "boot";
+/// Programs, one after the other. What a line that begins with [`PART`] names is what comes then.
+const SCRIPT: &str = "
+    part() { sleep 1; echo \"== $1\"; sleep 1; }
+    pair() { peer \"$@\" & until peer ss -ltn | grep -q :18515; do sleep 0.2; done; \"$@\" 192.0.2.2 && wait; }
+    set -e
+    uname -r
+    part ibv_devinfo; ibv_devinfo -v | grep -c state
+    part ibv_rc_pingpong; pair ibv_rc_pingpong -g 3 -n 20
+    part ib_write_bw; pair ib_write_bw -x 3 -n 20 -s 65536
+    part ib_read_lat; pair ib_read_lat -x 3 -n 20
+    part ib_atomic_bw; pair ib_atomic_bw -x 3 -n 20
+    part rping; peer rping -s -a 192.0.2.2 -C 5 & sleep 3; rping -c -a 192.0.2.2 -C 5 && wait
+    part end
+";
+const PART: &str = "== ";
+/// Before the world's time at which a part began.
+const AT: &str = "@ ";
+
+/// What a program in a kernel has asked for. Numbers go in front of names, for their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Run {
+    /// As `uname -r` has it.
+    kernel: String,
+    program: String,
+    date: String,
+    commands: BTreeSet<String>,
+    registers: BTreeSet<String>,
+    /// Commands and registers that were refused each time.
+    refused: BTreeSet<String>,
+    packets: BTreeSet<String>,
+}
+
+impl Run {
+    /// From what `simnic replay --coverage` says.
+    fn of(said: &str) -> Result<Self> {
+        let coverage = Coverage::parse(said)?;
+        let mut run = Self::default();
+        let kinds = [
+            (coverage.commands, &mut run.commands),
+            (coverage.registers, &mut run.registers),
+        ];
+        for (asked, names) in kinds {
+            for (number, asked) in asked.iter().filter(|(_, asked)| asked.times > 0) {
+                let name = format!("{number:#06x} {}", asked.name);
+                if asked.refused == asked.times {
+                    run.refused.insert(name.clone());
+                }
+                names.insert(name);
+            }
+        }
+        let packets = said.lines().filter_map(|line| line.strip_prefix("packet "));
+        run.packets = packets
+            .filter_map(|line| line.split_once(' '))
+            .map(|(what, _)| what.to_owned())
+            .collect();
+        Ok(run)
+    }
+
+    /// Its kernel's version without what Debian adds.
+    fn version(&self) -> String {
+        let parts: Vec<&str> = self.kernel.splitn(3, '.').collect();
+        parts[..parts.len().min(2)].join(".")
+    }
+}
+
+/// Records what has not been recorded, and writes data and page.
+pub fn run() -> Result<()> {
+    shell::run(shell::cargo(&["build", "--package", "simnic"]))?;
+    let target = shell::target_directory()?;
+    let folder = target.join("matrix");
+    std::fs::create_dir_all(&folder)?;
+    let mut runs = Vec::new();
+    for kernel in KERNELS {
+        let recording = folder.join(format!("{kernel}.rec"));
+        if !recording.exists() {
+            record(&target, kernel, &recording).with_context(|| kernel.to_owned())?;
+        }
+        runs.extend(read(&target, &recording).with_context(|| kernel.to_owned())?);
+    }
+    let data = serde_json::to_string_pretty(&runs)? + "\n";
+    std::fs::write(shell::root().join(DATA), data)?;
+    std::fs::write(shell::root().join(PAGE), page(&runs)?)?;
+    println!("matrix: {PAGE} is written");
+    Ok(())
+}
+
+/// Boots a kernel, runs every program, and notes when each began.
+fn record(target: &Path, kernel: &str, to: &Path) -> Result<()> {
+    let simnic = target.join("debug/simnic");
+    let run = tempfile::tempdir()?;
+    let (unfinished, steer) = (to.with_extension("new"), run.path().join("steer"));
+    let mut child = Command::new(&simnic)
+        .args(["run", "--kernel", kernel, "--timeout", SECONDS, "--steer"])
+        .arg(&steer)
+        .arg("--record")
+        .arg(&unfinished)
+        .args(["--", "sh", "-c", SCRIPT])
+        .env("SIMNIC_CACHE", target.join("vm"))
+        .current_dir(run.path())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut notes = String::new();
+    let output = child.stdout.take().context("its output")?;
+    for line in BufReader::new(output).lines() {
+        let line = line?;
+        println!("{line}");
+        notes += &format!("{line}\n");
+        if line.starts_with(PART) {
+            let mut time = Command::new(&simnic);
+            time.arg("ctl").arg(&steer).arg("time");
+            notes += &format!("{AT}{}", said(time)?);
+        }
+    }
+    let status = child.wait()?;
+    ensure!(status.success(), "{status}");
+    std::fs::write(to.with_extension("out"), notes)?;
+    std::fs::rename(unfinished, to)?;
+    Ok(())
+}
+
+/// What each program of a recording asked for.
+fn read(target: &Path, recording: &Path) -> Result<Vec<Run>> {
+    let notes = std::fs::read_to_string(recording.with_extension("out"))?;
+    let kernel = notes.lines().next().context("no kernel")?.to_owned();
+    let after = |mark: &'static str| {
+        notes
+            .lines()
+            .filter_map(move |line| line.strip_prefix(mark))
+    };
+    let mut replay = Command::new(target.join("debug/simnic"));
+    replay.arg("replay").arg(recording).arg("--coverage");
+    for time in after(AT) {
+        replay.arg("--part").arg(time.replace(' ', ""));
+    }
+    let said_of_parts = said(replay)?;
+    let mut parts = said_of_parts.split("\npart ").skip(1);
+    let mut date = Command::new("date");
+    date.arg("+%F").arg("-r").arg(recording);
+    let date = said(date)?.trim().to_owned();
+    let programs = [BOOT].into_iter().chain(after(PART));
+    let programs = programs.take_while(|program| *program != "end");
+    let runs = programs.map(|program| {
+        Ok(Run {
+            kernel: kernel.clone(),
+            program: program.to_owned(),
+            date: date.clone(),
+            ..Run::of(parts.next().context("no such part")?)?
+        })
+    });
+    runs.collect()
+}
+
+/// What a command says; it succeeds.
+fn said(mut command: Command) -> Result<String> {
+    let output = command
+        .output()
+        .with_context(|| command.get_program().display().to_string())?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {errors}", output.status);
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn page(runs: &[Run]) -> Result<String> {
+    let mut page = "# Who asks what of the simulator\n\n\
+        Written by `cargo xtask matrix`, which runs the programs in each kernel by `simnic run --record`, on two Ethernet\n\
+        ports of a ConnectX-5, and reads what each asked for out of the recording ([replay.md](replay.md)). A cell names the\n\
+        kernels in which it was asked for while the program ran, by either port or by the kernel itself; a dash is none of\n\
+        them. `boot` is what comes before: `mlx5_core` and `mlx5_ib` load, both ports get an address. The data is in\n\
+        `docs/simulator-matrix.json`.\n\n\
+        ## Runs\n\n"
+        .to_owned();
+    let mut programs = Vec::new();
+    let mut kernels = Vec::new();
+    for run in runs {
+        if !programs.contains(&&run.program) {
+            programs.push(&run.program);
+        }
+        if !kernels.contains(&&run.kernel) {
+            kernels.push(&run.kernel);
+        }
+    }
+    let head = |page: &mut String, first: &str| -> Result<()> {
+        write!(page, "| {first} |")?;
+        for program in &programs {
+            write!(page, " {program} |")?;
+        }
+        writeln!(page, "\n|{}", "---|".repeat(programs.len() + 1))?;
+        Ok(())
+    };
+    head(&mut page, "Linux")?;
+    for kernel in &kernels {
+        write!(page, "| {kernel} |")?;
+        for program in &programs {
+            let is_it = |run: &&Run| run.kernel == **kernel && run.program == **program;
+            let date = runs.iter().find(is_it).map_or("not run", |run| &run.date);
+            write!(page, " {date} |")?;
+        }
+        page.push('\n');
+    }
+    type Part = (&'static str, &'static str, fn(&Run) -> &BTreeSet<String>);
+    let parts: [Part; 3] = [
+        ("Commands", "Command", |run| &run.commands),
+        ("Registers", "Register", |run| &run.registers),
+        ("Packets that arrived", "Packet", |run| &run.packets),
+    ];
+    for (title, first, of) in parts {
+        write!(page, "\n## {title}\n\n")?;
+        head(&mut page, first)?;
+        let names: BTreeSet<&String> = runs.iter().flat_map(of).collect();
+        for name in names {
+            let refused = runs.iter().any(|run| run.refused.contains(name));
+            let mark = if refused { " (refused)" } else { "" };
+            write!(page, "| {name}{mark} |")?;
+            for program in &programs {
+                let ran = || runs.iter().filter(move |run| run.program == **program);
+                let asked: Vec<String> = ran()
+                    .filter(|run| of(run).contains(name))
+                    .map(Run::version)
+                    .collect();
+                let cell = match asked.len() {
+                    0 => "–".to_owned(),
+                    all if all == ran().count() => "all".to_owned(),
+                    _ => asked.join(", "),
+                };
+                write!(page, " {cell} |")?;
+            }
+            page.push('\n');
+        }
+    }
+    Ok(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAID: &str = "recorded: simnic run\n\
+        function sim:0.sock\n\
+        command 0x0500 CREATE_QP asked 12 refused 0\n\
+        command 0x0a04 CREATE_UCTX asked 1 refused 1; unknown opcode\n\
+        command 0x0304 GEN_EQE asked 0 refused 0\n\
+        register 0x5004 PTYS asked 3 refused 0\n\
+        packet Rc_SendOnly arrived 40\n";
+
+    #[test]
+    fn what_nobody_asked_for_is_not_in_a_run() {
+        let run = Run::of(SAID).unwrap();
+        let names = |set: &BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>().join(", ");
+        assert_eq!(names(&run.commands), "0x0500 CREATE_QP, 0x0a04 CREATE_UCTX");
+        assert_eq!(names(&run.refused), "0x0a04 CREATE_UCTX");
+        assert_eq!(names(&run.registers), "0x5004 PTYS");
+        assert_eq!(names(&run.packets), "Rc_SendOnly");
+    }
+
+    #[test]
+    fn a_cell_names_the_kernels_that_asked() {
+        let run = |kernel: &str, said: &str| Run {
+            kernel: kernel.to_owned(),
+            program: "rping".to_owned(),
+            date: "2026-01-02".to_owned(),
+            ..Run::of(said).unwrap()
+        };
+        let runs = [run("6.1.0-9-amd64", ""), run("6.12.3+deb13-amd64", SAID)];
+        let page = page(&runs).unwrap();
+        for row in [
+            "| 6.1.0-9-amd64 | 2026-01-02 |",
+            "| 0x0500 CREATE_QP | 6.12 |",
+            "| 0x0a04 CREATE_UCTX (refused) | 6.12 |",
+            "| Rc_SendOnly | 6.12 |",
+        ] {
+            assert!(page.lines().any(|line| line == row), "{row} in {page}");
+        }
+    }
+
+    #[test]
+    fn the_page_is_what_its_data_says() {
+        let read = |name| std::fs::read_to_string(shell::root().join(name)).expect(name);
+        let runs: Vec<Run> = serde_json::from_str(&read(DATA)).expect("runs");
+        let mut boots = runs.iter().filter(|run| run.program == BOOT);
+        assert!(
+            boots.all(|run| run.commands.len() > 20),
+            "every kernel's driver was there"
+        );
+        assert!(
+            page(&runs).unwrap() == read(PAGE),
+            "{PAGE} is old: cargo xtask matrix"
+        );
+    }
+}
