@@ -180,9 +180,10 @@ pub enum Record {
 impl Record {
     /// A fault is put into a function.
     pub(crate) fn inject(function: usize, fault: &Fault) -> Self {
-        let (later, fault) = match fault {
-            Fault::Later { commands, fault } => (Some(*commands), &**fault),
-            fault => (None, fault),
+        let (later, fault) = if let Fault::Later { commands, fault } = fault {
+            (Some(*commands), &**fault)
+        } else {
+            (None, fault)
         };
         Self::Inject {
             function,

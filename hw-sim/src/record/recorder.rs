@@ -62,9 +62,10 @@ impl Recorder {
             (Record::Time { now }, true) if self.held.is_some() => self.held = Some(now),
             (record, _) => {
                 self.settle(log);
-                match record {
-                    Record::Time { now } => self.held = Some(now),
-                    record => self.add(&record),
+                if let Record::Time { now } = record {
+                    self.held = Some(now);
+                } else {
+                    self.add(&record);
                 }
             }
         }

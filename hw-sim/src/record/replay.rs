@@ -156,16 +156,17 @@ impl Source {
 
     fn read(&mut self, of: usize, from: u64, out: &mut [u8]) -> bool {
         let length = out.len();
-        let fits = |record: &Record| match record {
-            Record::Read {
+        let fits = |record: &Record| {
+            let Record::Read {
                 function,
                 iova,
                 bytes,
-            } => {
-                let fits = bytes.as_ref().is_none_or(|bytes| bytes.len() == length);
-                (*function, *iova) == (of, from) && fits
-            }
-            _ => false,
+            } = record
+            else {
+                return false;
+            };
+            let fits = bytes.as_ref().is_none_or(|bytes| bytes.len() == length);
+            (*function, *iova) == (of, from) && fits
         };
         if self.wrong.is_some() || !self.peek().is_some_and(fits) {
             self.differs(format!("f{of} DMA read of {length} bytes at {from:#x}"));
