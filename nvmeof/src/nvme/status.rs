@@ -181,8 +181,8 @@ mod tests {
         assert_eq!(Status(0x7f1).to_string(), "0x7f1");
     }
 
-    /// The numbers that other implementations have: Linux `include/linux/nvme.h`, and libnvme `src/nvme/types.h` for those
-    /// that it has not (0x183 of Copy, which fabrics have for something else; 0x300).
+    /// The numbers that other implementations have: Linux `include/linux/nvme.h`, and libnvme `src/nvme/types.h` for
+    /// those that it has not (0x183 of Copy, which fabrics have for something else; 0x300).
     #[test]
     fn the_codes_are_those_of_linux() {
         for (ours, theirs, name) in [

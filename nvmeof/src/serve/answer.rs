@@ -394,8 +394,9 @@ impl Worker {
         self.ready.push(at);
     }
 
-    /// Posts the answers of a turn: those of one queue that come behind each other by one doorbell. They leave in order,
-    /// so the last one alone is told when it has left, or one of so many that the places of the others are not missed.
+    /// Posts the answers of a turn: those of one queue that come behind each other by one doorbell. They leave in
+    /// order, so the last one alone is told when it has left, or one of so many that the places of the others are not
+    /// missed.
     pub(super) fn respond(&mut self) -> Result<(), WorkerError> {
         let mut ready = core::mem::take(&mut self.ready);
         let mut rest = &ready[..];

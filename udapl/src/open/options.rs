@@ -6,9 +6,6 @@ use std::path::PathBuf;
 use dat_core::IaConfig;
 use hw_mlx::{Address, HcaConfig};
 
-#[cfg(doc)]
-use crate::Ia;
-
 /// How a simulated function is made, if it is not there yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Simulated {
@@ -160,8 +157,9 @@ impl OpenOptions {
         self
     }
 
-    /// Whether the first instance records what it does ([`Ia::recorder_start`], [`Ia::recorder_dump`]). Without this it
-    /// records if the environment variable `DAT_RECORDER` is `1` or names a folder.
+    /// Whether the first instance records what it does ([`recorder_start`](crate::Ia::recorder_start),
+    /// [`recorder_dump`](crate::Ia::recorder_dump)). Without this it records if the environment variable `DAT_RECORDER`
+    /// is `1` or names a folder.
     #[must_use]
     pub const fn recorder(mut self, on: bool) -> Self {
         self.ia.recorder = on;
