@@ -119,7 +119,7 @@ pub enum OpenError {
         /// Their names.
         descriptors: String,
         /// Why.
-        error: FunctionError,
+        error: Box<FunctionError>,
     },
     /// The adapter is simulated, and this library was built without the simulator.
     #[error(
@@ -343,7 +343,7 @@ fn by_descriptors(
             Some(container) => format!("group={},container={container}", files.group),
             None => format!("group={}", files.group),
         },
-        error,
+        error: Box::new(error),
     })
 }
 
