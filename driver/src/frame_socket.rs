@@ -18,8 +18,9 @@
 //! ```
 //!
 //! The socket stays for that, and for the end: who reads that the other side is gone has taken all frames before. These
-//! words are shorter than the header of a frame, so who does not know them (a version before this one, a stranger) takes
-//! them for a broken frame and drops it, and all frames go over the socket. A word that is none is dropped here, too.
+//! words are shorter than the header of a frame, so who does not know them (a version before this one, a stranger)
+//! takes them for a broken frame and drops it, and all frames go over the socket. A word that is none is dropped here,
+//! too.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

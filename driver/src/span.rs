@@ -9,9 +9,9 @@
 //! Copies are made of relaxed atomic words and bytes ([`copy`](crate::copy)): clones of a memory may be used by several
 //! threads at once, and of a simulated device by its own, and two of them at the same bytes must be no more than a torn
 //! object, which is a value like any other; the owner-byte protocols of the callers decide whether it means anything.
-//! Single words are relaxed atomic accesses too, so they are never torn; ordering is the business of [`barrier`](crate::barrier). The
-//! queues of [`dma_ring`](crate::dma_ring) alone are written by plain copies (`write_obj_unchecked`, `write_plain`):
-//! they have one owner, and their reader is a device.
+//! Single words are relaxed atomic accesses too, so they are never torn; ordering is the business of
+//! [`barrier`](crate::barrier). The queues of [`dma_ring`](crate::dma_ring) alone are written by plain copies
+//! (`write_obj_unchecked`, `write_plain`): they have one owner, and their reader is a device.
 
 // UNSAFETY: shared memory is reached through raw pointers because no reference to it may exist.
 #![expect(unsafe_code, reason = "raw pointer access to shared memory")]

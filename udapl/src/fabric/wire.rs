@@ -45,7 +45,7 @@ const OCCUPIED: Duration = Duration::from_secs(1);
 /// How often it is tried meanwhile.
 const TRY: Duration = Duration::from_millis(5);
 
-/// How long the wire's thread keeps away from a wire that the program looks after, before it asks whether it still does.
+/// How long the wire's thread keeps away from a wire that the program looks after, before it looks again.
 const TURN: Duration = Duration::from_millis(1);
 
 /// How long the wire's thread looks for a frame before it sleeps.
