@@ -34,7 +34,6 @@ mod info;
 mod listener;
 mod live;
 mod manual;
-mod palette;
 mod perf;
 mod ping;
 mod profiles;

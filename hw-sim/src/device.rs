@@ -56,13 +56,13 @@ impl SimConfig {
 
 /// A link of a [`Sim`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinkId(usize);
+pub struct LinkId(pub(crate) usize);
 
 /// A world of simulated functions. Clones share it.
 #[derive(Clone)]
 pub struct Sim {
     seed: u64,
-    world: Arc<Mutex<World>>,
+    pub(crate) world: Arc<Mutex<World>>,
 }
 
 impl Sim {
@@ -490,7 +490,7 @@ impl SimCard {
 
 /// A function of a [`Sim`], as a driver's device.
 pub struct SimFunction {
-    index: usize,
+    pub(crate) index: usize,
     name: String,
     bar: SharedMemory,
     world: Arc<Mutex<World>>,

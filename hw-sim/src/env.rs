@@ -67,6 +67,8 @@ pub struct Env {
     pub runnable: VecDeque<(usize, u32)>,
     /// Timers of queue pairs: time, function, queue pair.
     pub qp_timers: BTreeSet<(u64, usize, u32)>,
+    /// Bytes that queue pairs have sent.
+    pub sent_bytes: u64,
     /// Whether frames have their ICRC, and it is checked.
     seals: bool,
     /// Those on links are still without.
@@ -94,6 +96,7 @@ impl Env {
             frames: VecDeque::new(),
             runnable: VecDeque::new(),
             qp_timers: BTreeSet::new(),
+            sent_bytes: 0,
             seals: false,
             links_wait: false,
             spare: Vec::new(),

@@ -100,6 +100,11 @@ pub trait Host {
         true
     }
 
+    /// Bytes that were put onto this port's wire so far, by any queue pair.
+    fn sent_bytes(&self) -> u64 {
+        0
+    }
+
     /// Puts a whole Ethernet frame (without FCS) onto this function's port.
     fn transmit(&mut self, frame: Vec<u8>);
 

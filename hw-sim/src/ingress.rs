@@ -10,7 +10,8 @@ use crate::env::Env;
 use crate::eth::frame::is_roce;
 use crate::nic::Nic;
 use crate::profile::PortType;
-use crate::wire::{Packet, WireError};
+use crate::switch::classify::Ecn;
+use crate::wire::{CNP, Packet, WireError};
 
 /// The general services interface: its number on the wire is not its number in the device.
 const GSI_QPN: u32 = 1;
@@ -46,6 +47,7 @@ impl Nic {
         };
         let packet = match parsed {
             Ok(packet) => packet,
+            Err(WireError::Opcode(CNP)) if self.congestion_told(env, frame) => return,
             Err(error) => {
                 self.count_drop(env, reason(error));
                 return;
@@ -70,6 +72,9 @@ impl Nic {
         };
         let delivered =
             qpn.and_then(|qpn| self.with_qp(env, qpn, |qp, view| qp.receive(&packet, view)));
+        if let (Some(qpn), true, Ecn::Marked) = (qpn, delivered.is_some(), packet.network.ecn()) {
+            self.congestion_met(env, qpn);
+        }
         if delivered.is_none() && steered {
             self.ethernet_received(env, frame, looped);
         } else if delivered.is_none() {

@@ -34,6 +34,8 @@
 //! | [`eth`] | Ethernet queues, and steering to them |
 //! | [`wire`], `ingress`, [`link`], [`pcap`] | packets, and the wire between ports |
 //! | [`record`] | what comes from outside of a world, in a file, and the world once more from that file |
+//! | [`switch`], `network` | switches, and the ports of cards on them |
+//! | `congestion`, `dcqcn` | telling of marks, and how a sender slows down that is told |
 //!
 //! Absent on purpose: DAT, any driver logic (layouts are in [`mlx_prm`], which driver and simulator share), threads,
 //! real time.
@@ -48,7 +50,9 @@ pub mod card;
 mod clock;
 pub mod cmd;
 mod config_space;
+mod congestion;
 mod cq;
+mod dcqcn;
 mod device;
 mod env;
 mod eq;
@@ -64,6 +68,7 @@ pub mod link;
 mod mcg;
 mod mkey;
 mod multicast;
+mod network;
 mod nic;
 mod object_tables;
 mod objects;
@@ -77,6 +82,8 @@ pub mod record;
 mod report;
 mod srq;
 mod subnet;
+pub mod switch;
+mod switched;
 mod threads;
 mod uar;
 mod umem;
@@ -86,12 +93,16 @@ pub mod wire;
 mod world;
 
 pub use alarm::Alarm;
-pub use card::{CardConfig, CardRules, LinkState, PortQos, VfSettings};
+pub use card::{
+    CardConfig, CardRules, CongestionCounters, LinkState, PauseCounters, PortQos, VfSettings,
+};
 pub use clock::SimClock;
+pub use dcqcn::Reaction;
 pub use device::{LinkId, Sim, SimCard, SimConfig, SimFunction};
 pub use fault::{Fault, Meeting, Meetings};
 pub use iommu::FaultCause;
 pub use link::{Faults, LinkFaults};
 pub use profile::{Habits, PortType, Profile};
 pub use report::FunctionReport;
+pub use switched::{Connector, NotConnected, SwitchId};
 pub use world::Drive;

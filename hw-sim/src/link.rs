@@ -13,7 +13,8 @@
 //!
 //! [`Link::heal`] makes the wire perfect from now on; what is in flight still arrives as decided.
 //!
-//! Absent on purpose: bandwidth. Frames do not queue behind each other for a line rate.
+//! Absent on purpose: bandwidth. Frames do not queue behind each other for a line rate; on a [switch](crate::switch),
+//! and in the ports of cards there, they do.
 
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -290,7 +290,12 @@ impl Host for View<'_> {
         self.env.seals()
     }
 
+    fn sent_bytes(&self) -> u64 {
+        self.env.sent_bytes
+    }
+
     fn transmit(&mut self, frame: Vec<u8>) {
+        self.env.sent_bytes += frame.len() as u64;
         self.nic.replicate(self.env, &frame);
         self.env.frames.push_back((self.nic.index, frame));
     }

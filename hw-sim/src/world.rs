@@ -19,11 +19,13 @@ use crate::card::seat::{PHYSICAL, Place, Seat};
 use crate::card::switch::Lost;
 use crate::env::{Doorbell, Env, Origin, Timer};
 use crate::link::{Link, LinkFaults, Port as LinkPort};
+use crate::network::{End, Network, Sent, switch_mac};
 use crate::nic::Nic;
 use crate::pcap::Capture;
 use crate::profile::PortType;
 use crate::record::Record;
 use crate::record::recorder::{self, Tape};
+use crate::switch::{Switch, SwitchConfig, SwitchError};
 use crate::wire::seal;
 use rand::RngCore;
 use std::borrow::Cow;
@@ -41,14 +43,12 @@ pub enum Drive {
     Stepped,
 }
 
-/// A link, and the cards at its ends.
+/// A link, and what is at its ends.
 struct Cable {
     link: Link,
-    ends: [usize; 2],
+    ends: [End; 2],
 }
 
-/// The end of a cable that leaves this world.
-const OUTSIDE: usize = usize::MAX;
 /// Frames that wait outside to be fetched; more are lost, as in a switch.
 const OUTSIDE_FRAMES: usize = 4096;
 /// As many of them make queue pairs wait: those that were sent first are on the wire before more are made, and an
@@ -82,6 +82,10 @@ pub struct World {
     /// Frames that have left this world, by the card they came from.
     outside: BTreeMap<usize, VecDeque<Vec<u8>>>,
     tap: Option<Tap>,
+    /// Switches, and the ports of cards on them.
+    network: Option<Box<Network>>,
+    /// Room for what begins to travel there.
+    sent: Vec<Sent>,
     /// Who is to be woken, and when not.
     pub(crate) watch: Option<Watch>,
     /// Where what comes from outside is recorded, if it is.
@@ -100,6 +104,8 @@ impl World {
             cables: Vec::new(),
             outside: BTreeMap::new(),
             tap: None,
+            network: None,
+            sent: Vec::new(),
             watch: None,
             tape: None,
             heard: (VecDeque::new(), 0),
@@ -150,7 +156,7 @@ impl World {
         let ends = [a, b].map(|nic| self.nics[nic].seat);
         self.cables.push(Cable {
             link: Link::new(seed, faults),
-            ends: ends.map(|seat| seat.card),
+            ends: ends.map(|seat| End::Card(seat.card)),
         });
         for seat in ends {
             self.env.set_light(seat, true);
@@ -166,7 +172,7 @@ impl World {
         self.env.seal();
         self.cables.push(Cable {
             link: Link::new(seed, faults),
-            ends: [card, OUTSIDE],
+            ends: [End::Card(card), End::Outside],
         });
         self.outside.insert(card, VecDeque::new());
         self.cables.len() - 1
@@ -176,6 +182,88 @@ impl World {
     pub fn has_outside(&self, nic: usize) -> bool {
         let left = self.outside.get(&self.nics[nic].seat.card);
         left.is_some_and(|left| !left.is_empty())
+    }
+
+    /// Puts a switch into the world; its number.
+    ///
+    /// # Errors
+    /// [`SwitchError`]: there can be no such switch.
+    pub fn add_switch(&mut self, config: SwitchConfig) -> Result<usize, SwitchError> {
+        let seed = self.env.rng.next_u64();
+        let network = self.network.get_or_insert_default();
+        let number = network.switches.len();
+        let switch = Switch::new(config, switch_mac(number), seed)?;
+        network.switches.push(switch);
+        Ok(number)
+    }
+
+    /// A switch, by its number.
+    pub fn switch_mut(&mut self, number: usize) -> Option<&mut Switch> {
+        self.network.as_mut()?.switches.get_mut(number)
+    }
+
+    /// Lays a link between two ends of which one is a switch's at least; its number. None: an end is not there, or has
+    /// a link.
+    pub fn connect_switch(&mut self, ends: [End; 2], faults: LinkFaults) -> Option<usize> {
+        let network = self.network.as_mut()?;
+        let taken = |end: &End| match *end {
+            End::Switch { switch, port } => network.is_taken(switch, port),
+            End::Card(card) => {
+                let laid = |cable: &Cable| cable.ends.contains(&End::Card(card));
+                card >= self.env.cards.len() || self.cables.iter().any(laid)
+            }
+            End::Outside => true,
+        };
+        if ends[0] == ends[1] || ends.iter().any(taken) {
+            return None;
+        }
+        network.laid(self.cables.len(), ends);
+        let seed = self.env.rng.next_u64();
+        if faults.corrupts() {
+            self.env.seal();
+        }
+        self.cables.push(Cable {
+            link: Link::new(seed, faults),
+            ends,
+        });
+        for end in ends {
+            if let End::Card(card) = end {
+                let rate = self
+                    .network
+                    .as_ref()
+                    .and_then(|network| network.rate_bps(card));
+                let vport = PHYSICAL;
+                let seat = Seat { card, vport };
+                if let Some(rate) = rate {
+                    self.env.card_mut(seat).uplink.rate_bps = rate;
+                }
+                self.env.set_light(seat, true);
+            }
+        }
+        Some(self.cables.len() - 1)
+    }
+
+    /// What begins to travel goes onto its cable.
+    fn put_onto_cables(&mut self, mut sent: Vec<Sent>) {
+        for (cable, side, out, frame) in sent.drain(..) {
+            self.cables[cable].link.send(out, side, frame);
+        }
+        self.sent = sent;
+    }
+
+    /// Does what is due at switches and at the ports of cards on them.
+    fn run_network(&mut self) -> bool {
+        let now = self.env.now;
+        let Some(network) = &mut self.network else {
+            return false;
+        };
+        if network.next_due().is_none_or(|due| due > now) {
+            return false;
+        }
+        let mut sent = std::mem::take(&mut self.sent);
+        network.run(now, &mut sent);
+        self.put_onto_cables(sent);
+        true
     }
 
     /// Frames of a function's card that have left this world since this was last asked.
@@ -268,6 +356,8 @@ impl World {
         } else if self.deliver() {
             // What has arrived is taken in before queue pairs work on: a port does not wait for
             // them, and a responder that answered in no time could never have too much to answer.
+        } else if self.network.is_some() && self.run_network() {
+            // Likewise.
         } else if let Some((nic, qpn)) = self.next_runnable() {
             self.run_qp(nic, qpn);
         } else {
@@ -278,9 +368,15 @@ impl World {
 
     /// The queue pair whose turn it is. Those of a function that has too much to send already wait.
     fn next_runnable(&mut self) -> Option<(usize, u32)> {
-        let may = |&(nic, _): &(usize, u32)| {
-            let left = self.outside.get(&self.nics[nic].seat.card);
+        let may = |&(nic, qpn): &(usize, u32)| {
+            let card = self.nics[nic].seat.card;
+            let left = self.outside.get(&card);
             left.is_none_or(|left| left.len() < EGRESS_FRAMES)
+                && self.network.as_ref().is_none_or(|network| {
+                    let classes = || self.env.cards[card].uplink.qos.classes();
+                    let priority = self.nics[nic].priority_of(qpn, classes);
+                    !network.is_full(card, priority)
+                })
         };
         let at = self.env.runnable.iter().position(may)?;
         self.env.runnable.remove(at)
@@ -415,20 +511,28 @@ impl World {
     /// A frame of a function leaves its card.
     fn onto_cable(&mut self, nic: usize, frame: Vec<u8>) {
         let (now, card) = (self.env.now, self.nics[nic].seat.card);
+        let end = End::Card(card);
         let cable = self
             .cables
             .iter_mut()
-            .find(|cable| cable.ends.contains(&card));
+            .find(|cable| cable.ends.contains(&end));
         let Some(cable) = cable else {
             self.nics[nic].count_drop(&mut self.env, "no link");
             return;
         };
-        let from = if cable.ends[0] == card {
-            LinkPort::A
+        let (from, other) = if cable.ends[0] == end {
+            (LinkPort::A, cable.ends[1])
         } else {
-            LinkPort::B
+            (LinkPort::B, cable.ends[0])
         };
-        cable.link.send(now, from, frame);
+        match (&mut self.network, other) {
+            (Some(network), End::Switch { .. }) => {
+                let mut sent = std::mem::take(&mut self.sent);
+                network.leave(now, card, &self.env.cards[card], frame, &mut sent);
+                self.put_onto_cables(sent);
+            }
+            _ => cable.link.send(now, from, frame),
+        }
     }
 
     /// A frame reaches a function from the switch.
@@ -458,14 +562,29 @@ impl World {
             LinkPort::A => cable.ends[0],
             LinkPort::B => cable.ends[1],
         };
-        if to == OUTSIDE {
-            if let Some(left) = self.outside.get_mut(&cable.ends[0])
-                && left.len() < OUTSIDE_FRAMES
-            {
-                left.push_back(delivery.frame);
+        match to {
+            End::Outside => {
+                if let End::Card(card) = cable.ends[0]
+                    && let Some(left) = self.outside.get_mut(&card)
+                    && left.len() < OUTSIDE_FRAMES
+                {
+                    left.push_back(delivery.frame);
+                }
             }
-        } else if let Some(seat) = self.physical(to) {
-            self.arrive(seat, delivery.frame);
+            End::Switch { switch, port } => {
+                if let Some(network) = &mut self.network {
+                    let mut sent = std::mem::take(&mut self.sent);
+                    network.reach(now, switch, port, delivery.frame, &mut sent);
+                    self.put_onto_cables(sent);
+                }
+            }
+            End::Card(card) => {
+                if !self.is_control(card, &delivery.frame)
+                    && let Some(seat) = self.physical(card)
+                {
+                    self.arrive(seat, delivery.frame);
+                }
+            }
         }
         true
     }
@@ -476,6 +595,23 @@ impl World {
         self.capture(nic, frame);
         let frame = std::mem::replace(frame, self.env.buffer());
         self.arrive(self.nics[nic].seat, frame);
+    }
+
+    /// A control frame of a switch ends at the card's port.
+    fn is_control(&mut self, card: usize, frame: &[u8]) -> bool {
+        let Some(network) = &mut self.network else {
+            return false;
+        };
+        let mut sent = std::mem::take(&mut self.sent);
+        let is = network.control(
+            self.env.now,
+            card,
+            &mut self.env.cards[card],
+            frame,
+            &mut sent,
+        );
+        self.put_onto_cables(sent);
+        is
     }
 
     /// Where a card's physical function sits.
@@ -590,7 +726,11 @@ impl World {
             .iter()
             .filter_map(|cable| cable.link.next_due())
             .min();
-        [timer, qp_timer, frame].into_iter().flatten().min()
+        let network = self.network.as_ref().and_then(|network| network.next_due());
+        [timer, qp_timer, frame, network]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Moves time forward to `to`; never back.

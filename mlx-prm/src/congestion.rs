@@ -117,6 +117,22 @@ command! {
     } -> QueryCongParamsOut(0x110) {
         congestion_parameters: 0x10 [u8; 0x100],
     }
+
+    /// What the port has counted about congestion. Linux shows it as `np_cnp_sent` and so on in a port's `hw_counters`.
+    QUERY_CONG_STATISTICS: QueryCongStatisticsIn(0x10) {
+        clear: 0x08[31],
+    } -> QueryCongStatisticsOut(0x110) {
+        rp_cur_flows: 0x10 u32,
+        sum_flows: 0x14 u32,
+        rp_cnp_ignored: 0x18 u64,
+        rp_cnp_handled: 0x20 u64,
+        time_stamp: 0x48 u64,
+        accumulators_period: 0x50 u32,
+        np_ecn_marked_roce_packets_high: 0x54 u32,
+        np_ecn_marked_roce_packets_low: 0x58 u32,
+        np_cnp_sent_high: 0x5c u32,
+        np_cnp_sent_low: 0x60 u32,
+    }
 }
 
 #[cfg(test)]

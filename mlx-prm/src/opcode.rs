@@ -139,6 +139,7 @@ codes! {
         MODIFY_CONG_STATUS = 0x823,
         QUERY_CONG_PARAMS = 0x824,
         MODIFY_CONG_PARAMS = 0x825,
+        QUERY_CONG_STATISTICS = 0x826,
         /// MPFS: accept MAC.
         SET_L2_TABLE_ENTRY = 0x829,
         QUERY_L2_TABLE_ENTRY = 0x82a,

@@ -2,13 +2,15 @@
 //!
 //! Functions of the simulator for other processes: [`serve`] has them answer vfio-user on sockets, with a link between
 //! them, [`steer`] is how the world of such functions is changed while it is served, and [`replay`] has one once more
-//! that was recorded. The program `simnic` boots a
-//! stock kernel on them; `datctl sim` has them for a person's own QEMU.
+//! that was recorded. The program `simnic` boots a stock kernel on them; `datctl sim` has them for a person's own QEMU.
+//! [`fabric`] has functions on switches, and pictures of their queues.
 #![forbid(unsafe_code)]
 
 mod address;
 mod card;
+pub mod fabric;
 pub mod manual;
+pub mod palette;
 pub mod replay;
 pub mod serve;
 pub mod signals;

@@ -4,6 +4,7 @@
 //! simnic run -- ibv_devinfo
 //! simnic run -- sh -c 'peer ibv_rc_pingpong -g 3 & ibv_rc_pingpong -g 3 192.0.2.2'
 //! simnic serve --socket /run/a.sock --socket /run/b.sock
+//! simnic fabric --topology incast:4 --switch rate=10G,ecn,pfc --svg incast.svg
 //! simnic replay failure.rec
 //! ```
 //!
@@ -18,7 +19,7 @@ use std::io::{BufWriter, ErrorKind, Write, stderr, stdout};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use simnic::{manual, replay, serve, steer};
+use simnic::{fabric, manual, replay, serve, steer};
 use tracing_subscriber::EnvFilter;
 
 const EXIT_STATUS: &str = "Exit status of run: the command's; 125 if there is none, the reason is on the error stream. \
@@ -44,6 +45,8 @@ enum Command {
     ///
     /// Runs until it is killed.
     Serve(Box<serve::Options>),
+    /// Has functions send to each other over switches, in virtual time, and shows what became of queues and rates.
+    Fabric(Box<fabric::Options>),
     /// Steers what is served with --steer: faults of the link, what happens to functions, time, counters.
     Ctl(steer::Options),
     /// Has a world once more that was recorded with --record, without a machine, and says where it is another.
@@ -67,6 +70,9 @@ fn main() -> ExitCode {
             };
         }
         Command::Serve(options) => served(&options),
+        Command::Fabric(options) => fabric::print(&options)
+            .map_err(Into::into)
+            .and_then(|table| print(table.as_bytes())),
         Command::Ctl(options) => {
             steer::run(&options).and_then(|answer| print(format!("{answer}\n").as_bytes()))
         }

@@ -25,10 +25,13 @@ use udapl::fabric::wire::{Wire, WirePath};
 
 use crate::address::address_number;
 use crate::card::{self, RuleOptions, VfOptions};
+use crate::fabric::SwitchOptions;
 use crate::signals::Stop;
 use crate::simulated::{FaultOptions, ProfileOptions};
 use crate::steer;
 
+/// Most cards and functions on a switch.
+const MOST_PORTS: usize = 8;
 /// The longest the world's time lags behind the machine's while nobody writes a register.
 const TICK: Duration = Duration::from_millis(1);
 /// How often the functions are asked whether they have something to say against their drivers.
@@ -41,7 +44,7 @@ const KEEP: Duration = Duration::from_secs(5);
 #[derive(clap::Args, Debug, Default)]
 #[command(group(clap::ArgGroup::new("what").required(true).multiple(true).args(["socket", "card"])))]
 pub struct Options {
-    /// Where a function by itself is served; once or twice.
+    /// Where a function by itself is served; once or twice, with --switch up to eight times.
     #[arg(long, value_name = "PATH", num_args = 1)]
     pub socket: Vec<PathBuf>,
     /// Where a card is served: its physical function at PATH.pf, its virtual ones at PATH.vf0 and so on; once or twice.
@@ -68,6 +71,10 @@ pub struct Options {
     /// of QEMU, dgram:HERE,THERE (-netdev dgram,local.type=unix,local.path=THERE,remote.type=unix,remote.path=HERE).
     #[arg(long)]
     pub link: Option<WirePath>,
+    /// All are on a switch, in place of a link between two: a list like rate=25G,buffer=256K,ecn=5K/200K/1%,pfc. Faults
+    /// are then those of each cable.
+    #[arg(long, value_name = "SETTINGS", conflicts_with = "link")]
+    pub switch: Option<SwitchOptions>,
     /// What is simulated, a list like connectx-5,vectors=8,mtu=1500.
     #[arg(long)]
     pub profile: Vec<ProfileOptions>,
@@ -119,8 +126,14 @@ pub fn serve(
 ) -> Result<(), Box<dyn Error>> {
     let ends =
         arguments.card.len() + arguments.socket.len() + usize::from(arguments.link.is_some());
-    if ends > 2 {
-        return Err("a link has two ends: at most two of cards, sockets and --link".into());
+    if ends > 2 && arguments.switch.is_none() {
+        return Err(
+            "a link has two ends: at most two of cards, sockets and --link; more are on a --switch"
+                .into(),
+        );
+    }
+    if ends > MOST_PORTS {
+        return Err(format!("a switch has {MOST_PORTS} ports here, not {ends}").into());
     }
     if arguments.control && arguments.card.len() > 1 {
         return Err("--control is of one card".into());
@@ -170,7 +183,11 @@ pub fn serve(
     let planned = planned(&arguments.faults, &functions)?;
     let faults = FaultOptions::link(&arguments.faults, arguments.seed);
     let mut link = None;
+    if let Some(switch) = &arguments.switch {
+        switch.lay(&sim, &ends, faults)?;
+    }
     let wire = match (&ends[..], &arguments.link) {
+        _ if arguments.switch.is_some() => None,
         ([one, other], _) => {
             link = Some(sim.connect(one, other, faults));
             None

@@ -24,6 +24,7 @@
 
 pub mod pace;
 pub mod profile;
+pub mod switched;
 pub(crate) mod timed;
 pub mod wire;
 
@@ -137,8 +138,11 @@ impl Fabric {
     /// The IPv4 address that [`Fabric::options`] gives a side.
     #[must_use]
     pub fn ipv4(side: usize) -> IpAddr {
-        // CAST: sides are 0 and 1.
-        #[expect(clippy::cast_possible_truncation, reason = "sides are 0 and 1")]
+        // CAST: a fabric of more than 254 functions repeats addresses.
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "a fabric has a handful of functions"
+        )]
         IpAddr::V4(Ipv4Addr::new(192, 0, 2, side as u8 + 1))
     }
 

@@ -8,7 +8,7 @@ use svg::node::element::{Circle, Line, Polygon, Rectangle, Text};
 
 use super::connection::Kind;
 use super::sequence::{Sequence, Side, Step, milliseconds};
-use crate::palette::{BLUE, FONT, INK, PALE, RED};
+use simnic::palette::{BLUE, FONT, INK, PALE, RED};
 
 const WIDTH: u32 = 1_240;
 /// Where the lines of the sides are.

@@ -5,7 +5,7 @@ use svg::node::element::{Line, Rectangle, Text};
 
 use super::Figures;
 use super::latency::{Latency, tallest};
-use crate::palette::{BLUE, FONT, INK, PALE, RED};
+use simnic::palette::{BLUE, FONT, INK, PALE, RED};
 
 const WIDTH: u32 = 900;
 /// Where a panel begins, and its size.

@@ -37,7 +37,7 @@ pub mod vport;
 
 use crate::eth::flow::FlowTables;
 use crate::profile::Profile;
-pub use qos::PortQos;
+pub use qos::{CongestionCounters, PauseCounters, PortQos};
 use seat::PHYSICAL;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

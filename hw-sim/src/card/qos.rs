@@ -1,9 +1,14 @@
 //! What the physical function's driver has a port do with priorities and congestion.
 //!
-//! It is set from outside of the world: the simulator carries out none of it, since its wires have no queues that fill.
-//! The registers and commands that tell of it say it as it was set.
+//! It is set from outside of the world, and the registers and commands that tell of it say it as it was set. A port on
+//! a [switch](crate::switch) does it, too; one on a bare wire, where no queue ever fills, has nothing to do.
+
+use std::time::Duration;
 
 use mlx_prm::TrustState;
+
+use crate::dcqcn::Reaction;
+use crate::switch::Classes;
 
 /// Settings of a port. At power-on there is neither pause nor priority, and the device answers congestion in each
 /// priority.
@@ -21,6 +26,44 @@ pub struct PortQos {
     pub congestion: (u8, u8),
     /// Code point and priority of what tells it (QUERY_CONG_PARAMS).
     pub cnp: (u8, u8),
+    /// A receiver tells the sender of a queue pair's packets so often at most.
+    pub cnp_interval: Duration,
+    /// How a sender slows down and recovers.
+    pub reaction: Reaction,
+}
+
+impl PortQos {
+    /// How the port knows the priority of a frame.
+    pub(crate) fn classes(&self) -> Classes {
+        Classes {
+            trust: self.trust,
+            of_dscp: self.priorities,
+        }
+    }
+}
+
+/// Pauses of one priority that a port was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PauseCounters {
+    /// Frames that named it, the end of a pause among them.
+    pub received: u64,
+    /// How long it was silent for them, or will have been when the last pause ends by itself.
+    pub silent_ns: u64,
+    /// How often it fell silent or went on because of one.
+    pub transitions: u64,
+}
+
+/// What a port has counted about congestion (QUERY_CONG_STATISTICS).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CongestionCounters {
+    /// Marked packets of queue pairs that were received.
+    pub marked_received: u64,
+    /// Notifications sent.
+    pub cnps_sent: u64,
+    /// Notifications received, and a queue pair slowed down.
+    pub cnps_handled: u64,
+    /// Notifications received to which nobody reacts.
+    pub cnps_ignored: u64,
 }
 
 impl Default for PortQos {
@@ -33,6 +76,8 @@ impl Default for PortQos {
             congestion: (0xff, 0xff),
             // The defaults that NVIDIA's documentation of `ecn/roce_np` has.
             cnp: (48, 6),
+            cnp_interval: Duration::from_micros(50),
+            reaction: Reaction::default(),
         }
     }
 }

@@ -9,13 +9,16 @@
 //! (firmware option KEEP_ETH_LINK_UP, on by default). The administrative state (register PAOS) is up until the
 //! physical function's driver says otherwise, and stays over its resets.
 
-use super::PortQos;
 use super::vport::LinkState;
+use super::{CongestionCounters, PauseCounters, PortQos};
 use crate::port::{ETHERNET_OVERHEAD, FCS_BYTES};
 use crate::profile::Profile;
 
 /// Bytes the port's MTU is after a reset, header, tag and check sequence included.
 const USUAL_MTU: u16 = 1500 + ETHERNET_OVERHEAD;
+
+/// What register PTYS says: 100 Gb/s.
+const USUAL_RATE: u64 = 100_000_000_000;
 
 /// Administrative state (register PAOS).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +53,12 @@ pub struct Uplink {
     pub mtu: u16,
     /// What it does with priorities and about congestion.
     pub qos: PortQos,
+    /// Pauses it was asked for, by priority.
+    pub pauses: [PauseCounters; 8],
+    /// What it met of congestion.
+    pub congestion: CongestionCounters,
+    /// Its rate on a switch, bits each second.
+    pub rate_bps: u64,
     training: Training,
 }
 
@@ -63,6 +72,9 @@ impl Uplink {
             light,
             mtu: USUAL_MTU,
             qos: PortQos::default(),
+            pauses: [PauseCounters::default(); 8],
+            congestion: CongestionCounters::default(),
+            rate_bps: USUAL_RATE,
             training: if light {
                 Training::Done
             } else {

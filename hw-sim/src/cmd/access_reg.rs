@@ -239,7 +239,11 @@ fn ppcnt(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     out.set_local_port(PORT)
         .set_grp(register.grp())
         .set_prio_tc(register.prio_tc())
-        .set_counter_set(&port_counters::group(cmd.port(), &register)?);
+        .set_counter_set(&port_counters::group(
+            cmd.port(),
+            &cmd.env.card(cmd.nic.seat).uplink.pauses,
+            &register,
+        )?);
     Ok(out.as_bytes().to_vec())
 }
 

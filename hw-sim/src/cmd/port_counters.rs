@@ -1,9 +1,10 @@
 //! Register PPCNT: the port's frames and bytes, in the groups a network device's statistics are made of.
 //!
-//! What cannot happen here counts nothing: bit errors, collisions, pauses. Frames have no priority, so all of them
-//! are of priority 0.
+//! What cannot happen here counts nothing: bit errors, collisions, pauses that a card asks for. Those that a switch
+//! asks for are counted by priority. Frames are all counted as of priority 0.
 
 use super::{Refusal, refuse};
+use crate::card::PauseCounters;
 use crate::port::{EthTraffic, Port};
 use mlx_prm::{
     Ieee8023Counters, PortCounterGroup, Ppcnt, PriorityCounters, Rfc2819Counters, Rfc2863Counters,
@@ -11,9 +12,14 @@ use mlx_prm::{
 
 /// Priorities and traffic classes of a port.
 const PRIORITIES: u32 = 8;
+const NS_PER_US: u64 = 1_000;
 
 /// The counters of a group.
-pub(super) fn group(port: &Port, asked: &Ppcnt) -> Result<[u8; 0xf8], Refusal> {
+pub(super) fn group(
+    port: &Port,
+    pauses: &[PauseCounters; 8],
+    asked: &Ppcnt,
+) -> Result<[u8; 0xf8], Refusal> {
     let group = PortCounterGroup::from_bits(asked.grp());
     if asked.prio_tc() >= PRIORITIES {
         return Err(refuse!(
@@ -27,7 +33,11 @@ pub(super) fn group(port: &Port, asked: &Ppcnt) -> Result<[u8; 0xf8], Refusal> {
         PortCounterGroup::IEEE_802_3 => ieee_802_3(port),
         PortCounterGroup::RFC_2863 => rfc_2863(port),
         PortCounterGroup::RFC_2819 => rfc_2819(port),
-        PortCounterGroup::PER_PRIORITY if asked.prio_tc() == 0 => priority(port),
+        PortCounterGroup::PER_PRIORITY => {
+            let number = asked.prio_tc() as usize;
+            let frames = (number == 0).then_some(port);
+            priority(frames, pauses.get(number).copied().unwrap_or_default())
+        }
         _ => [0; 0xf8],
     })
 }
@@ -74,12 +84,17 @@ fn rfc_2819(port: &Port) -> [u8; 0xf8] {
     *out.as_array()
 }
 
-fn priority(port: &Port) -> [u8; 0xf8] {
+fn priority(frames: Option<&Port>, pauses: PauseCounters) -> [u8; 0xf8] {
     let mut out = PriorityCounters::new();
-    out.set_rx_octets(port.received.octets)
-        .set_rx_frames(port.received.packets)
-        .set_tx_octets(port.transmitted.octets)
-        .set_tx_frames(port.transmitted.packets);
+    if let Some(port) = frames {
+        out.set_rx_octets(port.received.octets)
+            .set_rx_frames(port.received.packets)
+            .set_tx_octets(port.transmitted.octets)
+            .set_tx_frames(port.transmitted.packets);
+    }
+    out.set_rx_pause(pauses.received)
+        .set_rx_pause_duration(pauses.silent_ns / NS_PER_US)
+        .set_rx_pause_transition(pauses.transitions);
     *out.as_array()
 }
 
@@ -99,10 +114,35 @@ mod tests {
         port
     }
 
+    fn pauses() -> [PauseCounters; 8] {
+        let mut pauses = [PauseCounters::default(); 8];
+        pauses[3] = PauseCounters {
+            received: 5,
+            silent_ns: 7_999,
+            transitions: 4,
+        };
+        pauses
+    }
+
+    #[test]
+    fn pauses_are_counted_by_priority_and_their_time_in_microseconds() {
+        let mut asked = Ppcnt::new();
+        asked.set_grp(PortCounterGroup::PER_PRIORITY.bits());
+        for (priority, expected) in [(0, [0; 3]), (3, [5, 7, 4])] {
+            asked.set_prio_tc(priority);
+            let bytes = group(&port(), &pauses(), &asked).expect("a group");
+            // Linux `struct mlx5_ifc_eth_per_prio_grp_data_layout_bits`.
+            let told = [0x50, 0x58, 0x70].map(|at: usize| {
+                u64::from_be_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+            });
+            assert_eq!(told, expected);
+        }
+    }
+
     fn counters(grp: PortCounterGroup) -> [u8; 0xf8] {
         let mut asked = Ppcnt::new();
         asked.set_grp(grp.bits());
-        group(&port(), &asked).expect("a group")
+        group(&port(), &pauses(), &asked).expect("a group")
     }
 
     /// Places are those of Linux `struct mlx5_ifc_eth_802_3_cntrs_grp_data_layout_bits` and
@@ -133,6 +173,6 @@ mod tests {
         let mut asked = Ppcnt::new();
         asked.set_grp(PortCounterGroup::PER_PRIORITY.bits());
         asked.set_prio_tc(8);
-        assert!(group(&port(), &asked).is_err());
+        assert!(group(&port(), &pauses(), &asked).is_err());
     }
 }

@@ -21,6 +21,7 @@
 
 mod answers;
 mod completion;
+mod congestion;
 mod context;
 mod core;
 mod datagram;
@@ -40,6 +41,8 @@ pub(crate) use ring::queue_bytes;
 pub use state::{Service, State, Transition};
 
 use self::completion::RQ_TYPE_SRQ;
+use self::congestion::Congestion;
+pub(crate) use self::congestion::Notice;
 use self::core::{Broken, Core};
 use self::datagram::Datagrams;
 use self::path::Path;
@@ -73,6 +76,8 @@ pub struct Qp {
     requester: Requester,
     responder: Responder,
     datagrams: Datagrams,
+    /// What it was told of congestion, and has told.
+    congestion: Congestion,
     /// WQEs wait to be flushed.
     flushing: bool,
     /// ERR with a receive queue of its own: when to look at the record, and the interval.
@@ -114,6 +119,7 @@ impl Qp {
             requester: Requester::new(),
             responder: Responder::new(),
             datagrams: Datagrams::new(),
+            congestion: Congestion::default(),
             flushing: false,
             poll: None,
             requester_is_next: false,
@@ -321,11 +327,16 @@ impl Qp {
     /// Virtual time (ns) at which [`Qp::timer`] wants to be called.
     pub fn timer_due(&self) -> Option<u64> {
         let poll = self.poll.map(|(due, _)| due);
-        self.requester.deadline().into_iter().chain(poll).min()
+        let deadlines = self.requester.deadline().into_iter();
+        deadlines
+            .chain(poll)
+            .chain(self.congestion.held_until())
+            .min()
     }
 
     /// Virtual time has reached [`Qp::timer_due`].
     pub fn timer(&mut self, host: &mut dyn Host) {
+        self.congestion.release(host.now());
         if self.core.state == State::ReadyToSend {
             let result = self.requester.timer(&self.core, &mut self.send_queue, host);
             self.settle_send(result, host);
@@ -345,7 +356,9 @@ impl Qp {
     }
 
     fn sender_is_ready(&self) -> bool {
-        if self.core.service.is_datagram() {
+        if self.congestion.held_until().is_some() {
+            false
+        } else if self.core.service.is_datagram() {
             self.core.state == State::ReadyToSend && self.send_queue.has_more()
         } else {
             self.requester.is_ready(&self.core, self.send_queue)
@@ -369,11 +382,14 @@ impl Qp {
                 datagrams,
                 ..
             } = self;
+            let before = host.sent_bytes();
             let result = if core.service.is_datagram() {
                 datagrams.step(core, send_queue, host)
             } else {
                 requester.step(core, send_queue, host)
             };
+            let sent = host.sent_bytes() - before;
+            self.congestion.sent(host.now(), sent);
             self.settle_send(result, host);
         }
         self.pending()
@@ -478,6 +494,7 @@ impl Qp {
         self.requester = Requester::new();
         self.responder = Responder::new();
         self.datagrams = Datagrams::new();
+        self.congestion = Congestion::default();
         self.flushing = false;
         self.poll = None;
     }

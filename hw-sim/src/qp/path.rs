@@ -93,6 +93,11 @@ impl Path {
         Some((eth.into(), self.network(&source)))
     }
 
+    /// The tag's priority and the traffic class of what goes this way.
+    pub(super) const fn marking(&self) -> (u8, u8) {
+        (self.priority, self.traffic_class)
+    }
+
     fn infiniband(&self, host: &dyn Host, lid: u16) -> Option<(Link, Network)> {
         let lrh = LrhRepr {
             vl: 0,

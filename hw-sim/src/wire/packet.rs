@@ -4,6 +4,8 @@ use std::convert::Infallible;
 
 use super::bytes::put;
 use super::icrc::{self, Encapsulation};
+use crate::switch::classify::Ecn;
+
 use super::{
     BthPacket, BthRepr, EthPacket, EthRepr, GrhPacket, GrhRepr, Headers, Ipv4Packet, Ipv4Repr,
     Ipv6Packet, Ipv6Repr, LrhPacket, LrhRepr, UdpPacket, UdpRepr, VCRC_BYTES, WireError, vcrc,
@@ -81,6 +83,16 @@ impl Network {
         }
     }
 
+    /// What it says of congestion; RoCE v1 and InfiniBand have no such bits.
+    #[must_use]
+    pub const fn ecn(&self) -> Ecn {
+        match self {
+            Self::Local | Self::Grh(_) => Ecn::NotCapable,
+            Self::Ipv4(ip, _) => Ecn::of(ip.tos),
+            Self::Ipv6(ip, _) => Ecn::of(ip.traffic_class),
+        }
+    }
+
     /// Destination address as a GID; none as zero.
     pub const fn dst_gid(&self) -> [u8; 16] {
         match self {
@@ -105,7 +117,7 @@ impl Network {
         area
     }
 
-    const fn encapsulation(&self) -> Encapsulation {
+    pub(super) const fn encapsulation(&self) -> Encapsulation {
         match self {
             Self::Local => Encapsulation::Local,
             Self::Grh(_) => Encapsulation::Grh,
@@ -114,7 +126,7 @@ impl Network {
         }
     }
 
-    const fn buffer_len(&self) -> usize {
+    pub(super) const fn buffer_len(&self) -> usize {
         match self {
             Self::Local => 0,
             Self::Grh(_) => GrhRepr::BYTES,
@@ -124,7 +136,7 @@ impl Network {
     }
 
     /// Sets every length field for `bytes` bytes from BTH to ICRC.
-    fn set_transport_len(&mut self, bytes: u16) {
+    pub(super) fn set_transport_len(&mut self, bytes: u16) {
         match self {
             Self::Local => {}
             Self::Grh(grh) => grh.payload_len = bytes,
@@ -139,7 +151,7 @@ impl Network {
         }
     }
 
-    fn emit(&self, out: &mut [u8]) {
+    pub(super) fn emit(&self, out: &mut [u8]) {
         match self {
             Self::Local => {}
             Self::Grh(grh) => grh.emit(out),
@@ -155,7 +167,7 @@ impl Network {
     }
 
     /// Reads the headers that `ethertype` announces; returns the bytes from BTH to ICRC.
-    fn parse(ethertype: u16, bytes: &[u8]) -> Result<(Self, usize, usize), WireError> {
+    pub(super) fn parse(ethertype: u16, bytes: &[u8]) -> Result<(Self, usize, usize), WireError> {
         match ethertype {
             ETHERTYPE_ROCE_V1 => {
                 let grh = GrhRepr::parse(&GrhPacket::new_checked(bytes)?)?;

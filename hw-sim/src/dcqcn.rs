@@ -1,0 +1,294 @@
+//! DCQCN, the sender's side: how a queue pair slows down when it is told of congestion, and recovers when it is not.
+//!
+//! As Zhu et al. have it ("Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section 3.1 and figure
+//! 7). A notification cuts the current rate by α/2 and remembers what it was as the target; α, an estimate of how much
+//! is marked, grows then and shrinks while nothing comes. Two clocks raise the rate again, one of time and one of bytes
+//! sent. Their ticks since the last cut say how:
+//!
+//! ```text
+//!   both below F ticks   fast recovery      half of the way to the target
+//!   one at F or above    additive increase  target + R_AI, half of the way
+//!   both above F         hyper increase     target + i R_HAI, half of the way; i counts on
+//! ```
+//!
+//! The numbers are the paper's (figure 7, table 14), under the names that the device has for them
+//! (`cong_control_r_roce_ecn_rp` of Linux `mlx5_ifc.h`); QUERY_CONG_PARAMS tells them. What firmware adds of its own,
+//! such as target rates that are clamped, is not there: no public text says exactly what it does.
+//!
+//! It is a state machine without a clock. What time does is caught up with when somebody asks.
+
+use std::time::Duration;
+
+use mlx_prm::CongControlRRoceEcnRp;
+
+use crate::env::nanoseconds;
+
+/// One gigabit in megabits, and a megabit.
+const MEGABIT: u64 = 1_000_000;
+/// `rpg_byte_reset` counts so many bytes.
+const BYTE_RESET_UNIT: u64 = 64;
+/// α and its gain in the device's registers.
+const ALPHA_ONE: f64 = 1024.0;
+
+/// How a sender slows down and recovers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reaction {
+    /// Time between raises (`rpg_time_reset`).
+    pub time_reset: Duration,
+    /// Bytes between raises (`rpg_byte_reset`).
+    pub byte_reset: u64,
+    /// Ticks after which the target rises, F (`rpg_threshold`).
+    pub threshold: u32,
+    /// R_AI (`rpg_ai_rate`).
+    pub additive_mbps: u32,
+    /// R_HAI (`rpg_hai_rate`).
+    pub hyper_mbps: u32,
+    /// No cut goes below it (`rpg_min_rate`).
+    pub min_mbps: u32,
+    /// Time without a notification after which α shrinks, K (`dce_tcp_rtt`).
+    pub alpha_time: Duration,
+    /// The gain of α, g, in 1/1024 (`dce_tcp_g`).
+    pub gain: u32,
+    /// α of a queue pair that hears its first notification, in 1/1024 (`initial_alpha_value`).
+    pub initial_alpha: u32,
+}
+
+impl Default for Reaction {
+    fn default() -> Self {
+        Self {
+            time_reset: Duration::from_micros(55),
+            byte_reset: 10_000_000,
+            threshold: 5,
+            additive_mbps: 40,
+            hyper_mbps: 400,
+            min_mbps: 1,
+            alpha_time: Duration::from_micros(55),
+            gain: 4,
+            initial_alpha: 1023,
+        }
+    }
+}
+
+/// Microseconds that fit the register.
+pub(crate) fn microseconds(time: Duration) -> u32 {
+    u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
+}
+
+impl Reaction {
+    /// As QUERY_CONG_PARAMS tells it.
+    pub(crate) fn told(&self) -> CongControlRRoceEcnRp {
+        let units = u32::try_from(self.byte_reset / BYTE_RESET_UNIT).unwrap_or(u32::MAX);
+        let mut out = CongControlRRoceEcnRp::new();
+        out.set_rpg_time_reset(microseconds(self.time_reset))
+            .set_rpg_byte_reset(units)
+            .set_rpg_threshold(self.threshold)
+            .set_rpg_ai_rate(self.additive_mbps)
+            .set_rpg_hai_rate(self.hyper_mbps)
+            // log2 of what α, in 1/1024, is divided by: α/2.
+            .set_rpg_gd(11)
+            // A cut leaves at least half.
+            .set_rpg_min_dec_fac(50)
+            .set_rpg_min_rate(self.min_mbps)
+            .set_dce_tcp_g(self.gain)
+            .set_dce_tcp_rtt(microseconds(self.alpha_time))
+            .set_initial_alpha_value(self.initial_alpha);
+        out
+    }
+}
+
+/// The rate of a queue pair that was told of congestion (reaction point).
+#[derive(Clone, Debug)]
+pub(crate) struct ReactionPoint {
+    rules: Reaction,
+    line_bps: f64,
+    /// R_C.
+    current_bps: f64,
+    /// R_T.
+    target_bps: f64,
+    alpha: f64,
+    /// When α shrinks next.
+    alpha_due: u64,
+    /// When the rate rises next.
+    time_due: u64,
+    time_ticks: u32,
+    byte_ticks: u32,
+    bytes: u64,
+    /// When the next packet may leave.
+    free: u64,
+}
+
+impl ReactionPoint {
+    /// A queue pair that has sent at the rate of its port so far.
+    pub(crate) fn new(rules: Reaction, line_bps: u64, now: u64) -> Self {
+        let line_bps = line_bps as f64;
+        Self {
+            rules,
+            line_bps,
+            current_bps: line_bps,
+            target_bps: line_bps,
+            alpha: f64::from(rules.initial_alpha) / ALPHA_ONE,
+            alpha_due: u64::MAX,
+            time_due: u64::MAX,
+            time_ticks: 0,
+            byte_ticks: 0,
+            bytes: 0,
+            free: now,
+        }
+    }
+
+    /// Bits each second.
+    pub(crate) fn rate_bps(&self) -> f64 {
+        self.current_bps
+    }
+
+    /// A notification has come.
+    pub(crate) fn notified(&mut self, now: u64) {
+        self.catch_up(now);
+        let least = (u64::from(self.rules.min_mbps) * MEGABIT) as f64;
+        self.target_bps = self.current_bps;
+        self.current_bps =
+            (self.current_bps * (1.0 - self.alpha / 2.0)).max(least.min(self.line_bps));
+        let gain = self.gain();
+        self.alpha = (1.0 - gain) * self.alpha + gain;
+        (self.time_ticks, self.byte_ticks, self.bytes) = (0, 0, 0);
+        self.alpha_due = self.after(now, self.rules.alpha_time);
+        self.time_due = self.after(now, self.rules.time_reset);
+    }
+
+    /// So many bytes have left: when the next packet may.
+    pub(crate) fn sent(&mut self, now: u64, bytes: u64) -> u64 {
+        self.catch_up(now);
+        self.bytes += bytes;
+        while self.rules.byte_reset > 0 && self.bytes >= self.rules.byte_reset {
+            self.bytes -= self.rules.byte_reset;
+            self.byte_ticks += 1;
+            self.rise();
+        }
+        let ns = bytes as f64 * 8e9 / self.current_bps;
+        // CAST: positive, and a value that does not fit becomes the largest.
+        #[expect(clippy::cast_possible_truncation, reason = "saturates")]
+        #[expect(clippy::cast_sign_loss, reason = "positive")]
+        let ns = ns as u64;
+        self.free = self.free.max(now).saturating_add(ns);
+        self.free
+    }
+
+    fn gain(&self) -> f64 {
+        f64::from(self.rules.gain) / ALPHA_ONE
+    }
+
+    fn after(&self, now: u64, time: Duration) -> u64 {
+        now.saturating_add(nanoseconds(time).max(1))
+    }
+
+    /// What the two clocks of time have done until now.
+    fn catch_up(&mut self, now: u64) {
+        while self.alpha_due.min(self.time_due) <= now {
+            if self.alpha_due <= self.time_due {
+                self.alpha *= 1.0 - self.gain();
+                self.alpha_due = self.after(self.alpha_due, self.rules.alpha_time);
+            } else {
+                self.time_ticks += 1;
+                self.rise();
+                self.time_due = self.after(self.time_due, self.rules.time_reset);
+            }
+            if self.current_bps >= self.line_bps && self.alpha < 1e-3 {
+                // There is nothing left to recover, however long nobody asks.
+                (self.alpha_due, self.time_due) = (u64::MAX, u64::MAX);
+            }
+        }
+    }
+
+    fn rise(&mut self) {
+        let (fast, slow) = (
+            self.time_ticks.max(self.byte_ticks),
+            self.time_ticks.min(self.byte_ticks),
+        );
+        let threshold = self.rules.threshold;
+        let mbps = if fast < threshold {
+            0
+        } else if slow > threshold {
+            u64::from(slow - threshold) * u64::from(self.rules.hyper_mbps)
+        } else {
+            u64::from(self.rules.additive_mbps)
+        };
+        let rise = (mbps * MEGABIT) as f64;
+        self.target_bps = (self.target_bps + rise).min(self.line_bps);
+        self.current_bps = f64::midpoint(self.target_bps, self.current_bps);
+        if self.line_bps - self.current_bps < MEGABIT as f64 {
+            self.current_bps = self.line_bps;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: u64 = 40_000_000_000;
+    const US: u64 = 1_000;
+
+    fn cut(rules: Reaction) -> ReactionPoint {
+        let mut point = ReactionPoint::new(rules, LINE, 0);
+        point.notified(0);
+        point
+    }
+
+    fn gbps(point: &ReactionPoint) -> f64 {
+        (point.rate_bps() / 1e8).round() / 10.0
+    }
+
+    #[test]
+    fn the_first_notification_halves_the_rate_and_five_ticks_bring_it_back() {
+        let mut point = cut(Reaction::default());
+        assert_eq!(gbps(&point), 20.0);
+        let rates: Vec<f64> = (1..5)
+            .map(|tick| {
+                point.catch_up(tick * 55 * US);
+                gbps(&point)
+            })
+            .collect();
+        assert_eq!(rates, [30.0, 35.0, 37.5, 38.8], "half of the way each time");
+    }
+
+    #[test]
+    fn a_packet_waits_for_the_time_its_bytes_take_at_the_rate() {
+        let mut point = cut(Reaction::default());
+        let free = point.sent(0, 2_500);
+        assert!(
+            (990..=1_010).contains(&free),
+            "{free} ns for 20,000 bits at 20 Gb/s"
+        );
+    }
+
+    #[test]
+    fn more_notifications_cut_less_as_alpha_shrinks_and_none_goes_below_the_least() {
+        let mut point = cut(Reaction::default());
+        point.catch_up(100_000 * US);
+        let before = point.rate_bps();
+        point.notified(100_000 * US);
+        assert!(point.rate_bps() > before * 0.9, "α has shrunk");
+        for now in 0..10_000 {
+            point.notified(100_000 * US + now);
+        }
+        assert_eq!(point.rate_bps(), 1e6);
+    }
+
+    #[test]
+    fn after_long_silence_there_is_nothing_to_catch_up_with() {
+        let mut point = cut(Reaction::default());
+        point.catch_up(u64::MAX - 1);
+        assert_eq!((point.rate_bps(), point.time_due), (LINE as f64, u64::MAX));
+    }
+
+    #[test]
+    fn the_parameters_are_told_in_the_devices_units() {
+        let told = Reaction::default().told();
+        let times = (told.rpg_time_reset(), told.dce_tcp_rtt());
+        assert_eq!(
+            (times, told.rpg_byte_reset(), told.rpg_ai_rate()),
+            ((55, 55), 156_250, 40)
+        );
+        assert_eq!((told.dce_tcp_g(), told.initial_alpha_value()), (4, 1023));
+    }
+}

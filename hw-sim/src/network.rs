@@ -1,0 +1,236 @@
+//! Switches in the world, and the ports of the cards on them.
+//!
+//! ```text
+//!   card: frames of functions -> queue of their priority, at the port's rate -> link -> switch -> link -> card
+//!                                   ^ silent while the switch asks for it
+//! ```
+//!
+//! A card on a switch has a port with a rate; one on a bare link, or on a link out of this world, has none, and frames
+//! pass it in no time. So a world without a switch pays nothing, and is what it was.
+//!
+//! Such a port never drops: queue pairs wait while much is queued in their priority ([`PORT_BYTES`]), as a card's do
+//! that fetch no more than they can send. It obeys pauses of the priorities that register PFCC names, and sends none,
+//! since a card here takes in whatever comes. Packets of priorities in which the card reacts to congestion say that
+//! they may be marked (ECT), as firmware has it; Linux leaves those bits alone.
+
+use std::collections::BTreeMap;
+
+use crate::card::{Card, PauseCounters};
+use crate::link::Port as Side;
+use crate::switch::classify::{PRIORITIES, make_capable, roce_v2};
+use crate::switch::egress::Egress;
+use crate::switch::{Switch, pfc};
+
+/// Bytes queued in a priority at which queue pairs of that priority wait: a few of the largest packets.
+const PORT_BYTES: usize = 32 << 10;
+
+/// One end of a cable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// A card's port.
+    Card(usize),
+    /// A switch's.
+    Switch {
+        /// Which switch.
+        switch: usize,
+        /// Which port.
+        port: usize,
+    },
+    /// Out of this world.
+    Outside,
+}
+
+/// The port of a card on a switch.
+#[derive(Debug)]
+struct CardPort {
+    egress: Egress,
+    cable: usize,
+    side: Side,
+}
+
+/// What begins to travel: cable, its end, when the last byte is out, the frame.
+pub(crate) type Sent = (usize, Side, u64, Vec<u8>);
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct Network {
+    pub switches: Vec<Switch>,
+    cards: BTreeMap<usize, CardPort>,
+    /// The cable at a switch's port, and its end there.
+    cables: BTreeMap<(usize, usize), (usize, Side)>,
+}
+
+impl Network {
+    /// Whether a cable is at a port of a switch, which a new one may not be, or there is no such port.
+    pub(crate) fn is_taken(&self, switch: usize, port: usize) -> bool {
+        let there = self
+            .switches
+            .get(switch)
+            .is_some_and(|switch| port < switch.config().ports);
+        !there || self.cables.contains_key(&(switch, port))
+    }
+
+    /// A cable was laid between these ends.
+    pub(crate) fn laid(&mut self, cable: usize, ends: [End; 2]) {
+        for (end, other, side) in [(ends[0], ends[1], Side::A), (ends[1], ends[0], Side::B)] {
+            match end {
+                End::Switch { switch, port } => {
+                    self.cables.insert((switch, port), (cable, side));
+                }
+                End::Card(card) => {
+                    if let End::Switch { switch, .. } = other {
+                        let rate = self.switches[switch].config().rate_bps;
+                        let egress = Egress::new(rate);
+                        let port = CardPort {
+                            egress,
+                            cable,
+                            side,
+                        };
+                        self.cards.insert(card, port);
+                    }
+                }
+                End::Outside => {}
+            }
+        }
+    }
+
+    /// The rate of a card's port, if it is on a switch.
+    pub(crate) fn rate_bps(&self, card: usize) -> Option<u64> {
+        self.cards.get(&card).map(|port| port.egress.rate_bps())
+    }
+
+    /// Whether queue pairs of a card have to wait; those whose priority is not known wait for all.
+    pub(crate) fn is_full(&self, card: usize, priority: Option<usize>) -> bool {
+        self.cards.get(&card).is_some_and(|port| match priority {
+            Some(priority) => port.egress.depth(priority) >= PORT_BYTES,
+            None => port.egress.total_depth() >= PORT_BYTES,
+        })
+    }
+
+    /// A frame leaves a card.
+    pub(crate) fn leave(
+        &mut self,
+        now: u64,
+        card: usize,
+        uplink: &Card,
+        mut frame: Vec<u8>,
+        sent: &mut Vec<Sent>,
+    ) {
+        let Some(port) = self.cards.get_mut(&card) else {
+            return;
+        };
+        let qos = &uplink.uplink.qos;
+        let priority = match roce_v2(&frame) {
+            Some(true) => usize::from(qos.cnp.1 & 7),
+            is_roce => {
+                let priority = qos.classes().of(&frame);
+                if is_roce.is_some() && qos.congestion.0 >> priority & 1 == 1 {
+                    make_capable(&mut frame);
+                }
+                priority
+            }
+        };
+        port.egress.push(priority, frame, None);
+        port.go_on(now, sent);
+    }
+
+    /// A frame has come to a switch.
+    pub(crate) fn reach(
+        &mut self,
+        now: u64,
+        switch: usize,
+        port: usize,
+        frame: Vec<u8>,
+        sent: &mut Vec<Sent>,
+    ) {
+        if let Some(switch) = self.switches.get_mut(switch) {
+            switch.receive(now, port, frame);
+        }
+        self.collect(switch, sent);
+    }
+
+    /// A frame has come to a card: whether it was a control frame, which ends there.
+    pub(crate) fn control(
+        &mut self,
+        now: u64,
+        at: usize,
+        card: &mut Card,
+        frame: &[u8],
+        sent: &mut Vec<Sent>,
+    ) -> bool {
+        if !pfc::is_control(frame) {
+            return false;
+        }
+        let (Some(port), Some(pauses)) = (self.cards.get_mut(&at), pfc::parse(frame)) else {
+            return true;
+        };
+        let uplink = &mut card.uplink;
+        for (priority, quanta) in pauses.iter().enumerate() {
+            let Some(quanta) = *quanta else { continue };
+            let counters: &mut PauseCounters = &mut uplink.pauses[priority];
+            counters.received += 1;
+            if uplink.qos.paused_priorities.1 >> priority & 1 == 0 {
+                continue;
+            }
+            let was_paused = port.egress.is_paused(now, priority);
+            let until = now.saturating_add(pfc::pause_ns(quanta, port.egress.rate_bps()));
+            let longer = port.egress.pause(now, priority, until);
+            counters.silent_ns = counters.silent_ns.saturating_add_signed(longer);
+            counters.transitions += u64::from(was_paused != port.egress.is_paused(now, priority));
+        }
+        port.go_on(now, sent);
+        true
+    }
+
+    /// When something is due next.
+    pub(crate) fn next_due(&self) -> Option<u64> {
+        let cards = self
+            .cards
+            .values()
+            .filter_map(|port| port.egress.next_due());
+        let switches = self.switches.iter().filter_map(Switch::next_due);
+        cards.chain(switches).min()
+    }
+
+    /// Does what is due.
+    pub(crate) fn run(&mut self, now: u64, sent: &mut Vec<Sent>) {
+        for port in self.cards.values_mut() {
+            port.go_on(now, sent);
+        }
+        for switch in 0..self.switches.len() {
+            self.switches[switch].run(now);
+            self.collect(switch, sent);
+        }
+    }
+
+    /// What begins to leave a switch goes onto its cables; where there is none, it is lost.
+    fn collect(&mut self, switch: usize, sent: &mut Vec<Sent>) {
+        while let Some(departure) = self
+            .switches
+            .get_mut(switch)
+            .and_then(Switch::take_departure)
+        {
+            if let Some(&(cable, side)) = self.cables.get(&(switch, departure.port)) {
+                sent.push((cable, side, departure.out, departure.frame));
+            }
+        }
+    }
+}
+
+impl CardPort {
+    fn go_on(&mut self, now: u64, sent: &mut Vec<Sent>) {
+        // Nothing is owed for what a card has sent.
+        let _ = self.egress.finish(now);
+        if let Some(begun) = self.egress.begin(now) {
+            sent.push((self.cable, self.side, begun.out, begun.frame));
+        }
+    }
+}
+
+/// The address of a switch's own frames: locally administered, by its place in the world.
+pub(crate) fn switch_mac(number: usize) -> [u8; 6] {
+    let [.., high, low] = number.to_be_bytes();
+    [0x02, 0x00, 0x5e, 0x5c, high, low]
+}
+
+const _: () = assert!(PRIORITIES == 8, "a byte has a bit for each");

@@ -1,0 +1,248 @@
+//! The sending side of a port: a queue for each priority, a line rate, and who has asked for silence.
+//!
+//! One frame is on the wire at a time, for as long as its bytes take at the port's rate. When it is over the next one
+//! begins: control frames first, then the highest priority that has a frame and is not paused. A pause (802.1Qbb) has
+//! an end of its own, and a frame that has begun is sent whole.
+//!
+//! Both ends of a cable have one: a switch for each of its ports, and a card that is on a switch. What they do with a
+//! full queue differs, so nothing here refuses a frame.
+
+use std::collections::VecDeque;
+
+use super::classify::PRIORITIES;
+
+/// Bytes a frame takes on the wire beyond its own: check sequence, preamble and gap (IEEE 802.3).
+const OVERHEAD_BYTES: usize = 24;
+/// Shortest frame, check sequence included.
+const SHORTEST_BYTES: usize = 64;
+
+/// Where a frame was taken in, and what is owed there when it has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Credit {
+    /// The port that received it.
+    pub from: usize,
+    /// Its priority.
+    pub priority: usize,
+    /// Its bytes.
+    pub bytes: usize,
+    /// The port that sends it.
+    pub to: usize,
+}
+
+/// A frame that begins.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Begun {
+    pub frame: Vec<u8>,
+    /// When its last byte is out.
+    pub out: u64,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    frames: VecDeque<(Vec<u8>, Option<Credit>)>,
+    bytes: usize,
+    /// Until when the other end asked for silence.
+    paused_until: u64,
+    /// Since when it has had frames and not been allowed to send one.
+    stuck_since: Option<u64>,
+}
+
+impl Queue {
+    fn is_paused(&self, now: u64) -> bool {
+        self.paused_until > now
+    }
+}
+
+/// The sending side of a port.
+#[derive(Debug)]
+pub(crate) struct Egress {
+    rate_bps: u64,
+    control: VecDeque<Vec<u8>>,
+    queues: [Queue; PRIORITIES],
+    /// When the frame on the wire is out, and what is owed then.
+    busy: Option<(u64, Option<Credit>)>,
+}
+
+impl Egress {
+    /// An idle port of a rate, in bits each second.
+    pub(crate) fn new(rate_bps: u64) -> Self {
+        Self {
+            rate_bps: rate_bps.max(1),
+            control: VecDeque::new(),
+            queues: Default::default(),
+            busy: None,
+        }
+    }
+
+    pub(crate) const fn rate_bps(&self) -> u64 {
+        self.rate_bps
+    }
+
+    /// How long a frame takes.
+    fn wire_ns(&self, bytes: usize) -> u64 {
+        let bytes = (bytes.max(SHORTEST_BYTES - 4) + OVERHEAD_BYTES) as u64;
+        let ns = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(self.rate_bps);
+        u64::try_from(ns).unwrap_or(u64::MAX).max(1)
+    }
+
+    /// A frame goes before all others, and is not paused.
+    pub(crate) fn push_control(&mut self, frame: Vec<u8>) {
+        self.control.push_back(frame);
+    }
+
+    pub(crate) fn push(&mut self, priority: usize, frame: Vec<u8>, credit: Option<Credit>) {
+        let queue = &mut self.queues[priority];
+        queue.bytes += frame.len();
+        queue.frames.push_back((frame, credit));
+    }
+
+    /// Bytes that wait in a priority.
+    pub(crate) const fn depth(&self, priority: usize) -> usize {
+        self.queues[priority].bytes
+    }
+
+    pub(crate) fn total_depth(&self) -> usize {
+        self.queues.iter().map(|queue| queue.bytes).sum()
+    }
+
+    /// Whether a priority is silent.
+    pub(crate) fn is_paused(&self, now: u64, priority: usize) -> bool {
+        self.queues[priority].is_paused(now)
+    }
+
+    /// The other end asks for silence until a time; a time that has come ends it. By how long the silence changes.
+    pub(crate) fn pause(&mut self, now: u64, priority: usize, until: u64) -> i64 {
+        let queue = &mut self.queues[priority];
+        let before = queue.paused_until.max(now);
+        queue.paused_until = until.max(now);
+        // CAST: a pause is a fraction of a second.
+        i64::try_from(queue.paused_until).unwrap_or(i64::MAX)
+            - i64::try_from(before).unwrap_or(i64::MAX)
+    }
+
+    /// The frame on the wire is out: what is owed for it, once.
+    pub(crate) fn finish(&mut self, now: u64) -> Option<Credit> {
+        let (out, credit) = self.busy?;
+        if out > now {
+            return None;
+        }
+        self.busy = None;
+        credit
+    }
+
+    /// Begins with the next frame, if the wire is free.
+    pub(crate) fn begin(&mut self, now: u64) -> Option<Begun> {
+        if self.busy.is_some_and(|(out, _)| out > now) {
+            return None;
+        }
+        let (frame, credit) = match self.control.pop_front() {
+            Some(frame) => (frame, None),
+            None => self.next(now)?,
+        };
+        let out = now.saturating_add(self.wire_ns(frame.len()));
+        self.busy = Some((out, credit));
+        Some(Begun { frame, out })
+    }
+
+    fn next(&mut self, now: u64) -> Option<(Vec<u8>, Option<Credit>)> {
+        let ready = |queue: &&mut Queue| !queue.is_paused(now) && !queue.frames.is_empty();
+        let queue = self.queues.iter_mut().rev().find(ready)?;
+        let (frame, credit) = queue.frames.pop_front()?;
+        queue.bytes -= frame.len();
+        queue.stuck_since = None;
+        Some((frame, credit))
+    }
+
+    /// When something changes by itself.
+    pub(crate) fn next_due(&self) -> Option<u64> {
+        if let Some((out, _)) = self.busy {
+            return Some(out);
+        }
+        let waiting = self.queues.iter().filter(|queue| !queue.frames.is_empty());
+        waiting.map(|queue| queue.paused_until).min()
+    }
+
+    /// Notes which priorities have frames and may not send; the first that has been so since `since` or longer.
+    pub(crate) fn stuck(&mut self, now: u64, since: u64) -> Option<usize> {
+        for queue in &mut self.queues {
+            let is_held = queue.is_paused(now) && !queue.frames.is_empty();
+            queue.stuck_since = is_held.then(|| queue.stuck_since.unwrap_or(now));
+        }
+        let is_old = |queue: &Queue| queue.stuck_since.is_some_and(|stuck| stuck <= since);
+        self.queues.iter().position(is_old)
+    }
+
+    /// The earliest time at which a priority got stuck.
+    pub(crate) fn stuck_since(&self) -> Option<u64> {
+        self.queues
+            .iter()
+            .filter_map(|queue| queue.stuck_since)
+            .min()
+    }
+
+    /// Throws away what waits in a priority: what is owed for it.
+    pub(crate) fn discard(&mut self, priority: usize) -> Vec<Option<Credit>> {
+        let queue = &mut self.queues[priority];
+        (queue.bytes, queue.stuck_since) = (0, None);
+        queue.frames.drain(..).map(|(_, credit)| credit).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 1 Gb/s: 8 ns a byte. A frame of 976 bytes takes 1,000 on the wire.
+    fn port() -> Egress {
+        Egress::new(1_000_000_000)
+    }
+
+    #[test]
+    fn a_frame_takes_its_bytes_on_the_wire_and_the_shortest_takes_eighty_four() {
+        let mut port = port();
+        port.push(0, vec![0; 976], None);
+        port.push(0, vec![1; 14], None);
+        assert_eq!(port.begin(0).map(|begun| begun.out), Some(8_000));
+        assert_eq!(port.begin(7_999), None, "one at a time");
+        assert_eq!(port.next_due(), Some(8_000));
+        assert_eq!(port.finish(8_000), None);
+        assert_eq!(port.begin(8_000).map(|begun| begun.out), Some(8_672));
+    }
+
+    #[test]
+    fn control_goes_first_then_the_highest_priority_that_may() {
+        let mut port = port();
+        for priority in [0, 3, 6] {
+            port.push(
+                priority,
+                vec![u8::try_from(priority).expect("small"); 60],
+                None,
+            );
+        }
+        port.push_control(vec![9; 60]);
+        assert_eq!(port.pause(0, 6, 2_000), 2_000);
+        let mut sent = Vec::new();
+        let mut now = 0;
+        while let Some(due) = port.begin(now).map(|begun| {
+            sent.push((begun.frame[0], begun.out));
+            begun.out
+        }) {
+            now = due;
+        }
+        assert_eq!(sent, [(9, 672), (3, 1_344), (0, 2_016), (6, 2_688)]);
+    }
+
+    #[test]
+    fn a_pause_ends_by_itself_or_by_another_word() {
+        let mut port = port();
+        port.push(1, vec![0; 60], None);
+        assert_eq!(port.pause(100, 1, 1_100), 1_000);
+        assert_eq!(port.begin(100), None);
+        assert_eq!(port.next_due(), Some(1_100));
+        assert_eq!(port.stuck(150, 0), None);
+        assert_eq!(port.stuck(900, 150), Some(1));
+        assert_eq!(port.pause(600, 1, 0), -500);
+        assert!(port.begin(600).is_some());
+        assert_eq!(port.stuck(700, 700), None);
+    }
+}

@@ -1,0 +1,100 @@
+//! Priority flow control (IEEE 802.1Qbb): frames that ask the other end of a cable to be silent in some priorities.
+//!
+//! A MAC control frame has the address 01:80:c2:00:00:01, which no bridge forwards, ethertype 0x8808, opcode 0x0101, a
+//! bit for each priority it speaks of, and for each of them a time in quanta of 512 bits at the port's rate; 0 ends a
+//! pause. A receiver whose buffer of a priority is above XOFF says so again before the time is over, and when it is
+//! down to XON it ends it.
+
+use super::classify::PRIORITIES;
+
+/// Address of MAC control frames.
+const CONTROL: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0x01];
+const ETHERTYPE: u16 = 0x8808;
+const OPCODE: u16 = 0x0101;
+/// Bits of a quantum.
+const QUANTUM_BITS: u64 = 512;
+/// Shortest frame without a check sequence.
+const FRAME_BYTES: usize = 60;
+/// The longest pause.
+pub(crate) const LONGEST: u16 = u16::MAX;
+
+/// What a pause frame asks for: quanta, of the priorities that it names.
+pub(crate) type Pauses = [Option<u16>; PRIORITIES];
+
+/// Writes a frame that speaks of one priority.
+pub(crate) fn emit(src: [u8; 6], priority: usize, quanta: u16) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(FRAME_BYTES);
+    frame.extend(CONTROL);
+    frame.extend(src);
+    frame.extend(ETHERTYPE.to_be_bytes());
+    frame.extend(OPCODE.to_be_bytes());
+    frame.extend((1_u16 << (priority & 7)).to_be_bytes());
+    for other in 0..PRIORITIES {
+        let quanta = if other == priority { quanta } else { 0 };
+        frame.extend(quanta.to_be_bytes());
+    }
+    frame.resize(FRAME_BYTES, 0);
+    frame
+}
+
+/// Whether a frame is MAC control of any kind, which ends at the port that receives it.
+pub(crate) fn is_control(frame: &[u8]) -> bool {
+    frame.starts_with(&CONTROL)
+}
+
+/// What a frame asks for; none if it is no such frame.
+pub(crate) fn parse(frame: &[u8]) -> Option<Pauses> {
+    let half = |at: usize| {
+        let bytes: &[u8; 2] = frame.get(at..)?.first_chunk()?;
+        Some(u16::from_be_bytes(*bytes))
+    };
+    if !is_control(frame) || half(12) != Some(ETHERTYPE) || half(14) != Some(OPCODE) {
+        return None;
+    }
+    let named = half(16)?;
+    let mut pauses = [None; PRIORITIES];
+    for (priority, pause) in pauses.iter_mut().enumerate() {
+        let quanta = half(18 + 2 * priority)?;
+        *pause = (named >> priority & 1 == 1).then_some(quanta);
+    }
+    Some(pauses)
+}
+
+/// How long a pause is at a rate.
+pub(crate) fn pause_ns(quanta: u16, rate_bps: u64) -> u64 {
+    let bits = u128::from(quanta) * u128::from(QUANTUM_BITS);
+    u64::try_from(bits * 1_000_000_000 / u128::from(rate_bps.max(1))).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of IEEE 802.1Qbb, clause 36.
+    #[test]
+    fn a_frame_names_its_priority_and_comes_back() {
+        let frame = emit([2, 0, 0, 0, 0, 1], 3, 0x1234);
+        assert_eq!(frame.len(), 60);
+        assert_eq!(
+            frame[..28],
+            [
+                0x01, 0x80, 0xc2, 0, 0, 1, 2, 0, 0, 0, 0, 1, 0x88, 0x08, 1, 1, 0, 8, 0, 0, 0, 0, 0,
+                0, 0x12, 0x34, 0, 0
+            ]
+        );
+        let mut expected = [None; 8];
+        expected[3] = Some(0x1234);
+        assert_eq!(parse(&frame), Some(expected));
+        assert_eq!(parse(&frame[..30]), None);
+        let mut other = frame;
+        other[15] = 2;
+        assert_eq!(parse(&other), None);
+        assert!(is_control(&other));
+    }
+
+    #[test]
+    fn the_longest_pause_is_a_third_of_a_millisecond_at_a_hundred_gigabits() {
+        assert_eq!(pause_ns(LONGEST, 100_000_000_000), 335_539);
+        assert_eq!(pause_ns(0, 1), 0);
+    }
+}

@@ -1,0 +1,129 @@
+//! The handles of a [`Sim`] for its switches: laying cables to them, and looking at queues and counters.
+
+use thiserror::Error;
+
+use crate::card::seat::Seat;
+use crate::card::{CongestionCounters, PauseCounters, PortQos};
+use crate::device::{LinkId, Sim, SimFunction};
+use crate::link::LinkFaults;
+use crate::network::End;
+use crate::profile::PortType;
+use crate::switch::{PortCounters, SwitchConfig, SwitchError};
+use crate::world::{World, lock};
+
+/// A switch of a [`Sim`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SwitchId(usize);
+
+/// Where an end of a cable goes.
+#[derive(Clone, Copy)]
+pub enum Connector<'a> {
+    /// Into the port of a function's card.
+    Function(&'a SimFunction),
+    /// Into a port of a switch, counted from 0.
+    Port(SwitchId, usize),
+}
+
+/// A cable that cannot be laid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum NotConnected {
+    /// An end is not there or has a cable already, or neither is a switch's.
+    #[error("no such port, or it has a cable already; one end at least is a switch's")]
+    Port,
+    /// A switch forwards Ethernet.
+    #[error("an InfiniBand port cannot be on an Ethernet switch")]
+    InfiniBand,
+}
+
+impl Sim {
+    /// Puts a switch into the world.
+    ///
+    /// # Errors
+    /// [`SwitchError`]: there can be no such switch.
+    pub fn add_switch(&self, config: SwitchConfig) -> Result<SwitchId, SwitchError> {
+        lock(&self.world).add_switch(config).map(SwitchId)
+    }
+
+    /// Lays a cable to a port of a switch, from a function or from another switch. `delay_ns` of the faults is the
+    /// flight time.
+    ///
+    /// # Errors
+    /// [`NotConnected`].
+    pub fn connect_switch(
+        &self,
+        ends: [Connector<'_>; 2],
+        faults: LinkFaults,
+    ) -> Result<LinkId, NotConnected> {
+        let mut world = lock(&self.world);
+        let mut laid = [End::Outside; 2];
+        for (end, connector) in laid.iter_mut().zip(ends) {
+            *end = match connector {
+                Connector::Port(SwitchId(switch), port) => End::Switch { switch, port },
+                Connector::Function(function) => {
+                    let nic = &world.nics[function.index];
+                    if nic.profile.port_type == PortType::InfiniBand {
+                        return Err(NotConnected::InfiniBand);
+                    }
+                    End::Card(nic.seat.card)
+                }
+            };
+        }
+        let link = world.connect_switch(laid, faults).map(LinkId);
+        world.driven();
+        link.ok_or(NotConnected::Port)
+    }
+
+    /// An address is at a port of a switch, whatever comes from elsewhere. False: there is no such port.
+    #[must_use]
+    pub fn fix_address(&self, switch: SwitchId, mac: [u8; 6], port: usize) -> bool {
+        let mut world = lock(&self.world);
+        let switch = world.switch_mut(switch.0);
+        switch.is_some_and(|switch| switch.fix(mac, port))
+    }
+
+    /// What a port of a switch has counted.
+    #[must_use]
+    pub fn switch_counters(&self, switch: SwitchId, port: usize) -> Option<PortCounters> {
+        lock(&self.world).switch_mut(switch.0)?.counters(port)
+    }
+
+    /// Bytes that wait to leave at a port of a switch.
+    #[must_use]
+    pub fn queue_depth(&self, switch: SwitchId, port: usize) -> Option<usize> {
+        lock(&self.world).switch_mut(switch.0)?.depth(port)
+    }
+
+    /// Priorities in which a port of a switch is silent because the other end asked for it, a bit each.
+    #[must_use]
+    pub fn silenced(&self, switch: SwitchId, port: usize) -> Option<u8> {
+        let mut world = lock(&self.world);
+        let now = world.env.now;
+        world.switch_mut(switch.0)?.silenced(now, port)
+    }
+
+    /// Says what the port of a function's card does with priorities and about congestion.
+    pub fn set_qos(&self, function: &SimFunction, qos: PortQos) {
+        let mut world = lock(&self.world);
+        let seat = world.nics[function.index].seat;
+        world.env.card_mut(seat).uplink.qos = qos;
+    }
+
+    /// What the port of a function's card was asked to be silent for, by priority.
+    #[must_use]
+    pub fn pauses(&self, function: &SimFunction) -> [PauseCounters; 8] {
+        self.of_card(function, |world, seat| world.env.card(seat).uplink.pauses)
+    }
+
+    /// What the port of a function's card has met of congestion.
+    #[must_use]
+    pub fn congestion(&self, function: &SimFunction) -> CongestionCounters {
+        self.of_card(function, |world, seat| {
+            world.env.card(seat).uplink.congestion
+        })
+    }
+
+    fn of_card<R>(&self, function: &SimFunction, look: impl FnOnce(&World, Seat) -> R) -> R {
+        let world = lock(&self.world);
+        look(&world, world.nics[function.index].seat)
+    }
+}

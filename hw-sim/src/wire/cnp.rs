@@ -1,0 +1,59 @@
+//! Congestion notification packets (RoCE v2 annex A17, section 17.9.3): a BTH with an opcode of its own and BECN set,
+//! and sixteen bytes of zeros. They name the queue pair that is to slow down, and nothing else.
+
+use super::bytes::{low24, put};
+use super::icrc;
+use super::{BthPacket, BthRepr, DEFAULT_PKEY, EthPacket, EthRepr, Link, Network, WireError};
+
+/// Its opcode, outside of all transports.
+pub const CNP: u8 = 0x81;
+const RESERVED_BYTES: usize = 16;
+const BECN: u8 = 0x40;
+
+/// Writes a notification as an Ethernet frame without FCS. Lengths in `network` are set here.
+#[must_use]
+pub fn emit_cnp(eth: &EthRepr, network: &Network, dest_qpn: u32) -> Vec<u8> {
+    let (mut eth, mut network) = (*eth, *network);
+    // CAST: 32.
+    let transport = BthRepr::BYTES + RESERVED_BYTES + icrc::BYTES;
+    network.set_transport_len(u16::try_from(transport).unwrap_or(u16::MAX));
+    eth.ethertype = network.ethertype();
+    let start = eth.buffer_len();
+    let bth = start + network.buffer_len();
+    let mut frame = vec![0; bth + transport];
+    eth.emit(&mut frame);
+    network.emit(&mut frame[start..]);
+    frame[bth] = CNP;
+    put(&mut frame, bth + 2, DEFAULT_PKEY.to_be_bytes());
+    frame[bth + 4] = BECN;
+    put(&mut frame, bth + 5, low24(dest_qpn));
+    let end = frame.len() - icrc::BYTES;
+    // Never `None`: all the headers stand before `end`.
+    let crc = icrc::compute(network.encapsulation(), &frame[start..end]).unwrap_or_default();
+    put(&mut frame, end, crc);
+    frame
+}
+
+/// The queue pair that a notification is for. The caller has found the opcode in a frame whose other headers hold.
+///
+/// # Errors
+/// [`WireError`]: the frame is another one, or ends too early.
+pub fn parse_cnp(frame: &[u8]) -> Result<u32, WireError> {
+    let eth = EthRepr::parse(&EthPacket::new_checked(frame)?);
+    let packet = &frame[eth.buffer_len()..];
+    let (_, headers, transport) = Network::parse(eth.ethertype, packet)?;
+    let whole = packet.get(headers..headers + transport);
+    let bth = BthPacket::new_checked(whole.ok_or(WireError::Truncated("packet"))?)?;
+    if bth.opcode() != CNP || !bth.becn() {
+        return Err(WireError::Opcode(bth.opcode()));
+    }
+    Ok(bth.dest_qpn())
+}
+
+/// Whether a link is one that carries notifications.
+pub(crate) const fn ethernet(link: &Link) -> Option<&EthRepr> {
+    match link {
+        Link::Ethernet(eth) => Some(eth),
+        Link::InfiniBand(_) => None,
+    }
+}

@@ -1,0 +1,107 @@
+//! Functions on switches, and what becomes of their queues: `simnic fabric`.
+//!
+//! A [`Plan`] says who sends to whom and how the switches are made; [`run`] carries it out in virtual time, with the
+//! driver and the connection manager that programs have, and says what it saw; [`draw`] makes a picture of that. One
+//! plan gives one outcome.
+
+mod draw;
+mod options;
+mod plan;
+mod traffic;
+
+use std::fmt::Write as _;
+
+pub use self::draw::draw;
+pub use self::options::{Options, SwitchOptions, print};
+pub use self::plan::{PRIORITY, Plan, Topology};
+pub use self::traffic::{Outcome, Sample, jain, run};
+
+impl Plan {
+    /// In a line.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let mut words = format!(
+            "{}, {} Gb/s, seed {}",
+            self.topology,
+            self.rate_bps as f64 / 1e9,
+            self.seed
+        );
+        match self.ecn {
+            Some(red) => {
+                let (kmin, kmax) = (red.kmin_bytes >> 10, red.kmax_bytes >> 10);
+                let percent = red.pmax * 100.0;
+                let _ = write!(words, ", ECN {kmin} to {kmax} KiB at {percent} %");
+            }
+            None => words += ", no ECN",
+        }
+        match self.pfc.map(|pfc| pfc.watchdog) {
+            Some(Some(limit)) => {
+                let _ = write!(words, ", PFC with a watchdog of {limit:?}");
+            }
+            Some(None) => words += ", PFC",
+            None => words += ", no PFC",
+        }
+        words
+    }
+}
+
+impl Outcome {
+    /// In a line.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let sum = |of: fn(&udapl::fabric::switched::CongestionCounters) -> u64| {
+            self.congestion.iter().map(of).sum::<u64>()
+        };
+        format!(
+            "lost {}, marked {}, notifications {}, pauses {}, watchdog {}",
+            self.lost(),
+            self.total(|port| port.marked),
+            sum(|congestion| congestion.cnps_sent),
+            self.total(|port| port.pauses_sent),
+            self.total(|port| port.watchdog),
+        )
+    }
+
+    /// As a table: a line for each flow, and one for all.
+    #[must_use]
+    pub fn table(&self, plan: &Plan) -> String {
+        let seconds = plan.time.as_secs_f64();
+        let late = self.rates_from(plan.time / 2);
+        let mut text = format!(
+            "{:<10} {:>14} {:>14} {:>10}\n",
+            "flow", "Gb/s, all", "Gb/s, 2nd half", "pauses"
+        );
+        for (number, (from, to)) in plan.topology.flows().into_iter().enumerate() {
+            let all = self.delivered[number] as f64 * 8e-9 / seconds;
+            let (late, pauses) = (late[number] / 1e9, self.pauses[from].received);
+            let name = format!("{from} to {to}");
+            let _ = write!(text, "{name:<10} {all:>14.3} {late:>14.3} {pauses:>10}");
+            match self.ended[number] {
+                Some(status) => {
+                    let _ = writeln!(text, "  ended: {status:?}");
+                }
+                None => text.push('\n'),
+            }
+        }
+        let (all, sum) = (
+            self.delivered.iter().sum::<u64>() as f64,
+            late.iter().sum::<f64>(),
+        );
+        let _ = writeln!(
+            text,
+            "{:<10} {:>14.3} {:>14.3}",
+            "all",
+            all * 8e-9 / seconds,
+            sum / 1e9
+        );
+        let deepest = self.ports.iter().map(|port| port.deepest_bytes).max();
+        let _ = writeln!(
+            text,
+            "\nfairness of the second half (Jain): {:.3}; deepest queue: {} KiB\n{}",
+            jain(&late),
+            deepest.unwrap_or(0) >> 10,
+            self.words()
+        );
+        text
+    }
+}

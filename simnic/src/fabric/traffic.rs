@@ -1,0 +1,341 @@
+//! A plan carried out: every flow writes as fast as it may, in virtual time, and what is seen on the way is written
+//! down.
+//!
+//! Every function is opened by the driver as a program would open it, and connections are made by its connection
+//! manager. A flow has so many RDMA Writes under way; what counts as delivered is a completed one. Time goes on in
+//! steps, between which completions are taken and writes are posted: with enough under way a step costs no flow
+//! anything.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use udapl::fabric::switched::{
+    CongestionCounters, PauseCounters, PortCounters, PortQos, SwitchConfig, Switched, Unknown,
+};
+use udapl::fabric::{Faults, LinkFaults};
+use udapl::{
+    CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus, EpAttr,
+    EpChange, EpEvds, EpHandle, EpTransport, EvdFlags, EvdHandle, Event, Ia, LmrTriplet,
+    MemPrivFlags, PspFlags, Qos, RmrTriplet, Timeout,
+};
+
+use super::plan::{DSCP, PRIORITY, Plan};
+
+/// A step of time.
+const STEP: Duration = Duration::from_micros(4);
+/// Time between two looks at queues and rates.
+const SAMPLE: Duration = Duration::from_micros(100);
+/// Steps until a connection is there.
+const CONNECT_STEPS: usize = 50_000;
+/// 4.096 us times 2 to this: 1 ms without an acknowledgement until a sender sends again.
+const ACK_TIMEOUT: u8 = 8;
+
+/// What was seen at one time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// From the start, microseconds.
+    pub us: u64,
+    /// Bytes that wait, of each bottleneck.
+    pub depths: Vec<usize>,
+    /// Bits each second that were delivered since the last sample, of each flow.
+    pub rates: Vec<f64>,
+}
+
+/// What was seen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// In order of time.
+    pub samples: Vec<Sample>,
+    /// Bytes delivered, of each flow.
+    pub delivered: Vec<u64>,
+    /// What ended a flow before its time, of each.
+    pub ended: Vec<Option<DtoStatus>>,
+    /// All ports of all switches.
+    pub ports: Vec<PortCounters>,
+    /// Pauses in the traffic's priority that functions were asked for, of each function.
+    pub pauses: Vec<PauseCounters>,
+    /// What the functions met of congestion, of each.
+    pub congestion: Vec<CongestionCounters>,
+}
+
+impl Outcome {
+    /// Bits each second of each flow, over the samples from a time on.
+    #[must_use]
+    pub fn rates_from(&self, from: Duration) -> Vec<f64> {
+        let late: Vec<&Sample> = self
+            .samples
+            .iter()
+            .filter(|sample| u128::from(sample.us) > from.as_micros())
+            .collect();
+        let mean = |flow: usize| {
+            late.iter().map(|sample| sample.rates[flow]).sum::<f64>() / late.len().max(1) as f64
+        };
+        (0..self.delivered.len()).map(mean).collect()
+    }
+
+    /// What all ports counted of something.
+    #[must_use]
+    pub fn total(&self, count: impl Fn(&PortCounters) -> u64) -> u64 {
+        self.ports.iter().map(count).sum()
+    }
+
+    /// Frames that switches lost.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.total(|port| port.dropped_full + port.dropped_headroom + port.dropped_watchdog)
+    }
+}
+
+/// How fair shares are: 1 if they are equal, 1/n if one has all (Jain, Chiu, Hawe, DEC-TR-301, 1984).
+#[must_use]
+pub fn jain(shares: &[f64]) -> f64 {
+    let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), share| {
+        (sum + share, squares + share * share)
+    });
+    if squares == 0.0 {
+        return 1.0;
+    }
+    sum * sum / (shares.len() as f64 * squares)
+}
+
+struct Flow {
+    sender: usize,
+    ep: EpHandle,
+    evd: EvdHandle,
+    local: LmrTriplet,
+    remote: RmrTriplet,
+    under_way: usize,
+    delivered: u64,
+    ended: Option<DtoStatus>,
+}
+
+impl Flow {
+    /// Takes what is done, and posts as much again.
+    fn go_on(&mut self, ia: &mut Ia, plan: &Plan) -> Result<()> {
+        while let Some(event) = ia.evd_dequeue(self.evd)? {
+            let Event::Dto(done) = event else { continue };
+            self.under_way -= 1;
+            if done.status == DtoStatus::Success {
+                self.delivered += plan.message_bytes as u64;
+            } else if self.ended.is_none() {
+                self.ended = Some(done.status);
+            }
+        }
+        while self.ended.is_none() && self.under_way < plan.depth {
+            ia.ep_post_rdma_write(
+                self.ep,
+                &[self.local],
+                DtoCookie(0),
+                &self.remote,
+                CompletionFlags::empty(),
+            )?;
+            self.under_way += 1;
+        }
+        Ok(())
+    }
+}
+
+fn fabric(plan: &Plan) -> Result<Switched> {
+    let config = SwitchConfig {
+        rate_bps: plan.rate_bps,
+        buffer: plan.buffer,
+        ecn: plan.ecn,
+        pfc: plan.pfc,
+        unknown: Unknown::Flood,
+        ..SwitchConfig::default()
+    };
+    let flight = LinkFaults::both(Faults {
+        delay_ns: u64::try_from(plan.delay.as_nanos())?,
+        ..Faults::NONE
+    });
+    let functions = plan.topology.functions();
+    let fabric = match plan.topology {
+        super::Topology::Ring(_) => Switched::ring(plan.seed, functions, &config, flight)?,
+        super::Topology::Incast(_) | super::Topology::Pairs(_) | super::Topology::Round(_) => {
+            Switched::star(plan.seed, functions, config.clone(), flight)?
+        }
+    };
+    fabric.set_qos(&PortQos {
+        reaction: plan.reaction,
+        ..super::options::qos(&config)
+    });
+    Ok(fabric)
+}
+
+/// Connects a flow; `number` is its service point's.
+fn connect(
+    fabric: &Switched,
+    ias: &mut [Ia],
+    (sender, receiver): (usize, usize),
+    number: u64,
+    plan: &Plan,
+) -> Result<Flow> {
+    let qualifier = ConnQual::service_id(0x1_0000_0000 + number);
+    let mut made = Vec::new();
+    for side in [sender, receiver] {
+        let ia = &mut ias[side];
+        let pz = ia.pz_create()?;
+        let evd = ia.evd_create(256, EvdFlags::DTO)?;
+        let connections = ia.evd_create(8, EvdFlags::CONNECTION)?;
+        let attr = EpAttr {
+            max_request_dtos: u32::try_from(plan.depth)?,
+            ..EpAttr::defaults(ia.query().ia)
+        };
+        let evds = EpEvds::NONE.recv(evd).request(evd).connect(connections);
+        let ep = ia.ep_create(Some(pz), evds, Some(&attr))?;
+        let transport = EpTransport {
+            dscp: Some(DSCP),
+            ack_timeout: Some(ACK_TIMEOUT),
+            ..EpTransport::default()
+        };
+        let change = EpChange {
+            transport: Some(transport),
+            ..EpChange::default()
+        };
+        ia.ep_modify(ep, &change)?;
+        let memory = udapl::alloc(ia, plan.message_bytes)?;
+        let lmr = ia.lmr_create(memory, pz, MemPrivFlags::all())?;
+        made.push((ep, evd, connections, lmr));
+    }
+    let [
+        (ep, evd, connections, local),
+        (far_ep, _, far_connections, far),
+    ] = made.as_slice()
+    else {
+        bail!("two sides were made");
+    };
+    let requests = ias[receiver].evd_create(8, EvdFlags::CR)?;
+    ias[receiver].psp_create(qualifier, requests, PspFlags::CONSUMER)?;
+    let address = ias[receiver].query().ia.ia_address;
+    ias[sender].ep_connect(
+        *ep,
+        address,
+        qualifier,
+        Timeout::from_micros(1_000_000),
+        b"",
+        Qos::BEST_EFFORT,
+        ConnectFlags::empty(),
+    )?;
+    let mut established = 0;
+    for _ in 0..CONNECT_STEPS {
+        for ia in ias.iter_mut() {
+            ia.progress();
+        }
+        if let Some(Event::ConnectionRequest(request)) = ias[receiver].evd_dequeue(requests)? {
+            ias[receiver].cr_accept(request.cr, Some(*far_ep), b"")?;
+        }
+        for (side, evd) in [(sender, *connections), (receiver, *far_connections)] {
+            if let Some(Event::Connection(event)) = ias[side].evd_dequeue(evd)? {
+                ensure!(
+                    event.kind == ConnectionEventKind::Established,
+                    "flow {number}: {:?}",
+                    event.kind
+                );
+                established += 1;
+            }
+        }
+        if established == 2 {
+            return Ok(Flow {
+                sender,
+                ep: *ep,
+                evd: *evd,
+                local: LmrTriplet {
+                    lmr_context: local.lmr_context,
+                    virtual_address: local.registered_address,
+                    segment_length: plan.message_bytes as u64,
+                },
+                remote: RmrTriplet {
+                    rmr_context: far.rmr_context,
+                    target_address: far.registered_address,
+                    segment_length: plan.message_bytes as u64,
+                },
+                under_way: 0,
+                delivered: 0,
+                ended: None,
+            });
+        }
+        fabric.sim.advance(STEP);
+    }
+    bail!("flow {number}: no connection")
+}
+
+/// Carries a plan out.
+///
+/// # Errors
+/// The plan cannot be, or a function does not come up.
+pub fn run(plan: &Plan) -> Result<Outcome> {
+    let fabric = fabric(plan)?;
+    let mut ias = (0..fabric.functions())
+        .map(|number| {
+            let options = fabric.options(number).mtu(4200);
+            let opened = fabric.open_with(number, &options);
+            opened.with_context(|| format!("function {number}"))
+        })
+        .collect::<Result<Vec<Ia>>>()?;
+    let mut flows = Vec::new();
+    for (number, ends) in (0..).zip(plan.topology.flows()) {
+        flows.push(connect(&fabric, &mut ias, ends, number, plan)?);
+    }
+    let bottlenecks = plan.topology.bottlenecks();
+    let (mut passed, mut next, mut samples) = (Duration::ZERO, SAMPLE, Vec::new());
+    let mut before = vec![0; flows.len()];
+    while passed < plan.time {
+        for (number, flow) in (0_u32..).zip(&mut flows) {
+            if passed >= plan.stagger * number {
+                flow.go_on(&mut ias[flow.sender], plan)?;
+            }
+        }
+        fabric.sim.advance(STEP);
+        passed += STEP;
+        if passed < next {
+            continue;
+        }
+        next += SAMPLE;
+        let depth = |&(switch, port): &(usize, usize)| {
+            fabric
+                .sim
+                .queue_depth(fabric.switches[switch], port)
+                .unwrap_or(0)
+        };
+        let rate = |(flow, before): (&Flow, &mut u64)| {
+            let bytes = flow.delivered - *before;
+            *before = flow.delivered;
+            bytes as f64 * 8.0 / SAMPLE.as_secs_f64()
+        };
+        samples.push(Sample {
+            us: u64::try_from(passed.as_micros())?,
+            depths: bottlenecks.iter().map(depth).collect(),
+            rates: flows.iter().zip(&mut before).map(rate).collect(),
+        });
+    }
+    let functions = (0..fabric.functions()).map(|number| fabric.function(number));
+    let functions: Vec<_> = functions.collect();
+    let sim = &fabric.sim;
+    let ports = |&switch| (0..).map_while(move |port| sim.switch_counters(switch, port));
+    Ok(Outcome {
+        samples,
+        delivered: flows.iter().map(|flow| flow.delivered).collect(),
+        ended: flows.iter().map(|flow| flow.ended).collect(),
+        ports: fabric.switches.iter().flat_map(ports).collect(),
+        pauses: functions
+            .iter()
+            .map(|function| fabric.sim.pauses(function)[usize::from(PRIORITY)])
+            .collect(),
+        congestion: functions
+            .iter()
+            .map(|function| fabric.sim.congestion(function))
+            .collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_as_fair_as_they_are_equal() {
+        assert_eq!(jain(&[5.0, 5.0, 5.0]), 1.0);
+        assert_eq!(jain(&[5.0, 0.0]), 0.5);
+        assert_eq!(jain(&[0.0, 0.0]), 1.0);
+    }
+}

@@ -1,0 +1,197 @@
+//! Switches under load: who gets what, what is lost, and what stands still. In virtual time, so that figures are the
+//! same wherever this runs; frames are few, so that it is quick.
+//!
+//! With `PICTURES=write` in the environment the pictures of `docs/switch.md` are drawn into `docs/pictures`.
+
+use std::time::Duration;
+
+use simnic::fabric::{Outcome, Plan, Topology, draw, jain, run};
+use udapl::fabric::switched::{Pfc, Red};
+
+/// Thresholds for 10 Gb/s, where a frame of 4 KiB takes 3.4 us.
+const RED: Red = Red {
+    kmin_bytes: 16 << 10,
+    kmax_bytes: 128 << 10,
+    pmax: 0.2,
+};
+
+fn seen(plan: &Plan, picture: &str) -> Outcome {
+    let outcome = run(plan).expect("the plan can be carried out");
+    println!("{}\n{}", plan.words(), outcome.table(plan));
+    if std::env::var("PICTURES").as_deref() == Ok("write") {
+        let path = format!(
+            "{}/../docs/pictures/{picture}.svg",
+            env!("CARGO_MANIFEST_DIR")
+        );
+        std::fs::write(path, draw(plan, &outcome)).expect("the folder is there");
+    }
+    outcome
+}
+
+fn gbps(outcome: &Outcome, plan: &Plan) -> f64 {
+    outcome.delivered.iter().sum::<u64>() as f64 * 8e-9 / plan.time.as_secs_f64()
+}
+
+#[test]
+fn three_functions_on_a_switch_reach_each_other_by_learned_addresses() {
+    let plan = Plan {
+        time: Duration::from_millis(1),
+        ..Plan::new(Topology::Round(3))
+    };
+    let outcome = run(&plan).expect("the plan can be carried out");
+    assert!(
+        outcome.delivered.iter().all(|&bytes| bytes > 1_000_000),
+        "{outcome:?}"
+    );
+    let (sent, flooded) = (
+        outcome.total(|port| port.sent),
+        outcome.total(|port| port.flooded),
+    );
+    // The first frame of each function and what it says to groups; everything else goes where it is to.
+    assert!(
+        flooded > 0 && flooded < 60 && sent > 1_000,
+        "{flooded} of {sent}"
+    );
+    assert_eq!(outcome.lost(), 0);
+}
+
+#[test]
+fn four_that_send_to_one_lose_frames_and_with_pauses_none() {
+    let plan = |pausing: bool| {
+        let plan = Plan {
+            time: Duration::from_millis(4),
+            ..Plan::new(Topology::Incast(4))
+        };
+        if pausing { plan.pausing() } else { plan }
+    };
+    let (lossy, lossless) = (plan(false), plan(true));
+    let with_losses = seen(&lossy, "switch-incast-lossy");
+    let without = seen(&lossless, "switch-incast-pfc");
+    assert!(
+        with_losses.total(|port| port.dropped_full) > 50,
+        "{}",
+        with_losses.words()
+    );
+    assert_eq!(with_losses.total(|port| port.pauses_sent), 0);
+    assert_eq!(without.lost(), 0, "{}", without.words());
+    assert!(
+        without
+            .pauses
+            .iter()
+            .take(4)
+            .all(|pauses| pauses.transitions > 1 && pauses.silent_ns > 1_000_000)
+    );
+    assert_eq!(
+        without.pauses[4].received, 0,
+        "who receives is asked for nothing"
+    );
+    // 4,096 of 4,190 bytes are payload, and the first messages have to arrive.
+    assert!(
+        gbps(&without, &lossless) > 9.0,
+        "{}",
+        gbps(&without, &lossless)
+    );
+    assert!(gbps(&with_losses, &lossy) < gbps(&without, &lossless));
+}
+
+#[test]
+fn two_that_send_to_one_share_it_fairly_when_they_are_told_of_congestion() {
+    let plan = Plan {
+        time: Duration::from_millis(30),
+        stagger: Duration::from_millis(3),
+        ..Plan::new(Topology::Incast(2))
+    };
+    let told = plan.clone().marking(RED);
+    let outcome = seen(&told, "switch-dcqcn");
+    let late = outcome.rates_from(plan.time / 2);
+    assert!(jain(&late) >= 0.9, "{late:?}");
+    assert_eq!(outcome.lost(), 0, "{}", outcome.words());
+    let (marked, receiver) = (outcome.total(|port| port.marked), outcome.congestion[2]);
+    assert_eq!(receiver.marked_received, marked);
+    assert!(receiver.cnps_sent > 10 && receiver.cnps_sent <= marked);
+    let handled: u64 = outcome
+        .congestion
+        .iter()
+        .map(|card| card.cnps_handled)
+        .sum();
+    // Some may be under way.
+    assert!(
+        receiver.cnps_sent - handled <= 2,
+        "{:?}",
+        outcome.congestion
+    );
+    assert!(
+        outcome.congestion[..2]
+            .iter()
+            .all(|card| card.cnps_handled > 0)
+    );
+    assert!(late.iter().sum::<f64>() > 7e9, "{late:?}");
+
+    // Nobody tells them: the queue is as deep as the memory, and frames are lost.
+    let untold = seen(&plan, "switch-no-ecn");
+    assert!(untold.lost() > 0, "{}", untold.words());
+    assert_eq!(untold.congestion[2].marked_received, 0);
+    let deepest = |outcome: &Outcome| outcome.ports[2].deepest_bytes;
+    assert!(
+        deepest(&outcome) < deepest(&untold),
+        "{} and {}",
+        deepest(&outcome),
+        deepest(&untold)
+    );
+}
+
+fn ring() -> Plan {
+    Plan {
+        time: Duration::from_millis(6),
+        depth: 16,
+        ..Plan::new(Topology::Ring(3))
+    }
+}
+
+/// What was delivered in the second half of a run.
+fn late(outcome: &Outcome, plan: &Plan) -> f64 {
+    outcome.rates_from(plan.time / 2).iter().sum()
+}
+
+#[test]
+fn pauses_in_a_circle_stand_still_and_without_them_frames_are_lost_and_traffic_goes_on() {
+    let (pausing, lossy) = (ring().pausing(), ring());
+    let stands = seen(&pausing, "switch-deadlock");
+    assert_eq!(late(&stands, &pausing), 0.0, "{}", stands.words());
+    assert_eq!(stands.lost(), 0);
+    let last = stands.samples.last().expect("samples");
+    assert!(
+        last.depths.iter().all(|&depth| depth > 0),
+        "each waits for the next: {last:?}"
+    );
+    let goes = seen(&lossy, "switch-ring-lossy");
+    assert!(late(&goes, &lossy) > 1e9, "{}", goes.words());
+    assert!(goes.lost() > 0);
+}
+
+#[test]
+fn a_watchdog_breaks_the_circle() {
+    let mut plan = ring().pausing();
+    plan.pfc = plan.pfc.map(|pfc| Pfc {
+        watchdog: Some(Duration::from_micros(500)),
+        ..pfc
+    });
+    let outcome = seen(&plan, "switch-watchdog");
+    assert!(outcome.total(|port| port.watchdog) > 0);
+    assert!(late(&outcome, &plan) > 1e8, "{}", outcome.words());
+}
+
+#[test]
+fn a_seed_decides_everything() {
+    let plan = Plan {
+        time: Duration::from_millis(2),
+        ..Plan::new(Topology::Incast(3)).marking(RED)
+    };
+    let once = run(&plan).expect("the plan can be carried out");
+    assert_eq!(run(&plan).expect("again"), once);
+    let other = Plan { seed: 2, ..plan };
+    assert_ne!(
+        run(&other).expect("with another seed").samples,
+        once.samples
+    );
+}
