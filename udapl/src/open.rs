@@ -1,5 +1,6 @@
 //! Opening an adapter by name, and closing it. What names say is told in [`name`](crate::name); a simulated function on
-//! a wire to another process (`sim:A,link=unix:PATH`) is in module `wired`. Without feature `sim` there are none of them.
+//! a wire to another process (`sim:A,link=unix:PATH`) is in module `wired`. Without feature `sim` there are none
+//! of them.
 
 #[cfg(feature = "sim")]
 pub(crate) mod simulated;
@@ -347,12 +348,8 @@ fn by_descriptors(
     })
 }
 
-/// The fabric that a function lives in.
-#[cfg(feature = "sim")]
-type Held = std::sync::MutexGuard<'static, simulated::Fabric>;
-/// There is none.
-#[cfg(not(feature = "sim"))]
-type Held = std::convert::Infallible;
+/// The fabric that a function lives in, while nobody else opens one of it.
+type Held = Box<dyn std::any::Any>;
 
 /// The function of a name without options. While the fabric it lives in is held, nobody else in this process opens one
 /// of it.
@@ -405,13 +402,29 @@ fn reach(name: &str, options: &OpenOptions) -> Result<(Function, Option<Held>), 
         // A slip in the name of a card's function would be a function of its own, linked with nobody.
         return Err(is_none());
     }
-    #[cfg(feature = "sim")]
-    return simulated::reach(name, simulated, options)
-        .map(|(function, held)| (function, Some(held)));
-    #[cfg(not(feature = "sim"))]
-    Err(OpenError::NoSimulator {
+    let reached = Err(OpenError::NoSimulator {
         name: name.to_owned(),
-    })
+    });
+    #[cfg(feature = "sim")]
+    let reached = reached.or_else(|_: OpenError| {
+        let (function, fabric) = simulated::reach(name, simulated, options)?;
+        Ok((function, Some(Box::new(fabric) as Held)))
+    });
+    reached
+}
+
+/// A device of this process, as a function.
+#[cfg(feature = "sim")]
+fn in_process<D: driver::Device + 'static>(
+    function: std::sync::Arc<D>,
+    options: &OpenOptions,
+) -> Result<Function, OpenError> {
+    let name = function.name().to_owned();
+    let opened = sharing(options, |space| match space {
+        Some(space) => Function::in_process_in(function, space),
+        None => Function::in_process(function),
+    });
+    opened.map_err(|error| OpenError::Function { name, error })
 }
 
 /// I/O address spaces by the names that adapters were opened with.

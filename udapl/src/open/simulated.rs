@@ -11,7 +11,7 @@ use hw_sim::{
     VfSettings,
 };
 
-use super::{OpenError, OpenOptions, Simulated, bring_up, sharing};
+use super::{OpenError, OpenOptions, Simulated, bring_up, in_process};
 use crate::Ia;
 use crate::fabric::profile::{BadProfile, profile};
 use crate::fabric::timed::{Moved, Mover, Timed};
@@ -374,10 +374,5 @@ fn driven<D: Device + 'static>(
     options: &OpenOptions,
 ) -> Result<Function, OpenError> {
     unused(&function, kept)?;
-    let name = function.name().to_owned();
-    let opened = sharing(options, |space| match space {
-        Some(space) => Function::in_process_in(function, space),
-        None => Function::in_process(function),
-    });
-    opened.map_err(|error| OpenError::Function { name, error })
+    in_process(function, options)
 }
