@@ -1,6 +1,6 @@
 //! The pages that people read: README.md and those beside it, `docs`, and the README of simnic. What a page links to is
-//! there, and docs/SUMMARY.md, the table of contents of the site, lists each page of `docs` once. It takes milliseconds,
-//! so it is one of the house rules.
+//! there, and docs/SUMMARY.md, the table of contents of the site, lists each page of `docs` once. It takes
+//! milliseconds, so it is one of the house rules.
 //!
 //! Links are inline ones, `[text](target)`, outside of code. Other sites are not asked.
 
