@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use simnic::fabric::{Outcome, Plan, Topology, draw, jain, run};
-use udapl::fabric::switched::{Pfc, Red};
+use udapl::fabric::switched::{Buffer, Pfc, Red};
 
 /// Thresholds for 10 Gb/s, where a frame of 4 KiB takes 3.4 us.
 const RED: Red = Red {
@@ -107,7 +107,8 @@ fn two_that_send_to_one_share_it_fairly_when_they_are_told_of_congestion() {
     assert!(jain(&late) >= 0.9, "{late:?}");
     assert_eq!(outcome.lost(), 0, "{}", outcome.words());
     let (marked, receiver) = (outcome.total(|port| port.marked), outcome.congestion[2]);
-    assert_eq!(receiver.marked_received, marked);
+    // Some may wait to leave the switch.
+    assert!(receiver.marked_received <= marked && marked - receiver.marked_received < 8);
     assert!(receiver.cnps_sent > 10 && receiver.cnps_sent <= marked);
     let handled: u64 = outcome
         .congestion
@@ -127,23 +128,22 @@ fn two_that_send_to_one_share_it_fairly_when_they_are_told_of_congestion() {
     );
     assert!(late.iter().sum::<f64>() > 7e9, "{late:?}");
 
-    // Nobody tells them: the queue is as deep as the memory, and frames are lost.
+    // Nobody tells them: what they have under way stays in the queue for ever.
     let untold = seen(&plan, "switch-no-ecn");
-    assert!(untold.lost() > 0, "{}", untold.words());
     assert_eq!(untold.congestion[2].marked_received, 0);
-    let deepest = |outcome: &Outcome| outcome.ports[2].deepest_bytes;
-    assert!(
-        deepest(&outcome) < deepest(&untold),
-        "{} and {}",
-        deepest(&outcome),
-        deepest(&untold)
-    );
+    let waiting = |outcome: &Outcome| {
+        let late = &outcome.samples[outcome.samples.len() / 2..];
+        late.iter().map(|sample| sample.depths[0]).sum::<usize>() / late.len()
+    };
+    let (short, long) = (waiting(&outcome), waiting(&untold));
+    assert!(short * 2 < long, "{short} and {long} bytes on average");
 }
 
 fn ring() -> Plan {
     Plan {
         time: Duration::from_millis(6),
         depth: 16,
+        buffer: Buffer::Shared(96 << 10),
         ..Plan::new(Topology::Ring(3))
     }
 }
