@@ -134,9 +134,13 @@ impl FrameEnd {
         let address = UnixAddr::new(path)?;
         let mut has_met = false;
         if claim.occupant()? == Occupant::Somebody {
-            let second = FrameSocket::named(&second(path)).map_err(|error| match error {
-                SocketPathError::InUse { .. } => both_taken(path),
-                other => other.into(),
+            let second = FrameSocket::named(&second(path)).map_err(|error| {
+                let error = io::Error::from(error);
+                if error.kind() == ErrorKind::AddrInUse {
+                    both_taken(path)
+                } else {
+                    error
+                }
             })?;
             match connect(second.fd(), &address) {
                 Ok(()) => return Ok(Self::Second(second)),

@@ -237,7 +237,7 @@ mod tests {
                 Network::Ipv6(ip, _) => {
                     assert_eq!((ip.traffic_class, ip.flow_label), (0b0110_1011, 0xf_1234));
                 }
-                other => panic!("{other:?}"),
+                other @ (Network::Local | Network::Grh(_)) => panic!("{other:?}"),
             }
             make_capable(&mut frame);
             assert_eq!(ecn(&frame), Ecn::Capable);
