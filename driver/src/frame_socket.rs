@@ -400,6 +400,12 @@ impl FrameSocket {
         self.end.reader.get().is_some_and(Reader::has_some)
     }
 
+    /// Has the other side wake who sleeps here with the next frame that comes by memory. False: one has come.
+    #[must_use]
+    pub fn arm(&self) -> bool {
+        self.end.reader.get().is_none_or(Reader::arm)
+    }
+
     /// Takes a frame that has come by memory, without a system call.
     ///
     /// # Errors
@@ -772,6 +778,27 @@ mod tests {
         first.shut();
         assert_eq!(second.receive().unwrap().unwrap(), b"last words");
         assert!(second.receive().unwrap().is_none());
+    }
+
+    #[test]
+    fn who_takes_the_word_that_was_for_a_sleeper_has_the_next_frame_wake_it() {
+        let [first, second] = first_and_second();
+        second.take(&mut Vec::new()).unwrap();
+        first.take(&mut Vec::new()).unwrap();
+        second.take(&mut Vec::new()).unwrap();
+        let is_woken = || {
+            let mut socket = [PollFd::new(second.end.fd.as_fd(), PollFlags::POLLIN)];
+            poll(&mut socket, PollTimeout::ZERO).unwrap() == 1
+        };
+        let take = || second.take(&mut Vec::new()).unwrap();
+        assert!(second.arm());
+        assert!(first.send(b"one").unwrap() && is_woken());
+        assert_eq!([take(), take()], [Taken::Frame, Taken::Nothing]);
+        assert!(first.send(b"two").unwrap() && !is_woken());
+        assert!(!second.arm(), "one has come");
+        assert_eq!(take(), Taken::Frame);
+        assert!(second.arm());
+        assert!(first.send(b"three").unwrap() && is_woken());
     }
 
     #[test]

@@ -296,8 +296,8 @@ impl Session {
     }
 }
 
-/// An input, to its end, goes into a connection: in pieces, so that the end can be told, each of them when the one before
-/// it is taken. To close the connection would lose what QEMU has not passed on by then.
+/// An input, to its end, goes into a connection: in pieces, so that the end can be told, each of them when the one
+/// before it is taken. To close the connection would lose what QEMU has not passed on by then.
 fn feed(mut from: impl Read, mut to: impl Write, takes: &Receiver<()>) {
     let mut buffer = vec![0; CHUNK];
     while let Ok(count @ 1..) = from.read(&mut buffer) {

@@ -12,7 +12,8 @@
 //! Frames of another process come in shared memory ([`FrameSocket`]), and whoever is at hand takes them in: the wire's
 //! thread, or a thread of the program that asks for the time, as one that polls does again and again
 //! ([`Wire::attend`]), or that sleeps ([`Wire::sleep`]). While the program does, the wire's thread keeps away, so that
-//! a frame wakes one thread and not two, or none; it looks every millisecond ([`TURN`]) whether that is so still.
+//! a frame wakes one thread and not two, or none; it looks every millisecond ([`TURN`]) whether that is so still, and less often
+//! while nothing of the program moves.
 //!
 //! A wire that is cut ([`Wire::cut`]) wakes its thread wherever it waits, and is over when the thread is: what it made
 //! in the file system is gone then.
@@ -47,6 +48,9 @@ const TRY: Duration = Duration::from_millis(5);
 
 /// How long the wire's thread keeps away from a wire that the program looks after, before it looks again.
 const TURN: Duration = Duration::from_millis(1);
+
+/// ... and how long a look may take if nobody of the program has moved since the last one.
+const LONG_TURN: Duration = Duration::from_millis(16);
 
 /// How long the wire's thread looks for a frame before it sleeps.
 const LOOKS: Duration = Duration::from_micros(20);
@@ -154,6 +158,12 @@ pub enum Wake {
     Always(SyncSender<()>),
     /// This one, when there is no room on the wire for what leaves.
     NoRoom(Arc<Alarm>),
+}
+
+/// What the thread of a wire saw of the program when it looked last.
+struct Seen {
+    attended: u64,
+    turn: Duration,
 }
 
 /// The wire of a function that leaves this process.
@@ -341,10 +351,13 @@ impl Wire {
         }
         self.sim.inject(&self.function, &Fault::LinkUp);
         let mut told = String::new();
-        let mut attended = self.attended.load(Ordering::Relaxed);
+        let mut seen = Seen {
+            attended: self.attended.load(Ordering::Relaxed),
+            turn: TURN,
+        };
         loop {
             let received = match &other {
-                Other::Process(socket) => self.next_of_process(socket, &mut attended),
+                Other::Process(socket) => self.next_of_process(socket, &mut seen),
                 Other::Datagrams(socket) => self.next_datagram(socket),
             };
             if matches!(*self.at(), At::Over) {
@@ -381,12 +394,17 @@ impl Wire {
     }
 
     /// Waits for frames of another process, and takes them in.
-    fn next_of_process(&self, socket: &FrameSocket, attended: &mut u64) -> io::Result<Taken> {
-        let before = std::mem::replace(attended, self.attended.load(Ordering::Relaxed));
-        let is_attended = *attended != before || self.sleepers.load(Ordering::Relaxed) > 0;
+    fn next_of_process(&self, socket: &FrameSocket, seen: &mut Seen) -> io::Result<Taken> {
+        let before = std::mem::replace(&mut seen.attended, self.attended.load(Ordering::Relaxed));
+        let has_moved = seen.attended != before;
+        let is_attended = has_moved || self.sleepers.load(Ordering::Relaxed) > 0;
+        seen.turn = match has_moved {
+            true => TURN,
+            false => LONG_TURN.min(2 * seen.turn),
+        };
         let arrived = if is_attended && socket.is_by_memory() {
             let clock = RealClock::new();
-            clock.wait(&[], clock.now() + TURN);
+            clock.wait(&[], clock.now() + seen.turn);
             // It may have happened behind the program's back that the other side went.
             Arrived::AtSocket
         } else {
@@ -399,7 +417,15 @@ impl Wire {
             .receiving
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        self.take_in(socket, &mut frame, arrived)
+        let mut taken = self.take_in(socket, &mut frame, arrived);
+        // The word that was for a thread of the program may have been taken here. It is woken with the next frame.
+        while let Ok(Taken::Frame | Taken::Nothing) = taken
+            && self.sleepers.load(Ordering::Relaxed) > 0
+            && !socket.arm()
+        {
+            taken = self.take_in(socket, &mut frame, Arrived::ByMemory);
+        }
+        taken
     }
 
     /// Takes in what has arrived, and sends what it made leave.
