@@ -16,7 +16,7 @@
 //! Register reads are not in it: they change nothing, and what they give follows from the rest. Nor are eventfds, which
 //! nobody waits for in a replay.
 //!
-//! While a world is recorded its functions reach memory through [`WatchedMemory`](recorder::WatchedMemory), which is
+//! While a world is recorded its functions reach memory through `WatchedMemory`, which is
 //! memory that has to be asked for; in a replay such memory answers from the file ([`replay`]). So the data path has no
 //! part in either, and a world that is not recorded pays one comparison per register write.
 //!

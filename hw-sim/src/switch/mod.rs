@@ -10,7 +10,7 @@
 //!
 //! It is store-and-forward: a frame is taken in when its last byte has come, and is out when its last byte is. Flight
 //! times and faults are those of the links at its ports ([`crate::link`]); queues that fill are its own. It is pure, as
-//! a link is: frames and the time come in, and what begins to leave goes out by [`Switch::take_departure`], to the
+//! a link is: frames and the time come in, and what begins to leave goes out by `Switch::take_departure`, to the
 //! nanosecond. Whether a packet is marked is drawn from a stream of its own, so that one seed gives one run.
 //!
 //! Addresses are learned by VLAN, and never forgotten; there is room for [`MAX_ADDRESSES`]. What a bridge may not

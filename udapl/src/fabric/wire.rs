@@ -12,7 +12,7 @@
 //! Frames of another process come in shared memory ([`FrameSocket`]), and whoever is at hand takes them in: the wire's
 //! thread, or a thread of the program that asks for the time, as one that polls does again and again
 //! ([`Wire::attend`]), or that sleeps ([`Wire::sleep`]). While the program does, the wire's thread keeps away, so that
-//! a frame wakes one thread and not two, or none; it looks every millisecond ([`TURN`]) whether that is so still, and less often
+//! a frame wakes one thread and not two, or none; it looks every millisecond whether that is so still, and less often
 //! while nothing of the program moves.
 //!
 //! A wire that is cut ([`Wire::cut`]) wakes its thread wherever it waits, and is over when the thread is: what it made
