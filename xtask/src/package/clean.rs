@@ -55,7 +55,8 @@ const STEPS: [(&str, &str); 9] = [
     ),
     (
         "simnic runs a command in a stock kernel on two simulated cards",
-        "simnic run --timeout 500 -- ibv_devinfo > /tmp/devices
+        "mkdir -p /tmp/try && cd /tmp/try
+         simnic run --timeout 500 -- ibv_devinfo > /tmp/devices
          cat /tmp/devices; test $(grep -c PORT_ACTIVE /tmp/devices) = 1",
     ),
     (
