@@ -1,11 +1,11 @@
 //! Histograms as a picture: a panel for each row, time on a logarithmic axis, and marks where percentiles are.
 
 use svg::Document;
-use svg::node::element::{Line, Rectangle, Text};
+use svg::node::element::Rectangle;
 
 use super::Figures;
 use super::latency::{Latency, tallest};
-use simnic::palette::{BLUE, FONT, INK, PALE, RED};
+use simnic::palette::{BLUE, FONT, INK, PALE, RED, line, text, two};
 
 const WIDTH: u32 = 900;
 /// Where a panel begins, and its size.
@@ -128,26 +128,4 @@ fn panel(mut page: Document, name: &str, latency: &Latency, top: f64) -> Documen
         page = page.add(label.set("font-size", 11));
     }
     page
-}
-
-/// Hundredths of a pixel are enough.
-fn two(number: f64) -> String {
-    format!("{number:.2}")
-}
-
-fn text(words: &str, x: f64, y: f64, anchor: &str, ink: &str) -> Text {
-    Text::new(words)
-        .set("x", two(x))
-        .set("y", two(y))
-        .set("text-anchor", anchor)
-        .set("fill", ink)
-}
-
-fn line(from: (f64, f64), to: (f64, f64), ink: &str) -> Line {
-    Line::new()
-        .set("x1", two(from.0))
-        .set("y1", two(from.1))
-        .set("x2", two(to.0))
-        .set("y2", two(to.1))
-        .set("stroke", ink)
 }

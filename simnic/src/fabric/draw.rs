@@ -1,10 +1,10 @@
 //! Queue depths and rates over time, as a picture: one panel each, time across both.
 
 use svg::Document;
-use svg::node::element::{Line, Polyline, Rectangle, Text};
+use svg::node::element::{Polyline, Rectangle};
 
 use super::{Outcome, Plan};
-use crate::palette::{FONT, INK, LINES, PALE};
+use crate::palette::{FONT, GRID, INK, LINES, PALE, line, text, two};
 
 const WIDTH: u32 = 900;
 /// Where a panel begins, and its size.
@@ -120,7 +120,7 @@ fn panel(mut page: Document, panel: &Panel<'_>, us: &[f64], top: f64) -> Documen
     for step in 0..=STEPS {
         let part = f64::from(step) / f64::from(STEPS);
         let y = up(most * part);
-        page = page.add(line((LEFT, y), (LEFT + PANEL, y)));
+        page = page.add(line((LEFT, y), (LEFT + PANEL, y), GRID));
         page = page.add(text(&number(most * part), LEFT - 8.0, y + 4.0, "end", PALE));
         let ms = format!("{} ms", number(last * part / 1e3));
         page = page.add(text(
@@ -135,7 +135,7 @@ fn panel(mut page: Document, panel: &Panel<'_>, us: &[f64], top: f64) -> Documen
         let y = up(*value);
         page = page
             .add(
-                line((LEFT, y), (LEFT + PANEL, y))
+                line((LEFT, y), (LEFT + PANEL, y), GRID)
                     .set("stroke", INK)
                     .set("stroke-dasharray", "4 4"),
             )
@@ -160,7 +160,7 @@ fn panel(mut page: Document, panel: &Panel<'_>, us: &[f64], top: f64) -> Documen
             let (x, words) = (LEFT + PANEL + 14.0, LEFT + PANEL + 34.0);
             page = page
                 .add(
-                    line((x, y - 4.0), (x + 14.0, y - 4.0))
+                    line((x, y - 4.0), (x + 14.0, y - 4.0), GRID)
                         .set("stroke", ink)
                         .set("stroke-width", 3),
                 )
@@ -174,28 +174,6 @@ fn panel(mut page: Document, panel: &Panel<'_>, us: &[f64], top: f64) -> Documen
 fn number(value: f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-/// Hundredths of a pixel are enough.
-fn two(number: f64) -> String {
-    format!("{number:.2}")
-}
-
-fn text(words: &str, x: f64, y: f64, anchor: &str, ink: &str) -> Text {
-    Text::new(words)
-        .set("x", two(x))
-        .set("y", two(y))
-        .set("text-anchor", anchor)
-        .set("fill", ink)
-}
-
-fn line(from: (f64, f64), to: (f64, f64)) -> Line {
-    Line::new()
-        .set("x1", two(from.0))
-        .set("y1", two(from.1))
-        .set("x2", two(to.0))
-        .set("y2", two(to.1))
-        .set("stroke", "#e4e7eb")
 }
 
 #[cfg(test)]
