@@ -539,11 +539,7 @@ impl SimFunction {
 
     /// A recording has no words for this.
     fn give_up_recording(&self, what: &str) {
-        let mut world = lock(&self.world);
-        let World { tape, env, .. } = &mut *world;
-        if let Some(tape) = tape {
-            recorder::lock(tape).give_up(&mut env.log, what);
-        }
+        lock(&self.world).give_up_recording(what);
     }
 
     /// Maps memory, which is watched if the world is recorded.

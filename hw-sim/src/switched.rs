@@ -41,7 +41,9 @@ impl Sim {
     /// # Errors
     /// [`SwitchError`]: there can be no such switch.
     pub fn add_switch(&self, config: SwitchConfig) -> Result<SwitchId, SwitchError> {
-        lock(&self.world).add_switch(config).map(SwitchId)
+        let mut world = lock(&self.world);
+        world.give_up_recording("a switch");
+        world.add_switch(config).map(SwitchId)
     }
 
     /// Lays a cable to a port of a switch, from a function or from another switch. `delay_ns` of the faults is the
@@ -104,6 +106,7 @@ impl Sim {
     /// Says what the port of a function's card does with priorities and about congestion.
     pub fn set_qos(&self, function: &SimFunction, qos: PortQos) {
         let mut world = lock(&self.world);
+        world.give_up_recording("what a port does with priorities");
         let seat = world.nics[function.index].seat;
         world.env.card_mut(seat).uplink.qos = qos;
     }

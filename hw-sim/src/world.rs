@@ -119,6 +119,13 @@ impl World {
         }
     }
 
+    /// A recording has no words for this, and ends.
+    pub(crate) fn give_up_recording(&mut self, what: &str) {
+        if let Some(tape) = &self.tape {
+            recorder::lock(tape).give_up(&mut self.env.log, what);
+        }
+    }
+
     /// Somebody has the world run to idle, and says nothing else to it. One that is idle already stays as it is.
     pub(crate) fn looked_at(&mut self) {
         if self.tape.is_some() && self.drive == Drive::Inline && !self.is_idle() {

@@ -1,7 +1,7 @@
 //! `simnic run`: a command in a stock kernel that has simulated ports.
 //!
 //! ```text
-//!   simnic ---- serve, a thread of its own: two functions on a link
+//!   simnic ---- serve, a thread of its own: two functions on a link, or more on a switch
 //!     |              | vfio-user: two sockets
 //!     |            QEMU ---- Linux: mlx5_core, mlx5_ib; the command
 //!     |              |
@@ -32,6 +32,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use guest::child::{Running, tied};
 use guest::qemu::Accelerator;
+use simnic::fabric::SwitchOptions;
 use simnic::serve;
 use simnic::signals::Stop;
 use simnic::simulated::{FaultOptions, ProfileOptions};
@@ -40,6 +41,8 @@ use tracing_subscriber::EnvFilter;
 use self::machine::Which;
 use self::session::{Session, Word};
 
+/// As many as a switch has, of what serves them.
+const MOST_PORTS: i64 = serve::MOST_PORTS as i64;
 /// The exit status if the command has none.
 pub const NO_STATUS: u8 = 125;
 /// That of a command that takes longer than it may.
@@ -54,9 +57,13 @@ const TAIL: usize = 25;
 /// What is run, and on what.
 #[derive(clap::Args)]
 pub struct Options {
-    /// How many ports the machine has. Two are on one link; the link of one leads to --link.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
+    /// How many ports the machine has. Two are on one link, more on a switch; the link of one leads to --link.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=MOST_PORTS))]
     ports: u8,
+    /// The ports are on a switch that is made like this, a list like rate=25G,buffer=256K,ecn=5K/200K/1%,pfc. Faults
+    /// are then those of each cable.
+    #[arg(long, value_name = "SETTINGS", conflicts_with_all = ["link", "record"])]
+    switch: Option<SwitchOptions>,
     /// Where the link of a single port leads: unix:PATH, to another simnic that is told the same.
     #[arg(long, conflicts_with = "steer")]
     link: Option<String>,
@@ -119,11 +126,24 @@ pub struct Options {
     command: Vec<String>,
 }
 
+impl Options {
+    /// The switch between the ports, if it is no link.
+    fn switch(&self) -> Option<SwitchOptions> {
+        let usual = (self.ports > 2).then(SwitchOptions::default);
+        self.switch.clone().or(usual)
+    }
+}
+
 /// Runs the command; its exit status.
 pub fn run(options: &Options) -> Result<u8> {
     ensure!(
         options.ports == 1 || options.link.is_none(),
-        "--link is of a single port (--ports 1): two are on one link already"
+        "--link is of a single port (--ports 1): more are linked to each other already"
+    );
+    let switch = options.switch();
+    ensure!(
+        switch.is_none() || options.record.is_none(),
+        "--record is of two ports on a link: a recording has no switches"
     );
     let share = command::share(options.share.as_deref())?;
     let script = command::script(&options.command, &options.env, &share)?;
@@ -176,6 +196,7 @@ fn serve_functions(
     let served = serve::Options {
         socket: session::function_sockets(run, options.ports),
         link: link.map_err(|error: String| anyhow!("--link: {error}"))?,
+        switch: options.switch(),
         profile: options.profile.clone(),
         pcap: options.pcap.clone(),
         record: options.record.clone(),

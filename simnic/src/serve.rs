@@ -31,7 +31,7 @@ use crate::simulated::{FaultOptions, ProfileOptions};
 use crate::steer;
 
 /// Most cards and functions on a switch.
-const MOST_PORTS: usize = 8;
+pub const MOST_PORTS: usize = 8;
 /// The longest the world's time lags behind the machine's while nobody writes a register.
 const TICK: Duration = Duration::from_millis(1);
 /// How often the functions are asked whether they have something to say against their drivers.
@@ -73,7 +73,7 @@ pub struct Options {
     pub link: Option<WirePath>,
     /// All are on a switch, in place of a link between two: a list like rate=25G,buffer=256K,ecn=5K/200K/1%,pfc. Faults
     /// are then those of each cable.
-    #[arg(long, value_name = "SETTINGS", conflicts_with = "link")]
+    #[arg(long, value_name = "SETTINGS", conflicts_with_all = ["link", "record"])]
     pub switch: Option<SwitchOptions>,
     /// What is simulated, a list like connectx-5,vectors=8,mtu=1500.
     #[arg(long)]
@@ -164,7 +164,13 @@ pub fn serve(
             Some(_) => address_number(socket),
             None => number,
         };
-        let profile = ProfileOptions::profile(&arguments.profile, &name, fabric::mac(number));
+        let mut profile = ProfileOptions::profile(&arguments.profile, &name, fabric::mac(number));
+        if arguments.switch.is_some() {
+            // Where there is congestion, drivers may ask about it.
+            profile.general.set(|page| {
+                page.set_cc_query_allowed(true);
+            });
+        }
         let function = sim.try_add_function(profile)?;
         ends.push(Arc::clone(&function));
         served.push((function, socket.clone()));

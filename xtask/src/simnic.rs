@@ -1,15 +1,16 @@
 //! `simnic run` as a person runs it: input and output through pipes, both ports, the working directory, Ctrl-C, exit
-//! status.
+//! status; then four ports on a switch that marks packets and pauses.
 //!
-//! One boot of the emulated machine, some fifteen seconds; the first time some hundred megabytes of packages are
+//! Two boots of the emulated machine, some fifteen seconds each; the first time some hundred megabytes of packages are
 //! unpacked besides. QEMU and the kernel are those of `cargo xtask vm`.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::shell;
 
@@ -29,6 +30,26 @@ const SCRIPT: &str = "
     sleep 1000 &
     wait
 ";
+/// Three ports write to the first at once over a switch that is slower than they are. Stock `mlx5_ib` counts what it
+/// is told of congestion.
+const INCAST: &str = "
+    for n in 2 3 4; do
+        ib_write_bw -F -x 3 -s 65536 -n 100 -p $((18515 + n)) > receiver$n.txt &
+    done
+    for n in 2 3 4; do
+        until ss -ltn | grep -q $((18515 + n)); do sleep 0.1; done
+        port $n ib_write_bw -F -x 3 -s 65536 -n 100 -p $((18515 + n)) 192.0.2.1 > sender$n.txt &
+    done
+    wait
+    for n in 2 3 4; do grep -c '^ 65536' sender$n.txt; done
+    counter() { cat /sys/class/infiniband/mlx5_$1/ports/1/hw_counters/$2; }
+    counter 0 np_ecn_marked_roce_packets
+    counter 0 np_cnp_sent
+    for n in 2 3 4; do port $n cat /sys/class/infiniband/mlx5_$((n - 1))/ports/1/hw_counters/rp_cnp_handled; done
+";
+/// The switch between them.
+const SWITCH: &str = "rate=100M,buffer=256K,ecn,pfc";
+
 /// When it says this, it wants a Ctrl-C.
 const INTERRUPT: &str = "interrupt me";
 /// The longest it may take from the beginning of the command.
@@ -114,7 +135,40 @@ fn judge() -> Result<()> {
         let said = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         ensure!(said.contains("100 iters in"), "{name}: {said}");
     }
+    incast(&target)?;
     println!("simnic: {:.0} s in all", began.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Four ports on a switch.
+fn incast(target: &Path) -> Result<()> {
+    let share = tempfile::tempdir()?;
+    let mut command = Command::new(target.join("debug/simnic"));
+    command
+        .args(["run", "--ports", "4", "--switch", SWITCH])
+        .args(["--timeout", SECONDS, "--", "sh", "-c", INCAST])
+        .env("SIMNIC_CACHE", target.join("vm"))
+        .current_dir(share.path());
+    let (status, said, beside) = fed(command, Vec::new())?;
+    ensure!(
+        status == Some(0),
+        "four ports: simnic run ends with {status:?}: {beside}"
+    );
+    let numbers: Result<Vec<u64>, _> = said.lines().map(str::parse).collect();
+    let numbers = numbers.with_context(|| format!("four ports: {said:?}: {beside}"))?;
+    let [1, 1, 1, marked, told, heeded @ ..] = &numbers[..] else {
+        bail!("four ports: not all have written: {numbers:?}: {beside}");
+    };
+    println!("four ports on a switch: {marked} packets marked, {told} told of, {heeded:?} heeded");
+    ensure!(
+        *told > 0 && told <= marked && heeded.len() == 3 && heeded.iter().all(|&count| count > 0),
+        "who sends is not told of congestion"
+    );
+    // What the sender's port ignores would be counted elsewhere, and a notification is never lost here.
+    ensure!(
+        heeded.iter().sum::<u64>() == *told,
+        "{told} notifications sent, {heeded:?} heeded"
+    );
     Ok(())
 }
 

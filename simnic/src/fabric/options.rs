@@ -104,17 +104,29 @@ pub(super) fn qos(config: &SwitchConfig) -> PortQos {
     }
 }
 
+impl Default for SwitchOptions {
+    fn default() -> Self {
+        let SwitchConfig {
+            rate_bps,
+            buffer,
+            ecn,
+            pfc,
+            ..
+        } = SwitchConfig::default();
+        Self {
+            rate_bps,
+            buffer,
+            ecn,
+            pfc,
+        }
+    }
+}
+
 impl FromStr for SwitchOptions {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let usual = SwitchConfig::default();
-        let mut options = Self {
-            rate_bps: usual.rate_bps,
-            buffer: usual.buffer,
-            ecn: None,
-            pfc: None,
-        };
+        let mut options = Self::default();
         let usual = || Pfc::of(1 << PRIORITY);
         for word in text
             .split(',')

@@ -82,8 +82,9 @@ const MODULES: [&str; 5] = [
 /// The first process of the initramfs.
 const INIT: &str = include_str!("../guest/init");
 /// Programs that the image gets.
-const PROGRAMS: [(&str, &str); 5] = [
+const PROGRAMS: [(&str, &str); 6] = [
     ("simnic-guest", include_str!("../guest/simnic-guest")),
+    ("port", include_str!("../guest/port")),
     ("peer", include_str!("../guest/peer")),
     ("ports-alone", include_str!("../guest/ports-alone")),
     ("ports-apart", include_str!("../guest/ports-apart")),

@@ -195,7 +195,7 @@ impl Session {
         std::fs::create_dir(&folder)?;
         let (rows, columns) = terminal::size();
         let settings = format!(
-            "PORTS={}\nTERMINAL={}\nROWS={rows}\nCOLUMNS={columns}\nSHARE={}\nexport ADDRESS={address}\n",
+            "export PORTS={}\nTERMINAL={}\nROWS={rows}\nCOLUMNS={columns}\nSHARE={}\nexport ADDRESS={address}\n",
             self.ports,
             if self.is_terminal { "yes" } else { "no" },
             quoted(&share.to_string_lossy())
