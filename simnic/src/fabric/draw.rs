@@ -92,7 +92,10 @@ pub fn draw(plan: &Plan, outcome: &Outcome) -> String {
 
 /// The end of an axis: the next of 1, 2, 5 and so on.
 fn round(most: f64) -> f64 {
-    let most = most.max(1e-3);
+    if most <= 0.0 {
+        // Nothing happened; the axis is one all the same.
+        return 1.0;
+    }
     let ten = 10_f64.powf(most.log10().floor());
     let steps = [1.0, 2.0, 4.0, 5.0, 8.0, 10.0];
     steps
@@ -183,7 +186,7 @@ mod tests {
     #[test]
     fn an_axis_ends_at_a_round_number_that_nothing_exceeds() {
         let ends = [9.4, 10.0, 41.0, 257.0, 0.0].map(round);
-        assert_eq!(ends, [10.0, 10.0, 50.0, 400.0, 1e-3]);
+        assert_eq!(ends, [10.0, 10.0, 50.0, 400.0, 1.0]);
         assert_eq!(["0.25", "0.5", "10"], [0.25, 0.5, 10.0].map(number));
     }
 }

@@ -11,6 +11,8 @@ mod traffic;
 
 use std::fmt::Write as _;
 
+use udapl::fabric::switched::Buffer;
+
 pub use self::draw::draw;
 pub use self::options::{Options, SwitchOptions, print};
 pub use self::plan::{PRIORITY, Plan, Topology};
@@ -21,9 +23,13 @@ impl Plan {
     #[must_use]
     pub fn words(&self) -> String {
         let mut words = format!(
-            "{}, {} Gb/s, seed {}",
+            "{}, {} Gb/s, {}, seed {}",
             self.topology,
             self.rate_bps as f64 / 1e9,
+            match self.buffer {
+                Buffer::Shared(bytes) => format!("buffer {} KiB", bytes >> 10),
+                Buffer::PerPort(bytes) => format!("buffer {} KiB a port", bytes >> 10),
+            },
             self.seed
         );
         match self.ecn {
