@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
+use udapl::fabric::Fabric;
 use udapl::{
     CloseFlags, CompletionFlags, ConnQual, ConnectFlags, DmaMemory, DtoCookie, EpAttr, EpEvds,
     EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrHandle, MemPrivFlags, OpenOptions, PspFlags, Qos,
@@ -45,7 +46,10 @@ struct End {
 
 impl End {
     fn open(name: &str) -> Self {
-        let mut ia = ia_open(name, &OpenOptions::default()).expect(name);
+        Self::of(ia_open(name, &OpenOptions::default()).expect(name))
+    }
+
+    fn of(mut ia: Ia) -> Self {
         let zone = ia.pz_create().expect("a PZ");
         let flags = EvdFlags::DEFAULT - EvdFlags::ASYNC;
         let events = ia.evd_create(1024, flags).expect("an EVD");
@@ -260,17 +264,58 @@ fn writes(place: &str, end: &mut End, times: usize) {
     }
 }
 
-fn in_one_process() {
-    let mut server = End::open("sim:bench-server");
-    let mut client = End::open("sim:bench-client");
+/// Server and client, connected.
+fn connected(mut server: End, mut client: End) -> [End; 2] {
     server.listen();
     client.connect(server.ia.query().ia.ia_address);
     server.accept();
     client.connected();
     server.connected();
+    [server, client]
+}
+
+fn in_one_process() {
+    let [server, client] = ["sim:bench-server", "sim:bench-client"].map(End::open);
+    let [server, mut client] = connected(server, client);
     writes("one process", &mut client, 4096);
     ia_close(client.ia, CloseFlags::Abrupt).expect("closed");
     ia_close(server.ia, CloseFlags::Abrupt).expect("closed");
+}
+
+/// Two pairs, each on a thread and in a world of its own, beside one of them alone.
+fn pairs() {
+    const TIMES: usize = 16_384;
+    let fabrics = [1, 2].map(Fabric::pair);
+    let mut pairs = fabrics.each_ref().map(|fabric| {
+        let [server, client] = [0, 1].map(|side| End::of(fabric.open(side).expect("an IA")));
+        connected(server, client)
+    });
+    fn run([_, client]: &mut [End; 2]) {
+        (0..DEPTH).for_each(|_| client.write(4096));
+        for _ in DEPTH..TIMES {
+            client.completion();
+            client.write(4096);
+        }
+        (0..DEPTH).for_each(|_| client.completion());
+    }
+    row("one pair: RDMA Write, 4 KiB, 16 deep", TIMES, 4096, || {
+        run(&mut pairs[0]);
+    });
+    row(
+        "two pairs: RDMA Write, 4 KiB, 16 deep",
+        2 * TIMES,
+        4096,
+        || {
+            thread::scope(|scope| {
+                for pair in &mut pairs {
+                    scope.spawn(|| run(pair));
+                }
+            });
+        },
+    );
+    for end in pairs.into_iter().flatten() {
+        ia_close(end.ia, CloseFlags::Abrupt).expect("closed");
+    }
 }
 
 fn name(side: &str, number: u8, wire: &Path) -> String {
@@ -400,6 +445,9 @@ fn main() {
     println!("{:<44} {:>12} {:>12} {:>10}", "", "each", "processor", "");
     if wanted("one") {
         in_one_process();
+    }
+    if wanted("pairs") {
+        pairs();
     }
     if wanted("two") {
         between_processes();

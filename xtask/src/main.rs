@@ -29,6 +29,7 @@ mod shell;
 mod sim;
 mod simnic;
 mod site;
+mod speed;
 mod tidy;
 mod vm;
 mod wheel;
@@ -117,6 +118,8 @@ enum Task {
     },
     /// A command in a stock kernel with two simulated ports, by `simnic run`: pipes, ports, exit status.
     Simnic(simnic::Arguments),
+    /// How fast simulated functions are, beside UCX, libfabric and, in a guest, software RoCE.
+    Speed,
     /// Record programs in stock kernels, and write who asks what of the simulator: docs/simulator-matrix.md.
     Matrix,
     /// Build the C library and install it: libdat.so, libdat.a, dat.pc, the headers.
@@ -196,6 +199,7 @@ fn run() -> Result<()> {
         } => vm::blktests(&options),
         Task::Nvme { task, options } => vm::nvme(task.is_some(), &options),
         Task::Simnic(arguments) => simnic::run(&arguments),
+        Task::Speed => speed::run(),
         Task::Matrix => matrix::run(),
         Task::Install(arguments) => install::run(&arguments),
         Task::Package(arguments) => package::run(&arguments),

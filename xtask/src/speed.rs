@@ -1,0 +1,332 @@
+//! `cargo xtask speed`: how fast simulated functions are, beside what people take instead, in one run.
+//!
+//! ```text
+//!   this machine     simulated functions: cargo bench -p udapl --bench simulator
+//!                    UCX: ucx_perftest, over tcp, over shared memory      Debian's packages, unpacked into the target
+//!                    libfabric: fi_pingpong, the same                     directory, run by their own dynamic loader
+//!   stock Linux      mlx5 on simulated functions, and software RoCE: ib_write_lat and ib_write_bw, both in one guest
+//! ```
+//!
+//! The figures of a ping-pong are those of one way, as UCX, libfabric and perftest print them. Programs whose figures
+//! are compared take turns: two processors have room for one pair of them.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use comfy_table::Table;
+use guest::Root;
+
+use crate::{bench, shell};
+
+/// What is unpacked.
+const PACKAGES: [&str; 2] = ["ucx-utils", "libfabric-bin"];
+/// Where, in the root.
+const FOLDER: &str = "speed";
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
+/// A client tries so often to reach its server.
+const TRIES: u32 = 50;
+const BETWEEN_TRIES: Duration = Duration::from_millis(100);
+/// Seconds that one program may take.
+const SECONDS: &str = "60";
+const PORT: &str = "18600";
+
+/// Of a ping-pong of 64 bytes, of 4 KiB and of 64 KiB messages that follow each other.
+const TESTS: [(&str, usize); 3] = [("tag_lat", 64), ("ucp_put_bw", 4096), ("ucp_put_bw", 65536)];
+
+/// Both pairs of devices in the guest: mlx5 over its link, and software RoCE to itself, which spares it a link.
+const GUEST: &str = r#"
+# pair NAME PORT ADDRESS DEVICE-HERE DEVICE-THERE GID
+pair() {
+    for test in lat bw; do
+        case $test in lat) what="-s 64 -n 1000" column=6 ;; bw) what="-s 65536 -n 500" column=4 ;; esac
+        port $2 ib_write_$test -F -x $6 -d $5 $what > server 2>&1 &
+        until port $2 ss -ltn | grep -q 18515; do sleep 0.1; done
+        ib_write_$test -F -x $6 -d $4 $what $3 > client 2>&1 || { cat client server; exit 1; }
+        wait
+        awk -v name="$1 $test" -v column=$column '$1 == 64 || $1 == 65536 { print name, $column }' client
+    done
+}
+modprobe -a rdma_rxe dummy && ip link add soft type dummy && ip addr add 198.51.100.1/24 dev soft &&
+    ip link set soft up && rdma link add rxe0 type rxe netdev soft || exit 1
+pair mlx5 2 192.0.2.2 mlx5_0 mlx5_1 3
+pair rxe 1 198.51.100.1 rxe0 rxe0 1
+"#;
+
+/// A line: microseconds one way for 64 bytes; bytes each second at 4 KiB, at 64 KiB.
+struct Line {
+    name: String,
+    figures: [Option<f64>; 3],
+}
+
+/// Measures and prints.
+pub fn run() -> Result<()> {
+    let simulator = bench::build("udapl", "simulator")?;
+    let target = shell::target_directory()?;
+    let folder = target.join("vm/root");
+    let tell = |what: &str| eprintln!("speed: {what}, once");
+    let root = Root::prepare(&folder, true, tell)?;
+    let others = root.path(FOLDER);
+    if !others.join("usr/bin/ucx_perftest").exists() {
+        tell("unpacking UCX and libfabric from Debian's packages");
+        root.unpack_packages(&PACKAGES, FOLDER)?;
+    }
+    let mut lines = ours(&simulator)?;
+    for transport in ["tcp", "shm"] {
+        lines.push(ucx(&others, transport)?);
+        lines.push(libfabric(&others, transport)?);
+    }
+    let yardstick = lines
+        .iter()
+        .find(|line| line.name == "UCX over tcp")
+        .map(|line| line.figures)
+        .context("UCX over tcp was measured")?;
+    let mut table = Table::new();
+    table.set_header([
+        "on this machine",
+        "64 bytes, one way",
+        "of UCX over tcp",
+        "4 KiB each",
+        "4 KiB",
+        "of UCX over tcp",
+        "64 KiB",
+        "of UCX over tcp",
+    ]);
+    for Line { name, figures } in &lines {
+        let show = |value: Option<f64>, unit: &str| {
+            value.map_or_else(String::new, |value| format!("{value:.2} {unit}"))
+        };
+        let times = |at: usize| {
+            let ratio = figures[at].zip(yardstick[at]);
+            ratio.map_or_else(String::new, |(own, other)| format!("{:.2} x", own / other))
+        };
+        let [way, small, large] = *figures;
+        table.add_row([
+            name.clone(),
+            show(way, "us"),
+            times(0),
+            show(small.map(|rate| 4096.0 / rate * 1e6), "us"),
+            show(small.map(|rate| rate / 1e9), "GB/s"),
+            times(1),
+            show(large.map(|rate| rate / 1e9), "GB/s"),
+            times(2),
+        ]);
+    }
+    println!("{table}");
+    in_a_guest(&target)
+}
+
+/// The table of the benchmark: what it is called, and microseconds each.
+fn ours(simulator: &Path) -> Result<Vec<Line>> {
+    let said = shell::capture(Command::new(simulator))?;
+    println!("{said}");
+    let each = |name: &str| {
+        let line = said.lines().find(|line| line.starts_with(name))?;
+        let (number, _) = line.get(name.len()..)?.trim_start().split_once(' ')?;
+        number.parse::<f64>().ok()
+    };
+    let rate = |name: &str, bytes: f64| each(name).map(|us| bytes / us * 1e6);
+    let one_way = |name: &str| each(name).map(|us| us / 2.0);
+    let lines = [
+        ("one process", None),
+        (
+            "two processes",
+            one_way("two processes: ping-pong, 64 bytes, polled"),
+        ),
+    ];
+    let mut lines: Vec<Line> = lines
+        .into_iter()
+        .map(|(name, way)| Line {
+            name: format!("simulated, {name}"),
+            figures: [
+                way,
+                rate(&format!("{name}: RDMA Write, 4 KiB, 16 deep"), 4096.0),
+                rate(&format!("{name}: RDMA Write, 64 KiB, 16 deep"), 65536.0),
+            ],
+        })
+        .collect();
+    for (name, row) in [
+        (
+            "simulated, two processes, asleep",
+            "two processes: ping-pong, 64 bytes, asleep",
+        ),
+        (
+            "bare sockets, asleep",
+            "bare sockets: ping-pong, 64 bytes, asleep",
+        ),
+    ] {
+        lines.push(Line {
+            name: name.to_owned(),
+            figures: [one_way(row), None, None],
+        });
+    }
+    ensure!(
+        lines
+            .iter()
+            .all(|line| line.figures.iter().any(Option::is_some)),
+        "the benchmark has other lines than these:\n{said}"
+    );
+    Ok(lines)
+}
+
+/// A program of the packages, ended if it takes too long. A terminal is what has `ucx_perftest` not ask MPI for its
+/// peer.
+fn program(others: &Path, name: &str, arguments: &[&str]) -> Command {
+    let at = |path: &str| others.join(path).display().to_string();
+    let libraries = at(LIBRARIES);
+    let line = format!(
+        "'{}' --library-path '{libraries}:{libraries}/ucx' '{}' {}",
+        at(LOADER),
+        at(&format!("usr/bin/{name}")),
+        arguments.join(" ")
+    );
+    let mut command = Command::new("timeout");
+    command
+        .args([SECONDS, "script", "-qec", &line, "/dev/null"])
+        .env("UCX_MODULE_DIR", format!("{libraries}/ucx"))
+        .env("UCX_LOG_LEVEL", "error")
+        .stdin(Stdio::null());
+    command
+}
+
+/// A server, which ends with its client, or else with this.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _gone = self.0.wait();
+    }
+}
+
+/// What a client says once its server is there; both are the same program.
+fn pair(server: impl Fn() -> Command, client: impl Fn() -> Command) -> Result<String> {
+    let mut server = server();
+    server.stdout(Stdio::null()).stderr(Stdio::null());
+    let shown = format!("{server:?}");
+    let _server = Server(server.spawn().with_context(|| shown.clone())?);
+    for _ in 0..TRIES {
+        thread::sleep(BETWEEN_TRIES);
+        let ended = client()
+            .stderr(Stdio::null())
+            .output()
+            .with_context(|| shown.clone())?;
+        if ended.status.success() {
+            return Ok(String::from_utf8_lossy(&ended.stdout).into_owned());
+        }
+    }
+    anyhow::bail!("no client reaches its server: {shown}")
+}
+
+/// The numbers of the last line that begins with one.
+fn numbers(said: &str) -> Option<Vec<f64>> {
+    said.lines().rev().find_map(|line| {
+        let words: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();
+        words.ok().filter(|words| words.len() > 4)
+    })
+}
+
+/// `ucx_perftest -f`: iterations; percentile, average and overall microseconds; average and overall MiB/s.
+fn ucx(others: &Path, transport: &str) -> Result<Line> {
+    let mut figures = [None; 3];
+    for (figure, (test, bytes)) in figures.iter_mut().zip(TESTS) {
+        let bytes = bytes.to_string();
+        let mut client = vec!["127.0.0.1", "-p", PORT, "-f", "-n", "20000"];
+        client.extend(["-t", test, "-s", &bytes]);
+        let with = |arguments: &[&str]| {
+            let mut command = program(others, "ucx_perftest", arguments);
+            command.env("UCX_TLS", format!("{transport},self"));
+            command
+        };
+        let said = pair(|| with(&["-p", PORT]), || with(&client))?;
+        let numbers = numbers(&said).with_context(|| format!("ucx_perftest: {said}"))?;
+        let at = |place: usize| numbers.get(place).copied().context("seven figures");
+        *figure = Some(match test {
+            "tag_lat" => at(3)?,
+            _ => at(5)? * f64::from(1 << 20),
+        });
+    }
+    Ok(Line {
+        name: format!("UCX over {transport}"),
+        figures,
+    })
+}
+
+/// `fi_pingpong`: bytes, sent, acknowledged, total, time, MB/s, microseconds of one way, millions a second.
+fn libfabric(others: &Path, transport: &str) -> Result<Line> {
+    let arguments = ["-p", transport, "-e", "rdm", "-S", "64", "-I", "20000"];
+    let with = |arguments: &[&str]| program(others, "fi_pingpong", arguments);
+    let client = [&arguments[..], &["127.0.0.1"]].concat();
+    let said = pair(|| with(&arguments), || with(&client))?;
+    let us = said.lines().rev().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (words.len() == 8).then(|| words[6].parse::<f64>().ok())?
+    });
+    Ok(Line {
+        name: format!("libfabric over {transport}"),
+        figures: [
+            Some(us.with_context(|| format!("fi_pingpong: {said}"))?),
+            None,
+            None,
+        ],
+    })
+}
+
+/// Software RoCE is a module of the kernel: it is measured in a guest, and so is mlx5 there.
+fn in_a_guest(target: &Path) -> Result<()> {
+    shell::run(shell::cargo(&["build", "--release", "--package", "simnic"]))?;
+    let share = tempfile::tempdir()?;
+    let mut command = Command::new(target.join("release/simnic"));
+    command
+        .args(["run", "--timeout", "300", "--", "sh", "-c", GUEST])
+        .env("SIMNIC_CACHE", target.join("vm"))
+        .current_dir(share.path());
+    let said = shell::capture(command)?;
+    let figure = |name: &str| {
+        let line = said.lines().find_map(|line| line.strip_prefix(name));
+        let number = line.and_then(|number| number.trim().parse::<f64>().ok());
+        number.with_context(|| format!("no figure of {name}: {said}"))
+    };
+    let mut table = Table::new();
+    table.set_header([
+        "in stock Linux",
+        "ib_write_lat, 64 bytes",
+        "ib_write_bw, 64 KiB",
+    ]);
+    let [mlx5, rxe] = [("mlx5 lat", "mlx5 bw"), ("rxe lat", "rxe bw")]
+        .map(|(lat, bw)| Ok::<_, anyhow::Error>((figure(lat)?, figure(bw)?)));
+    let (mlx5, rxe) = (mlx5?, rxe?);
+    for (name, (lat, bw)) in [("mlx5, simulated function", mlx5), ("software RoCE", rxe)] {
+        table.add_row([
+            name.to_owned(),
+            format!("{lat:.0} us"),
+            format!("{bw:.0} MiB/s"),
+        ]);
+    }
+    let times = |own: f64, other: f64| format!("{:.2} x", own / other);
+    table.add_row([
+        "mlx5 of software RoCE".to_owned(),
+        times(mlx5.0, rxe.0),
+        times(mlx5.1, rxe.1),
+    ]);
+    println!("{table}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `ucx_perftest -f` of UCX 1.18 printed.
+    #[test]
+    fn the_figures_of_ucx_are_those_of_its_last_line() {
+        let said = "+--------------+--------------+----------+---------+\r\n\
+            \x20                      20000      6.346    13.950    13.950      280.02     280.02       71685       71685\r\n";
+        let numbers = numbers(said).expect("figures");
+        assert_eq!((numbers[3], numbers[5]), (13.950, 280.02));
+        assert_eq!(super::numbers("[perftest.c:892 UCX ERROR]"), None);
+    }
+}
