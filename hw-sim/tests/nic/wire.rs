@@ -5,7 +5,7 @@ use hw_sim::wire::{
     AckSyndrome, AethRepr, AtomicAckEthRepr, AtomicEthRepr, BthPacket, BthRepr, DethRepr,
     EthPacket, EthRepr, GrhRepr, Headers, Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr, Link,
     LrhRepr, NakCode, Network, Opcode, Operation, Packet, Psn, RethRepr, UdpPacket, UdpRepr, Vlan,
-    WireError,
+    WireError, emit_cnp, parse_cnp,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -89,6 +89,38 @@ fn captured_uc_packet_comes_back_when_emitted_but_for_the_udp_checksum() {
     let again = Packet::parse(&frame).expect("a valid packet").emit();
     frame[40..42].fill(0); // not covered by the ICRC, and we send none
     assert_eq!(again, frame);
+}
+
+#[test]
+fn a_notification_of_congestion_is_emitted_as_a_connectx_4_emits_it() {
+    let captured = captured_cnp();
+    let eth = EthRepr {
+        dst: [0xe4, 0x1d, 0x2d, 0xab, 0x2b, 0xc2],
+        src: [0x7c, 0xfe, 0x90, 0x64, 0x3b, 0x32],
+        ..eth(None)
+    };
+    let ip = Ipv4Repr {
+        src: [10, 0, 17, 1],
+        dst: [10, 0, 18, 1],
+        // Code point 48, which DCQCN's notifications have by default, and ECT(0).
+        tos: 0xc2,
+        ident: 0x718c,
+        dont_fragment: true,
+        ttl: 64,
+        payload_len: 0,
+    };
+    let udp = UdpRepr {
+        src_port: 0,
+        payload_len: 0,
+    };
+    let emitted = emit_cnp(&eth, &Network::Ipv4(ip, udp), 0x118);
+    assert_eq!(emitted, captured);
+    assert_eq!(parse_cnp(&captured), Ok(0x118));
+    assert_eq!(
+        parse_cnp(&captured_uc_send()),
+        Err(WireError::Opcode(0x24)),
+        "another packet is none"
+    );
 }
 
 #[test]
