@@ -12,7 +12,7 @@ use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use flate2::read::GzDecoder;
+use flate2::read::MultiGzDecoder;
 use hw_sim::FunctionReport;
 pub use hw_sim::record::{Difference, End, Header, Record, Replay, ReplayError, Step};
 
@@ -62,7 +62,7 @@ pub fn open(path: &Path) -> Result<Replay, Box<dyn Error>> {
     let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let file = BufReader::new(File::open(path).map_err(|error| failed(&error))?);
     let replay = match path.extension().is_some_and(|ending| ending == "gz") {
-        true => Replay::open(GzDecoder::new(file)),
+        true => Replay::open(MultiGzDecoder::new(file)),
         false => Replay::open(file),
     };
     Ok(replay.map_err(|error| failed(&error))?)

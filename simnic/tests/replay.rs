@@ -4,8 +4,12 @@
 //! `ibv_rc_pingpong` from one port to the other. A change of what the simulator does makes it another run than this,
 //! and then `cargo xtask simnic --record` makes the file anew.
 
+use std::fs::File;
+use std::io::Write as _;
 use std::path::Path;
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use hw_sim::Drive;
 use simnic::replay::{self, Record, ReplayError};
 
@@ -68,6 +72,28 @@ fn a_replay_stops_where_it_is_told_to_and_the_world_is_that_of_the_moment() {
         .unwrap_or_else(|error| panic!("{error}\n{ANEW}"));
     assert_eq!(commands(&again), 1);
     assert_eq!(again.end().now, replay.end().now);
+}
+
+#[test]
+fn a_recording_that_was_packed_by_gzip_is_unpacked_on_the_way() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let packed = folder.path().join("linux.rec.gz");
+    let mut gzip = GzEncoder::new(
+        File::create(&packed).expect("a file"),
+        Compression::default(),
+    );
+    gzip.write_all(&std::fs::read(linux()).expect("a recording"))
+        .and_then(|()| gzip.finish())
+        .expect("written");
+    let mut replay = replay::open(&packed).expect("a recording");
+    let end = replay
+        .run(None)
+        .unwrap_or_else(|error| panic!("{error}\n{ANEW}"));
+    let mut plain = replay::open(linux()).expect("a recording");
+    let other = plain
+        .run(None)
+        .unwrap_or_else(|error| panic!("{error}\n{ANEW}"));
+    assert!(!end.is_cut && end.now == other.now);
 }
 
 /// As when the simulator has changed since: the record and the line are named.

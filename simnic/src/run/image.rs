@@ -63,7 +63,8 @@ const FINISH: &str = "
     for file in passwd group; do cp usr/share/base-passwd/$file.master etc/$file; done
     ln -sfn gawk usr/bin/awk
     echo simnic > etc/hostname
-    printf '127.0.0.1 localhost\\n192.0.2.1 simnic here\\n192.0.2.2 peer\\n' > etc/hosts
+    printf '127.0.0.1 localhost\\n192.0.2.1 simnic here\\n192.0.2.2 peer port2\\n' > etc/hosts
+    for port in 3 4 5 6 7 8; do echo 192.0.2.$port port$port; done >> etc/hosts
     find usr/share/doc -mindepth 1 -maxdepth 1 ! -name rdma-core -exec rm -rf {} +
     gunzip -f usr/share/doc/rdma-core/tests/*.gz
     rm -rf usr/share/man usr/share/locale usr/share/i18n usr/lib/*/gconv usr/lib/*/*.a usr/include
