@@ -209,7 +209,7 @@ fn pair(server: impl Fn() -> Command, client: impl Fn() -> Command) -> Result<St
     let shown = format!("{server:?}");
     let _server = Server(server.spawn().with_context(|| shown.clone())?);
     for _ in 0..TRIES {
-        thread::sleep(BETWEEN_TRIES);
+        thread::park_timeout(BETWEEN_TRIES);
         let ended = client()
             .stderr(Stdio::null())
             .output()
