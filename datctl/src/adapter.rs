@@ -21,7 +21,7 @@ pub(crate) const EVENTS: u32 = 16_384;
 /// What may be outstanding on one, in either direction.
 const MOST: u32 = 1024;
 /// RDMA Reads outstanding, where the device can do that many.
-const READS: u32 = 16;
+pub(crate) const READS: u32 = 16;
 
 /// Addresses of an adapter and its neighbours.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -262,6 +262,15 @@ impl Adapter {
             ours.join(", ")
         )
         .into()
+    }
+
+    /// An event nobody expected, and why the endpoint's connection has ended if it has.
+    pub(crate) fn instead_of(&self, ep: EpHandle, what: &str, event: &Event) -> Box<dyn Error> {
+        let error = unexpected(event, what);
+        match self.ia.ep_end_cause(ep) {
+            Ok(Some(cause)) => format!("{error}: {cause}").into(),
+            Ok(None) | Err(_) => error,
+        }
     }
 
     pub(crate) fn close(self) -> Result<(), Box<dyn Error>> {

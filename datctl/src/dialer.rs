@@ -75,17 +75,7 @@ impl Dialer {
         hello: &Hello,
         slots: usize,
     ) -> Result<(), Box<dyn Error>> {
-        let most = self.adapter.most_dtos();
-        // Two more, for the message that says we are alive, and to see what the peer has counted.
-        let requests = hello.depth.saturating_add(2);
-        if requests > most {
-            return Err(format!(
-                "a depth of {}; the adapter can do {}",
-                hello.depth,
-                most - 2
-            )
-            .into());
-        }
+        let (requests, most) = (self.requests(hello.depth)?, self.adapter.most_dtos());
         // A passive end in this thread sends several for each event that we take; on a simulated function one that
         // finds no receive would wait for a time that does not pass meanwhile.
         let receives = match self.listener {
@@ -93,13 +83,7 @@ impl Dialer {
             Some(_) | None => requests,
         };
         let lanes = u32::try_from(self.sessions.len())? + 1;
-        if lanes.saturating_mul(requests + receives) > EVENTS {
-            return Err(format!(
-                "{lanes} endpoints with a depth of {}: {EVENTS} events are all that one EVD has here",
-                hello.depth
-            )
-            .into());
-        }
+        Self::check_events(lanes, hello.depth, requests + receives)?;
         let ep = self.adapter.endpoint(requests, receives)?;
         let region = {
             // Room for 8 bytes, which the peer's count has.
@@ -163,6 +147,62 @@ impl Dialer {
             // An echo would send the empty message back, and we would take it for that of what we measure.
             next_beat: (hello.role == Role::Memory).then(|| Instant::now() + BEAT),
         });
+        Ok(())
+    }
+
+    /// Takes a connection that somebody else has made, with our memory and what the peer gives of its own, as the next
+    /// lane.
+    pub(crate) fn adopt(&mut self, ep: EpHandle, region: Region, memory: RmrTriplet) {
+        let told = Told {
+            memory,
+            count: 0,
+            simulated: false,
+        };
+        self.sessions.push(Session {
+            ep,
+            region,
+            told,
+            inbox: None,
+            next_beat: None,
+        });
+    }
+
+    /// Where a lane's peer has its memory, if it tells that later.
+    // PANIC: only our own bug calls it without that connection.
+    pub(crate) fn redirect(&mut self, lane: usize, rmr_context: u32, target_address: u64) {
+        let session = self.sessions.get_mut(lane).expect("a connection");
+        session.told.memory.rmr_context = rmr_context;
+        session.told.memory.target_address = target_address;
+    }
+
+    /// Gives up all lanes, for somebody else to end.
+    pub(crate) fn leave(&mut self) -> Vec<(EpHandle, Region)> {
+        let sessions = std::mem::take(&mut self.sessions);
+        let pairs = sessions.into_iter().map(|it| (it.ep, it.region));
+        pairs.collect()
+    }
+
+    /// How many requests an endpoint needs for this depth, if it and the lanes before it can have them.
+    pub(crate) fn requests(&self, depth: u32) -> Result<u32, String> {
+        let most = self.adapter.most_dtos();
+        // Two more, for the message that says we are alive, and to see what the peer has counted.
+        let requests = depth.saturating_add(2);
+        if requests > most {
+            return Err(format!(
+                "a depth of {depth}; the adapter can do {}",
+                most - 2
+            ));
+        }
+        Ok(requests)
+    }
+
+    /// Whether the events of so many endpoints have room.
+    pub(crate) fn check_events(lanes: u32, depth: u32, of_each: u32) -> Result<(), String> {
+        if lanes.saturating_mul(of_each) > EVENTS {
+            return Err(format!(
+                "{lanes} endpoints with a depth of {depth}: {EVENTS} events are all that one EVD has here"
+            ));
+        }
         Ok(())
     }
 

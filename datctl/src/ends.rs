@@ -14,6 +14,9 @@ use crate::listener::Listener;
 use crate::report::{Output, Report, Usage};
 use crate::value::address;
 
+/// Where a passive end listens, unless it is told: an IB service ID that nobody else has.
+const QUALIFIER: u64 = 0x1_0000_0001;
+
 /// The two ends.
 #[derive(clap::Args)]
 #[group(skip)]
@@ -31,8 +34,9 @@ pub(crate) struct Ends {
     #[arg(long, value_name = "IP", value_parser = address)]
     pub(crate) connect: Option<IpAddr>,
     /// The connection qualifier: an RDMA-CM port up to 0xffff, else an IB service ID.
-    #[arg(long, value_name = "N", default_value = "0x100000001", value_parser = number)]
-    qualifier: u64,
+    /// [default: 0x100000001]
+    #[arg(long, value_name = "N", value_parser = number)]
+    qualifier: Option<u64>,
     #[command(flatten)]
     pub(crate) options: AdapterOptions,
 }
@@ -41,6 +45,11 @@ impl Ends {
     /// This process has the active end.
     pub(crate) const fn is_active(&self) -> bool {
         !self.listen
+    }
+
+    /// Where the passive end is, or is to be, if the command line says.
+    pub(crate) const fn qualifier(&self) -> Option<u64> {
+        self.qualifier
     }
 }
 
@@ -91,7 +100,7 @@ pub(crate) fn connect_by(
     output: Output,
 ) -> Result<Option<(Dialer, Target)>, Box<dyn Error>> {
     let options = ends.options.open_options();
-    let qualifier = ends.qualifier;
+    let qualifier = ends.qualifier.unwrap_or(QUALIFIER);
     if let Some(peer) = &ends.peer {
         if *peer == ends.name {
             let what = format!("both ends are {peer}: name two adapters");

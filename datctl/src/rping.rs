@@ -23,7 +23,7 @@ use udapl::{
     EpChange, EpHandle, EpTransport, Event, Qos, RmrTriplet, Timeout,
 };
 
-use crate::adapter::{Adapter, AdapterOptions, PATIENCE, Region, deadline, dto_failed, unexpected};
+use crate::adapter::{Adapter, AdapterOptions, PATIENCE, Region, deadline, dto_failed};
 use crate::ends::Listening;
 use crate::ping::Trips;
 use crate::report::Output;
@@ -215,16 +215,7 @@ impl End {
         {
             return Ok(());
         }
-        Err(self.instead_of("a connection", &event))
-    }
-
-    /// An event nobody expected, and why the connection has ended if it has.
-    fn instead_of(&self, what: &str, event: &Event) -> Box<dyn Error> {
-        let error = unexpected(event, what);
-        match self.adapter.ia.ep_end_cause(self.ep) {
-            Ok(Some(cause)) => format!("{error}: {cause}").into(),
-            Ok(None) | Err(_) => error,
-        }
+        Err(self.adapter.instead_of(self.ep, "a connection", &event))
     }
 
     /// One round trip as the active end.
@@ -308,7 +299,7 @@ impl End {
             {
                 return Ok(None);
             } else {
-                return Err(self.instead_of("a completion", &event));
+                return Err(self.adapter.instead_of(self.ep, "a completion", &event));
             }
         }
     }

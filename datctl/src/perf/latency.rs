@@ -87,12 +87,21 @@ pub(crate) fn count(times: &mut Histogram<u64>, time: Duration) {
 
 impl Latency {
     pub(super) fn of(operation: Operation, times: Histogram<u64>) -> Self {
+        match operation {
+            Operation::Send => Self::of_round_trips(times),
+            Operation::Write | Operation::Read => Self::measured("post to completion", times),
+        }
+    }
+
+    /// Of times that are half a round trip each.
+    pub(super) fn of_round_trips(times: Histogram<u64>) -> Self {
+        Self::measured("half the round trip", times)
+    }
+
+    fn measured(measures: &'static str, times: Histogram<u64>) -> Self {
         let at = |quantile: f64| micros(times.value_at_quantile(quantile).min(times.max()));
         Self {
-            measures: match operation {
-                Operation::Send => "half the round trip",
-                Operation::Write | Operation::Read => "post to completion",
-            },
+            measures,
             operations: times.len(),
             min_us: micros(times.min()),
             median_us: at(0.5),

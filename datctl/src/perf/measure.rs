@@ -4,7 +4,7 @@ use std::error::Error;
 use std::time::Instant;
 
 use serde::Serialize;
-use udapl::{CompletionFlags, DtoCookie, RmrTriplet};
+use udapl::{CompletionFlags, DtoCookie, EpHandle, RmrTriplet};
 
 use super::amount::Amount;
 use super::latency::{self, Latency};
@@ -18,8 +18,8 @@ const RECEIVE: u64 = 1;
 const SEND: u64 = 2;
 const NONE: CompletionFlags = CompletionFlags::empty();
 /// Slots of our memory: what is sent and written from, what is read into, and what the peer has counted.
-const OUTBOX: usize = 0;
-const INBOX: usize = 1;
+pub(super) const OUTBOX: usize = 0;
+pub(super) const INBOX: usize = 1;
 const COUNT: usize = 2;
 
 #[derive(Serialize)]
@@ -34,11 +34,11 @@ pub(super) struct Bandwidth {
 
 /// One kind of posts.
 #[derive(Clone, Copy)]
-struct Kind<'a> {
-    operation: Operation,
-    bytes: usize,
+pub(super) struct Kind<'a> {
+    pub(super) operation: Operation,
+    pub(super) bytes: usize,
     /// The data themselves, if they go into the queue.
-    inline: Option<&'a [u8]>,
+    pub(super) inline: Option<&'a [u8]>,
 }
 
 impl Plan {
@@ -53,19 +53,13 @@ impl Plan {
         if stop.is_asked() {
             return Ok(());
         }
-        let lanes = match measure {
-            Measure::Latency => 1,
-            Measure::Bandwidth => usize::from(self.endpoints),
-        };
+        let lanes = usize::from(self.lanes(measure));
         let bytes = usize::try_from(row.bytes)?;
         let sent = pattern(u32::try_from(row.bytes)?, bytes);
         for lane in 0..lanes {
             let (ep, region, _) = dialer.lane(lane);
             region.memory.write_from(region.offset(OUTBOX), &sent)?;
-            let most = dialer.adapter.ia.ep_inline_limit(ep)?;
-            if self.inline && bytes > most {
-                return Err(format!("--inline: at most {most} bytes fit an entry").into());
-            }
+            self.check_inline(dialer, ep, bytes)?;
         }
         let kind = Kind {
             operation: row.operation,
@@ -119,14 +113,28 @@ impl Plan {
         Ok(())
     }
 
+    /// Whether the data fit an entry of the queue, if they are to lie there.
+    pub(super) fn check_inline(
+        &self,
+        dialer: &Dialer,
+        ep: EpHandle,
+        bytes: usize,
+    ) -> Result<(), Box<dyn Error>> {
+        let most = dialer.adapter.ia.ep_inline_limit(ep)?;
+        if self.inline && bytes > most {
+            return Err(format!("--inline: at most {most} bytes fit an entry").into());
+        }
+        Ok(())
+    }
+
     /// Bytes of what the other end does by itself.
-    fn longest(&self) -> u64 {
-        self.bytes.iter().copied().max().unwrap_or(0)
+    pub(super) fn longest(&self) -> u64 {
+        self.sizes().iter().copied().max().unwrap_or(0)
     }
 
     /// Keeps as many under way as there may be; how many there were and the seconds they took. Adds those of each lane
     /// to `used`.
-    fn many(
+    pub(super) fn many(
         &self,
         dialer: &mut Dialer,
         used: &mut [u64],
@@ -192,7 +200,7 @@ impl Plan {
 }
 
 /// One operation after the other.
-fn one_by_one(
+pub(super) fn one_by_one(
     dialer: &mut Dialer,
     kind: Kind<'_>,
     amount: Amount,
@@ -242,7 +250,7 @@ const fn cookie(lane: usize, what: u64) -> DtoCookie {
 }
 
 /// Posts so many behind one doorbell: sends and writes from the outbox, reads into the inbox.
-fn post(
+pub(super) fn post(
     dialer: &mut Dialer,
     lane: usize,
     kind: Kind<'_>,
@@ -305,7 +313,7 @@ const fn float(number: u64) -> f64 {
 }
 
 impl Bandwidth {
-    fn of(operations: u64, seconds: f64, bytes: u64, reverse: Option<f64>) -> Self {
+    pub(super) fn of(operations: u64, seconds: f64, bytes: u64, reverse: Option<f64>) -> Self {
         Self {
             operations,
             seconds,

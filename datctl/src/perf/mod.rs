@@ -7,6 +7,8 @@
 //! or one for each endpoint, and all sizes run over it. After each size of Write and Read the bytes are compared with
 //! what they should be.
 //!
+//! With `--perftest` the passive end is a program of perftest, and one thing is measured: [`perftest`].
+//!
 //! Ctrl-C ends a measurement early, and what was measured until then is shown, as not complete.
 //!
 //! Times are the machine's. On a simulated function they tell how fast the simulator is, and nothing of a card.
@@ -14,6 +16,7 @@
 pub(crate) mod amount;
 pub(crate) mod latency;
 mod measure;
+mod perftest;
 mod plot;
 
 use std::error::Error;
@@ -29,6 +32,7 @@ use serde::Serialize;
 use self::amount::{Amount, size, some_time, warm_up};
 use self::latency::Latency;
 use self::measure::Bandwidth;
+use self::perftest::{Other, Program};
 use crate::adapter::is_simulated;
 use crate::dialer::Dialer;
 use crate::ends::{Ends, Target, connect_by};
@@ -43,6 +47,8 @@ const SCHEMA: &str = "datctl-perf-1";
 const BYTES_PER_ROW: u64 = 64 << 20;
 /// Operations of a measurement, unless given.
 const COUNT: u64 = 1000;
+/// Bytes of messages, unless given.
+const SIZES: [u64; 4] = [64, 4096, 65_536, 1 << 20];
 /// One operation in so many is made before the measurement, unless given.
 const WARM_UP_PART: u64 = 10;
 
@@ -53,6 +59,10 @@ pub(crate) struct Perf {
     ends: Ends,
     #[command(flatten)]
     plan: Plan,
+    /// The other end is this program of perftest, started there with -R and the same sizes and counts as here: -s is
+    /// --bytes, -n --count, -q --endpoints, -p --qualifier. Without them perftest's own defaults.
+    #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["peer", "listen", "operation", "measure", "both"])]
+    perftest: Option<Program>,
     /// Show the latencies of each row as a histogram.
     #[arg(long)]
     histogram: bool,
@@ -65,7 +75,7 @@ pub(crate) struct Perf {
 }
 
 /// What is measured.
-#[derive(clap::Args)]
+#[derive(clap::Args, Clone)]
 #[group(skip)]
 pub(crate) struct Plan {
     /// The operations.
@@ -84,8 +94,8 @@ pub(crate) struct Plan {
         default_value = "latency,bandwidth"
     )]
     measure: Vec<Measure>,
-    /// Bytes of a message, a list such as 64,4k,1M,1G; k, M and G are 2^10, 2^20 and 2^30.
-    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "64,4K,64K,1M", value_parser = size, allow_negative_numbers = true)]
+    /// Bytes of a message, a list such as 64,4k,1M,1G; k, M and G are 2^10, 2^20 and 2^30 [default: 64,4K,64K,1M].
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size, allow_negative_numbers = true)]
     bytes: Vec<u64>,
     /// Operations under way at a time on an endpoint, for bandwidth.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = within(1..=u32::MAX))]
@@ -144,6 +154,9 @@ pub(crate) struct Figures {
     peer_simulated: bool,
     /// False: it was ended before all was measured.
     complete: bool,
+    /// The peer was a program of perftest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    perftest: Option<Other>,
     rows: Vec<Row>,
     /// Histograms were asked for.
     #[serde(skip)]
@@ -161,7 +174,9 @@ struct Row {
 
 /// False: it was ended before all was measured.
 pub(crate) fn run(perf: &Perf, output: Output) -> Result<bool, Box<dyn Error>> {
-    perf.check().map_err(Usage)?;
+    let plan = perf.plan().map_err(Usage)?;
+    let port = perftest::port(perf.ends.qualifier().filter(|_| perf.perftest.is_some()));
+    let port = port.map_err(Usage)?;
     let [csv, svg] = [&perf.csv, &perf.svg].map(|path| Drawing::at(path.as_ref()));
     let (csv, svg) = (csv?, svg?);
     // Threads that are made later leave the signals alone.
@@ -173,10 +188,22 @@ pub(crate) fn run(perf: &Perf, output: Output) -> Result<bool, Box<dyn Error>> {
     let Some((mut dialer, target)) = connect_by(&perf.ends, output)? else {
         return Ok(true);
     };
-    let figures = perf
-        .plan
-        .figures(&mut dialer, &target, &perf.ends.name, &stop)?;
-    dialer.close()?;
+    let name = &perf.ends.name;
+    let measured = match perf.perftest {
+        None => plan.figures(&mut dialer, &target, name, &stop),
+        Some(program) => {
+            let mut figures = plan.nothing_yet(&target, name);
+            let peer = (target.address, port);
+            let measured =
+                perftest::measure(&plan, program, &mut dialer, peer, &stop, &mut figures);
+            figures.complete = !stop.is_asked();
+            measured.map(|()| figures)
+        }
+    };
+    // Also after an error: a peer whose connection ends does not wait for us for ever.
+    let closed = dialer.close();
+    let figures = measured?;
+    closed?;
     let figures = Figures {
         with_histograms: perf.histogram,
         ..figures
@@ -220,9 +247,12 @@ impl<'a> Drawing<'a> {
 }
 
 impl Perf {
-    /// What the command line cannot say by itself.
-    fn check(&self) -> Result<(), String> {
-        let plan = &self.plan;
+    /// What is measured; refused for what the command line cannot say by itself.
+    fn plan(&self) -> Result<Plan, String> {
+        let plan = match self.perftest {
+            Some(program) => perftest::plan(&self.plan, program)?,
+            None => self.plan.clone(),
+        };
         if plan.inline && plan.operation != [Operation::Send] {
             return Err("--inline is of Sends: with --operation send".to_owned());
         }
@@ -236,7 +266,7 @@ impl Perf {
         if draws && !plan.measure.contains(&Measure::Latency) {
             return Err("histograms are of latencies: with --measure latency".to_owned());
         }
-        Ok(())
+        Ok(plan)
     }
 }
 
@@ -246,7 +276,7 @@ impl Plan {
         Self {
             operation: vec![Operation::Send, Operation::Write, Operation::Read],
             measure: vec![Measure::Latency, Measure::Bandwidth],
-            bytes: vec![64, 4096, 65_536, 1 << 20],
+            bytes: Vec::new(),
             depth: 16,
             endpoints: 1,
             batch: 1,
@@ -266,7 +296,15 @@ impl Plan {
         name: &str,
         stop: &Stop,
     ) -> Result<Figures, Box<dyn Error>> {
-        let mut figures = Figures {
+        let mut figures = self.nothing_yet(target, name);
+        self.measure_rows(dialer, target, stop, &mut figures)?;
+        figures.complete = !stop.is_asked();
+        Ok(figures)
+    }
+
+    /// Figures without any row.
+    fn nothing_yet(&self, target: &Target, name: &str) -> Figures {
+        Figures {
             schema: SCHEMA,
             adapter: name.to_owned(),
             peer: target.address.to_string(),
@@ -278,12 +316,10 @@ impl Plan {
             simulated: is_simulated(name),
             peer_simulated: false,
             complete: true,
+            perftest: None,
             rows: Vec::new(),
             with_histograms: false,
-        };
-        self.measure_rows(dialer, target, stop, &mut figures)?;
-        figures.complete = !stop.is_asked();
-        Ok(figures)
+        }
     }
 
     fn measure_rows(
@@ -293,15 +329,12 @@ impl Plan {
         stop: &Stop,
         figures: &mut Figures,
     ) -> Result<(), Box<dyn Error>> {
-        let lanes = |measure| match measure {
-            Measure::Latency => 1,
-            Measure::Bandwidth => self.endpoints,
-        };
+        let lanes = |measure| self.lanes(measure);
         let of_one: u32 = self.measure.iter().map(|&it| u32::from(lanes(it))).sum();
         let mut left = of_one * u32::try_from(self.operation.len())?;
         for &operation in &self.operation {
             let first = figures.rows.len();
-            figures.rows.extend(self.bytes.iter().map(|&bytes| Row {
+            figures.rows.extend(self.sizes().iter().map(|&bytes| Row {
                 operation,
                 bytes,
                 latency: None,
@@ -330,7 +363,7 @@ impl Plan {
                         },
                         more: u16::try_from(left)?,
                         depth: self.depth,
-                        bytes: self.bytes.iter().copied().max().unwrap_or(1),
+                        bytes: self.longest(),
                         reverse,
                     };
                     let slots = 2 + 2 * usize::from(reverse.is_some());
@@ -347,6 +380,22 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// Bytes of messages.
+    fn sizes(&self) -> &[u64] {
+        match &self.bytes[..] {
+            [] => &SIZES,
+            asked => asked,
+        }
+    }
+
+    /// Connections that are measured on.
+    const fn lanes(&self, measure: Measure) -> u16 {
+        match measure {
+            Measure::Latency => 1,
+            Measure::Bandwidth => self.endpoints,
+        }
     }
 
     /// How much of this size, so that no measurement takes for ever.
@@ -503,12 +552,24 @@ impl Report for Figures {
                 self.depth
             ),
         };
-        // PANIC: memory is always written to.
-        write!(
-            text,
-            "\n\nlatency: send half the round trip, write and read post to completion; bandwidth: {way}"
-        )
-        .expect("a string");
+        // PANIC, both: memory is always written to.
+        if let Some(Other { program, version }) = &self.perftest {
+            let what = match self.latencies().next() {
+                Some((_, _, latency)) => format!("latency: {}", latency.measures()),
+                None => format!("bandwidth: {way}"),
+            };
+            write!(
+                text,
+                "\n\n{what}; the peer is {program} of perftest {version}"
+            )
+            .expect("a string");
+        } else {
+            write!(
+                text,
+                "\n\nlatency: send half the round trip, write and read post to completion; bandwidth: {way}"
+            )
+            .expect("a string");
+        }
         if let Some(said) = self.disclaimer() {
             text.push('\n');
             text.push_str(said);

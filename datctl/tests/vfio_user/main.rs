@@ -8,6 +8,7 @@ mod functions;
 mod killed;
 mod lent;
 mod linked;
+mod perftest;
 mod served;
 
 use served::{NONE, Process, Served, Side, connected, pattern};

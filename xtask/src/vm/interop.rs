@@ -3,7 +3,7 @@
 //! What both sides do is `rping` of librdmacm, which `datctl rping` speaks: Send/Recv, RDMA Read and RDMA Write over
 //! connections that the kernel's `rdma_cm` makes, in either role. What `rping` never does, a program on librdmacm does
 //! with one of ours (`udapl/examples/peer`): receives that come late or never, a passive end that hangs up, private
-//! data, rejections.
+//! data, rejections. Programs of perftest are measured against by `datctl perf --perftest`.
 
 mod network;
 mod peers;
@@ -26,6 +26,7 @@ pub(super) const PACKAGES: &[&str] = &[
     "ibverbs-utils",
     "ibverbs-providers",
     "iproute2",
+    "perftest",
 ];
 
 /// Two minutes of links that are down among them.
@@ -189,6 +190,7 @@ fn judge(step: &Step) -> Result<String> {
         "wire" => refused(step),
         _ if peers::has(step) => peers::judge(step),
         _ if network::has(step) => network::judge(step),
+        name if name.starts_with("ib_") => perftest(step),
         _ => both(step),
     }
 }
@@ -252,9 +254,69 @@ pub(super) fn both(step: &Step) -> Result<String> {
     ))
 }
 
+/// Both ends succeeded, and the program has a row of the size that ours has measured, where it prints any; what ours
+/// says.
+fn perftest(step: &Step) -> Result<String> {
+    step.line_with("client 0 server 0")?;
+    step.line_with(&format!("the peer is {} of perftest ", step.name))?;
+    let (_, kind) = step.name.split_once('_').context("no program")?;
+    let (operation, _) = kind.split_once('_').context("no program")?;
+    let is_row = |line: &&String| line.split_whitespace().next() == Some(operation);
+    let ours = step.said.iter().find(is_row).context("no row of ours")?;
+    // Its passive end prints nothing: it has only given its memory.
+    if step.name != "ib_read_lat" {
+        let header = |line: &String| line.trim_start().starts_with("#bytes");
+        let header = step.said.iter().rposition(header);
+        let theirs = header.and_then(|at| step.said.get(at + 1));
+        let theirs = theirs.context("no row of theirs")?;
+        let bytes = |row: &str, column| row.split_whitespace().nth(column).map(str::to_owned);
+        ensure!(
+            bytes(theirs, 0) == bytes(ours, 1),
+            "{ours:?} here and {theirs:?} there"
+        );
+    }
+    let columns: Vec<&str> = ours.split_whitespace().collect();
+    let [_, bytes, _, median, .., rate, _, _] = columns[..] else {
+        anyhow::bail!("figures {columns:?}");
+    };
+    Ok(match median {
+        "-" => format!("{bytes} bytes: {rate} MB/s"),
+        _ => format!("{bytes} bytes: median {median} us"),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_of_perftest_has_to_have_a_row_of_the_same_size() {
+        let all = [
+            " operation  bytes  min us  median us  p99 us  p99.99 us  max us  MB/s  back MB/s  k/s",
+            " write      4096   -       -          -       -          -       54.2  -          13.2",
+            "bandwidth: 16 under way; the peer is ib_write_bw of perftest 6.24",
+            " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]",
+            " 4096       5000             0.00               51.69              0.013234",
+            "client 0 server 0",
+        ];
+        let judged = |said: &[&str]| judge(&Step::succeeded("ib_write_bw", said));
+        assert_eq!(judged(&all).expect("good"), "4096 bytes: 54.2 MB/s");
+        for missing in 1..all.len() {
+            let mut said = all.to_vec();
+            said.remove(missing);
+            assert!(judged(&said).is_err(), "{said:?}");
+        }
+        let mut other = all;
+        other[4] = " 2048       5000             0.00               51.69              0.013234";
+        assert!(judged(&other).is_err());
+        let latency = [
+            " read       2      34.62   108.42     982.53  1082.37    1082.37   -     -          -",
+            "latency: post to completion; the peer is ib_read_lat of perftest 6.24",
+            "client 0 server 0",
+        ];
+        let judged = judge(&Step::succeeded("ib_read_lat", &latency));
+        assert_eq!(judged.expect("good"), "2 bytes: median 108.42 us");
+    }
 
     #[test]
     fn both_ends_have_to_succeed_whoever_connects() {
