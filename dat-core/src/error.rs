@@ -6,11 +6,14 @@
 //! it names the argument at fault (`DAT_INVALID_ARGn`, counted in the C prototype from 1) or the
 //! state the object was in.
 //!
-//! Beside the number a [`DatError`] may carry the name of the Rust argument at fault, and one sentence for a person.
-//! They take no part in comparisons. What the *device* said is longer than that and is kept by the IA
-//! ([`crate::Ia::last_device_error`]).
+//! Beside the number a [`DatError`] may carry the name of the Rust argument at fault, one sentence for a person, and two
+//! numbers where a limit was exceeded. They take no part in comparisons. An error without a sentence says what its subtype
+//! means. What the *device* said is longer than that and is kept by the IA ([`crate::Ia::last_device_error`]).
+
+mod meaning;
 
 use core::fmt;
+use core::num::NonZeroU64;
 
 /// The result of a DAT call.
 pub type DatResult<T> = Result<T, DatError>;
@@ -191,6 +194,14 @@ pub struct DatError {
     subtype: Subtype,
     argument: &'static str,
     detail: &'static str,
+    excess: Option<Excess>,
+}
+
+/// More than there may be. It is more than 0, so that an error without it is no larger for it.
+#[derive(Clone, Copy)]
+struct Excess {
+    asked: NonZeroU64,
+    allowed: u64,
 }
 
 impl DatError {
@@ -206,6 +217,7 @@ impl DatError {
             subtype,
             argument: "",
             detail: "",
+            excess: None,
         }
     }
 
@@ -222,6 +234,16 @@ impl DatError {
     #[must_use]
     pub const fn because(mut self, detail: &'static str) -> Self {
         self.detail = detail;
+        self
+    }
+
+    /// Adds how much was asked for, and how much there may be.
+    #[must_use]
+    pub(crate) const fn over(mut self, asked: u64, allowed: u64) -> Self {
+        self.excess = match NonZeroU64::new(asked) {
+            Some(asked) => Some(Excess { asked, allowed }),
+            None => None,
+        };
         self
     }
 
@@ -252,6 +274,29 @@ impl DatError {
     #[must_use]
     pub const fn detail(self) -> &'static str {
         self.detail
+    }
+
+    /// How much was asked for and how much there may be, where the call was refused for that.
+    #[must_use]
+    pub const fn excess(self) -> Option<(u64, u64)> {
+        match self.excess {
+            Some(Excess { asked, allowed }) => Some((asked.get(), allowed)),
+            None => None,
+        }
+    }
+
+    /// What an error says that has no sentence: what its subtype means, or else its type.
+    const fn meaning(self) -> &'static str {
+        if matches!(self.subtype, Subtype::None) {
+            self.kind.meaning()
+        } else {
+            self.subtype.meaning()
+        }
+    }
+
+    /// The error without its sentence: names, number, and the argument at fault.
+    pub fn names(self) -> impl fmt::Display {
+        Names(self)
     }
 
     /// The `DAT_RETURN`.
@@ -285,6 +330,23 @@ impl DatError {
     }
 }
 
+struct Names(DatError);
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(error) = self;
+        f.write_str(error.kind.name())?;
+        if error.subtype != Subtype::None {
+            write!(f, "|{}", error.subtype.name())?;
+        }
+        write!(f, " ({:#010x})", error.code())?;
+        if let Some(argument) = error.argument() {
+            write!(f, ", argument `{argument}`")?;
+        }
+        Ok(())
+    }
+}
+
 /// Two errors are equal when their numbers are.
 impl PartialEq for DatError {
     fn eq(&self, other: &Self) -> bool {
@@ -295,16 +357,13 @@ impl Eq for DatError {}
 
 impl fmt::Display for DatError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.kind.name())?;
-        if self.subtype != Subtype::None {
-            write!(f, "|{}", self.subtype.name())?;
-        }
-        write!(f, " ({:#010x})", self.code())?;
-        if let Some(argument) = self.argument() {
-            write!(f, ", argument `{argument}`")?;
-        }
-        if !self.detail.is_empty() {
-            write!(f, ": {}", self.detail)?;
+        let sentence = match self.detail {
+            "" => self.meaning(),
+            detail => detail,
+        };
+        write!(f, "{}: {sentence}", self.names())?;
+        if let Some((asked, allowed)) = self.excess() {
+            write!(f, ": {asked} asked for, {allowed} at most")?;
         }
         Ok(())
     }
@@ -364,6 +423,32 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "DAT_INVALID_STATE|DAT_INVALID_STATE_EP_CONNECTED (0x80070032): disconnect first"
+        );
+    }
+
+    #[test]
+    fn an_error_without_a_sentence_says_what_its_numbers_mean() {
+        for &kind in ReturnType::ALL {
+            for &subtype in Subtype::ALL {
+                let error = DatError::new(kind, subtype);
+                let expected = match subtype {
+                    Subtype::None => kind.meaning(),
+                    _ => subtype.meaning(),
+                };
+                assert_eq!(error.to_string(), format!("{}: {expected}", error.names()));
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_about_a_limit_says_both_numbers() {
+        let error = DatError::resources(Subtype::ResourceTevd)
+            .because("evd_min_qlen is beyond max_evd_qlen")
+            .over(5_000_000, 4_194_287);
+        assert_eq!(error.excess(), Some((5_000_000, 4_194_287)));
+        assert_eq!(
+            error.to_string(),
+            "DAT_INSUFFICIENT_RESOURCES|DAT_RESOURCE_TEVD (0x80030005): evd_min_qlen is beyond max_evd_qlen: 5000000 asked for, 4194287 at most"
         );
     }
 

@@ -624,6 +624,9 @@ pub enum ProviderEvent {
     DeviceRequested,
 }
 
+/// What is said of a port that is down.
+pub const PORT_DOWN: &str = "the port is down: nobody is at the other end of its wire, or there is no cable, or the interface of its physical function is down";
+
 /// Why a provider could not do a thing. A text says what, with numbers.
 #[derive(Debug, thiserror::Error)]
 pub enum ProviderError {
@@ -644,8 +647,13 @@ pub enum ProviderError {
     #[error("not supported by the device: {0}")]
     Unsupported(String),
     /// The destination cannot be reached or resolved.
-    #[error("no route: {0}")]
-    Unreachable(String),
+    #[error("{why}: {what}")]
+    Unreachable {
+        /// Why, for a person.
+        why: &'static str,
+        /// The same of this case, with names and numbers.
+        what: String,
+    },
     /// The device refused or failed a command.
     #[error("device: {0}")]
     Device(String),
@@ -948,6 +956,10 @@ pub trait Provider: Sized {
     /// # Errors
     /// [`ProviderError::Unreachable`], also of a source that is none of our addresses, or of another family.
     fn route(&self, gid: [u8; 16], source: Option<IpAddr>) -> Result<Path, ProviderError>;
+    /// Whether the port is up, as far as is known.
+    fn port_is_up(&self) -> bool {
+        true
+    }
     /// When [`Provider::progress`] has something to do at the latest, though nothing happens.
     fn next_timeout(&self) -> Option<Nanos> {
         None

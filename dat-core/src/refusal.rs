@@ -78,10 +78,10 @@ impl Refusal {
             Self::UsesSrq => DatError::state(Subtype::StateSrqInUse)
                 .because("the endpoint takes its buffers from an SRQ"),
             Self::NotReady => {
-                DatError::state(Subtype::StateEpNotReady).because("the endpoint has no PZ")
+                DatError::state(Subtype::StateEpNotReady).because("the endpoint has no PZ: ep_modify gives it one")
             }
             Self::Segments => DatError::parameter(Subtype::Arg2, "iov")
-                .because("more segments than the endpoint allows"),
+                .because("more segments than the endpoint allows (max_request_iov, max_recv_iov, max_rdma_write_iov, max_rdma_read_iov)"),
             Self::SrqSegments => DatError::parameter(Subtype::Arg2, "iov")
                 .because("more segments than max_recv_iov of the SRQ"),
             Self::Flags => DatError::parameter(Subtype::Arg5, "flags").because(FLAGS),
@@ -102,13 +102,13 @@ impl Refusal {
             Self::LongSegment => DatError::parameter(Subtype::Arg3, "iov")
                 .because("a segment is longer than 2^31 - 1 bytes"),
             Self::LongMessage => DatError::parameter(Subtype::None, "iov")
-                .because("the message is longer than max_message_size"),
+                .because("the message is longer than the endpoint's max_message_size"),
             Self::LongTransfer => DatError::parameter(Subtype::None, "iov")
-                .because("the transfer is longer than max_rdma_size"),
+                .because("the transfer is longer than the endpoint's max_rdma_size"),
             Self::Length => new(ReturnType::LengthError, Subtype::None)
                 .because("the destination is shorter than the source"),
             Self::NoReads => DatError::resources(Subtype::ResourceTep)
-                .because("the endpoint's max_rdma_read_out is 0"),
+                .because("the endpoint's max_rdma_read_out is 0: ep_create or ep_modify sets it"),
             Self::NoAtomics => {
                 DatError::unsupported().because("the device has no atomic operations of 8 bytes")
             }
@@ -117,9 +117,9 @@ impl Refusal {
             Self::AtomicAddress => DatError::parameter(Subtype::Arg5, "remote")
                 .because("the remote address of an atomic operation is no multiple of 8"),
             Self::Full => DatError::resources(Subtype::ResourceTep)
-                .because("as many DTOs are outstanding as the endpoint allows"),
+                .because("as many DTOs are outstanding as the endpoint's max_request_dtos or max_recv_dtos allows: dequeue completions first"),
             Self::SrqFull => DatError::resources(Subtype::ResourceSrq)
-                .because("max_recv_dtos buffers are outstanding"),
+                .because("max_recv_dtos buffers of the SRQ are outstanding: dequeue completions first, or srq_resize"),
         }
     }
 }

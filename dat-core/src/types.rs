@@ -259,7 +259,8 @@ impl CloseFlags {
         match value {
             0 => Ok(Self::Abrupt),
             1 => Ok(Self::Graceful),
-            _ => Err(DatError::parameter(Subtype::Arg2, "flags")),
+            _ => Err(DatError::parameter(Subtype::Arg2, "flags")
+                .because("close_flags: 0 is abrupt, 1 is graceful")),
         }
     }
 }

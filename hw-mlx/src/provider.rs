@@ -889,6 +889,10 @@ impl Provider for MlxProvider {
         })
     }
 
+    fn port_is_up(&self) -> bool {
+        self.down.is_none()
+    }
+
     fn send_mad(&mut self, to: &MadAddress, mad: &[u8; 256]) -> Result<(), ProviderError> {
         if let Some(cause) = self.hca.dead_cause() {
             return Err(ProviderError::Dead(cause.to_string()));

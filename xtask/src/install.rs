@@ -188,7 +188,8 @@ fn build(profile: &str) -> Result<Vec<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::process::Command;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
 
     use super::*;
 
@@ -467,6 +468,55 @@ mod tests {
         let printed =
             "written into the server's memory: Hello, memory\nsent to the server: Hello, server\n";
         prefix.run_checked(&program, &[], printed);
+    }
+
+    /// With the names that its head has, but for the path of the wire.
+    #[test]
+    fn the_example_of_two_programs_in_c_talks_as_processes_and_as_threads() {
+        let prefix = Prefix::new();
+        let source = shell::root().join("udapl/examples/greet.c");
+        let program = prefix.compile_file("greet", &source, &["--cflags", "--libs"]);
+        let expected =
+            "server: listening\nserver: received: hello\nclient: received: you said: hello\n";
+        for how in ["fork", "threads"] {
+            let mut both = Command::new(&program);
+            both.arg(how).arg(prefix.0.path().join(how)).arg("hello");
+            assert_eq!(prefix.run(both), expected, "{how}");
+        }
+        let wire = prefix.0.path().join("wire");
+        let name = |side: &str, number: u32| {
+            format!(
+                "sim:{side},link=unix:{},mac=02:00:00:00:00:0{number},address=192.0.2.{number}/24",
+                wire.display()
+            )
+        };
+        let side = |arguments: &[&str]| {
+            let mut side = Command::new(&program);
+            side.args(arguments)
+                .env("LD_LIBRARY_PATH", prefix.0.path().join("lib"))
+                .stdout(Stdio::piped());
+            side.spawn().expect("a process")
+        };
+        let mut server = side(&["server", &name("s", 1)]);
+        let mut said = BufReader::new(server.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        said.read_line(&mut line).expect("a line");
+        assert_eq!(line, "server: listening\n");
+        let client = side(&["client", &name("c", 2), "192.0.2.1", "hello"]);
+        let heard = client.wait_with_output().expect("its end");
+        assert_eq!(
+            String::from_utf8_lossy(&heard.stdout),
+            "client: received: you said: hello\n"
+        );
+        assert!(server.wait().expect("its end").success());
+        // Why a name is refused is said in a sentence.
+        let mut refused = Command::new(&program);
+        refused
+            .args(["server", "sim:s,link=unix:wire"])
+            .env("LD_LIBRARY_PATH", prefix.0.path().join("lib"));
+        let refused = refused.output().expect("it runs");
+        let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(why.contains("link needs mac=MAC"), "{why}");
     }
 
     #[test]

@@ -100,6 +100,7 @@ fn the_first_program_talks_between_two_processes() {
     let mut server = start("server", &name("s", 1));
     let mut from_server = BufReader::new(server.stdout.take().expect("a pipe"));
     assert!(says(&mut from_server, "listening at fe80::ff:fe00:1"));
+    assert!(says(&mut from_server, "listening at 192.0.2.1"));
     let mut client = start("client", &name("c", 2));
     let mut from_client = BufReader::new(client.stdout.take().expect("a pipe"));
     assert!(says(&mut from_client, "received: you said: hello there"));

@@ -21,11 +21,14 @@ impl<P: Provider> Ia<P> {
         match error {
             ProviderError::Resources(_) => DatError::resources(resource)
                 .because("the device has no more; see last_device_error"),
-            ProviderError::Limit { .. } | ProviderError::Unsupported(_) => {
+            ProviderError::Limit { what, asked, limit } => {
+                DatError::unsupported().because(what).over(asked, limit)
+            }
+            ProviderError::Unsupported(_) => {
                 DatError::unsupported().because("not with this device; see last_device_error")
             }
-            ProviderError::Unreachable(_) => {
-                DatError::new(ReturnType::InvalidAddress, Subtype::AddressUnreachable)
+            ProviderError::Unreachable { why, .. } => {
+                DatError::new(ReturnType::InvalidAddress, Subtype::AddressUnreachable).because(why)
             }
             ProviderError::Device(_) | ProviderError::Dead(_) => {
                 DatError::new(ReturnType::InternalError, Subtype::None)

@@ -653,7 +653,10 @@ impl Provider for Mock {
         if gid[..2] == [0xfe, 0x80] {
             Ok(self.path_to(gid))
         } else {
-            Err(ProviderError::Unreachable("not on this wire".into()))
+            Err(ProviderError::Unreachable {
+                why: "not on this wire",
+                what: crate::attributes::address_of(gid).to_string(),
+            })
         }
     }
 

@@ -452,10 +452,11 @@ fn a_qualifier_is_listened_at_once_and_any_finds_a_free_one() {
     let psp =
         b.ia.psp_create(ConnQual(5000), b.connect, PspFlags::CONSUMER)
             .expect("listens");
-    assert_eq!(
-        b.ia.psp_create(ConnQual(5000), b.connect, PspFlags::CONSUMER),
-        Err(DatError::new(ReturnType::ConnQualInUse, Subtype::None))
-    );
+    let again =
+        b.ia.psp_create(ConnQual(5000), b.connect, PspFlags::CONSUMER);
+    let again = again.expect_err("it is taken");
+    assert_eq!(again.return_type(), ReturnType::ConnQualInUse);
+    assert!(again.detail().contains("psp_create_any"), "{again}");
     assert_eq!(
         b.ia.psp_create(ConnQual(5001), b.recv, PspFlags::CONSUMER),
         Err(DatError::handle(Subtype::HandleEvdCr))

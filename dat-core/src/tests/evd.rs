@@ -25,9 +25,12 @@ fn creation_checks_length_and_flags() {
         a.ia.evd_create(1, EvdFlags::from_bits_retain(0x2)),
         Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg4))
     );
+    let too_long = a.ia.evd_create(1025, EvdFlags::SOFTWARE);
+    let too_long = too_long.expect_err("more than a queue holds");
+    assert_eq!(too_long, DatError::resources(Subtype::ResourceTevd));
     assert_eq!(
-        a.ia.evd_create(1025, EvdFlags::SOFTWARE),
-        Err(DatError::resources(Subtype::ResourceTevd))
+        too_long.excess(),
+        Some((1025, a.ia.query().ia.max_evd_qlen.into()))
     );
     let evd =
         a.ia.evd_create(5, EvdFlags::DEFAULT)

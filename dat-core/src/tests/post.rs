@@ -93,10 +93,9 @@ fn more_segments_than_the_endpoint_allows_are_refused_and_as_many_are_not() {
     let iov = [a.triplet(0, 1); 5];
     let remote = b.remote(4);
     let one = b.remote(1);
-    assert_eq!(
-        a.ia.ep_post_recv(a.ep, &iov[..3], DtoCookie(0), NO_FLAGS),
-        refused
-    );
+    let many = a.ia.ep_post_recv(a.ep, &iov[..3], DtoCookie(0), NO_FLAGS);
+    assert_eq!(many, refused);
+    assert_eq!(many.expect_err("three").excess(), Some((3, 2)));
     a.ia.ep_post_recv(a.ep, &iov[..2], DtoCookie(0), NO_FLAGS)
         .expect("two");
     b.post_recv(0).expect("posts");
@@ -106,10 +105,10 @@ fn more_segments_than_the_endpoint_allows_are_refused_and_as_many_are_not() {
     );
     a.ia.ep_post_send(a.ep, &iov[..3], DtoCookie(0), NO_FLAGS)
         .expect("three");
-    assert_eq!(
-        a.ia.ep_post_rdma_write(a.ep, &iov, DtoCookie(0), &remote, NO_FLAGS),
-        refused
-    );
+    let many =
+        a.ia.ep_post_rdma_write(a.ep, &iov, DtoCookie(0), &remote, NO_FLAGS);
+    assert_eq!(many, refused);
+    assert_eq!(many.expect_err("five").excess(), Some((5, 4)));
     a.ia.ep_post_rdma_write(a.ep, &iov[..4], DtoCookie(0), &remote, NO_FLAGS)
         .expect("four");
     assert_eq!(

@@ -84,7 +84,7 @@ fn a_send_of_its_own_data_is_recorded_and_refused_as_without() {
         .expect("posts");
     let fresh = a.ia.ep_create(None, EpEvds::NONE, None).expect("an EP");
     let refused = a.ia.ep_post_send_inline(fresh, b"", DtoCookie(0), NO_FLAGS);
-    assert_eq!(refused, Err(EpState::Unconnected.refuse()));
+    assert_eq!(refused, Err(DatError::state(Subtype::StateEpUnconnected)));
     let dump = a.ia.recorder_dump().expect("it records");
     let [record] = dump.records[..] else {
         panic!("{dump}")

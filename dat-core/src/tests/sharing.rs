@@ -37,8 +37,24 @@ fn attributes_beyond_the_ia_are_refused() {
         |attr| attr.request_completion_flags = CompletionFlags::SOLICITED_WAIT,
     ];
     for (which, change) in changes.into_iter().enumerate() {
-        assert_eq!(create(&mut a, change), bad, "change {which}");
+        let refused = create(&mut a, change);
+        assert_eq!(refused, bad, "change {which}");
+        // The last two are no amounts.
+        let error = refused.expect_err("as was seen");
+        let excess = error.excess();
+        assert_eq!(excess.is_some(), which < 10, "{error}");
+        assert!(
+            excess.is_none_or(|(asked, allowed)| asked > allowed),
+            "{error}"
+        );
     }
+    let refused = create(&mut a, |attr| attr.max_recv_dtos = 65).expect_err("one too many");
+    assert!(
+        refused
+            .to_string()
+            .ends_with(": max_recv_dtos is beyond max_dto_per_ep: 65 asked for, 64 at most"),
+        "{refused}"
+    );
     assert_eq!(
         create(&mut a, |attr| attr.qos = Qos::from_bits_retain(0x20)),
         Err(DatError::unsupported())

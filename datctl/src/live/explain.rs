@@ -64,63 +64,6 @@ fn is_meant(name: &str, text: &str) -> bool {
             .is_some_and(|rest| rest.ends_with('_'))
 }
 
-/// What the type of a refusal means.
-const fn of_type(kind: ReturnType) -> &'static str {
-    match kind {
-        ReturnType::Abort => "The device is dead. Close the adapter; it can be opened again.",
-        ReturnType::ConnQualInUse => "Somebody listens at this qualifier already.",
-        ReturnType::InsufficientResources => {
-            "The queue is full (dequeue completions first), or a limit of the adapter is reached."
-        }
-        ReturnType::InternalError => "The device refused; `Ia::last_device_error` has its words.",
-        ReturnType::InvalidHandle => {
-            "The object is gone, or is of another adapter or kind. The subtype says which argument it was."
-        }
-        ReturnType::InvalidParameter => {
-            "An argument makes no sense, such as a piece that leaves its region."
-        }
-        ReturnType::InvalidState => {
-            "Not now: the endpoint is not connected, the zone still has objects, somebody waits already."
-        }
-        ReturnType::LengthError => "Source and target of an RDMA do not fit each other.",
-        ReturnType::ModelNotSupported => "The adapter cannot do it in this way.",
-        ReturnType::ProviderNotFound => "No adapter has this name.",
-        ReturnType::PrivilegesViolation => "The region lacks the right.",
-        ReturnType::ProtectionViolation => {
-            "The region is gone, or is of another zone than the endpoint."
-        }
-        ReturnType::QueueEmpty => "No event, not yet. No failure.",
-        ReturnType::QueueFull => "The EVD has no room for the event that was to be put into it.",
-        ReturnType::TimeoutExpired => {
-            "The time given to a wait is over, and there was no event. No failure."
-        }
-        ReturnType::ProviderAlreadyRegistered => {
-            "The registry has an adapter of this name already."
-        }
-        ReturnType::ProviderInUse => "The adapter is open, and so it stays registered.",
-        ReturnType::InvalidAddress => {
-            "The port is down, or nobody on the network answers for the address."
-        }
-        ReturnType::InterruptedCall => "A signal ended the wait.",
-        ReturnType::ConnQualUnavailable => "No qualifier is free.",
-        ReturnType::NotImplemented => "This library does not have the call.",
-    }
-}
-
-/// What the subtype adds, where its name alone does not say it.
-fn of_subtype(subtype: Subtype) -> String {
-    let name = subtype.name();
-    let last = name.trim_start_matches(|letter: char| !letter.is_ascii_digit());
-    match (name, last) {
-        ("DAT_NO_SUBTYPE", _) => "nothing more is said".to_owned(),
-        (_, "") if name.starts_with("DAT_INVALID_STATE") => "the state it was in".to_owned(),
-        (_, "") if name.starts_with("DAT_RESOURCE") => "what there is too little of".to_owned(),
-        (_, "") if name.starts_with("DAT_INVALID_HANDLE") => "this handle is not valid".to_owned(),
-        (_, "") => "what is wrong".to_owned(),
-        (_, last) => format!("argument {last} of the call as C writes it, counted from 1"),
-    }
-}
-
 /// How programs print a `DAT_RETURN` with this type.
 fn printed(kind: ReturnType) -> String {
     let code = DatError::new(kind, Subtype::None).code();
@@ -190,10 +133,10 @@ fn of_number(number: u32, vendor: Option<u8>) -> Vec<Meaning> {
             None => kind.to_owned(),
         };
         let mut means = means
-            .map_or("It went well.", |&kind| of_type(kind))
+            .map_or("It went well.", |&kind| kind.meaning())
             .to_owned();
         if let Some(&detail) = detail {
-            means = format!("{means} {subtype}: {}.", of_subtype(detail));
+            means = format!("{means} {subtype}: {}.", detail.meaning());
         }
         meanings.push(Meaning {
             of: "answer of a DAT call (DAT_RETURN)",
@@ -250,7 +193,7 @@ fn of_number(number: u32, vendor: Option<u8>) -> Vec<Meaning> {
         meanings.push(Meaning {
             of: "subtype of a DAT_RETURN (DAT_GET_SUBTYPE)",
             name: format!("{} ({short})", subtype.name()),
-            means: of_subtype(subtype),
+            means: subtype.meaning().to_owned(),
         });
     }
     meanings
@@ -266,7 +209,7 @@ fn named() -> Vec<(&'static str, Meaning)> {
             Meaning {
                 of,
                 name,
-                means: of_type(kind).to_owned(),
+                means: kind.meaning().to_owned(),
             },
         )
     });
@@ -278,7 +221,7 @@ fn named() -> Vec<(&'static str, Meaning)> {
             Meaning {
                 of,
                 name,
-                means: of_subtype(subtype),
+                means: subtype.meaning().to_owned(),
             },
         )
     });
@@ -457,7 +400,7 @@ mod tests {
                 let kind = kind.trim_start_matches("DAT_");
                 let is = |one: &&ReturnType| one.name() == format!("DAT_{kind}");
                 let one = ReturnType::ALL.iter().find(is).expect("a type");
-                assert_eq!(of_type(*one), means, "{kind}");
+                assert_eq!(one.meaning(), means, "{kind}");
                 rows += 1;
             }
         }

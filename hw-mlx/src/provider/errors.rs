@@ -27,7 +27,14 @@ impl From<MlxError> for ProviderError {
                 asked: asked as u64,
                 limit: room as u64,
             },
-            MlxError::Unresolved { .. } | MlxError::NoSuchGid { .. } => Self::Unreachable(text),
+            MlxError::Unresolved { .. } => Self::Unreachable {
+                why: "the peer's MAC is not known: `,neighbour=IP/MAC` behind the adapter's name tells it, or the adapter asks for it without `,network=off`",
+                what: text,
+            },
+            MlxError::NoSuchGid { .. } => Self::Unreachable {
+                why: "the address that this was to leave from was removed",
+                what: text,
+            },
             MlxError::Dead(_) => Self::Dead(text),
             MlxError::Function(_)
             | MlxError::Bar(_)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dat_core::NetworkEvent;
 use dat_core::address::Address;
-use dat_core::provider::{MadAddress, Path, Provider, ProviderError, ProviderEvent};
+use dat_core::provider::{MadAddress, PORT_DOWN, Path, Provider, ProviderError, ProviderEvent};
 use driver::Instant;
 
 use super::{MlxProvider, datagrams};
@@ -26,6 +26,14 @@ pub(super) struct Down {
     pub(super) since: Instant,
     /// It was so when the function came up, and may be on its way up.
     pub(super) trains: bool,
+}
+
+/// What a way that there is none of is to `dat-core`.
+fn no_way(what: String) -> ProviderError {
+    ProviderError::Unreachable {
+        why: "nothing leads to this address now",
+        what,
+    }
 }
 
 impl MlxProvider {
@@ -116,7 +124,7 @@ impl MlxProvider {
         match way {
             Way::Known(_) => Ok(true),
             Way::Pending => Ok(false),
-            Way::Unreachable(why) => Err(ProviderError::Unreachable(why)),
+            Way::Unreachable(what) => Err(no_way(what)),
         }
     }
 
@@ -142,23 +150,30 @@ impl MlxProvider {
         let destination = address_of(gid);
         let Some(asked) = asked else {
             return self.hca.source_gid(gid).ok_or_else(|| {
-                ProviderError::Unreachable(format!("no source address for {destination}"))
+                ProviderError::Unreachable {
+                    why: "the adapter has no address that this peer is reached from: `,address=IP/PREFIX` behind its name gives it one",
+                    what: format!("no source address for {destination}"),
+                }
             });
         };
         if asked.is_ipv4() != destination.is_ipv4() {
-            return Err(ProviderError::Unreachable(format!(
-                "{destination} cannot be reached from {asked}, which is of another family"
-            )));
+            return Err(ProviderError::Unreachable {
+                why: "the address that this was to leave from is of another family than the peer's",
+                what: format!("{destination} from {asked}"),
+            });
         }
         let ours = self.hca.gids();
         let entry = ours.iter().find(|entry| entry.address == asked);
         entry.copied().ok_or_else(|| {
             let known: Vec<String> = ours.iter().map(|entry| entry.address.to_string()).collect();
-            ProviderError::Unreachable(format!(
-                "{asked} is no address of {}; it has {}",
-                self.hca.name(),
-                known.join(", ")
-            ))
+            ProviderError::Unreachable {
+                why: "the address that this was to leave from is none of the adapter's",
+                what: format!(
+                    "{asked} is no address of {}; it has {}",
+                    self.hca.name(),
+                    known.join(", ")
+                ),
+            }
         })
     }
 
@@ -183,13 +198,13 @@ impl MlxProvider {
         loop {
             match self.way(path.gid, path.source_gid_index) {
                 Way::Known(mac) => return Ok(mac),
-                Way::Unreachable(why) => return Err(ProviderError::Unreachable(why)),
+                Way::Unreachable(what) => return Err(no_way(what)),
                 Way::Pending if self.hca.now() >= patience => {
                     let address = address_of(path.gid);
-                    return Err(ProviderError::Unreachable(format!(
-                        "{address} was asked for {} s",
-                        SEARCH.as_secs()
-                    )));
+                    return Err(ProviderError::Unreachable {
+                        why: "nobody answers for this address",
+                        what: format!("{address} was asked for {} s", SEARCH.as_secs()),
+                    });
                 }
                 Way::Pending => {}
             }
@@ -264,10 +279,13 @@ impl MlxProvider {
             tracing::warn!(?down, "the port is down; it may still come up");
             return Ok(());
         }
-        Err(ProviderError::Unreachable(format!(
-            "the port of {} is down, and was when last seen {} s ago: no cable, no link partner, or the interface of its physical function is down",
-            self.hca.name(),
-            down.as_secs()
-        )))
+        Err(ProviderError::Unreachable {
+            why: PORT_DOWN,
+            what: format!(
+                "the port of {} is down, and was when last seen {} s ago",
+                self.hca.name(),
+                down.as_secs()
+            ),
+        })
     }
 }

@@ -18,7 +18,7 @@ use core::ffi::c_char;
 use core::fmt::Display;
 use std::ffi::CString;
 
-use dat_core::{DatError, ReturnType};
+use dat_core::{DatError, ReturnType, Subtype};
 
 use super::argument::put;
 use super::types::DatReturn;
@@ -62,10 +62,10 @@ pub(super) fn because_of(error: DatError, sentence: &dyn Display) -> DatError {
     error
 }
 
-/// What the device said, if the error sends its reader there.
+/// What the device said, if the error sends its reader there, or is about an address that it names.
 pub(super) fn device_said(error: DatError, said: Option<&str>) {
     if let Some(said) = said
-        && error.detail().contains(SEE_DEVICE)
+        && (error.detail().contains(SEE_DEVICE) || error.subtype() == Subtype::AddressUnreachable)
     {
         because_of(error, &said);
     }
@@ -85,12 +85,13 @@ impl Last {
         let Some(error) = &self.error else {
             return String::new();
         };
-        let (error, sentence) = (error.to_string(), &self.sentence);
+        let sentence = &self.sentence;
         if sentence.is_empty() {
-            return error;
+            return error.to_string();
         }
-        match error.split_once(SEE_DEVICE) {
-            Some((before, _)) => format!("{before}{sentence}"),
+        match error.detail().split_once(SEE_DEVICE) {
+            Some((before, _)) => format!("{}: {before}{sentence}", error.names()),
+            None if error.detail().is_empty() => format!("{}: {sentence}", error.names()),
             None => format!("{error}: {sentence}"),
         }
     }
@@ -123,8 +124,6 @@ pub unsafe extern "C" fn dat_last_error_text(
 
 #[cfg(test)]
 mod tests {
-    use dat_core::Subtype;
-
     use super::*;
 
     fn last() -> (u32, String) {

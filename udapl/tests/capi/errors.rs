@@ -57,6 +57,43 @@ fn why_a_call_was_refused_is_told_to_the_thread_that_made_it() {
 }
 
 #[test]
+fn a_call_that_comes_too_early_is_told_what_comes_first() {
+    let world = World::new(false);
+    let text = |answer| {
+        let (refused, text) = told();
+        assert_eq!(refused, answer);
+        text
+    };
+    let answer = dat_ep_disconnect(world.ep, 0);
+    assert_eq!(
+        text(answer),
+        "DAT_INVALID_STATE|DAT_INVALID_STATE_EP_UNCONNECTED (0x8007002e): the endpoint is not connected: there is nothing to disconnect"
+    );
+    let answer = c!(dat_ep_post_send(world.ep, 0, null(), 0, 0));
+    let told = text(answer);
+    assert!(told.contains("once ESTABLISHED has come"), "{told}");
+}
+
+#[test]
+fn a_limit_that_is_exceeded_is_told_with_both_numbers() {
+    let world = World::new(false);
+    let mut evd = null_mut();
+    let answer = c!(dat_evd_create(
+        world.ia,
+        i32::MAX,
+        null_mut(),
+        1,
+        &raw mut evd
+    ));
+    let (refused, text) = told();
+    assert_eq!(refused, answer);
+    assert!(
+        text.contains("evd_min_qlen is beyond max_evd_qlen: 2147483647 asked for, "),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_name_that_is_none_is_told_with_those_there_are() {
     let name = CString::new("sim:a,colour=red").expect("a name");
     let (mut evd, mut ia) = (null_mut(), null_mut());

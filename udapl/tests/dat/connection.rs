@@ -400,6 +400,7 @@ fn an_address_that_is_none_is_refused_at_once() {
                 .ep_connect(ep, address, CONN_QUAL, LONG, b"", Qos::BEST_EFFORT, none);
         let error = refused(tried, ReturnType::InvalidAddress);
         assert_eq!(error.subtype(), subtype, "{address}");
+        assert!(!error.detail().is_empty(), "{error}");
         assert_eq!(pair.state(A), EpState::Unconnected);
     }
     pair.expect_nothing(A, pair.sides[A].connect);

@@ -275,6 +275,17 @@ fn who_connects_while_the_link_trains_finds_a_stranger_when_it_is_up() {
     }
 }
 
+/// A wire whose other end nobody is at.
+#[test]
+fn who_connects_over_a_port_that_does_not_come_up_is_told_that_it_is_down() {
+    let fabric = Fabric::pair(1);
+    fabric.sim.inject(&fabric.function(A), &Fault::LinkDown);
+    let mut pair = Pair::over(fabric, &strangers());
+    connect(&mut pair, Fabric::ipv4(B));
+    pair.expect_end(A, Kind::Unreachable);
+    assert_eq!(cause(&pair, A), Some(EndCause::PortDown));
+}
+
 /// IBTA: retry_count of the connection times the local ACK timeout, which is tens of milliseconds here.
 #[test]
 fn traffic_survives_a_link_that_flaps_and_a_connect_over_one_that_is_down_is_refused_at_once() {
@@ -294,7 +305,8 @@ fn traffic_survives_a_link_that_flaps_and_a_connect_over_one_that_is_down_is_ref
         Qos::BEST_EFFORT,
         none,
     );
-    refused(attempt, ReturnType::InvalidAddress);
+    let error = refused(attempt, ReturnType::InvalidAddress);
+    assert!(error.detail().starts_with("the port is down"), "{error}");
     assert_eq!(pair.now(), started, "at once");
     let why = pair.sides[A].ia.last_device_error().unwrap_or_default();
     assert!(why.contains("is down"), "{why}");

@@ -630,7 +630,13 @@ fn every_return_code_has_the_text_of_the_table() {
             } else {
                 format!("{kind_name}|{subtype_name} ({code:#010x})")
             };
-            assert_eq!(error.to_string(), text);
+            assert_eq!(error.names().to_string(), text);
+            // Without a sentence of its own it says what its numbers mean.
+            let meaning = error.to_string();
+            let meaning = meaning
+                .strip_prefix(&text)
+                .and_then(|rest| rest.strip_prefix(": "));
+            assert!(meaning.is_some_and(|meaning| meaning.len() > 10), "{error}");
             assert_eq!(
                 error.because("so it is").to_string(),
                 format!("{text}: so it is")

@@ -23,7 +23,7 @@ use crate::shell;
 const INCLUDED: &str = "gcc,libc6-dev,pkg-config,dapl2-utils,libdapl2";
 
 /// What is done with the packages, in words of docs/install.md, and in a shell.
-const STEPS: [(&str, &str); 9] = [
+const STEPS: [(&str, &str); 10] = [
     (
         "apt installs them, with nothing but what they name",
         "DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends /debs/*.deb",
@@ -32,6 +32,11 @@ const STEPS: [(&str, &str); 9] = [
         "a C program compiles and runs",
         "cc -o /tmp/hello /usr/share/doc/libdat-dev/examples/hello.c $(pkg-config --cflags --libs dat)
          /tmp/hello | grep 'Hello, server'",
+    ),
+    (
+        "so do two that talk over a wire",
+        "cc -o /tmp/greet /usr/share/doc/libdat-dev/examples/greet.c $(pkg-config --cflags --libs dat)
+         /tmp/greet fork /tmp/wire hello | grep 'client: received: you said: hello'",
     ),
     (
         "the same with the library linked in",

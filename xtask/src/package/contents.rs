@@ -153,6 +153,7 @@ fn development(build: &Build, library: &Library) -> Result<PathBuf> {
         deb.copy(&format!("usr/include/dat/{}", name.display()), &header)?;
     }
     example(&deb, &DEVELOPMENT, "udapl/examples/hello.c")?;
+    example(&deb, &DEVELOPMENT, "udapl/examples/greet.c")?;
     deb.depends(
         &format!("{}, libc6-dev | libc-dev", exactly(build, LIBRARY.name)),
         &[],

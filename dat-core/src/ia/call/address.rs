@@ -71,10 +71,9 @@ impl<P: Provider> Ia<P> {
         self.alive()?;
         let asked = self.provider.echo(destination.to_canonical(), sequence);
         asked.map_err(|error| match error {
-            ProviderError::Unreachable(ref why) => {
-                self.health.note(format!("echo: {why}"));
-                DatError::new(ReturnType::InvalidAddress, Subtype::AddressUnreachable)
-                    .because("see last_device_error")
+            ProviderError::Unreachable { why, ref what } => {
+                self.health.note(format!("echo: {what}"));
+                DatError::new(ReturnType::InvalidAddress, Subtype::AddressUnreachable).because(why)
             }
             ProviderError::Resources(_)
             | ProviderError::Limit { .. }
@@ -105,7 +104,7 @@ impl<P: Provider> Ia<P> {
                     .because("the table of addresses is full; see last_device_error")
             }
             ProviderError::Resources(_)
-            | ProviderError::Unreachable(_)
+            | ProviderError::Unreachable { .. }
             | ProviderError::Device(_)
             | ProviderError::Dead(_) => self.device_refused(what, error, Subtype::None),
         }

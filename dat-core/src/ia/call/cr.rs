@@ -19,6 +19,7 @@ use crate::handle::{AnyHandle, CrHandle, CrKey, EpHandle, RspHandle, RspKey};
 use crate::ia::instance::Ia;
 use crate::object::cr::Cr;
 use crate::object::ep::state::{EpEvent, EpState};
+use crate::object::ep::untimely::EpCall;
 use crate::object::rsp::Rsp;
 use crate::object::service_point::{ServicePoint, service_id};
 use crate::provider::{Provider, QueuePair};
@@ -104,15 +105,17 @@ impl<P: Provider> Ia<P> {
         let target = self.ep(ep)?;
         let state = target.hot.state;
         if state != expected || state.next(EpEvent::Accept).is_none() {
-            return Err(state.refuse());
+            return Err(state.refuse(EpCall::Connect));
         }
         if private_data.len() > MAX_PRIVATE_DATA {
             return Err(DatError::parameter(Subtype::Arg3, "private_data")
-                .because("private data is longer than max_private_data_size, 64"));
+                .because("private data is longer than max_private_data_size")
+                .over(private_data.len() as u64, MAX_PRIVATE_DATA as u64));
         }
         self.alive()?;
         let Some(qpn) = target.qp.get().map(QueuePair::number) else {
-            return Err(DatError::state(Subtype::StateEpNotReady).because("the endpoint has no PZ"));
+            return Err(DatError::state(Subtype::StateEpNotReady)
+                .because("the endpoint has no PZ: ep_modify gives it one"));
         };
         let reads_in = u8::try_from(target.attr.max_rdma_read_in).unwrap_or(u8::MAX);
         let reads_out = u8::try_from(target.attr.max_rdma_read_out).unwrap_or(u8::MAX);

@@ -253,7 +253,12 @@ impl<P: Provider> Ia<P> {
                 self.attempt_ended(conn, kind);
             }
             CmEvent::Unreachable { .. } => {
-                self.blame_for(conn, EndCause::Unreachable);
+                let cause = if self.provider.port_is_up() {
+                    EndCause::Unreachable
+                } else {
+                    EndCause::PortDown
+                };
+                self.blame_for(conn, cause);
                 self.attempt_ended(conn, ConnectionEventKind::Unreachable);
             }
             CmEvent::TimedOut { .. } => {

@@ -17,6 +17,14 @@ const FIRST_ANY: u64 = 0x0200_0000_0000_0001;
 /// How many of them are tried.
 const ANY_TRIES: u64 = 65_536;
 
+/// What is answered where somebody listens already.
+#[cold]
+pub(in crate::ia) const fn qualifier_in_use() -> DatError {
+    DatError::new(ReturnType::ConnQualInUse, Subtype::None).because(
+        "this adapter listens at this conn_qual already, in this or another instance: free that service point, take another qualifier or psp_create_any, or share it with psp_create_shared",
+    )
+}
+
 /// What `psp_query` tells (`DAT_PSP_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PspParam {
@@ -140,7 +148,7 @@ impl<P: Provider> Ia<P> {
             .adapter
             .lock()
             .listen(self.seat, service_id(conn_qual), shared)
-            .map_err(|_in_use| DatError::new(ReturnType::ConnQualInUse, Subtype::None))?;
+            .map_err(|_in_use| qualifier_in_use())?;
         let key = self.psps.insert(Psp {
             listen,
             conn_qual,

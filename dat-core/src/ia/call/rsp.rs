@@ -7,10 +7,12 @@
 //! The endpoint is the consumer's, RESERVED while the RSP waits, or there is none and one is lent with the request as
 //! for a PSP with the PROVIDER flag.
 
-use crate::error::{DatError, DatResult, ReturnType, Subtype};
+use super::psp::qualifier_in_use;
+use crate::error::{DatError, DatResult, Subtype};
 use crate::handle::{EpHandle, EpKey, EvdHandle, RspHandle, RspKey};
 use crate::ia::instance::Ia;
 use crate::object::ep::state::EpEvent;
+use crate::object::ep::untimely::EpCall;
 use crate::object::evd::streams::Stream;
 use crate::object::rsp::Rsp;
 use crate::object::service_point::{ServicePoint, service_id};
@@ -52,14 +54,14 @@ impl<P: Provider> Ia<P> {
         if let Some(ep) = ep {
             let state = self.ep(ep)?.hot.state;
             if state.next(EpEvent::ReservedByRsp).is_none() {
-                return Err(state.refuse());
+                return Err(state.refuse(EpCall::Connect));
             }
         }
         let listen = self
             .adapter
             .lock()
             .listen(self.seat, service_id(conn_qual), false)
-            .map_err(|_in_use| DatError::new(ReturnType::ConnQualInUse, Subtype::None))?;
+            .map_err(|_in_use| qualifier_in_use())?;
         let ep = ep.map(|ep| ep.key);
         if let Some(ep) = ep {
             self.move_to(ep, EpEvent::ReservedByRsp);

@@ -62,11 +62,27 @@ impl<P: Provider> Ia<P> {
         self.alive()?;
         let pz = self.pz_key(pz)?;
         let bad = |detail| Err(DatError::parameter(Subtype::Arg3, "attr").because(detail));
-        if attr.max_recv_dtos == 0 || attr.max_recv_dtos > self.attr.max_recv_per_srq {
-            return bad("max_recv_dtos: 1 up to max_recv_per_srq");
+        let over = |asked: u32, limit: u32, detail| {
+            let excess = DatError::parameter(Subtype::Arg3, "attr").because(detail);
+            Err(excess.over(asked.into(), limit.into()))
+        };
+        if attr.max_recv_dtos == 0 {
+            return bad("max_recv_dtos: at least 1");
         }
-        if attr.max_recv_iov == 0 || attr.max_recv_iov > self.attr.max_iov_segments_per_dto {
-            return bad("max_recv_iov: 1 up to max_iov_segments_per_dto");
+        if attr.max_recv_dtos > self.attr.max_recv_per_srq {
+            let detail = "max_recv_dtos is beyond max_recv_per_srq";
+            return over(attr.max_recv_dtos, self.attr.max_recv_per_srq, detail);
+        }
+        if attr.max_recv_iov == 0 {
+            return bad("max_recv_iov: at least 1");
+        }
+        if attr.max_recv_iov > self.attr.max_iov_segments_per_dto {
+            let detail = "max_recv_iov is beyond max_iov_segments_per_dto";
+            return over(
+                attr.max_recv_iov,
+                self.attr.max_iov_segments_per_dto,
+                detail,
+            );
         }
         if attr.low_watermark != 0 {
             return bad("low_watermark: DAT_SRQ_LW_DEFAULT at creation");
@@ -148,7 +164,8 @@ impl<P: Provider> Ia<P> {
         self.alive()?;
         if max_recv_dtos > self.attr.max_recv_per_srq {
             return Err(DatError::resources(Subtype::ResourceSrq)
-                .because("max_recv_dtos is beyond max_recv_per_srq"));
+                .because("max_recv_dtos is beyond max_recv_per_srq")
+                .over(max_recv_dtos.into(), self.attr.max_recv_per_srq.into()));
         }
         self.count_completed(key);
         let target = &mut self.srqs[key];

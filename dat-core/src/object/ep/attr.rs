@@ -106,7 +106,9 @@ impl EpAttr {
     /// Refuses what is illegal or beyond the IA. `argument` is the subtype that names the attributes
     /// in the C prototype of the call.
     pub(crate) fn check(&self, ia: &IaAttr, uses_srq: bool, argument: Subtype) -> DatResult<()> {
-        let bad = |detail| Err(DatError::parameter(argument, "attr").because(detail));
+        let error = DatError::parameter(argument, "attr");
+        let bad = |detail| Err(error.because(detail));
+        let over = |asked, limit, detail| Err(error.because(detail).over(asked, limit));
         if !is_one_of(
             self.recv_completion_flags,
             &[
@@ -167,15 +169,21 @@ impl EpAttr {
         ];
         for (asked, limit, detail) in limits {
             if asked > limit {
-                return bad(detail);
+                return over(asked, limit, detail);
             }
         }
         if !uses_srq {
             if self.max_recv_dtos > ia.max_dto_per_ep {
-                return bad("max_recv_dtos is beyond max_dto_per_ep");
+                let (asked, limit) = (self.max_recv_dtos.into(), ia.max_dto_per_ep.into());
+                return over(asked, limit, "max_recv_dtos is beyond max_dto_per_ep");
             }
             if self.max_recv_iov > ia.max_iov_segments_per_dto {
-                return bad("max_recv_iov is beyond max_iov_segments_per_dto");
+                let (asked, limit) = (self.max_recv_iov.into(), ia.max_iov_segments_per_dto.into());
+                return over(
+                    asked,
+                    limit,
+                    "max_recv_iov is beyond max_iov_segments_per_dto",
+                );
             }
         }
         self.qos.check()?;

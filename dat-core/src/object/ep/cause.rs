@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::cm::RejectReason;
+use crate::provider::PORT_DOWN;
 use crate::types::DtoStatus;
 
 /// Why a connection, or an attempt to connect, has ended. The number of the connection event does not tell that.
@@ -21,6 +23,8 @@ pub enum EndCause {
     },
     /// Nobody answers there.
     Unreachable,
+    /// Nobody could answer: the port is down.
+    PortDown,
     /// The time of the connect ran out.
     TimedOut,
     /// The request was accepted here, and then the connection did not come about.
@@ -63,9 +67,11 @@ impl fmt::Display for EndCause {
             } => f.write_str("the peer's program has rejected the request"),
             Self::Rejected { reason, .. } => write!(
                 f,
-                "the peer's connection manager has rejected the request, with reason {reason}"
+                "the peer's connection manager has rejected the request: {} (reason {reason})",
+                RejectReason::from_code(*reason)
             ),
             Self::Unreachable => f.write_str("nobody answers there"),
+            Self::PortDown => f.write_str(PORT_DOWN),
             Self::TimedOut => f.write_str("the time of the connect ran out"),
             Self::AcceptFailed => {
                 f.write_str("the peer did not complete the connection that was accepted")

@@ -18,6 +18,7 @@ pub(crate) mod installed;
 pub(crate) mod request;
 pub mod state;
 pub mod transport;
+pub(crate) mod untimely;
 
 use super::evd::streams::{DtoMode, Stream};
 use super::rmr::PendingBind;

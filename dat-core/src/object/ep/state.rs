@@ -117,7 +117,9 @@ impl Lifecycle {
     /// DAT_INVALID_STATE with the state's subtype: the table has no such edge, and nothing has changed.
     pub(crate) fn step(&mut self, event: EpEvent) -> DatResult<()> {
         let state = self.0.state;
-        self.0.state = state.next(event).ok_or_else(|| state.refuse())?;
+        self.0.state = state
+            .next(event)
+            .ok_or_else(|| DatError::state(state.subtype()))?;
         Ok(())
     }
 }
@@ -193,13 +195,6 @@ impl EpState {
             Self::CompletionPending => Subtype::StateEpCompletionPending,
         }
     }
-
-    /// DAT_INVALID_STATE with the subtype of this state.
-    #[cold]
-    #[inline(never)]
-    pub(crate) const fn refuse(self) -> DatError {
-        DatError::state(self.subtype())
-    }
 }
 
 #[cfg(test)]
@@ -225,7 +220,10 @@ mod tests {
         let mut life = Lifecycle::NEW;
         assert_eq!(life.step(EpEvent::Connect), Ok(()));
         let state = EpState::ActiveConnectionPending;
-        assert_eq!(life.step(EpEvent::Connect), Err(state.refuse()));
+        assert_eq!(
+            life.step(EpEvent::Connect),
+            Err(DatError::state(state.subtype()))
+        );
         assert_eq!(life.state, state);
         assert_eq!(life.step(EpEvent::Freed), Ok(()));
         assert_eq!(life.state, EpState::Disconnected);

@@ -182,7 +182,7 @@ fn nobody_is_reached_over_a_port_that_is_down() {
     pass(&mut p, 1);
     let error = p.a.provider.route(peer, None).expect_err("it is down");
     assert!(
-        matches!(&error, ProviderError::Unreachable(text) if text.contains("is down")),
+        matches!(&error, ProviderError::Unreachable { what, .. } if what.contains("is down")),
         "{error:?}"
     );
     p.a.provider.route(own, None).expect("not over the port");

@@ -181,7 +181,7 @@ fn an_address_nobody_knows_cannot_be_resolved() {
         p.a.provider
             .route(gid_of("10.9.9.9".parse().unwrap()), None);
     assert!(
-        matches!(outcome, Err(ProviderError::Unreachable(_))),
+        matches!(outcome, Err(ProviderError::Unreachable { .. })),
         "{outcome:?}"
     );
     p.finish_bare();

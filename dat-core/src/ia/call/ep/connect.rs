@@ -23,6 +23,7 @@ use crate::object::cr::Peer;
 use crate::object::ep::Remote;
 use crate::object::ep::cause::EndCause;
 use crate::object::ep::state::{EpEvent, EpState};
+use crate::object::ep::untimely::EpCall;
 use crate::object::service_point::service_id;
 use crate::provider::{Path, Provider, ProviderError, QueuePair, ReadyToReceive, ReadyToSend};
 use crate::types::{CloseFlags, ConnQual, ConnectFlags, Qos, Timeout};
@@ -37,7 +38,8 @@ pub(in crate::ia) fn check_private_data(
 ) -> DatResult<()> {
     if bytes > MAX_PRIVATE_DATA {
         return Err(DatError::parameter(argument, "private_data")
-            .because("private data is longer than max_private_data_size, 64"));
+            .because("private data is longer than max_private_data_size")
+            .over(bytes as u64, MAX_PRIVATE_DATA as u64));
     }
     if bytes > cm::request_limit(service_id(conn_qual)).min(MAX_PRIVATE_DATA) {
         const _: () = assert!(MAX_PRIVATE_DATA_TO_PORT == 56);
@@ -77,7 +79,7 @@ impl<P: Provider> Ia<P> {
     /// # Errors
     /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: not UNCONNECTED; |EP_NOTREADY no PZ.
     /// DAT_INVALID_PARAMETER: |ARG3 qualifier 0, |ARG4 timeout 0, |ARG5 private data too long, |ARG8
-    /// unknown flags. DAT_INVALID_ADDRESS: no address of a peer, or no route to it.
+    /// unknown flags. DAT_INVALID_ADDRESS: no address of a peer, or the port is down, or nothing leads to it.
     /// DAT_MODEL_NOT_SUPPORTED: quality of service, several paths. DAT_INSUFFICIENT_RESOURCES.
     #[allow(clippy::too_many_arguments, reason = "DAT's own")]
     pub fn ep_connect(
@@ -92,7 +94,9 @@ impl<P: Provider> Ia<P> {
     ) -> DatResult<()> {
         let timeout = timeout.into();
         let state = self.ep(ep)?.hot.state;
-        state.next(EpEvent::Connect).ok_or(state.refuse())?;
+        state
+            .next(EpEvent::Connect)
+            .ok_or(state.refuse(EpCall::Connect))?;
         self.alive()?;
         if conn_qual.0 == 0 {
             return Err(
@@ -116,12 +120,12 @@ impl<P: Provider> Ia<P> {
         let source = self.eps[ep.key].transport.source_address;
         let path = match self.provider.route(gid_of(remote), source) {
             Ok(path) => path,
-            Err(ProviderError::Unreachable(what)) => {
-                tracing::warn!(%remote, what, "ep_connect: no route");
+            Err(ProviderError::Unreachable { why, what }) => {
+                tracing::warn!(%remote, what, "ep_connect: {why}");
                 self.health.note(what);
                 return Err(
                     DatError::new(ReturnType::InvalidAddress, Subtype::AddressUnreachable)
-                        .because("no route"),
+                        .because(why),
                 );
             }
             Err(error) => {
@@ -143,7 +147,9 @@ impl<P: Provider> Ia<P> {
         private_data: &[u8],
     ) -> DatResult<()> {
         let state = self.ep(ep)?.hot.state;
-        state.next(EpEvent::Connect).ok_or(state.refuse())?;
+        state
+            .next(EpEvent::Connect)
+            .ok_or(state.refuse(EpCall::Connect))?;
         let (now, psn, random) = (
             self.provider.now(),
             self.random_psn(),
@@ -158,7 +164,8 @@ impl<P: Provider> Ia<P> {
             .unwrap_or(limits.gid);
         let target = &self.eps[ep.key];
         let Some(qp) = target.qp.get() else {
-            return Err(DatError::state(Subtype::StateEpNotReady).because("the endpoint has no PZ"));
+            return Err(DatError::state(Subtype::StateEpNotReady)
+                .because("the endpoint has no PZ: ep_modify gives it one"));
         };
         let path = target.transport.on(qos | target.attr.qos, path);
         let transport = self.config.transport.with(&target.transport);
@@ -184,7 +191,9 @@ impl<P: Provider> Ia<P> {
         let mut adapter = self.adapter.lock();
         let conn = adapter.cm.connect(now, params).map_err(|error| {
             tracing::warn!(%error, "ep_connect refused by the connection manager");
-            DatError::resources(Subtype::ResourceTep).because("the connection manager refused")
+            self.health.note(error.to_string());
+            DatError::resources(Subtype::ResourceTep)
+                .because("the connection manager refused; see last_device_error")
         })?;
         adapter.own(conn, self.seat);
         let local_port = adapter.cm.local_port(conn);
@@ -250,7 +259,7 @@ impl<P: Provider> Ia<P> {
                 | EpState::PassiveConnectionPending
                 | EpState::TentativeConnectionPending,
                 _,
-            ) => return Err(state.refuse()),
+            ) => return Err(state.refuse(EpCall::Disconnect)),
         }
         self.settle_effects();
         self.transmit();
@@ -267,7 +276,9 @@ impl<P: Provider> Ia<P> {
     /// refused; the endpoint stays DISCONNECTED.
     pub fn ep_reset(&mut self, ep: EpHandle) -> DatResult<()> {
         let state = self.ep(ep)?.hot.state;
-        let next = state.next(EpEvent::Reset).ok_or(state.refuse())?;
+        let next = state
+            .next(EpEvent::Reset)
+            .ok_or(state.refuse(EpCall::Reset))?;
         if state == next {
             return Ok(());
         }

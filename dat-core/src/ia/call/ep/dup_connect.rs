@@ -10,6 +10,7 @@ use crate::error::{DatError, DatResult, Subtype};
 use crate::handle::EpHandle;
 use crate::ia::instance::Ia;
 use crate::object::ep::state::{EpEvent, EpState};
+use crate::object::ep::untimely::EpCall;
 use crate::provider::{Provider, ProviderError};
 use crate::types::{ConnQual, Qos, Timeout};
 
@@ -34,14 +35,16 @@ impl<P: Provider> Ia<P> {
         let timeout = timeout.into();
         let state = self.ep(ep)?.hot.state;
         let dup = self.ep(dup_ep)?;
-        state.next(EpEvent::Connect).ok_or(state.refuse())?;
+        state
+            .next(EpEvent::Connect)
+            .ok_or(state.refuse(EpCall::Connect))?;
         if dup.hot.state != EpState::Connected {
-            return Err(dup.hot.state.refuse());
+            return Err(dup.hot.state.refuse(EpCall::Duplicate));
         }
         // A connected endpoint has another end.
         let remote = dup
             .remote
-            .ok_or(DatError::state(Subtype::StateEpConnected))?;
+            .ok_or(EpState::Connected.refuse(EpCall::Duplicate))?;
         let path = dup.outgoing.map(|(path, ..)| path);
         self.alive()?;
         if timeout == Timeout::ZERO {
@@ -65,9 +68,9 @@ impl<P: Provider> Ia<P> {
         let path = match self.provider.route(gid_of(remote.address), source) {
             Ok(path) => path,
             // The page has no answer for addresses: there was a path when the connection was made.
-            Err(ProviderError::Unreachable(what)) => {
+            Err(ProviderError::Unreachable { why, what }) => {
                 self.health.note(what);
-                return Err(DatError::resources(Subtype::ResourceTep).because("no route any more"));
+                return Err(DatError::resources(Subtype::ResourceTep).because(why));
             }
             Err(error) => {
                 return Err(self.device_refused("ep_dup_connect", error, Subtype::ResourceTep));

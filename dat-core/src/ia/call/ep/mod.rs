@@ -25,6 +25,7 @@ use crate::object::ep::cause::EndCause;
 use crate::object::ep::evds::EpEvds;
 use crate::object::ep::state::{EpEvent, EpState};
 use crate::object::ep::transport::EpTransport;
+use crate::object::ep::untimely::EpCall;
 use crate::object::ep::{DISCARD_OWNER, Ep, MAX_OWNER, Remote, Setup, feeders_of, streams_of};
 use crate::object::evd::queue::Evd;
 use crate::provider::{CompletionQueue, Nanos, Provider, QueuePair, QueueSizes};
@@ -503,7 +504,7 @@ impl<P: Provider> Ia<P> {
                 | EpState::PassiveConnectionPending
                 | EpState::TentativeConnectionPending
         ) {
-            return Err(state.refuse());
+            return Err(state.refuse(EpCall::Free));
         }
         let removed = self.remove_ep(ep.key);
         self.settle_effects();

@@ -12,6 +12,7 @@ use crate::object::ep::Setup;
 use crate::object::ep::attr::EpAttr;
 use crate::object::ep::state::EpState;
 use crate::object::ep::transport::EpTransport;
+use crate::object::ep::untimely::EpCall;
 use crate::provider::{PostedRecv, Provider, QueuePair};
 use crate::types::EvdFlags;
 use std::collections::VecDeque;
@@ -57,7 +58,7 @@ impl<P: Provider> Ia<P> {
             | EpState::Disconnected => false,
         };
         if !legal {
-            return Err(state.refuse());
+            return Err(state.refuse(EpCall::Modify));
         }
         let evd = |new: Option<Option<EvdHandle>>, old, flag, subtype| match new {
             Some(evd) => self.evd_for(evd, flag, subtype),

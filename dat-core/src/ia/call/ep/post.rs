@@ -18,6 +18,7 @@ use crate::handle::{EpHandle, EpKey, EvdKey};
 use crate::ia::instance::Ia;
 use crate::object::ep::Ep;
 use crate::object::ep::request::{Operation, RdmaRead, RdmaWrite, Recv, Send, request_flags};
+use crate::object::ep::untimely::EpCall;
 use crate::object::lmr::segment::{RmrTriplet, Scope, Segment, check, pieces, pieces_up_to};
 use crate::object::recorder::Posted;
 use crate::provider::{Provider, QueueFull, QueuePair};
@@ -241,7 +242,34 @@ impl<P: Provider> Ia<P> {
             }
             answered => answered,
         }
-        .map_err(|refusal| self.refused(handle, refusal))
+        .map_err(|refusal| {
+            let excess = self.excess(handle, iov, operation, refusal);
+            let error = self.refused(handle, refusal);
+            excess.map_or(error, |(asked, allowed)| error.over(asked, allowed))
+        })
+    }
+
+    /// What was asked for and what there may be, of a request that was refused for an amount.
+    #[cold]
+    fn excess<S: Segment, O: Operation>(
+        &self,
+        handle: EpHandle,
+        iov: &[S],
+        operation: O,
+        refusal: Refusal,
+    ) -> Option<(u64, u64)> {
+        let bounds = &self.ep(handle).ok()?.bounds;
+        if refusal == Refusal::Segments {
+            return Some((iov.len() as u64, O::max_iov(bounds).into()));
+        }
+        let local = || iov.iter().map(Segment::bytes).fold(0, u64::saturating_add);
+        let most = match (refusal == Refusal::LongTransfer, operation.limit()) {
+            (true, Some(_)) => bounds.max_read_bytes,
+            (true, None) => bounds.max_write_bytes,
+            (false, _) if refusal == Refusal::LongMessage => bounds.max_send_bytes,
+            (false, _) => return None,
+        };
+        Some((operation.limit().unwrap_or_else(local), most))
     }
 
     fn request_checked<S: Segment, O: Operation>(
@@ -307,14 +335,22 @@ impl<P: Provider> Ia<P> {
             }
             answered => answered,
         }
-        .map_err(|refusal| self.refused(handle, refusal))
+        .map_err(|refusal| {
+            let error = self.refused(handle, refusal);
+            match self.ep(handle) {
+                Ok(ep) if refusal == Refusal::Segments => {
+                    error.over(iov.len() as u64, ep.bounds.max_recv_iov.into())
+                }
+                _ => error,
+            }
+        })
     }
 
     /// What the consumer is told of a post that is refused.
     #[cold]
     pub(in crate::ia) fn refused(&mut self, handle: EpHandle, refusal: Refusal) -> DatError {
         match (self.eps.get_mut(handle.key), refusal) {
-            (Some(ep), Refusal::State) => return ep.hot.state.refuse(),
+            (Some(ep), Refusal::State) => return ep.hot.state.refuse(EpCall::Post),
             (Some(ep), Refusal::Full) => ep.counts.full(),
             (_, _) => {}
         }

@@ -64,7 +64,8 @@ impl<P: Provider> Ia<P> {
         }
         if min_qlen > self.attr.max_evd_qlen {
             return Err(DatError::resources(Subtype::ResourceTevd)
-                .because("evd_min_qlen is beyond max_evd_qlen"));
+                .because("evd_min_qlen is beyond max_evd_qlen")
+                .over(min_qlen.into(), self.attr.max_evd_qlen.into()));
         }
         let cno = cno.map(|cno| self.cno_key(cno)).transpose()?;
         let mut evd = Evd::new(None, min_qlen, flags);
@@ -200,7 +201,8 @@ impl<P: Provider> Ia<P> {
         self.alive()?;
         if min_qlen > self.attr.max_evd_qlen {
             return Err(DatError::resources(Subtype::ResourceTevd)
-                .because("evd_min_qlen is beyond max_evd_qlen"));
+                .because("evd_min_qlen is beyond max_evd_qlen")
+                .over(min_qlen.into(), self.attr.max_evd_qlen.into()));
         }
         // What has come is counted, and then the device has least to move.
         self.drain_evd(key, false);

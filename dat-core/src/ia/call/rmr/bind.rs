@@ -10,6 +10,7 @@ use crate::handle::{EpHandle, EpKey, EvdKey, LmrKey, RmrHandle, RmrKey};
 use crate::ia::effect::Effect;
 use crate::ia::instance::Ia;
 use crate::object::ep::state::EpState;
+use crate::object::ep::untimely::EpCall;
 use crate::object::lmr::segment::LmrTriplet;
 use crate::object::recorder::Posted;
 use crate::object::rmr::{Bound, PendingBind};
@@ -45,7 +46,7 @@ impl<P: Provider> Ia<P> {
         let evd = self.bind_evd(ep)?;
         let hot = &self.ep(ep)?.hot;
         if !matches!(hot.state, EpState::Connected | EpState::Disconnected) {
-            return Err(hot.state.refuse());
+            return Err(hot.state.refuse(EpCall::Post));
         }
         if self.ep(ep)?.qp.get().is_none() {
             return Err(Refusal::NotReady.error());
