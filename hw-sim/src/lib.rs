@@ -86,6 +86,7 @@ pub mod switch;
 mod switched;
 mod threads;
 mod uar;
+mod uctx;
 mod umem;
 mod umr;
 mod view;

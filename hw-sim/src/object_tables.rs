@@ -10,11 +10,12 @@ use crate::eq::Eq;
 use crate::eth::{EthObjects, FIRST_SQN};
 use crate::mcg::Groups;
 use crate::mkey::Mkey;
-use crate::objects::Table;
+use crate::objects::{SHARED, Table};
 use crate::profile::Profile;
 use crate::q_counters::{Counters, QCounter};
 use crate::qp::Qp;
 use crate::srq::Srq;
+use crate::uctx::Uctx;
 use crate::umem::{Places, Umem};
 use std::collections::BTreeMap;
 
@@ -84,6 +85,8 @@ pub struct Objects {
     pub rmps: Table<Srq>,
     /// Ethernet queues and steering.
     pub eth: EthObjects,
+    /// User contexts.
+    pub uctxs: Table<Uctx>,
     /// User memory.
     pub umems: Table<Umem>,
     /// Multicast groups.
@@ -116,6 +119,12 @@ impl Objects {
             qps: Table::new("QP", 0x58, FIRST_SQN - 1, some(general.log_max_qp())),
             rmps: Table::new("RMP", 0x81, LAST, some(general.log_max_rmp())),
             eth: EthObjects::new(caps),
+            uctxs: Table::new(
+                "user context",
+                1,
+                u32::from(SHARED) - 1,
+                some(general.log_max_uctx()),
+            ),
             umems: Table::new("UMEM", 0x41, LAST, some(general.log_max_umem())),
             groups: Groups::default(),
         }
@@ -134,6 +143,7 @@ impl Objects {
             (self.mkeys.kind(), self.mkeys.len()),
             (self.qps.kind(), self.qps.len()),
             (self.rmps.kind(), self.rmps.len()),
+            (self.uctxs.kind(), self.uctxs.len()),
             (self.umems.kind(), self.umems.len()),
             ("multicast group", self.groups.len()),
         ]
@@ -157,8 +167,42 @@ impl Objects {
         self.qps.clear();
         self.rmps.clear();
         self.eth.clear();
+        self.uctxs.clear();
         self.umems.clear();
         self.groups.clear();
+    }
+
+    /// Whose commands follow.
+    pub fn act_for(&mut self, owner: u16) {
+        self.uars.act_for(owner);
+        self.pds.act_for(owner);
+        self.tds.act_for(owner);
+        self.xrcds.act_for(owner);
+        self.counters.act_for(owner);
+        self.eqs.act_for(owner);
+        self.cqs.act_for(owner);
+        self.mkeys.act_for(owner);
+        self.qps.act_for(owner);
+        self.rmps.act_for(owner);
+        self.umems.act_for(owner);
+        self.eth.act_for(owner);
+    }
+
+    /// What a user context owns: kinds and numbers.
+    pub fn owned_by(&self, owner: u16) -> impl Iterator<Item = (&'static str, u32)> {
+        self.uars
+            .owned_by(owner)
+            .chain(self.pds.owned_by(owner))
+            .chain(self.tds.owned_by(owner))
+            .chain(self.xrcds.owned_by(owner))
+            .chain(self.counters.owned_by(owner))
+            .chain(self.eqs.owned_by(owner))
+            .chain(self.cqs.owned_by(owner))
+            .chain(self.mkeys.owned_by(owner))
+            .chain(self.qps.owned_by(owner))
+            .chain(self.rmps.owned_by(owner))
+            .chain(self.umems.owned_by(owner))
+            .chain(self.eth.owned_by(owner))
     }
 
     /// The counter set of that number; 0 is the default one.
@@ -186,6 +230,7 @@ impl Objects {
         self.pds.set_limit(some(caps.general.log_max_pd()));
         self.rmps.set_limit(some(caps.general.log_max_rmp()));
         self.eth.set_limits(caps);
+        self.uctxs.set_limit(some(caps.general.log_max_uctx()));
         self.umems.set_limit(some(caps.general.log_max_umem()));
     }
 }

@@ -7,8 +7,18 @@
 //! References are counted per object. Whoever creates a referrer calls [`Table::hold`] on what it
 //! names and [`Table::release`] when it goes; [`Table::remove`] refuses while the count is not
 //! zero. The tables know nothing of commands: the caller turns [`TableError`] into a status.
+//!
+//! An object belongs to the user context on whose behalf it was created ([`Table::act_for`]); to others it is as if it did
+//! not exist. The driver itself, [`DRIVER`], sees everything, and everybody sees what is [`SHARED`]. What the function
+//! does by itself looks objects up with [`Table::get`], which asks nobody's leave.
 
 use std::collections::BTreeMap;
+
+/// The owner of what was created without a user context: the driver itself.
+pub const DRIVER: u16 = 0;
+/// The owner of what all user contexts may name, made by the driver itself: event queues and counter sets that Linux
+/// shares (`MLX5_SHARED_RESOURCE_UID`).
+pub const SHARED: u16 = 0xffff;
 
 /// Why a table refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +35,7 @@ pub enum TableError {
 struct Entry<T> {
     value: T,
     references: u32,
+    owner: u16,
 }
 
 /// The objects of one kind.
@@ -37,6 +48,7 @@ pub struct Table<T> {
     limit: u32,
     stride: u32,
     cursor: u32,
+    acting: u16,
 }
 
 impl<T> Table<T> {
@@ -56,6 +68,7 @@ impl<T> Table<T> {
             limit: limit.min(span),
             stride: stride_of(span),
             cursor: 0,
+            acting: DRIVER,
         }
     }
 
@@ -116,6 +129,7 @@ impl<T> Table<T> {
             Entry {
                 value,
                 references: 0,
+                owner: self.acting,
             },
         );
         assert!(old.is_none(), "{} {number:#x} created twice", self.kind);
@@ -131,9 +145,42 @@ impl<T> Table<T> {
         Ok(number)
     }
 
-    /// Whether the number names an object.
+    /// Whose commands follow. What is created from here on is theirs.
+    pub fn act_for(&mut self, owner: u16) {
+        self.acting = owner;
+    }
+
+    /// What somebody owns: the kind, and the number of each.
+    pub fn owned_by(&self, owner: u16) -> impl Iterator<Item = (&'static str, u32)> {
+        self.entries
+            .iter()
+            .filter(move |(_, entry)| entry.owner == owner)
+            .map(|(&number, _)| (self.kind, number))
+    }
+
+    /// Whether who acts may name what this owner has.
+    fn reaches(&self, owner: u16) -> bool {
+        matches!(self.acting, DRIVER | SHARED) || owner == self.acting || owner == SHARED
+    }
+
+    /// Whether the number names an object for who acts.
     pub fn contains(&self, number: u32) -> bool {
-        self.entries.contains_key(&number)
+        self.named(number).is_some()
+    }
+
+    /// The object that a command names by that number, if who acts may.
+    pub fn named(&self, number: u32) -> Option<&T> {
+        let entry = self.entries.get(&number)?;
+        self.reaches(entry.owner).then_some(&entry.value)
+    }
+
+    /// The object that a command names by that number, to change it.
+    pub fn named_mut(&mut self, number: u32) -> Option<&mut T> {
+        let owner = self.entries.get(&number)?.owner;
+        match self.reaches(owner) {
+            true => self.get_mut(number),
+            false => None,
+        }
     }
 
     /// The object of that number.
@@ -151,6 +198,9 @@ impl<T> Table<T> {
     /// # Errors
     /// [`TableError::Unknown`].
     pub fn hold(&mut self, number: u32) -> Result<(), TableError> {
+        if !self.contains(number) {
+            return Err(TableError::Unknown);
+        }
         let entry = self.entries.get_mut(&number).ok_or(TableError::Unknown)?;
         entry.references += 1;
         Ok(())
@@ -183,10 +233,10 @@ impl<T> Table<T> {
     /// # Errors
     /// [`TableError::Unknown`], or [`TableError::Referenced`] with how often.
     pub fn removable(&self, number: u32) -> Result<(), TableError> {
-        match self.entries.get(&number) {
-            None => Err(TableError::Unknown),
-            Some(entry) if entry.references > 0 => Err(TableError::Referenced(entry.references)),
-            Some(_) => Ok(()),
+        match self.references(number) {
+            _ if !self.contains(number) => Err(TableError::Unknown),
+            0 => Ok(()),
+            count => Err(TableError::Referenced(count)),
         }
     }
 
@@ -256,6 +306,29 @@ mod tests {
         table.release(number);
         assert_eq!(table.remove(number), Ok('a'));
         assert_eq!(table.remove(number), Err(TableError::Unknown));
+    }
+
+    #[test]
+    fn what_a_user_context_owns_does_not_exist_for_another() {
+        let mut table = Table::new("thing", 0, 9, 9);
+        let drivers = table.create('d').unwrap();
+        table.act_for(SHARED);
+        let shared = table.create('s').unwrap();
+        table.act_for(1);
+        let own = table.create('1').unwrap();
+        assert_eq!(
+            [drivers, shared, own].map(|number| table.contains(number)),
+            [false, true, true]
+        );
+        table.act_for(2);
+        assert_eq!((table.named(own), table.named_mut(own)), (None, None));
+        assert_eq!(table.hold(own), Err(TableError::Unknown));
+        assert_eq!(table.remove(own), Err(TableError::Unknown));
+        table.hold(shared).unwrap();
+        table.act_for(DRIVER);
+        assert_eq!(table.owned_by(1).collect::<Vec<_>>(), [("thing", own)]);
+        assert_eq!(table.owned_by(2).count(), 0);
+        assert_eq!(table.remove(own), Ok('1'));
     }
 
     #[test]

@@ -126,7 +126,7 @@ pub(super) fn destroy_cq(cmd: &mut Cmd<'_>) -> Outcome {
 
 pub(super) fn query_cq(cmd: &mut Cmd<'_>) -> Outcome {
     let number = cmd.read::<QueryCqIn>().cqn();
-    let Some(cq) = cmd.nic.objects.cqs.get(number) else {
+    let Some(cq) = cmd.nic.objects.cqs.named(number) else {
         return Err(refuse!(BAD_RESOURCE, "no such CQ", "{number:#x}"));
     };
     let (period, count, mode) = cq.moderation;
@@ -191,14 +191,14 @@ fn resize(cmd: &mut Cmd<'_>, input: &ModifyCqIn) -> Result<(), Refusal> {
         ));
     }
     let no_such = || refuse!(BAD_RESOURCE, "no such CQ");
-    let cq = cmd.nic.objects.cqs.get(input.cqn());
+    let cq = cmd.nic.objects.cqs.named(input.cqn());
     let cqe_sz = cq.ok_or_else(no_such)?.cqe_sz;
     let umem = input
         .cq_umem_valid()
         .then(|| (input.cq_umem_id(), input.cq_umem_offset()));
     let ring = ring(cmd, input.cq_context(), cqe_sz, umem)?;
     let nic = &mut *cmd.nic;
-    let cq = nic.objects.cqs.get_mut(input.cqn()).ok_or_else(no_such)?;
+    let cq = nic.objects.cqs.named_mut(input.cqn()).ok_or_else(no_such)?;
     if !cq.resize(&mut nic.iommu, ring) {
         return Err(refuse!(
             BAD_SIZE_OUTS_CQES,
@@ -234,7 +234,7 @@ fn change(cmd: &mut Cmd<'_>, input: &ModifyCqIn) -> Result<(), Refusal> {
         }
     }
     let objects = &mut cmd.nic.objects;
-    let Some(cq) = objects.cqs.get_mut(input.cqn()) else {
+    let Some(cq) = objects.cqs.named_mut(input.cqn()) else {
         return Err(refuse!(BAD_RESOURCE, "no such CQ"));
     };
     if select & SELECT_PERIOD != 0 {

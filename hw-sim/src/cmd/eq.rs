@@ -125,7 +125,7 @@ pub(super) fn destroy_eq(cmd: &mut Cmd<'_>) -> Outcome {
 
 pub(super) fn query_eq(cmd: &mut Cmd<'_>) -> Outcome {
     let number = cmd.read::<QueryEqIn>().eq_number();
-    let Some(eq) = cmd.nic.objects.eqs.get(number) else {
+    let Some(eq) = cmd.nic.objects.eqs.named(number) else {
         return Err(refuse!(BAD_RESOURCE, "no such EQ", "{number:#x}"));
     };
     let mut out = QueryEqOut::new();

@@ -6,7 +6,7 @@ use super::{Cmd, Outcome, Refusal, must_exist, output, refuse};
 use crate::card::seat::{Place, Seat, WIRE};
 use crate::eth::flow::{Destination, Entry, FlowTable, FlowTables, Group, MISS_TABLE};
 use crate::eth::matching::Pattern;
-use crate::objects::Table;
+use crate::objects::{DRIVER, Table};
 use mlx_prm::{
     CreateFlowGroupIn, CreateFlowGroupOut, CreateFlowTableIn, CreateFlowTableOut,
     DeleteFlowTableEntryIn, DeleteFlowTableEntryOut, DestFormat, DestroyFlowGroupIn,
@@ -150,6 +150,12 @@ fn domain(
     if matches!(found, Domain::Receive | Domain::Switch) && (other_vport || vport != 0) {
         return Err(refuse!(BAD_PARAM, "no such vport", "{vport}"));
     }
+    if !matches!(found, Domain::Receive) && cmd.user() != DRIVER {
+        return Err(refuse!(
+            BAD_PARAM,
+            "flow tables of the e-switch on behalf of a user context"
+        ));
+    }
     Ok(found)
 }
 
@@ -187,7 +193,7 @@ fn find<'c>(
     domain: Domain,
     number: u32,
 ) -> Result<&'c mut FlowTable, Refusal> {
-    let found = tables_mut(cmd, domain).tables.get_mut(number);
+    let found = tables_mut(cmd, domain).tables.named_mut(number);
     found.ok_or_else(|| refuse!(BAD_RESOURCE, "no such flow table", "{number:#x}"))
 }
 
@@ -255,7 +261,7 @@ fn miss_table(
         MISS_DEFAULT => Ok(None),
         MISS_TABLE => {
             let number = context.table_miss_id();
-            let Some(table) = tables(cmd, domain).tables.get(number) else {
+            let Some(table) = tables(cmd, domain).tables.named(number) else {
                 return Err(refuse!(BAD_RESOURCE, "no such flow table", "{number:#x}"));
             };
             if table.context.level() <= context.level() {
@@ -655,7 +661,7 @@ fn later(
     to: u32,
     any_level: bool,
 ) -> Result<(), Refusal> {
-    let Some(table) = tables(cmd, domain).tables.get(to) else {
+    let Some(table) = tables(cmd, domain).tables.named(to) else {
         return Err(refuse!(BAD_RESOURCE, "no such flow table", "{to:#x}"));
     };
     if table.context.level() <= level && !any_level {

@@ -55,7 +55,7 @@ pub(super) fn detach_from_mcg(cmd: &mut Cmd<'_>) -> Outcome {
 
 /// Datagrams are what groups receive (Linux `ib_attach_mcast` refuses others).
 fn datagram(cmd: &Cmd<'_>, qpn: u32) -> Result<(), Refusal> {
-    let Some(slot) = cmd.nic.objects.qps.get(qpn) else {
+    let Some(slot) = cmd.nic.objects.qps.named(qpn) else {
         return Err(refuse!(BAD_RESOURCE, "no such QP", "{qpn:#x}"));
     };
     match ServiceType::from_bits(slot.service) {

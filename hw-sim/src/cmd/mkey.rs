@@ -201,8 +201,9 @@ fn keys(cmd: &Cmd<'_>, context: &Mkc, words: &[u64]) -> Result<Translation, Refu
         })
         .collect();
     if !context.free() {
+        // Of whichever owner: Linux has the keys of programs' regions made as its own. Their domain protects them.
         let missing =
-            |entry: &&Klm| entry.bytes != 0 && !cmd.nic.objects.mkeys.contains(entry.key >> 8);
+            |entry: &&Klm| entry.bytes != 0 && cmd.nic.objects.mkeys.get(entry.key >> 8).is_none();
         if let Some(entry) = entries.iter().find(missing) {
             return Err(refuse!(BAD_RESOURCE, "no such key", "{:#x}", entry.key));
         }
@@ -234,7 +235,7 @@ pub(super) fn destroy_mkey(cmd: &mut Cmd<'_>) -> Outcome {
 
 pub(super) fn query_mkey(cmd: &mut Cmd<'_>) -> Outcome {
     let index = cmd.read::<QueryMkeyIn>().mkey_index();
-    let Some(key) = cmd.nic.objects.mkeys.get(index) else {
+    let Some(key) = cmd.nic.objects.mkeys.named(index) else {
         return Err(refuse!(BAD_RESOURCE, "no such key", "{index:#x}"));
     };
     let mut entries = [0; 32];

@@ -37,6 +37,7 @@ mod srq;
 mod table;
 mod tir;
 mod tis;
+mod uctx;
 mod umem;
 pub(crate) mod vport;
 mod xrc_srq;
@@ -48,9 +49,11 @@ pub use slots::{CommandInterface, SLOTS};
 use crate::buffer::QueueBuffer;
 use crate::env::Env;
 use crate::nic::{Nic, Stage};
+use crate::objects::{DRIVER, SHARED};
 use crate::port::Port;
 use crate::report::Refused;
 use mlx_prm::{InputHeader, Layout, Opcode};
+use std::borrow::Cow;
 use table::{Entry, lookup};
 
 /// Shortest output that has room for status and syndrome and what follows in every output.
@@ -93,6 +96,18 @@ impl Cmd<'_> {
     /// The fixed part of the input; zero where the input is shorter (fields newer than the driver).
     pub fn read<T: Layout>(&self) -> T {
         read_padded(self.input)
+    }
+
+    /// On whose behalf it is: a user context, or the driver itself.
+    pub fn user(&self) -> u16 {
+        owner(&self.read())
+    }
+
+    /// Whether who gives it may do what this right of user contexts lets.
+    pub fn may(&self, right: u32) -> bool {
+        let user = self.user();
+        let context = self.nic.objects.uctxs.get(u32::from(user));
+        user == DRIVER || context.is_some_and(|context| context.rights & right != 0)
     }
 
     /// What the function keeps of its port.
@@ -214,13 +229,16 @@ pub fn dispatch(nic: &mut Nic, env: &mut Env, input: &[u8], room: usize) -> Answ
     let opcode = header.opcode();
     let entry = lookup(opcode);
     let outcome = check(nic, entry, &header, input, room).and_then(|entry| {
-        (entry.handler)(&mut Cmd {
+        nic.objects.act_for(owner(&header));
+        let outcome = (entry.handler)(&mut Cmd {
             nic,
             env,
             input,
             op_mod: header.op_mod(),
             room,
-        })
+        });
+        nic.objects.act_for(DRIVER);
+        outcome
     });
     let function = nic.index;
     let op_mod = header.op_mod();
@@ -287,15 +305,16 @@ fn check<'t>(
     if room < MIN_OUTPUT {
         return Err(refuse!(BAD_OUTPUT_LEN, "output too short", "{room:#x}"));
     }
-    if let Some(at) = (entry.reserved)(input) {
+    let anonymous = without_user(header.opcode(), input);
+    if let Some(at) = (entry.reserved)(&anonymous) {
         return Err(refuse!(
             BAD_PARAM,
             "reserved bit set",
             "in the dword at {at:#x}"
         ));
     }
-    // There are no user contexts (`log_max_uctx` 0).
-    if header.uid() != 0 {
+    let user = header.uid();
+    if user != 0 && user != u32::from(SHARED) && !nic.objects.uctxs.contains(user) {
         return Err(refuse!(
             BAD_RESOURCE,
             "no such user context",
@@ -304,6 +323,21 @@ fn check<'t>(
         ));
     }
     Ok(entry)
+}
+
+/// On whose behalf a command is.
+fn owner(header: &InputHeader) -> u16 {
+    u16::try_from(header.uid()).unwrap_or(DRIVER)
+}
+
+/// The input, without the number of a user context where the command has no place for one and contexts may give it
+/// nevertheless. Elsewhere those bits are reserved.
+fn without_user(opcode: Opcode, input: &[u8]) -> Cow<'_, [u8]> {
+    let mut input = Cow::Borrowed(input);
+    if uctx::may_give(opcode) && input.get(2..4).is_some_and(|user| user != [0, 0]) {
+        input.to_mut()[2..4].fill(0);
+    }
+    input
 }
 
 fn stage_bit(nic: &Nic) -> u8 {

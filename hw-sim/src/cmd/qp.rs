@@ -312,7 +312,7 @@ pub(super) fn query_qp(cmd: &mut Cmd<'_>) -> Outcome {
     if input.qpc_ext() && !cmd.nic.caps.general.qpc_extension() {
         return Err(refuse!(BAD_PARAM, "QPC extension is not supported"));
     }
-    let Some(slot) = cmd.nic.objects.qps.get(input.qpn()) else {
+    let Some(slot) = cmd.nic.objects.qps.named(input.qpn()) else {
         return Err(refuse!(BAD_RESOURCE, "no such QP", "{:#x}", input.qpn()));
     };
     let mut out = QueryQpOut::new();
@@ -368,7 +368,7 @@ fn modify(cmd: &mut Cmd<'_>, transition: Transition) -> Outcome {
     }
     // A queue pair keeps what it refers to, whatever the context repeats; the three that can change
     // are looked at.
-    let before = cmd.nic.objects.qps.get(number).map(|slot| slot.refs);
+    let before = cmd.nic.objects.qps.named(number).map(|slot| slot.refs);
     let after = changed_references(cmd, transition, &input, before)?;
     let done = cmd.nic.with_qp(cmd.env, number, |qp, view| {
         qp.modify(transition, mask, input.qpc(), view)
@@ -383,7 +383,7 @@ fn modify(cmd: &mut Cmd<'_>, transition: Transition) -> Outcome {
     {
         hold(cmd, after)?;
         release(cmd, before);
-        if let Some(slot) = cmd.nic.objects.qps.get_mut(number) {
+        if let Some(slot) = cmd.nic.objects.qps.named_mut(number) {
             slot.refs = after;
         }
     }

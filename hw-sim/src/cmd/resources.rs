@@ -1,6 +1,6 @@
 //! Doorbell pages, domains, counter sets and special contexts: numbers and little else.
 
-use super::{Cmd, Outcome, output, refuse};
+use super::{Cmd, Outcome, must_exist, output, refuse};
 use crate::q_counters::Counters;
 use mlx_prm::{
     AllocPdOut, AllocQCounterOut, AllocTransportDomainOut, AllocUarOut, AllocXrcdOut, DeallocPdIn,
@@ -82,6 +82,9 @@ pub(super) fn query_q_counter(cmd: &mut Cmd<'_>) -> Outcome {
         ));
     }
     let set = input.counter_set_id();
+    if set != 0 {
+        must_exist(&cmd.nic.objects.counters, set)?;
+    }
     let Some(counters) = cmd.nic.objects.counters_of(set) else {
         return Err(refuse!(BAD_RESOURCE, "no such counter set", "{set:#x}"));
     };

@@ -200,7 +200,7 @@ fn destroy(cmd: &mut Cmd<'_>, number: u32) -> Result<(), Refusal> {
 }
 
 fn find<'c>(cmd: &'c mut Cmd<'_>, number: u32) -> Result<&'c mut Rq, Refusal> {
-    let slot = cmd.nic.objects.eth.rqs.get_mut(number);
+    let slot = cmd.nic.objects.eth.rqs.named_mut(number);
     slot.and_then(|slot| slot.rq.as_deref_mut())
         .ok_or_else(|| refuse!(BAD_RESOURCE, "no such RQ", "{number:#x}"))
 }

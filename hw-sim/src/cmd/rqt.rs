@@ -95,7 +95,7 @@ fn list(cmd: &Cmd<'_>, size: u32, room: u32) -> Result<Vec<u32>, Refusal> {
 /// No such table, more entries than there is room for, a receive queue that does not exist.
 fn modify(cmd: &mut Cmd<'_>, input: &ModifyRqtIn) -> Result<(), Refusal> {
     let number = input.rqtn();
-    let Some(table) = cmd.nic.objects.eth.rqts.get(number) else {
+    let Some(table) = cmd.nic.objects.eth.rqts.named(number) else {
         return Err(refuse!(BAD_RESOURCE, "no such RQ table", "{number:#x}"));
     };
     if !input.bitmask_rqn_list() {
@@ -122,7 +122,7 @@ fn modify(cmd: &mut Cmd<'_>, input: &ModifyRqtIn) -> Result<(), Refusal> {
 /// # Errors
 /// No such table.
 fn query(cmd: &mut Cmd<'_>, number: u32) -> Result<(Rqtc, Vec<u32>), Refusal> {
-    let found = cmd.nic.objects.eth.rqts.get(number);
+    let found = cmd.nic.objects.eth.rqts.named(number);
     let table = found.ok_or_else(|| refuse!(BAD_RESOURCE, "no such RQ table", "{number:#x}"))?;
     Ok((table.context.clone(), table.entries.clone()))
 }

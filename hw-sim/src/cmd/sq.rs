@@ -9,6 +9,7 @@ use crate::eth::sq::{Sq, SqSlot};
 use crate::eth::transmit::Inline;
 use crate::qp::ring::Rings;
 use crate::qp::send_queue::SendQueue;
+use crate::uctx::RAW_TX;
 use mlx_prm::{
     CreateSqIn, CreateSqOut, DestroySqIn, DestroySqOut, ModifySqIn, ModifySqOut, QuerySqIn,
     QuerySqOut, Sqc,
@@ -70,6 +71,13 @@ fn create(cmd: &mut Cmd<'_>, input: &CreateSqIn) -> Result<u32, Refusal> {
             "inline mode",
             "{}",
             context.min_wqe_inline_mode()
+        ));
+    }
+    if !cmd.may(RAW_TX) {
+        // Inferred: what else the right would be for.
+        return Err(refuse!(
+            BAD_PARAM,
+            "SQ of a user context without the right to raw frames"
         ));
     }
     created_in_reset(context.state())?;
@@ -174,7 +182,7 @@ fn destroy(cmd: &mut Cmd<'_>, number: u32) -> Result<(), Refusal> {
 }
 
 fn find<'c>(cmd: &'c mut Cmd<'_>, number: u32) -> Result<&'c mut Sq, Refusal> {
-    let slot = cmd.nic.objects.eth.sqs.get_mut(number);
+    let slot = cmd.nic.objects.eth.sqs.named_mut(number);
     slot.and_then(|slot| slot.sq.as_deref_mut())
         .ok_or_else(|| refuse!(BAD_RESOURCE, "no such SQ", "{number:#x}"))
 }

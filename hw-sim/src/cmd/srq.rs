@@ -96,7 +96,7 @@ pub(super) fn modify_rmp(cmd: &mut Cmd<'_>) -> Outcome {
     let Some(srq) = nic
         .objects
         .rmps
-        .get_mut(number)
+        .named_mut(number)
         .filter(|srq| srq.xrc.is_none())
     else {
         return Err(refuse!(BAD_RESOURCE, "no such RMP", "{number:#x}"));
@@ -129,7 +129,7 @@ pub(super) fn query_rmp(cmd: &mut Cmd<'_>) -> Outcome {
     let Some(srq) = nic
         .objects
         .rmps
-        .get_mut(number)
+        .named_mut(number)
         .filter(|srq| srq.xrc.is_none())
     else {
         return Err(refuse!(BAD_RESOURCE, "no such RMP", "{number:#x}"));
@@ -165,7 +165,7 @@ pub(super) fn query_rmp(cmd: &mut Cmd<'_>) -> Outcome {
 pub(super) fn destroy_rmp(cmd: &mut Cmd<'_>) -> Outcome {
     let number = cmd.read::<DestroyRmpIn>().rmpn();
     let rmps = &mut cmd.nic.objects.rmps;
-    if rmps.get(number).is_some_and(|srq| srq.xrc.is_some()) {
+    if rmps.named(number).is_some_and(|srq| srq.xrc.is_some()) {
         return Err(refuse!(BAD_RESOURCE, "no such RMP", "{number:#x}"));
     }
     let srq = rmps.remove(number)?;

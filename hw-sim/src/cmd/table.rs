@@ -2,7 +2,7 @@
 
 use super::{
     Cmd, Outcome, access_reg, caps, congestion, cq, eq, eswitch, flow, function, hca_vport,
-    mad_ifc, mcg, mkey, qp, read_padded, resources, rq, rqt, sq, srq, tir, tis, umem, vport,
+    mad_ifc, mcg, mkey, qp, read_padded, resources, rq, rqt, sq, srq, tir, tis, uctx, umem, vport,
     xrc_srq,
 };
 use mlx_prm::{self as prm, Command, Opcode};
@@ -137,6 +137,8 @@ static TABLE: &[Entry] = &[
     Entry::new::<prm::DeallocQCounterIn>(INITIALISED, resources::dealloc_q_counter),
     Entry::new::<prm::QueryQCounterIn>(INITIALISED, resources::query_q_counter),
     Entry::new::<prm::QuerySpecialContextsIn>(INITIALISED, resources::query_special_contexts),
+    Entry::new::<prm::CreateUctxIn>(INITIALISED, uctx::create_uctx).creates(),
+    Entry::new::<prm::DestroyUctxIn>(INITIALISED, uctx::destroy_uctx),
     Entry::new::<prm::CreateUmemIn>(INITIALISED, umem::create_umem).creates(),
     Entry::new::<prm::DestroyUmemIn>(INITIALISED, umem::destroy_umem),
     // Queues and keys.

@@ -133,6 +133,6 @@ fn destroy(cmd: &mut Cmd<'_>, number: u32) -> Result<(), Refusal> {
 }
 
 fn find<'c>(cmd: &'c mut Cmd<'_>, number: u32) -> Result<&'c mut Tir, Refusal> {
-    let found = cmd.nic.objects.eth.tirs.get_mut(number);
+    let found = cmd.nic.objects.eth.tirs.named_mut(number);
     found.ok_or_else(|| refuse!(BAD_RESOURCE, "no such TIR", "{number:#x}"))
 }

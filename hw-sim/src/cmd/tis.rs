@@ -107,6 +107,6 @@ fn destroy(cmd: &mut Cmd<'_>, number: u32) -> Result<(), Refusal> {
 }
 
 fn find<'c>(cmd: &'c mut Cmd<'_>, number: u32) -> Result<&'c mut Tis, Refusal> {
-    let found = cmd.nic.objects.eth.tises.get_mut(number);
+    let found = cmd.nic.objects.eth.tises.named_mut(number);
     found.ok_or_else(|| refuse!(BAD_RESOURCE, "no such TIS", "{number:#x}"))
 }

@@ -1,10 +1,10 @@
 //! User memory commands, and finding the memory that a context names: by page list and address, or by user memory.
 //!
-//! Without user contexts (`log_max_uctx` 0) there is one owner, the driver itself; user memory then exists where
-//! `umem_uid_0` is announced.
+//! The driver itself has user memory where `umem_uid_0` is announced, a user context always.
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::buffer::QueueBuffer;
+use crate::objects::DRIVER;
 use crate::qp::QueueMemory;
 use crate::umem::{Places, RecordPlace, Umem};
 use mlx_prm::{
@@ -81,7 +81,7 @@ pub(super) fn destroy_umem(cmd: &mut Cmd<'_>) -> Outcome {
 }
 
 fn announced(cmd: &Cmd<'_>) -> Result<(), Refusal> {
-    if !cmd.nic.caps.general.umem_uid_0() {
+    if cmd.user() == DRIVER && !cmd.nic.caps.general.umem_uid_0() {
         return Err(refuse!(
             BAD_OP,
             "user memory of the driver itself is not supported"
@@ -91,11 +91,8 @@ fn announced(cmd: &Cmd<'_>) -> Result<(), Refusal> {
 }
 
 fn find<'c>(cmd: &'c Cmd<'_>, number: u32) -> Result<&'c Umem, Refusal> {
-    cmd.nic
-        .objects
-        .umems
-        .get(number)
-        .ok_or_else(|| refuse!(BAD_RESOURCE, "no such user memory", "{number:#x}"))
+    let found = cmd.nic.objects.umems.named(number);
+    found.ok_or_else(|| refuse!(BAD_RESOURCE, "no such user memory", "{number:#x}"))
 }
 
 impl Cmd<'_> {

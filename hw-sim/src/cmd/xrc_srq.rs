@@ -100,7 +100,7 @@ pub(super) fn create_xrc_srq(cmd: &mut Cmd<'_>) -> Outcome {
 /// The part that only XRC SRQs have; a receive memory pool is not one.
 fn part_of(cmd: &Cmd<'_>, number: u32) -> Result<XrcPart, Refusal> {
     announced(cmd)?;
-    let srq = cmd.nic.objects.rmps.get(number);
+    let srq = cmd.nic.objects.rmps.named(number);
     srq.and_then(|srq| srq.xrc)
         .ok_or_else(|| refuse!(BAD_RESOURCE, "no such XRC SRQ", "{number:#x}"))
 }
@@ -121,7 +121,7 @@ pub(super) fn arm_xrc_srq(cmd: &mut Cmd<'_>) -> Outcome {
     let number = input.xrc_srqn();
     part_of(cmd, number)?;
     let nic = &mut *cmd.nic;
-    let Some(srq) = nic.objects.rmps.get_mut(number) else {
+    let Some(srq) = nic.objects.rmps.named_mut(number) else {
         return Err(refuse!(BAD_RESOURCE, "no such XRC SRQ", "{number:#x}"));
     };
     if input.lwm() >= 1 << srq.log_size {
@@ -144,7 +144,7 @@ pub(super) fn query_xrc_srq(cmd: &mut Cmd<'_>) -> Outcome {
     let number = cmd.read::<QueryXrcSrqIn>().xrc_srqn();
     let part = part_of(cmd, number)?;
     let nic = &mut *cmd.nic;
-    let Some(srq) = nic.objects.rmps.get_mut(number) else {
+    let Some(srq) = nic.objects.rmps.named_mut(number) else {
         return Err(refuse!(BAD_RESOURCE, "no such XRC SRQ", "{number:#x}"));
     };
     // An unreadable record shows in the log; the counters are then those read last.

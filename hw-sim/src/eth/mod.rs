@@ -149,6 +149,27 @@ impl EthObjects {
         ]
     }
 
+    /// Whose commands follow.
+    pub fn act_for(&mut self, owner: u16) {
+        self.tises.act_for(owner);
+        self.tirs.act_for(owner);
+        self.rqts.act_for(owner);
+        self.rqs.act_for(owner);
+        self.sqs.act_for(owner);
+        self.flow.tables.act_for(owner);
+    }
+
+    /// What a user context owns.
+    pub fn owned_by(&self, owner: u16) -> impl Iterator<Item = (&'static str, u32)> {
+        self.tises
+            .owned_by(owner)
+            .chain(self.tirs.owned_by(owner))
+            .chain(self.rqts.owned_by(owner))
+            .chain(self.rqs.owned_by(owner))
+            .chain(self.sqs.owned_by(owner))
+            .chain(self.flow.tables.owned_by(owner))
+    }
+
     /// Drops every object.
     pub fn clear(&mut self) {
         self.tises.clear();

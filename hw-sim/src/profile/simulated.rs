@@ -52,6 +52,8 @@ const GENERAL: &[&str] = &[
     "retransmission_q_counters",
     "enhanced_error_q_counters",
     "max_tc",
+    "log_max_uctx",
+    "uctx_cap",
     "log_max_umem",
     "umem_uid_0",
     // Registers and clocks.

@@ -25,6 +25,7 @@ mod strict;
 mod strict_data;
 mod strict_noise;
 mod trace_replay;
+mod uctx;
 mod umem;
 mod wire;
 mod xrc;

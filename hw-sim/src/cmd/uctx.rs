@@ -1,0 +1,90 @@
+//! User context commands.
+
+use super::{Cmd, Outcome, output, refuse};
+use crate::objects::DRIVER;
+use crate::uctx::Uctx;
+use mlx_prm::{CreateUctxIn, CreateUctxOut, DestroyUctxIn, DestroyUctxOut, Opcode};
+
+/// Commands that have no place for the number of a user context, and which contexts give nevertheless: Linux puts the
+/// number into all that a program has it say (`devx_is_general_cmd`, `devx_is_obj_query_cmd` and others in
+/// drivers/infiniband/hw/mlx5/devx.c). What is about the function, its port or its e-switch is not among them.
+const WITHOUT_A_PLACE: [Opcode; 34] = [
+    Opcode::NOP,
+    Opcode::QUERY_ISSI,
+    Opcode::QUERY_ADAPTER,
+    Opcode::QUERY_HCA_CAP,
+    Opcode::QUERY_CONG_STATUS,
+    Opcode::QUERY_CONG_PARAMS,
+    Opcode::QUERY_CONG_STATISTICS,
+    Opcode::QUERY_VPORT_STATE,
+    Opcode::QUERY_NIC_VPORT_CONTEXT,
+    Opcode::QUERY_ESW_VPORT_CONTEXT,
+    Opcode::QUERY_VPORT_COUNTER,
+    Opcode::QUERY_VNIC_ENV,
+    Opcode::QUERY_ROCE_ADDRESS,
+    Opcode::QUERY_HCA_VPORT_CONTEXT,
+    Opcode::QUERY_HCA_VPORT_GID,
+    Opcode::QUERY_HCA_VPORT_PKEY,
+    Opcode::DEALLOC_Q_COUNTER,
+    Opcode::QUERY_Q_COUNTER,
+    Opcode::QUERY_EQ,
+    Opcode::QUERY_CQ,
+    Opcode::QUERY_MKEY,
+    Opcode::QUERY_RMP,
+    Opcode::QUERY_XRC_SRQ,
+    Opcode::QUERY_QP,
+    Opcode::QUERY_TIR,
+    Opcode::QUERY_SQ,
+    Opcode::QUERY_RQ,
+    Opcode::QUERY_TIS,
+    Opcode::QUERY_RQT,
+    Opcode::DESTROY_FLOW_TABLE,
+    Opcode::CREATE_FLOW_GROUP,
+    Opcode::DESTROY_FLOW_GROUP,
+    Opcode::SET_FLOW_TABLE_ENTRY,
+    Opcode::DELETE_FLOW_TABLE_ENTRY,
+];
+
+/// Whether user contexts may give a command that has no place for their number.
+pub(super) fn may_give(opcode: Opcode) -> bool {
+    WITHOUT_A_PLACE.contains(&opcode)
+}
+
+pub(super) fn create_uctx(cmd: &mut Cmd<'_>) -> Outcome {
+    let caps = &cmd.nic.caps.general;
+    if caps.log_max_uctx() == 0 {
+        return Err(refuse!(BAD_OP, "user contexts are not supported"));
+    }
+    let rights = cmd.read::<CreateUctxIn>().uctx().cap();
+    let beyond = rights & !caps.uctx_cap();
+    if beyond != 0 {
+        return Err(refuse!(
+            BAD_PARAM,
+            "right of a user context that does not exist",
+            "{beyond:#x}"
+        ));
+    }
+    let number = cmd.nic.objects.uctxs.create(Uctx { rights })?;
+    let mut out = CreateUctxOut::new();
+    out.set_uid(number);
+    output(&out)
+}
+
+pub(super) fn destroy_uctx(cmd: &mut Cmd<'_>) -> Outcome {
+    let number = cmd.read::<DestroyUctxIn>().uid();
+    // The driver's own number is none: nothing is removed below.
+    let uid = u16::try_from(number).unwrap_or(DRIVER);
+    let mut owned = cmd.nic.objects.owned_by(uid).filter(|_| uid != DRIVER);
+    if let Some((kind, object)) = owned.next() {
+        // Inferred: Linux destroys everything in it before.
+        return Err(refuse!(
+            BAD_RES_STATE,
+            "user context owns objects",
+            "{kind} {object:#x} and {} more",
+            owned.count()
+        ));
+    }
+    drop(owned);
+    cmd.nic.objects.uctxs.remove(number)?;
+    output(&DestroyUctxOut::new())
+}

@@ -1,0 +1,149 @@
+//! User contexts: whose objects are whose, and what a context may not do.
+
+use mlx_prm::*;
+
+use crate::bench::{Bench, Resources, cq_input, modest};
+
+/// Rights of Linux' contexts with CAP_NET_RAW.
+const RAW_TX: u32 = 1;
+
+fn usable() -> (Bench, Resources) {
+    Bench::usable(modest())
+}
+
+fn context(bench: &mut Bench, rights: u32) -> u32 {
+    let mut create = CreateUctxIn::new();
+    create.uctx_mut().set_cap(rights);
+    bench.exec(&create).unwrap().uid()
+}
+
+fn destroy(uid: u32) -> DestroyUctxIn {
+    let mut destroy = DestroyUctxIn::new();
+    destroy.set_uid(uid);
+    destroy
+}
+
+fn pd(bench: &mut Bench, uid: u32) -> u32 {
+    let mut alloc = AllocPdIn::new();
+    alloc.set_uid(uid);
+    bench.exec(&alloc).unwrap().pd()
+}
+
+fn dealloc_pd(uid: u32, pd: u32) -> DeallocPdIn {
+    let mut dealloc = DeallocPdIn::new();
+    dealloc.set_uid(uid).set_pd(pd);
+    dealloc
+}
+
+#[test]
+fn a_context_has_no_right_that_the_device_does_not_announce() {
+    let (mut bench, _) = usable();
+    let mut create = CreateUctxIn::new();
+    create.uctx_mut().set_cap(4);
+    assert_eq!(bench.status(&create), CmdStatus::BAD_PARAM);
+    let mut profile = modest();
+    for page in [&mut profile.general.max, &mut profile.general.current] {
+        page.set_log_max_uctx(0).set_uctx_cap(0);
+    }
+    let (mut bench, _) = Bench::usable(profile);
+    assert_eq!(bench.status(&CreateUctxIn::new()), CmdStatus::BAD_OP);
+}
+
+#[test]
+fn what_one_context_made_is_not_there_for_another_and_the_driver_sees_it_all() {
+    let (mut bench, resources) = usable();
+    let (one, other) = (context(&mut bench, 0), context(&mut bench, 0));
+    let mine = pd(&mut bench, one);
+    assert_eq!(
+        bench.status(&dealloc_pd(other, mine)),
+        CmdStatus::BAD_RESOURCE
+    );
+    // The driver's is not a context's either.
+    assert_eq!(
+        bench.status(&dealloc_pd(one, resources.pd)),
+        CmdStatus::BAD_RESOURCE
+    );
+    assert_eq!(bench.status(&dealloc_pd(0, mine)), CmdStatus::OK);
+}
+
+#[test]
+fn a_context_neither_names_nor_asks_about_what_is_not_its_own() {
+    let (mut bench, resources) = usable();
+    let uid = context(&mut bench, 0);
+    let (_, record) = bench.alloc(8);
+    let (_, ring) = bench.alloc(4096);
+    // The doorbell page and the event queue are the driver's.
+    let mut create = cq_input(resources.uar, resources.eq.number, 4, record);
+    let pages = crate::bench::list(&[ring]);
+    let drivers = bench.exec_with(&create, &pages).unwrap().cqn();
+    create.set_uid(uid);
+    assert_eq!(bench.status_with(&create, &pages), CmdStatus::BAD_RESOURCE);
+    let mut query = QueryCqIn::new();
+    query.set_cqn(drivers);
+    assert_eq!(bench.status(&query), CmdStatus::OK);
+    let mut asked = query.as_array().to_vec();
+    asked[2..4].copy_from_slice(&u16::try_from(uid).unwrap().to_be_bytes());
+    assert_eq!(
+        bench.raw(&asked, QueryCqOut::SIZE),
+        Err(crate::bench::Failure::Refused(CmdStatus::BAD_RESOURCE))
+    );
+}
+
+#[test]
+fn event_queues_that_the_driver_shares_are_named_by_every_context() {
+    let (mut bench, _) = usable();
+    let uid = context(&mut bench, 0);
+    let mut alloc = AllocQCounterIn::new();
+    alloc.set_uid(0xffff);
+    let set = bench.exec(&alloc).unwrap().counter_set_id();
+    let mut query = QueryQCounterIn::new();
+    query.set_counter_set_id(set);
+    let mut asked = query.as_array().to_vec();
+    asked[2..4].copy_from_slice(&u16::try_from(uid).unwrap().to_be_bytes());
+    assert!(bench.raw(&asked, QueryQCounterOut::SIZE).is_ok());
+}
+
+#[test]
+fn raw_frames_are_a_right_of_their_own() {
+    let (mut bench, _) = usable();
+    for (rights, status) in [(0, CmdStatus::BAD_PARAM), (RAW_TX, CmdStatus::BAD_RESOURCE)] {
+        let uid = context(&mut bench, rights);
+        let mut create = CreateSqIn::new();
+        create.set_uid(uid);
+        // With the right, the completion queue is what is missing next.
+        assert_eq!(bench.status(&create), status, "{rights:#x}");
+    }
+}
+
+#[test]
+fn function_port_and_switch_are_the_drivers() {
+    let (mut bench, _) = usable();
+    let uid = context(&mut bench, RAW_TX);
+    for input in [
+        SetHcaCapIn::new().as_array().as_slice(),
+        CreateUctxIn::new().as_array().as_slice(),
+        ModifyNicVportContextIn::new().as_array().as_slice(),
+        SetRoceAddressIn::new().as_array().as_slice(),
+        SetFlowTableRootIn::new().as_array().as_slice(),
+    ] {
+        let mut asked = input.to_vec();
+        asked[2..4].copy_from_slice(&u16::try_from(uid).unwrap().to_be_bytes());
+        assert_eq!(
+            bench.raw(&asked, 16),
+            Err(crate::bench::Failure::Refused(CmdStatus::BAD_PARAM)),
+            "{input:x?}"
+        );
+    }
+}
+
+#[test]
+fn a_context_is_destroyed_when_it_owns_nothing() {
+    let (mut bench, _) = usable();
+    let uid = context(&mut bench, 0);
+    let own = pd(&mut bench, uid);
+    assert_eq!(bench.status(&destroy(uid)), CmdStatus::BAD_RES_STATE);
+    assert_eq!(bench.status(&dealloc_pd(uid, own)), CmdStatus::OK);
+    assert_eq!(bench.status(&destroy(uid)), CmdStatus::OK);
+    assert_eq!(bench.status(&destroy(uid)), CmdStatus::BAD_RESOURCE);
+    assert_eq!(bench.status(&destroy(0)), CmdStatus::BAD_RESOURCE);
+}
