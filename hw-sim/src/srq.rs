@@ -6,6 +6,9 @@
 //! counter says were posted. A link that leaves the ring, or a counter further ahead than the ring
 //! is long, ends the queue with a catastrophic error.
 //!
+//! Or they are a plain ring, taken one after the other whatever the first words of each say; UCX has it so with DevX
+//! (`srq_topo`, src/uct/ib/mlx5/rc/rc_mlx5_iface.c).
+//!
 //! A limit (`lwm`) asks for one event when fewer WQEs than that are left; it disarms itself.
 
 use crate::buffer::QueueBuffer;
@@ -68,6 +71,8 @@ pub struct Srq {
     pub doorbell_record: u64,
     /// Armed limit; 0 none.
     pub limit: u32,
+    /// WQEs follow each other in the ring, no links are looked at.
+    pub cyclic: bool,
     /// The list was found broken.
     pub failed: bool,
     /// It is an XRC SRQ.
@@ -98,6 +103,7 @@ impl Srq {
             buffer,
             doorbell_record,
             limit,
+            cyclic: false,
             failed: false,
             xrc: None,
             places: Places::default(),
@@ -162,7 +168,11 @@ impl Srq {
         let mut bytes = vec![0; 1 << self.log_stride];
         let at = u64::from(index) << self.log_stride;
         iommu.read(self.buffer.iova(at), &mut bytes, Who::Srq(self.number))?;
-        let following = u16::from_be_bytes([bytes[2], bytes[3]]);
+        let following = match self.cyclic {
+            // Below 2^16, the most that a ring has.
+            true => u16::try_from((u32::from(index) + 1) % entries).unwrap_or(0),
+            false => u16::from_be_bytes([bytes[2], bytes[3]]),
+        };
         if u32::from(following) >= entries {
             self.failed = true;
             return Ok(Taken::Broken { event: true });
@@ -237,6 +247,18 @@ mod tests {
         assert_eq!(index(srq.take(&mut iommu)), Some(0));
         assert_eq!(index(srq.take(&mut iommu)), Some(3));
         assert_eq!(index(srq.take(&mut iommu)), None);
+    }
+
+    #[test]
+    fn a_ring_does_not_look_at_links() {
+        let (mut srq, mut iommu, memory) = queue(0);
+        srq.cyclic = true;
+        memory.store_be32(0x800, 4);
+        memory.store_u8(3, 200);
+        let order = [(); 4].map(|()| index(srq.take(&mut iommu)));
+        assert_eq!(order, [Some(0), Some(1), Some(2), Some(3)]);
+        memory.store_be32(0x800, 5);
+        assert_eq!(index(srq.take(&mut iommu)), Some(0));
     }
 
     #[test]

@@ -29,6 +29,11 @@ command! {
         current_issi: 0x08[15:0],
     } -> SetIssiOut(0x10) {}
 
+    /// How ports are bonded: not at all is 0.
+    QUERY_LAG: QueryLagIn(0x10) {} -> QueryLagOut(0x10) {
+        lag_state: 0x08[2:0],
+    }
+
     /// op_mod 1 boot, 2 init, 3 regular; num_pages is signed.
     QUERY_PAGES: QueryPagesIn(0x10) {
         embedded_cpu_function: 0x08[31],

@@ -64,7 +64,7 @@ layout! {
     pub struct Rmpc(0xf0) {
         /// 1 ready, 3 error.
         state: 0x00[23:20],
-        /// 0: linked list.
+        /// Entries of a ring without a next segment.
         basic_cyclic_rcv_wqe: 0x04[31],
         /// The work queue.
         wq: 0x30 Wq,

@@ -7,7 +7,7 @@ use crate::nic::Stage;
 use crate::pages::{FirmwarePages, GiveError, TakeFinding};
 use mlx_prm::{
     DisableHcaIn, DisableHcaOut, EnableHcaIn, EnableHcaOut, HealthSyndrome, InitHcaIn, InitHcaOut,
-    ManagePagesIn, ManagePagesOut, NopOut, QueryAdapterOut, QueryIssiOut, QueryPagesIn,
+    ManagePagesIn, ManagePagesOut, NopOut, QueryAdapterOut, QueryIssiOut, QueryLagOut, QueryPagesIn,
     QueryPagesOut, SetDriverVersionOut, SetIssiIn, SetIssiOut, TeardownHcaIn, TeardownHcaOut,
 };
 use zerocopy::IntoBytes;
@@ -398,6 +398,11 @@ pub(super) fn query_adapter(cmd: &mut Cmd<'_>) -> Outcome {
         .set_vsd_vendor_id(u32::from(cmd.nic.profile.vendor_id))
         .set_vsd_contd_psid(&psid);
     output(&out)
+}
+
+/// Of ports that are not bonded; nothing here bonds them.
+pub(super) fn query_lag(_: &mut Cmd<'_>) -> Outcome {
+    output(&QueryLagOut::new())
 }
 
 pub(super) fn nop(_: &mut Cmd<'_>) -> Outcome {

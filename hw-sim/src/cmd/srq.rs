@@ -12,6 +12,7 @@ use mlx_prm::{
 const STATE_READY: u32 = 1;
 const STATE_ERROR: u32 = 3;
 const LINKED_LIST: u32 = 0;
+const CYCLIC: u32 = 1;
 /// Shortest WQE: next segment and one data segment.
 const LOG_MIN_STRIDE: u32 = 5;
 
@@ -20,7 +21,7 @@ pub(super) fn create_rmp(cmd: &mut Cmd<'_>) -> Outcome {
     let context = input.ctx();
     let wq = context.wq();
     let caps = &cmd.nic.caps.general;
-    if wq.wq_type() != LINKED_LIST
+    if !matches!(wq.wq_type(), LINKED_LIST | CYCLIC)
         || context.basic_cyclic_rcv_wqe()
         || wq.wq_signature()
         || wq.shampo_enable()
@@ -82,6 +83,7 @@ pub(super) fn create_rmp(cmd: &mut Cmd<'_>) -> Outcome {
         record,
         wq.lwm(),
     );
+    srq.cyclic = wq.wq_type() == CYCLIC;
     srq.places = places;
     objects.rmps.insert(number, srq);
     let mut out = CreateRmpOut::new();
@@ -147,7 +149,7 @@ pub(super) fn query_rmp(cmd: &mut Cmd<'_>) -> Outcome {
     }
     context
         .wq_mut()
-        .set_wq_type(LINKED_LIST)
+        .set_wq_type(if srq.cyclic { CYCLIC } else { LINKED_LIST })
         .set_lwm(srq.limit)
         .set_pd(srq.pd)
         .set_dbr_addr(

@@ -116,6 +116,7 @@ static TABLE: &[Entry] = &[
     Entry::new::<prm::TeardownHcaIn>(INITIALISED, function::teardown_hca).op_mods(OpMods::UpTo(2)),
     Entry::new::<prm::SetDriverVersionIn>(BOOTED_ON, function::set_driver_version),
     Entry::new::<prm::QueryAdapterIn>(BOOTED_ON, function::query_adapter),
+    Entry::new::<prm::QueryLagIn>(INITIALISED, function::query_lag),
     Entry::new::<prm::NopIn>(ENABLED_ON, function::nop),
     Entry::new::<prm::QueryHcaCapIn>(BOOTED_ON, caps::query_hca_cap).op_mods(OpMods::Any),
     Entry::new::<prm::SetHcaCapIn>(BOOTED_ON, caps::set_hca_cap).op_mods(OpMods::Any),

@@ -8,9 +8,10 @@ use mlx_prm::{CreateUctxIn, CreateUctxOut, DestroyUctxIn, DestroyUctxOut, Opcode
 /// Commands that have no place for the number of a user context, and which contexts give nevertheless: Linux puts the
 /// number into all that a program has it say (`devx_is_general_cmd`, `devx_is_obj_query_cmd` and others in
 /// drivers/infiniband/hw/mlx5/devx.c). What is about the function, its port or its e-switch is not among them.
-const WITHOUT_A_PLACE: [Opcode; 34] = [
+const WITHOUT_A_PLACE: [Opcode; 35] = [
     Opcode::NOP,
     Opcode::QUERY_ISSI,
+    Opcode::QUERY_LAG,
     Opcode::QUERY_ADAPTER,
     Opcode::QUERY_HCA_CAP,
     Opcode::QUERY_CONG_STATUS,
