@@ -54,14 +54,19 @@ const LOOKS: u32 = 64;
 
 /// A program of perftest, and what it measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
 pub(super) enum Program {
-    IbSendLat,
-    IbSendBw,
-    IbWriteLat,
-    IbWriteBw,
-    IbReadLat,
-    IbReadBw,
+    #[value(name = "ib_send_lat")]
+    SendLat,
+    #[value(name = "ib_send_bw")]
+    SendBw,
+    #[value(name = "ib_write_lat")]
+    WriteLat,
+    #[value(name = "ib_write_bw")]
+    WriteBw,
+    #[value(name = "ib_read_lat")]
+    ReadLat,
+    #[value(name = "ib_read_bw")]
+    ReadBw,
 }
 
 /// Who the peer was.
@@ -74,36 +79,36 @@ pub(super) struct Other {
 impl Program {
     pub(super) const fn operation(self) -> Operation {
         match self {
-            Self::IbSendLat | Self::IbSendBw => Operation::Send,
-            Self::IbWriteLat | Self::IbWriteBw => Operation::Write,
-            Self::IbReadLat | Self::IbReadBw => Operation::Read,
+            Self::SendLat | Self::SendBw => Operation::Send,
+            Self::WriteLat | Self::WriteBw => Operation::Write,
+            Self::ReadLat | Self::ReadBw => Operation::Read,
         }
     }
 
     pub(super) const fn measure(self) -> Measure {
         match self {
-            Self::IbSendLat | Self::IbWriteLat | Self::IbReadLat => Measure::Latency,
-            Self::IbSendBw | Self::IbWriteBw | Self::IbReadBw => Measure::Bandwidth,
+            Self::SendLat | Self::WriteLat | Self::ReadLat => Measure::Latency,
+            Self::SendBw | Self::WriteBw | Self::ReadBw => Measure::Bandwidth,
         }
     }
 
     const fn name(self) -> &'static str {
         match self {
-            Self::IbSendLat => "ib_send_lat",
-            Self::IbSendBw => "ib_send_bw",
-            Self::IbWriteLat => "ib_write_lat",
-            Self::IbWriteBw => "ib_write_bw",
-            Self::IbReadLat => "ib_read_lat",
-            Self::IbReadBw => "ib_read_bw",
+            Self::SendLat => "ib_send_lat",
+            Self::SendBw => "ib_send_bw",
+            Self::WriteLat => "ib_write_lat",
+            Self::WriteBw => "ib_write_bw",
+            Self::ReadLat => "ib_read_lat",
+            Self::ReadBw => "ib_read_bw",
         }
     }
 
     /// What it measures with if it is not told: bytes and operations.
     pub(super) const fn usual(self) -> (u64, u64) {
         match self {
-            Self::IbSendLat | Self::IbWriteLat | Self::IbReadLat => (2, 1000),
-            Self::IbSendBw | Self::IbReadBw => (65_536, 1000),
-            Self::IbWriteBw => (65_536, 5000),
+            Self::SendLat | Self::WriteLat | Self::ReadLat => (2, 1000),
+            Self::SendBw | Self::ReadBw => (65_536, 1000),
+            Self::WriteBw => (65_536, 5000),
         }
     }
 
@@ -111,8 +116,8 @@ impl Program {
     /// each end.
     const fn is_counted(self) -> bool {
         match self {
-            Self::IbSendLat | Self::IbSendBw | Self::IbWriteLat => true,
-            Self::IbWriteBw | Self::IbReadLat | Self::IbReadBw => false,
+            Self::SendLat | Self::SendBw | Self::WriteLat => true,
+            Self::WriteBw | Self::ReadLat | Self::ReadBw => false,
         }
     }
 }
@@ -130,7 +135,7 @@ pub(super) fn plan(asked: &Plan, program: Program) -> Result<Plan, String> {
     if plan.bytes.len() > 1 {
         return Err(format!("{name} measures one size: --bytes is to be its -s"));
     }
-    if program == Program::IbSendBw && plan.endpoints > 1 {
+    if program == Program::SendBw && plan.endpoints > 1 {
         return Err(format!(
             "{name} counts on each queue pair, and --count is of all: --endpoints 1"
         ));
@@ -299,7 +304,7 @@ impl Test<'_> {
         layout: Layout,
         ours: &[Destination],
     ) -> Result<(), Box<dyn Error>> {
-        if matches!(self.program, Program::IbWriteLat | Program::IbReadLat) {
+        if matches!(self.program, Program::WriteLat | Program::ReadLat) {
             self.shake(peer, layout, &ours[0])?;
         }
         for (lane, ours) in ours.iter().enumerate() {
@@ -342,16 +347,16 @@ impl Test<'_> {
         };
         let (before, amount) = (plan.before(self.bytes), plan.amount(self.bytes));
         match self.program {
-            Program::IbWriteLat => {
+            Program::WriteLat => {
                 let measured = self.mirror(peer, kind, amount, stop)?;
                 row.latency = (measured.operations > 0).then_some(measured);
             }
-            Program::IbSendLat | Program::IbReadLat => {
+            Program::SendLat | Program::ReadLat => {
                 measure::one_by_one(peer.dialer, kind, before, stop)?;
                 let measured = measure::one_by_one(peer.dialer, kind, amount, stop)?;
                 row.latency = (measured.operations > 0).then_some(measured);
             }
-            Program::IbSendBw | Program::IbWriteBw | Program::IbReadBw => {
+            Program::SendBw | Program::WriteBw | Program::ReadBw => {
                 let mut used = vec![0; self.lanes.into()];
                 plan.many(peer.dialer, &mut used, kind, before, stop)?;
                 let (operations, seconds) =
@@ -424,13 +429,13 @@ impl Test<'_> {
         ours: &Destination,
         report: Option<Report>,
     ) -> Result<(), Box<dyn Error>> {
-        if matches!(self.program, Program::IbWriteBw | Program::IbReadBw) {
+        if matches!(self.program, Program::WriteBw | Program::ReadBw) {
             self.shake(peer, layout, ours)?;
             for value in report.unwrap_or_default().values() {
                 peer.exchange("its report", &value)?;
             }
         }
-        if self.program != Program::IbWriteLat {
+        if self.program != Program::WriteLat {
             self.shake(peer, layout, ours)?;
         }
         Ok(())

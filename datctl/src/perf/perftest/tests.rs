@@ -15,29 +15,29 @@ fn what_a_program_does_not_do_is_refused_before_anything_is_asked() {
     for (change, program, said) in [
         (
             (|plan| plan.bytes = vec![64, 128]) as fn(&mut Plan),
-            Program::IbReadBw,
+            Program::ReadBw,
             "ib_read_bw measures one size",
         ),
         (
             |plan| plan.duration = Some(Duration::from_secs(1)),
-            Program::IbSendLat,
+            Program::SendLat,
             "both ends count what ib_send_lat measures",
         ),
         (
             |plan| plan.warm_up = Some(Amount::Operations(1)),
-            Program::IbWriteLat,
+            Program::WriteLat,
             "both ends count what ib_write_lat measures",
         ),
         (
             |plan| plan.endpoints = 2,
-            Program::IbSendBw,
+            Program::SendBw,
             "ib_send_bw counts on each queue pair",
         ),
     ] {
         let error = refused(change, program).expect("a reason");
         assert!(error.starts_with(said), "{error}");
     }
-    assert!(refused(|plan| plan.endpoints = 2, Program::IbWriteBw).is_none());
+    assert!(refused(|plan| plan.endpoints = 2, Program::WriteBw).is_none());
     assert_eq!((port(None), port(Some(7000))), (Ok(18_515), Ok(7000)));
     assert!(port(Some(1 << 16)).is_err());
 }
