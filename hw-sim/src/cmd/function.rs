@@ -7,8 +7,9 @@ use crate::nic::Stage;
 use crate::pages::{FirmwarePages, GiveError, TakeFinding};
 use mlx_prm::{
     DisableHcaIn, DisableHcaOut, EnableHcaIn, EnableHcaOut, HealthSyndrome, InitHcaIn, InitHcaOut,
-    ManagePagesIn, ManagePagesOut, NopOut, QueryAdapterOut, QueryIssiOut, QueryLagOut, QueryPagesIn,
-    QueryPagesOut, SetDriverVersionOut, SetIssiIn, SetIssiOut, TeardownHcaIn, TeardownHcaOut,
+    ManagePagesIn, ManagePagesOut, NopOut, QueryAdapterOut, QueryIssiOut, QueryLagOut,
+    QueryPagesIn, QueryPagesOut, SetDriverVersionOut, SetIssiIn, SetIssiOut, TeardownHcaIn,
+    TeardownHcaOut,
 };
 use zerocopy::IntoBytes;
 

@@ -325,10 +325,7 @@ fn testpmd(step: &Step) -> Result<String> {
         counted("TX-packets:")?,
     ];
     ensure!(lost == 0, "{lost} packets dropped");
-    ensure!(
-        received >= FORWARDED,
-        "{received} packets, not {FORWARDED}"
-    );
+    ensure!(received >= FORWARDED, "{received} packets, not {FORWARDED}");
     let mut said = format!("{received} packets received, {sent} sent");
     if step.name.contains("csum") {
         let bad: Vec<u64> = ["Bad-ipcsum:", "Bad-l4csum:"]
