@@ -321,7 +321,8 @@ mod tests {
             [false, true, true]
         );
         table.act_for(2);
-        assert_eq!((table.named(own), table.named_mut(own)), (None, None));
+        assert_eq!(table.named(own), None);
+        assert_eq!(table.named_mut(own), None);
         assert_eq!(table.hold(own), Err(TableError::Unknown));
         assert_eq!(table.remove(own), Err(TableError::Unknown));
         table.hold(shared).unwrap();

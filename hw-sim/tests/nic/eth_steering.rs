@@ -393,7 +393,13 @@ fn what_something_refers_to_is_not_destroyed() {
 
 #[test]
 fn flow_objects_keep_to_their_ranges_levels_and_kinds() {
-    let mut side = side();
+    let mut shallow = profile(1);
+    for page in [&mut shallow.flow_table.max, &mut shallow.flow_table.current] {
+        page.flow_table_properties_nic_receive_mut()
+            .set_max_ft_level(64);
+    }
+    let sim = hw_sim::Sim::new(hw_sim::SimConfig::seeded(1));
+    let mut side = Side::new(&sim, shallow);
     let bad = CmdStatus::BAD_PARAM;
     assert_eq!(refused(side.table(65, 4)), bad, "level");
     assert_eq!(refused(side.table(5, 17)), CmdStatus::EXCEED_LIM, "size");

@@ -634,7 +634,7 @@ fn remote_atomics_need_the_capability() {
 }
 
 #[test]
-fn an_rmp_is_a_linked_list_with_a_limit_inside_it() {
+fn an_rmp_is_a_linked_list_or_a_ring_with_a_limit_inside_it() {
     let (mut bench, resources) = usable();
     let (_, page) = bench.alloc(4096);
     let (_, record) = bench.alloc(64);
@@ -656,7 +656,7 @@ fn an_rmp_is_a_linked_list_with_a_limit_inside_it() {
     assert_eq!(
         bench.status_with(
             &create(|rmp| {
-                rmp.wq_mut().set_wq_type(1);
+                rmp.wq_mut().set_wq_type(2);
             }),
             &pages
         ),
