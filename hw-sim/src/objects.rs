@@ -8,9 +8,10 @@
 //! names and [`Table::release`] when it goes; [`Table::remove`] refuses while the count is not
 //! zero. The tables know nothing of commands: the caller turns [`TableError`] into a status.
 //!
-//! An object belongs to the user context on whose behalf it was created ([`Table::act_for`]); to others it is as if it did
-//! not exist. The driver itself, [`DRIVER`], sees everything, and everybody sees what is [`SHARED`]. What the function
-//! does by itself looks objects up with [`Table::get`], which asks nobody's leave.
+//! An object belongs to the user context on whose behalf it was created ([`Table::act_for`]); to others it is as if it
+//! did not exist. The driver itself, [`DRIVER`], sees everything, and everybody sees what is [`SHARED`]. What the
+//! function does by itself looks objects up with [`Table::get`], which asks nobody's leave; a command does so with
+//! [`Table::named`].
 
 use std::collections::BTreeMap;
 

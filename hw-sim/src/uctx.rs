@@ -1,9 +1,9 @@
 //! User contexts: identities on whose behalf a driver gives commands (Linux' DevX).
 //!
 //! A program with a device file of its own gives commands through its kernel, which puts the number of the program's
-//! context ("uid") into each. What the program makes that way is the context's; it reaches nothing of another context or
-//! of the driver ([`Table::act_for`](crate::objects::Table::act_for)). The driver itself is 0. Linux makes one context for each program that asks for DevX
-//! (`mlx5_ib` `devx.c`), and destroys it when everything in it is.
+//! context ("uid") into each. What the program makes that way is the context's; it reaches nothing of another context
+//! or of the driver ([`Table::act_for`](crate::objects::Table::act_for)). The driver itself is 0. Linux makes one
+//! context for each program that asks for DevX (`mlx5_ib` `devx.c`), and destroys it when everything in it is.
 
 /// Bit of [`Uctx::rights`]: send queues for frames that the program makes itself.
 pub const RAW_TX: u32 = 1;

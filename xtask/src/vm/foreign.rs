@@ -312,8 +312,8 @@ fn fabric(step: &Step) -> Result<String> {
 /// Packets that testpmd has to have received in all, of 128 that go round.
 const FORWARDED: u64 = 2000;
 
-/// testpmd's account of what it forwarded: nothing dropped, no bad checksum. Where there are two queues, each port's both had a
-/// share.
+/// testpmd's account of what it forwarded: nothing dropped, no bad checksum. Where there are two queues, both of port 0
+/// had a share.
 fn testpmd(step: &Step) -> Result<String> {
     let ended = "Accumulated forward statistics for all ports";
     let end = step.said.iter().position(|line| line.contains(ended));
