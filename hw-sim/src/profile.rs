@@ -343,6 +343,27 @@ impl Profile {
         self
     }
 
+    /// Gives the device user contexts, and flow tables of the kind that kernels let programs steer by: what DevX needs.
+    ///
+    /// Cards from ConnectX-5 on have both where their firmware's setting UCTX_EN is on. They are not there by themselves,
+    /// since programs that find them ask for more (data in completions, flow counters) than the simulator does.
+    #[must_use]
+    pub fn devx(mut self) -> Self {
+        self.general.set(|page| {
+            // Linux gives raw frames and the device's internals to who has CAP_NET_RAW and CAP_SYS_RAWIO (mlx5_ib devx.c).
+            page.set_log_max_uctx(12).set_uctx_cap(3);
+        });
+        // Linux wants all four (FS_CHAINING_CAPS, fs_core.c).
+        self.flow_table.set(|page| {
+            page.flow_table_properties_nic_receive_mut()
+                .set_flow_modify_en(true)
+                .set_modify_root(true)
+                .set_identified_miss_table_mode(true)
+                .set_flow_table_modify(true);
+        });
+        self
+    }
+
     /// Gives the device a firmware that takes its time: each command a millisecond and up to another one.
     #[must_use]
     pub fn slow(mut self) -> Self {

@@ -227,6 +227,7 @@ enum ProfileWord {
     Device(Box<Profile>),
     InfiniBand,
     Roce,
+    DevX,
     Vectors(u16),
     Mtu(u16),
     BootTime(Duration),
@@ -257,6 +258,7 @@ impl ProfileOptions {
                 }
                 ProfileWord::InfiniBand => profile = profile.infiniband(),
                 ProfileWord::Roce => profile = profile.ethernet(),
+                ProfileWord::DevX => profile = profile.devx(),
                 ProfileWord::Vectors(vectors) => profile.msix_vectors = vectors,
                 ProfileWord::Mtu(mtu) => profile.max_mtu = mtu,
                 ProfileWord::BootTime(time) => profile.boot_time = time,
@@ -272,7 +274,7 @@ fn profile_word(word: &str) -> Result<ProfileWord, String> {
     let known = || {
         let generations: Vec<&str> = Profile::generations().collect();
         format!(
-            "{}, the path of a file, ib, roce, vectors=1..2048, mtu=1500..9978, boot=20ms, command=5us, command-jitter=5us; \
+            "{}, the path of a file, ib, roce, devx, vectors=1..2048, mtu=1500..9978, boot=20ms, command=5us, command-jitter=5us; \
              without any it is connectx-5 with fewer firmware pages",
             generations.join(", ")
         )
@@ -281,6 +283,7 @@ fn profile_word(word: &str) -> Result<ProfileWord, String> {
         return match word {
             "ib" | "infiniband" => Ok(ProfileWord::InfiniBand),
             "roce" | "ethernet" => Ok(ProfileWord::Roce),
+            "devx" => Ok(ProfileWord::DevX),
             _ => match profile(word) {
                 Ok(device) => Ok(ProfileWord::Device(Box::new(device))),
                 Err(BadProfile::Unknown) => {

@@ -8,7 +8,7 @@ use crate::bench::{Bench, Resources, cq_input, modest};
 const RAW_TX: u32 = 1;
 
 fn usable() -> (Bench, Resources) {
-    Bench::usable(modest())
+    Bench::usable(modest().devx())
 }
 
 fn context(bench: &mut Bench, rights: u32) -> u32 {
@@ -41,11 +41,7 @@ fn a_context_has_no_right_that_the_device_does_not_announce() {
     let mut create = CreateUctxIn::new();
     create.uctx_mut().set_cap(4);
     assert_eq!(bench.status(&create), CmdStatus::BAD_PARAM);
-    let mut profile = modest();
-    for page in [&mut profile.general.max, &mut profile.general.current] {
-        page.set_log_max_uctx(0).set_uctx_cap(0);
-    }
-    let (mut bench, _) = Bench::usable(profile);
+    let (mut bench, _) = Bench::usable(modest());
     assert_eq!(bench.status(&CreateUctxIn::new()), CmdStatus::BAD_OP);
 }
 
