@@ -431,9 +431,10 @@ mod tests {
         for &kind in ReturnType::ALL {
             for &subtype in Subtype::ALL {
                 let error = DatError::new(kind, subtype);
-                let expected = match subtype {
-                    Subtype::None => kind.meaning(),
-                    _ => subtype.meaning(),
+                let expected = if subtype == Subtype::None {
+                    kind.meaning()
+                } else {
+                    subtype.meaning()
                 };
                 assert_eq!(error.to_string(), format!("{}: {expected}", error.names()));
             }

@@ -15,13 +15,13 @@ use crate::profile::Profile;
 use crate::record::recorder::{Recorder, WatchedMemory};
 use crate::record::{Header, Record, RecordError, recorder};
 use crate::report::FunctionReport;
-use crate::world::{Drive, World, lock};
+use crate::world::{Drive, Tap, World, lock};
 use driver::{
     Clock, Device, Instant, Interrupt, MemoryError, MessageMemory, Notices, SharedMemory,
 };
 use mlx_prm::Qpc;
 use std::collections::VecDeque;
-use std::io::Write;
+use std::io::{BufWriter, Write};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -289,15 +289,38 @@ impl Sim {
         lock(&self.world).env.log.bytes().to_vec()
     }
 
-    /// Captures every frame the functions added so far transmit from now on, as pcapng.
+    /// Captures every frame that functions transmit from now on, and that comes to them from outside, as pcapng.
     ///
     /// # Errors
     /// The writer refused the header.
     pub fn pcap(&self, writer: impl Write + Send + 'static) -> Result<(), CaptureError> {
         let writer: Box<dyn Write + Send> = Box::new(writer);
+        self.tap(Tap::new(Capture::new(writer)?))
+    }
+
+    /// The same for somebody who looks on, or a process that may end at any moment: each frame is written out at once.
+    /// `now` is what the present moment is called in the file, since some time of one's choice.
+    ///
+    /// # Errors
+    /// The writer refused the header.
+    pub fn pcap_live(
+        &self,
+        writer: impl Write + Send + 'static,
+        now: Duration,
+    ) -> Result<(), CaptureError> {
+        let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        let writer: Box<dyn Write + Send> = Box::new(BufWriter::new(writer));
+        let mut tap = Tap::new(Capture::new(writer)?);
+        tap.origin = now.saturating_sub(lock(&self.world).env.now);
+        tap.live = true;
+        tap.capture.flush()?;
+        self.tap(tap)
+    }
+
+    fn tap(&self, tap: Tap) -> Result<(), CaptureError> {
         let mut world = lock(&self.world);
         world.input(|| Record::Seal);
-        world.tap(Capture::new(writer)?)
+        world.tap(tap)
     }
 
     /// Records what comes from outside of this world, which has nothing in it yet; `about` says to people what it is.

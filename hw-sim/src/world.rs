@@ -21,8 +21,8 @@ use crate::env::{Doorbell, Env, Origin, Timer};
 use crate::link::{Link, LinkFaults, Port as LinkPort};
 use crate::network::{End, Network, Sent, switch_mac};
 use crate::nic::Nic;
-use crate::pcap::Capture;
-use crate::profile::PortType;
+use crate::pcap::{Capture, CaptureError};
+use crate::profile::{PortType, Profile};
 use crate::record::Record;
 use crate::record::recorder::{self, Tape};
 use crate::switch::{Switch, SwitchConfig, SwitchError};
@@ -58,9 +58,54 @@ const EGRESS_FRAMES: usize = 64;
 /// Where a copy of a frame goes, and as what if not as it came.
 type Outgoing = (Place, Option<Vec<u8>>);
 
-struct Tap {
-    capture: Capture<Box<dyn Write + Send>>,
+/// A capture of what passes on the wire.
+pub(crate) struct Tap {
+    pub(crate) capture: Capture<Box<dyn Write + Send>>,
+    /// What the time of this world's origin is called.
+    pub(crate) origin: u64,
+    /// Each frame is written out at once.
+    pub(crate) live: bool,
+    /// Of the functions, in their order: those that had frames, and those before them.
     interfaces: Vec<u32>,
+}
+
+impl Tap {
+    pub(crate) const fn new(capture: Capture<Box<dyn Write + Send>>) -> Self {
+        Self {
+            capture,
+            origin: 0,
+            live: false,
+            interfaces: Vec::new(),
+        }
+    }
+
+    /// Adds the functions that are not there yet.
+    fn describe(&mut self, nics: &[Nic]) -> Result<(), CaptureError> {
+        for nic in nics.iter().skip(self.interfaces.len()) {
+            let Profile {
+                name, port_type, ..
+            } = &nic.profile;
+            let interface = self.capture.add_interface(name, *port_type)?;
+            self.interfaces.push(interface);
+        }
+        Ok(())
+    }
+
+    fn frame(
+        &mut self,
+        nics: &[Nic],
+        nic: usize,
+        now: u64,
+        frame: &[u8],
+    ) -> Result<(), CaptureError> {
+        self.describe(nics)?;
+        let now = self.origin.saturating_add(now);
+        self.capture.frame(self.interfaces[nic], now, frame)?;
+        if self.live {
+            self.capture.flush()?;
+        }
+        Ok(())
+    }
 }
 
 /// A world, for as long as nobody else has it.
@@ -312,29 +357,19 @@ impl World {
     /// From now on every frame goes to a capture, too.
     ///
     /// # Errors
-    /// [`CaptureError`](crate::pcap::CaptureError): its writer refused the interfaces. There is no capture then.
-    pub fn tap(
-        &mut self,
-        mut capture: Capture<Box<dyn Write + Send>>,
-    ) -> Result<(), crate::pcap::CaptureError> {
+    /// [`CaptureError`]: its writer refused the interfaces. There is no capture then.
+    pub fn tap(&mut self, mut tap: Tap) -> Result<(), CaptureError> {
         self.env.seal();
-        let interfaces = self
-            .nics
-            .iter()
-            .map(|nic| capture.add_interface(&nic.profile.name, nic.profile.port_type))
-            .collect::<Result<_, _>>()?;
-        self.tap = Some(Tap {
-            capture,
-            interfaces,
-        });
+        tap.describe(&self.nics)?;
+        self.tap = Some(tap);
         Ok(())
     }
 
     /// Writes out what the capture has buffered.
     ///
     /// # Errors
-    /// [`CaptureError`](crate::pcap::CaptureError): its writer refused.
-    pub fn flush_tap(&mut self) -> Result<(), crate::pcap::CaptureError> {
+    /// [`CaptureError`]: its writer refused.
+    pub fn flush_tap(&mut self) -> Result<(), CaptureError> {
         self.tap.as_mut().map_or(Ok(()), |tap| tap.capture.flush())
     }
 
@@ -633,8 +668,7 @@ impl World {
     /// Writes a frame of a function to the capture, if there is one.
     fn capture(&mut self, nic: usize, frame: &[u8]) {
         if let Some(tap) = &mut self.tap
-            && let Some(&interface) = tap.interfaces.get(nic)
-            && let Err(error) = tap.capture.frame(interface, self.env.now, frame)
+            && let Err(error) = tap.frame(&self.nics, nic, self.env.now, frame)
         {
             tracing::error!("{error}");
             self.tap = None;
@@ -790,7 +824,6 @@ fn dealt(frame: Vec<u8>, copies: Vec<Outgoing>) -> impl Iterator<Item = (Place, 
 mod tests {
     use super::*;
     use crate::card::{Card, CardRules};
-    use crate::profile::Profile;
     use driver::SharedMemory;
 
     #[test]

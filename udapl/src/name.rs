@@ -35,6 +35,7 @@
 //! | `,profile=NAME` | the kind of device a simulated function is: a generation such as `connectx-7-vf`, or the path of a file |
 //! | `,mtu=N` | the MTU of the port, bytes as IP counts them; RDMA packets of 4096 bytes take 4192. A simulated function by itself has 4200 if nothing is said, every other device what it has |
 //! | `,time=virtual` | a simulated function in a world of its process whose time moves only when somebody waits, at once: for tests that give both sides their turns. Otherwise its time is the machine's ([`OpenOptions::virtual_time`]) |
+//! | `,pcap=FILE` | what passes on the wire of a simulated function, written to this file for Wireshark ([`OpenOptions::pcap`]) |
 //! | `,link=unix:PATH` | the wire of a simulated function, to the function of another process that names the same path. It needs `,mac=` too |
 
 use std::net::IpAddr;
@@ -50,7 +51,7 @@ struct Key {
     add: fn(OpenOptions, &str) -> Option<OpenOptions>,
 }
 
-const KEYS: [Key; 19] = [
+const KEYS: [Key; 20] = [
     Key {
         key: "address",
         value: "IP[/PREFIX]",
@@ -177,6 +178,11 @@ const KEYS: [Key; 19] = [
             "virtual" => Some(options.virtual_time(true)),
             _ => None,
         },
+    },
+    Key {
+        key: "pcap",
+        value: "FILE, of a sim: name",
+        add: |options, text| (!text.is_empty()).then(|| options.pcap(text)),
     },
     Key {
         key: "link",

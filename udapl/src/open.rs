@@ -3,6 +3,8 @@
 //! of them.
 
 #[cfg(feature = "sim")]
+mod capture;
+#[cfg(feature = "sim")]
 pub(crate) mod simulated;
 
 mod options;
@@ -86,6 +88,17 @@ pub enum OpenError {
         /// The adapter.
         name: String,
         /// The folder.
+        path: PathBuf,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// What passes on its wire cannot be written where that was asked for.
+    #[cfg(feature = "sim")]
+    #[error("{name}: pcap={}: {error}", path.display())]
+    Capture {
+        /// The adapter.
+        name: String,
+        /// The file.
         path: PathBuf,
         /// Why not.
         error: std::io::Error,
@@ -358,7 +371,8 @@ fn reach(name: &str, options: &OpenOptions) -> Result<(Function, Option<Held>), 
         return Err(OpenError::BadOption {
             name: name.to_owned(),
             option: format!("{:?}", options.simulated),
-            why: "mac, profile and link are of simulated functions, sim:NAME".to_owned(),
+            why: "mac, profile, link, time and pcap are of simulated functions, sim:NAME"
+                .to_owned(),
         });
     }
     if options.handed_in.is_some() && name.parse::<PciAddress>().is_err() {

@@ -47,13 +47,13 @@ pub(crate) struct Wired {
 }
 
 impl Wired {
-    /// Makes a function and lays its wire to a path. Its port has a carrier while somebody is at the other end.
+    /// Makes a function, in a world of its own, and lays its wire to a path. Its port has a carrier while somebody is at the other end.
     ///
     /// # Errors
     /// What the system answered at the path, or when asked for a thread.
-    pub(crate) fn lay(profile: Profile, path: &Path) -> io::Result<Arc<WiredFunction>> {
+    pub(crate) fn lay(profile: Profile, path: &Path) -> io::Result<(Arc<WiredFunction>, Sim)> {
         let (function, mut wired, sim) = Self::unmoved(profile, path)?;
-        let sends = Arc::clone(&wired.wire);
+        let (sends, world) = (Arc::clone(&wired.wire), sim.clone());
         let (alarm, over) = (Arc::clone(&wired.alarm), Arc::clone(&wired.over));
         // The program's signals are for its own threads.
         let _held = HeldSignals::hold();
@@ -62,7 +62,7 @@ impl Wired {
             .spawn(move || follow(&sim, &sends, &alarm, &over))
             .map_err(|error| io::Error::new(error.kind(), format!("sim-time thread: {error}")))?;
         wired.follower = Some(follower);
-        Ok(wired.before(function))
+        Ok((wired.before(function), world))
     }
 
     /// The function, with this in front of it.
@@ -286,7 +286,7 @@ mod tests {
     fn what_a_close_has_to_say_has_left_when_it_is_over() {
         let folder = tempfile::tempdir().expect("a directory");
         let path = folder.path().join("wire");
-        let theirs =
+        let (theirs, _world) =
             Wired::lay(Profile::named("sim:theirs", [2, 0, 0, 0, 0, 1]), &path).expect("a wire");
         let (function, wired, sim) =
             Wired::unmoved(Profile::named("sim:ours", [2, 0, 0, 0, 0, 2]), &path)

@@ -123,7 +123,11 @@ fn build(folder: &Path) -> Result<Build> {
     let name = |variable: &str, otherwise: &str| {
         std::env::var(variable).unwrap_or_else(|_| otherwise.to_owned())
     };
-    // Without git (a source archive), a time that is always the same.
+    // Without git (a source archive), nobody in particular, and a time that is always the same.
+    let author = |format: &str, otherwise: &str| {
+        let asked = ask("git", &["log", "-1", &format!("--format={format}")]);
+        asked.unwrap_or_else(|_| otherwise.to_owned())
+    };
     let time = ask("git", &["log", "-1", "--format=%ct"]).unwrap_or_else(|_| "0".to_owned());
     Ok(Build {
         version: format!("{}-1", env!("CARGO_PKG_VERSION")),
@@ -133,8 +137,8 @@ fn build(folder: &Path) -> Result<Build> {
         copyright: copyright()?,
         maintainer: format!(
             "{} <{}>",
-            name("DEBFULLNAME", "udapl"),
-            name("DEBEMAIL", "udapl@localhost.localdomain")
+            name("DEBFULLNAME", &author("%an", "udapl")),
+            name("DEBEMAIL", &author("%ae", "root@localhost"))
         ),
         folder: folder.to_owned(),
     })

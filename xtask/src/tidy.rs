@@ -43,6 +43,7 @@ pub fn run() -> Result<()> {
     the_picture_is_what_cargo_builds(&mut breaches)?;
     the_maps_name_what_is_there(&mut breaches)?;
     pages::check(&mut breaches)?;
+    errors_are_quoted_as_they_are_said(&sources, &mut breaches)?;
     for source in &sources {
         if source.path == "xtask/src/tidy.rs" {
             continue; // names what it forbids
@@ -343,6 +344,38 @@ fn the_maps_name_what_is_there(breaches: &mut Vec<String>) -> Result<()> {
                 ours.filter(|path| !shell::root().join(path).exists())
                     .map(|path| format!("{page}:{}: there is no {path}", index + 1)),
             );
+        }
+    }
+    Ok(())
+}
+
+/// What a page says that an error says is in the sources, or in what a test holds them to: who looks an error up finds
+/// it by its words. `…` in a quote is for what differs.
+fn errors_are_quoted_as_they_are_said(
+    sources: &[Source],
+    breaches: &mut Vec<String>,
+) -> Result<()> {
+    let told = shell::root().join("driver/src/vfio/tests/refusals.txt");
+    let told = std::fs::read_to_string(&told).with_context(|| told.display().to_string())?;
+    let mut said: Vec<&str> = sources
+        .iter()
+        .filter(|source| !source.is_test() && source.path != "xtask/src/tidy.rs")
+        .map(|source| source.text.as_str())
+        .collect();
+    said.push(&told);
+    for (page, head) in [
+        ("docs/troubleshooting.md", "| The error says |"),
+        ("docs/first-steps.md", "| If it says |"),
+    ] {
+        let text = std::fs::read_to_string(shell::root().join(page)).context(page)?;
+        let table = text.split_once(head).context(head)?.1;
+        let table = table.split("\n\n").next().unwrap_or_default();
+        let quotes = table.lines().filter_map(|row| row.split('|').nth(1));
+        let quotes = quotes.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+        for part in quotes.flat_map(|quote| quote.split('…')) {
+            if !said.iter().any(|text| text.contains(part)) {
+                breaches.push(format!("{page}: no error says {part:?}"));
+            }
         }
     }
     Ok(())

@@ -93,8 +93,9 @@ fn the_first_program_talks_between_two_processes() {
     let wire = folder.path().join("wire");
     let name = |side: &str, number: u32| {
         format!(
-            "sim:{side},link=unix:{},mac=02:00:00:00:00:0{number},address=192.0.2.{number}/24",
-            wire.display()
+            "sim:{side},link=unix:{},mac=02:00:00:00:00:0{number},address=192.0.2.{number}/24,pcap={}",
+            wire.display(),
+            folder.path().join(side).display()
         )
     };
     let mut server = start("server", &name("s", 1));
@@ -107,4 +108,13 @@ fn the_first_program_talks_between_two_processes() {
     assert!(says(&mut from_server, "received: hello there"));
     assert!(client.wait().expect("its end").success());
     assert!(server.wait().expect("its end").success());
+    // Each side has captured what both have sent.
+    for side in ["s", "c"] {
+        let capture = std::fs::read(folder.path().join(side)).expect("a capture");
+        let has = |text: &[u8]| capture.windows(text.len()).any(|part| part == text);
+        assert!(
+            has(b"hello there") && has(b"you said: hello there"),
+            "{side}"
+        );
+    }
 }

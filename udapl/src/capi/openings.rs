@@ -54,6 +54,10 @@ fn number_of(error: OpenError) -> DatError {
         OpenError::Profile { .. } => {
             DatError::new(ReturnType::ProviderNotFound, Subtype::NameNotRegistered)
         }
+        #[cfg(feature = "sim")]
+        OpenError::Capture { .. } => {
+            DatError::new(ReturnType::InsufficientResources, Subtype::ResourceDevice)
+        }
         #[cfg(feature = "control")]
         OpenError::Control { .. } => {
             DatError::new(ReturnType::InsufficientResources, Subtype::ResourceDevice)

@@ -17,6 +17,8 @@ pub struct Simulated {
     /// The path at which the wire to another process is found. Without one the function is on the fabric of this
     /// process.
     pub link: Option<PathBuf>,
+    /// The file that what passes on its wire is written to, see [`OpenOptions::pcap`].
+    pub pcap: Option<PathBuf>,
     /// Its time moves only when somebody waits; otherwise it is the machine's.
     pub virtual_time: bool,
 }
@@ -204,6 +206,15 @@ impl OpenOptions {
     #[must_use]
     pub const fn virtual_time(mut self, on: bool) -> Self {
         self.simulated.virtual_time = on;
+        self
+    }
+
+    /// Writes what passes on the wire of a simulated function to this file from now on, as pcapng for Wireshark: every
+    /// frame that it, or a function it is linked with in this process, sends, and that comes to it from another process.
+    /// The file is begun anew. No other adapter's wire may be written to the same one.
+    #[must_use]
+    pub fn pcap(mut self, path: impl Into<PathBuf>) -> Self {
+        self.simulated.pcap = Some(path.into());
         self
     }
 

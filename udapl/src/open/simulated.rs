@@ -11,6 +11,7 @@ use hw_sim::{
     VfSettings,
 };
 
+use super::capture::capture;
 use super::{OpenError, OpenOptions, Simulated, bring_up, in_process};
 use crate::Ia;
 use crate::fabric::profile::{BadProfile, profile};
@@ -35,38 +36,56 @@ pub(super) struct Fabric {
 /// Functions that are reached within this process.
 struct Linked {
     /// The world of the first two cards.
+    world: World,
+    /// A function by itself is a card, too.
+    cards: BTreeMap<String, Known>,
+}
+
+/// A world of functions that are linked.
+struct World {
     sim: Sim,
     /// While its time is the machine's and somebody has a function of it open.
     moved: Weak<Moved>,
-    /// A function by itself is a card, too.
-    cards: BTreeMap<String, Known>,
+    /// The file that its frames are written to.
+    captured: Option<PathBuf>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            sim: sim_by_itself(),
+            moved: Weak::new(),
+            captured: None,
+        }
+    }
 }
 
 /// A card, and its world.
 struct Known {
     card: SimCard,
     /// `None` for the first two, which share one.
-    apart: Option<(Sim, Weak<Moved>)>,
+    apart: Option<World>,
 }
 
 impl Linked {
     fn new() -> Self {
         Self {
-            sim: sim_by_itself(),
-            moved: Weak::new(),
+            world: World::new(),
             cards: BTreeMap::new(),
         }
+    }
+
+    /// The world of a card.
+    fn world(&mut self, card: &str) -> &mut World {
+        let apart = self.cards.get_mut(card).and_then(|it| it.apart.as_mut());
+        apart.unwrap_or(&mut self.world)
     }
 
     /// What has the time of a card's world go on.
     fn moved(&mut self, card: &str) -> std::io::Result<Arc<Moved>> {
         /// Moves all worlds.
         static MOVER: Mutex<Weak<Mover>> = Mutex::new(Weak::new());
-        let apart = self.cards.get_mut(card).and_then(|it| it.apart.as_mut());
-        let (sim, moved) = match apart {
-            Some((sim, moved)) => (&*sim, moved),
-            None => (&self.sim, &mut self.moved),
-        };
+        let World { sim, moved, .. } = self.world(card);
         if let Some(moved) = moved.upgrade() {
             return Ok(moved);
         }
@@ -114,7 +133,8 @@ pub(super) fn reach(
     } = &mut *fabric;
     let is_virtual = options.simulated.virtual_time;
     let linked = if is_virtual { virtual_time } else { real };
-    let Linked { sim, cards, .. } = linked;
+    let Linked { world, cards } = linked;
+    let sim = &world.sim;
     let number = cards.len();
     if is_virtual && options.simulated.link.is_some() {
         return Err(OpenError::BadOption {
@@ -155,7 +175,14 @@ pub(super) fn reach(
         }
         let mac = known.map_or(own_mac, |known| known.mac);
         let kind = kind_of(name, mac, &options.simulated)?;
-        let function = Wired::lay(kind, path).map_err(link)?;
+        let (function, sim) = Wired::lay(kind, path).map_err(link)?;
+        capture(
+            name,
+            options.simulated.pcap.as_ref(),
+            &mut None,
+            &sim,
+            false,
+        )?;
         let laid = KnownWired {
             path: path.clone(),
             mac,
@@ -201,11 +228,11 @@ pub(super) fn reach(
                 });
             }
             // The first two are on a wire. Every other one is alone, and has a world and a time of its own.
-            let apart = (number >= 2).then(sim_by_itself);
+            let apart = (number >= 2).then(World::new);
             let made = match cards.entry(card.to_owned()) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(place) => {
-                    let sim = apart.as_ref().unwrap_or(sim);
+                    let sim = apart.as_ref().map_or(sim, |world| &world.sim);
                     let made = sim.try_add_card(&CardConfig::new(kind, virtual_functions));
                     let made = made.map_err(|error| OpenError::Function {
                         name: name.to_owned(),
@@ -214,10 +241,7 @@ pub(super) fn reach(
                             error,
                         },
                     })?;
-                    place.insert(Known {
-                        card: made,
-                        apart: apart.map(|sim| (sim, Weak::new())),
-                    })
+                    place.insert(Known { card: made, apart })
                 }
             };
             let function = function_of(&made.card, place, options.simulated.mac);
@@ -232,11 +256,14 @@ pub(super) fn reach(
             })?
         }
     };
+    unused(&function, 1)?;
+    let World { sim, captured, .. } = linked.world(card);
+    let pcap = options.simulated.pcap.as_ref();
+    capture(name, pcap, captured, sim, is_virtual)?;
     // The table keeps one handle. It stays locked meanwhile: two openings at once count each other's.
     if is_virtual {
         return Ok((driven(function, 1, options)?, fabric));
     }
-    unused(&function, 1)?;
     let moved = linked.moved(card).map_err(|error| OpenError::Thread {
         name: name.to_owned(),
         error,
@@ -271,7 +298,7 @@ pub fn do_to_simulated(name: &str, deed: Deed) -> bool {
     let Some((linked, known)) = known else {
         return false;
     };
-    let sim = known.apart.as_ref().map_or(&linked.sim, |(sim, _)| sim);
+    let sim = known.apart.as_ref().map_or(&linked.world.sim, |world| &world.sim);
     let card = &known.card;
     let Some(function) = function_of(card, place, None) else {
         return false;

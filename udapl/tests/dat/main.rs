@@ -8,6 +8,7 @@
 mod adapter;
 mod attended;
 mod capi_layout;
+mod captured;
 mod closing;
 mod cno;
 mod connection;

@@ -40,6 +40,7 @@ built in, so programs run without one.
 .
 Programs of DAT 1.2 are linked to this library; for those of DAT 2.0, which
 Debian has, it is a provider that a line of /etc/dat.conf names.",
+    documents_of: None,
 };
 const DEBUG: About = About {
     name: "libdat1-dbgsym",
@@ -47,6 +48,7 @@ const DEBUG: About = About {
     is_data: false,
     description: "debug symbols for libdat1
 Names and lines of libdat.so.1 for debuggers and backtraces.",
+    documents_of: Some("libdat1"),
 };
 const DEVELOPMENT: About = About {
     name: "libdat-dev",
@@ -54,6 +56,7 @@ const DEVELOPMENT: About = About {
     is_data: false,
     description: "uDAPL 1.2 on ConnectX cards, without verbs (development files)
 Headers, static library and pkg-config file for programs of DAT 1.2.",
+    documents_of: None,
 };
 const TOOLS: About = About {
     name: "udapl-tools",
@@ -63,6 +66,7 @@ const TOOLS: About = About {
 datctl lists functions, gives them to vfio-pci and back, says what is missing
 before one can be driven, measures, and looks into live processes. Members of
 group udapl may open the functions that are bound to vfio-pci.",
+    documents_of: None,
 };
 const SIMULATOR: About = About {
     name: "udapl-sim",
@@ -75,6 +79,7 @@ it: rdma-core, perftest and NVMe over RDMA work there as on a real card.
 Beside it are profiles of the cards that can be simulated, a systemd unit that
 serves pairs of simulated functions by vfio-user, and lines for dat.conf with
 which two programs of DAT 2.0 talk over a simulated wire.",
+    documents_of: None,
 };
 const TARGET: About = About {
     name: "nvmeofd",
@@ -84,6 +89,7 @@ const TARGET: About = About {
 Serves files and block devices to hosts by NVMe over RDMA. The card is driven
 from user space, and disks by io_uring straight into and out of registered
 memory. It runs as a user without rights.",
+    documents_of: None,
 };
 
 /// The scripts of packages that have a group or a user of their own.

@@ -47,6 +47,8 @@ pub struct About {
     pub is_data: bool,
     /// One line, then lines of a longer text.
     pub description: &'static str,
+    /// The package whose documents serve this one, too, which then has no file but those that it is for.
+    pub documents_of: Option<&'static str>,
 }
 
 impl<'a> Deb<'a> {
@@ -81,7 +83,10 @@ impl<'a> Deb<'a> {
                 ("Description", format!("{short}\n {long}")),
             ],
         };
-        deb.documents()?;
+        match about.documents_of {
+            Some(other) => deb.link(&format!("usr/share/doc/{}", about.name), other)?,
+            None => deb.documents()?,
+        }
         Ok(deb)
     }
 
@@ -270,7 +275,15 @@ impl<'a> Deb<'a> {
             self.build.maintainer,
             shell::capture(date)?
         );
-        self.compressed(&format!("{folder}/changelog.Debian"), entry)
+        self.compressed(&format!("{folder}/changelog.Debian"), entry)?;
+        // The project makes its packages itself, so there is no request for packaging in Debian's list of bugs.
+        self.write(
+            &format!("usr/share/lintian/overrides/{}", self.name),
+            format!(
+                "# Packages of the project's own: nobody has asked Debian for them.\n{}: initial-upload-closes-no-bugs\n",
+                self.name
+            ),
+        )
     }
 }
 

@@ -13,6 +13,7 @@
 mod ctl;
 mod demo;
 mod log;
+mod manual;
 mod run;
 
 use std::error::Error;
@@ -67,6 +68,8 @@ struct Arguments {
 enum Command {
     /// Asks a running daemon at its control socket, or changes it.
     Ctl(ctl::Options),
+    /// Writes the manual pages into a folder.
+    Man(manual::Options),
 }
 
 fn main() -> ExitCode {
@@ -81,8 +84,11 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
-    if let Some(Command::Ctl(options)) = &arguments.command {
-        ctl::run(options)?;
+    if let Some(command) = &arguments.command {
+        match command {
+            Command::Ctl(options) => ctl::run(options)?,
+            Command::Man(options) => manual::write::<Arguments>(options)?,
+        }
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(path) = &arguments.file {
