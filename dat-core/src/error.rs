@@ -6,9 +6,9 @@
 //! it names the argument at fault (`DAT_INVALID_ARGn`, counted in the C prototype from 1) or the
 //! state the object was in.
 //!
-//! Beside the number a [`DatError`] may carry the name of the Rust argument at fault, one sentence for a person, and two
-//! numbers where a limit was exceeded. They take no part in comparisons. An error without a sentence says what its subtype
-//! means. What the *device* said is longer than that and is kept by the IA ([`crate::Ia::last_device_error`]).
+//! Beside the number a [`DatError`] may carry the name of the Rust argument at fault, one sentence for a person, and
+//! two numbers where a limit was exceeded. They take no part in comparisons. An error without a sentence says what its
+//! subtype means. What the *device* said is longer than that and is kept by the IA ([`crate::Ia::last_device_error`]).
 
 mod meaning;
 

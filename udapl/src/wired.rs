@@ -47,7 +47,8 @@ pub(crate) struct Wired {
 }
 
 impl Wired {
-    /// Makes a function, in a world of its own, and lays its wire to a path. Its port has a carrier while somebody is at the other end.
+    /// Makes a function, in a world of its own, and lays its wire to a path. Its port has a carrier while somebody is
+    /// at the other end.
     ///
     /// # Errors
     /// What the system answered at the path, or when asked for a thread.

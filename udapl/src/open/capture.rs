@@ -2,8 +2,8 @@
 //!
 //! A file is one world's: functions that are linked within a process are captured together, once, by whichever of their
 //! names asks first. A function whose wire leaves the process has a world of its own, so the process at the other end
-//! writes a file of its own, too; in both the time is that of day, and `mergecap` lays one beside the other. Each frame is
-//! written out at once, since a process may end at any moment.
+//! writes a file of its own, too; in both the time is that of day, and `mergecap` lays one beside the other. Each frame
+//! is written out at once, since a process may end at any moment.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};

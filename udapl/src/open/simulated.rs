@@ -298,7 +298,10 @@ pub fn do_to_simulated(name: &str, deed: Deed) -> bool {
     let Some((linked, known)) = known else {
         return false;
     };
-    let sim = known.apart.as_ref().map_or(&linked.world.sim, |world| &world.sim);
+    let sim = known
+        .apart
+        .as_ref()
+        .map_or(&linked.world.sim, |world| &world.sim);
     let card = &known.card;
     let Some(function) = function_of(card, place, None) else {
         return false;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{CommandFactory as _, Parser};
+use clap::Parser;
 
 /// `man`: where they go.
 #[derive(clap::Args)]
