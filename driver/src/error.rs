@@ -170,7 +170,7 @@ pub enum DmaError {
         of: usize,
     },
     /// The I/O address space has no room.
-    #[error("I/O address space: {0}")]
+    #[error("{}", no_addresses(.0))]
     Iova(#[from] IovaError),
     /// The memory itself could not be mapped.
     #[error("DMA memory: {0}")]
@@ -178,6 +178,21 @@ pub enum DmaError {
     /// The function refused the mapping.
     #[error(transparent)]
     Function(#[from] FunctionError),
+}
+
+/// What is said of addresses that are not there, and what to do.
+fn no_addresses(error: &IovaError) -> String {
+    match error {
+        IovaError::Exhausted {
+            bytes,
+            free,
+            longest,
+            ..
+        } => format!(
+            "{bytes} bytes of DMA memory are wanted; of the addresses that the device reaches, {longest} bytes together are free at the most, {free} in all: ask for less at a time, or free what is not used"
+        ),
+        IovaError::Request { .. } => format!("I/O address space: {error}"),
+    }
 }
 
 /// What is said of huge pages that are not there, and what to do.
@@ -438,5 +453,29 @@ impl From<ReactorError> for std::io::Error {
             .answer()
             .map_or(std::io::ErrorKind::InvalidInput, Self::kind);
         Self::new(kind, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_the_device_has_no_addresses_for_is_told_in_bytes_with_what_there_is() {
+        let error = DmaError::from(IovaError::Exhausted {
+            bytes: 1 << 40,
+            modulus: 1 << 30,
+            remainder: 0,
+            free: 3 << 30,
+            longest: 1 << 30,
+        });
+        let text = error.to_string();
+        for part in [
+            "1099511627776 bytes of DMA memory",
+            "1073741824 bytes together",
+            "3221225472 in all",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
     }
 }
