@@ -345,12 +345,13 @@ impl Profile {
 
     /// Gives the device user contexts, and flow tables of the kind that kernels let programs steer by: what DevX needs.
     ///
-    /// Cards from ConnectX-5 on have both where their firmware's setting UCTX_EN is on. They are not there by themselves,
-    /// since programs that find them ask for more (data in completions, flow counters) than the simulator does.
+    /// Cards from ConnectX-5 on have both where their firmware's setting UCTX_EN is on. They are not there by
+    /// themselves, since programs that find them ask for more (data in completions, flow counters) than the simulator
+    /// does.
     #[must_use]
     pub fn devx(mut self) -> Self {
         self.general.set(|page| {
-            // Linux gives raw frames and the device's internals to who has CAP_NET_RAW and CAP_SYS_RAWIO (mlx5_ib devx.c).
+            // Linux gives raw frames and the device's internals to who has CAP_NET_RAW and CAP_SYS_RAWIO (devx.c).
             page.set_log_max_uctx(12).set_uctx_cap(3);
         });
         // Linux wants all four (FS_CHAINING_CAPS, fs_core.c).
