@@ -514,6 +514,34 @@ fn a_doorbell_on_another_page_and_one_in_reset_are_ignored_and_noted() {
     assert_eq!(a.driver_bugs().len(), 2);
 }
 
+/// Doorbells are on their way while the record goes on; served functions hear them by a socket, which holds many.
+#[test]
+fn a_doorbell_that_comes_late_is_no_mistake_and_one_before_its_record_is() {
+    let (_sim, mut a, _b) = pair();
+    a.send(&plain(0, MACS[1], 64), How::default());
+    assert!(a.sent().is_some());
+    let late = a.sq.last;
+    while a.sq.posted <= 1 << 15 | 1 << 10 {
+        a.send(&plain(0, MACS[1], 64), How::default());
+        assert!(a.sent().is_some());
+    }
+    let last = std::mem::replace(&mut a.sq.last, late);
+    a.ring();
+    a.sq.last = last;
+    assert_eq!(a.driver_bugs(), [""; 0]);
+    a.send(&plain(0, MACS[1], 64), How::default());
+    assert!(a.sent().is_some());
+    // A WQE that the record does not know.
+    let index = a.sq.posted.to_be_bytes();
+    a.sq.last[1..3].copy_from_slice(&index);
+    a.ring();
+    let bugs = a.driver_bugs();
+    assert!(
+        bugs.len() == 1 && bugs[0].contains("doorbell record behind the doorbell"),
+        "{bugs:?}"
+    );
+}
+
 #[test]
 fn own_frames_come_back_only_to_a_tir_that_takes_them() {
     let (_sim, mut a, mut b) = pair();
