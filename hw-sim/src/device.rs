@@ -317,6 +317,12 @@ impl Sim {
         self.tap(tap)
     }
 
+    /// Whether frames are captured. A writer that refuses one ends it.
+    #[must_use]
+    pub fn is_captured(&self) -> bool {
+        lock(&self.world).is_tapped()
+    }
+
     fn tap(&self, tap: Tap) -> Result<(), CaptureError> {
         let mut world = lock(&self.world);
         world.input(|| Record::Seal);

@@ -164,6 +164,17 @@ impl<T> Table<T> {
         matches!(self.acting, DRIVER | SHARED) || owner == self.acting || owner == SHARED
     }
 
+    /// Whether who acts may end or clear what this owner has: what is shared is the driver's to end.
+    fn governs(&self, owner: u16) -> bool {
+        matches!(self.acting, DRIVER | SHARED) || owner == self.acting
+    }
+
+    /// Whether the number names an object that who acts may end or clear.
+    pub fn owns(&self, number: u32) -> bool {
+        let entry = self.entries.get(&number);
+        entry.is_some_and(|entry| self.governs(entry.owner))
+    }
+
     /// Whether the number names an object for who acts.
     pub fn contains(&self, number: u32) -> bool {
         self.named(number).is_some()
@@ -235,7 +246,7 @@ impl<T> Table<T> {
     /// [`TableError::Unknown`], or [`TableError::Referenced`] with how often.
     pub fn removable(&self, number: u32) -> Result<(), TableError> {
         match self.references(number) {
-            _ if !self.contains(number) => Err(TableError::Unknown),
+            _ if !self.owns(number) => Err(TableError::Unknown),
             0 => Ok(()),
             count => Err(TableError::Referenced(count)),
         }
@@ -326,6 +337,8 @@ mod tests {
         assert_eq!(table.named_mut(own), None);
         assert_eq!(table.hold(own), Err(TableError::Unknown));
         assert_eq!(table.remove(own), Err(TableError::Unknown));
+        assert_eq!(table.remove(shared), Err(TableError::Unknown));
+        assert!(table.contains(shared) && !table.owns(shared));
         table.hold(shared).unwrap();
         table.act_for(DRIVER);
         assert_eq!(table.owned_by(1).collect::<Vec<_>>(), [("thing", own)]);

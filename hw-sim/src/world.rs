@@ -666,6 +666,11 @@ impl World {
     }
 
     /// Writes a frame of a function to the capture, if there is one.
+    /// Whether frames are captured.
+    pub fn is_tapped(&self) -> bool {
+        self.tap.is_some()
+    }
+
     fn capture(&mut self, nic: usize, frame: &[u8]) {
         if let Some(tap) = &mut self.tap
             && let Err(error) = tap.frame(&self.nics, nic, self.env.now, frame)

@@ -38,8 +38,13 @@ const SCRIPT: &str = "
     part ib_read_lat; pair ib_read_lat -x 3 -n 20
     part ib_atomic_bw; pair ib_atomic_bw -x 3 -n 20
     part rping; peer rping -s -a 192.0.2.2 -C 5 & sleep 3; rping -c -a 192.0.2.2 -C 5 && wait
+    part pyverbs; cd /usr/share/doc/rdma-core; python3 tests/run_tests.py --dev mlx5_0 --gid 3 > /tmp/pyverbs 2>&1 || true
+    tail -n 1 /tmp/pyverbs; cd - > /dev/null
+    part 'fio on NVMe/RDMA'; sh nvme-fio.sh > /tmp/fio || { cat /tmp/fio; exit 1; }
     part end
 ";
+/// fio on a disk by NVMe over RDMA. It puts both ports together, and so it is the last.
+const NVME_FIO: &str = include_str!("../../simnic/examples/nvme-fio.sh");
 const PART: &str = "== ";
 /// Before the world's time at which a part began.
 const AT: &str = "@ ";
@@ -117,6 +122,7 @@ fn record(target: &Path, kernel: &str, to: &Path) -> Result<()> {
     let simnic = target.join("debug/simnic");
     let run = tempfile::tempdir()?;
     let (unfinished, steer) = (to.with_extension("new"), run.path().join("steer"));
+    std::fs::write(run.path().join("nvme-fio.sh"), NVME_FIO)?;
     let mut child = Command::new(&simnic)
         .args(["run", "--kernel", kernel, "--timeout", SECONDS, "--steer"])
         .arg(&steer)

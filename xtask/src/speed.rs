@@ -32,6 +32,8 @@ const TRIES: u32 = 50;
 const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 /// Seconds that one program may take.
 const SECONDS: &str = "60";
+/// The status of `timeout` for what took longer.
+const TIMED_OUT: i32 = 124;
 const PORT: &str = "18600";
 
 /// Of a ping-pong of 64 bytes, of 4 KiB and of 64 KiB messages that follow each other.
@@ -197,7 +199,9 @@ struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _gone = self.0.kill();
+        // `timeout` passes this on to the program, which it would leave behind if it was killed itself.
+        let id = self.0.id().to_string();
+        let _gone = shell::run(shell::command("kill", &["-s", "TERM", &id]));
         let _gone = self.0.wait();
     }
 }
@@ -207,7 +211,7 @@ fn pair(server: impl Fn() -> Command, client: impl Fn() -> Command) -> Result<St
     let mut server = server();
     server.stdout(Stdio::null()).stderr(Stdio::null());
     let shown = format!("{server:?}");
-    let _server = Server(server.spawn().with_context(|| shown.clone())?);
+    let mut server = Server(server.spawn().with_context(|| shown.clone())?);
     for _ in 0..TRIES {
         thread::park_timeout(BETWEEN_TRIES);
         let ended = client()
@@ -217,6 +221,11 @@ fn pair(server: impl Fn() -> Command, client: impl Fn() -> Command) -> Result<St
         if ended.status.success() {
             return Ok(String::from_utf8_lossy(&ended.stdout).into_owned());
         }
+        ensure!(
+            ended.status.code() != Some(TIMED_OUT) && server.0.try_wait()?.is_none(),
+            "its client ends with {}: {shown}",
+            ended.status
+        );
     }
     anyhow::bail!("no client reaches its server: {shown}")
 }

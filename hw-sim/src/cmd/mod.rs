@@ -314,7 +314,8 @@ fn check<'t>(
         ));
     }
     let user = header.uid();
-    if user != 0 && user != u32::from(SHARED) && !nic.objects.uctxs.contains(user) {
+    let shares = user == u32::from(SHARED) && nic.caps.general.log_max_uctx() > 0;
+    if user != 0 && !shares && !nic.objects.uctxs.contains(user) {
         return Err(refuse!(
             BAD_RESOURCE,
             "no such user context",

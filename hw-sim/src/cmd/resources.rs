@@ -1,6 +1,7 @@
 //! Doorbell pages, domains, counter sets and special contexts: numbers and little else.
 
 use super::{Cmd, Outcome, must_exist, output, refuse};
+use crate::objects::DRIVER;
 use crate::q_counters::Counters;
 use mlx_prm::{
     AllocPdOut, AllocQCounterOut, AllocTransportDomainOut, AllocUarOut, AllocXrcdOut, DeallocPdIn,
@@ -84,6 +85,13 @@ pub(super) fn query_q_counter(cmd: &mut Cmd<'_>) -> Outcome {
     let set = input.counter_set_id();
     if set != 0 {
         must_exist(&cmd.nic.objects.counters, set)?;
+    }
+    if input.clear() && cmd.user() != DRIVER && !cmd.nic.objects.counters.owns(set) {
+        return Err(refuse!(
+            BAD_RESOURCE,
+            "counter set is another's to clear",
+            "{set:#x}"
+        ));
     }
     let Some(counters) = cmd.nic.objects.counters_of(set) else {
         return Err(refuse!(BAD_RESOURCE, "no such counter set", "{set:#x}"));

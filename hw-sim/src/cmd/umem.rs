@@ -4,7 +4,7 @@
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::buffer::QueueBuffer;
-use crate::objects::DRIVER;
+use crate::objects::{DRIVER, SHARED};
 use crate::qp::QueueMemory;
 use crate::umem::{Places, RecordPlace, Umem};
 use mlx_prm::{
@@ -81,7 +81,7 @@ pub(super) fn destroy_umem(cmd: &mut Cmd<'_>) -> Outcome {
 }
 
 fn announced(cmd: &Cmd<'_>) -> Result<(), Refusal> {
-    if cmd.user() == DRIVER && !cmd.nic.caps.general.umem_uid_0() {
+    if matches!(cmd.user(), DRIVER | SHARED) && !cmd.nic.caps.general.umem_uid_0() {
         return Err(refuse!(
             BAD_OP,
             "user memory of the driver itself is not supported"

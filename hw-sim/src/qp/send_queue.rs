@@ -96,7 +96,7 @@ impl SendQueue {
         if self.rung > self.recorded {
             return Err(bad("doorbell record behind the doorbell"));
         }
-        if self.rung == self.recorded && self.has_more() {
+        if self.rung == self.recorded && end == self.posted && self.has_more() {
             let mut first = [0; 8];
             rings
                 .read(host, ring, index, &mut first)

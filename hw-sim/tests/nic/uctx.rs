@@ -43,6 +43,13 @@ fn a_context_has_no_right_that_the_device_does_not_announce() {
     assert_eq!(bench.status(&create), CmdStatus::BAD_PARAM);
     let (mut bench, _) = Bench::usable(modest());
     assert_eq!(bench.status(&CreateUctxIn::new()), CmdStatus::BAD_OP);
+    let mut alloc = AllocPdIn::new();
+    alloc.set_uid(0xffff);
+    assert_eq!(
+        bench.status(&alloc),
+        CmdStatus::BAD_RESOURCE,
+        "nobody shares anything where there are no contexts"
+    );
 }
 
 #[test]

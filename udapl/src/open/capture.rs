@@ -46,6 +46,19 @@ fn now(virtual_time: bool) -> Duration {
         .unwrap_or(Duration::ZERO)
 }
 
+/// An adapter's wire is captured in another file than is asked for, or in none, and its frames so far are lost.
+pub(super) fn captured_elsewhere(name: &str, asked: &Path, there: Option<&Path>) -> OpenError {
+    let there = match there {
+        Some(there) => format!("its wire is captured in {} already", there.display()),
+        None => "its wire is open and not captured: who opens it first says pcap=".to_owned(),
+    };
+    OpenError::Capture {
+        name: name.to_owned(),
+        path: asked.to_owned(),
+        error: io::Error::new(ErrorKind::AlreadyExists, there),
+    }
+}
+
 /// Captures a world, whose capture of before is `known`, if that is asked for.
 ///
 /// # Errors
@@ -57,18 +70,24 @@ pub(super) fn capture(
     sim: &Sim,
     virtual_time: bool,
 ) -> Result<(), OpenError> {
-    let Some(path) = asked.filter(|&path| known.as_ref() != Some(path)) else {
+    let Some(path) = asked else {
         return Ok(());
     };
+    // One that has ended, since its file was removed or its disk was full, may begin anew.
+    let goes_on = known
+        .as_ref()
+        .filter(|there| sim.is_captured() && there.exists());
+    if goes_on == Some(path) {
+        return Ok(());
+    }
+    if let Some(other) = goes_on {
+        return Err(captured_elsewhere(name, path, Some(other)));
+    }
     let failed = |error| OpenError::Capture {
         name: name.to_owned(),
         path: path.clone(),
         error,
     };
-    if let Some(known) = known {
-        let there = format!("its wire is captured in {} already", known.display());
-        return Err(failed(io::Error::new(ErrorKind::AlreadyExists, there)));
-    }
     let file = begin(path).map_err(failed)?;
     let begun = sim.pcap_live(file, now(virtual_time));
     begun.map_err(|error| failed(io::Error::other(error)))?;

@@ -11,7 +11,7 @@ use hw_sim::{
     VfSettings,
 };
 
-use super::capture::capture;
+use super::capture::{capture, captured_elsewhere};
 use super::{OpenError, OpenOptions, Simulated, bring_up, in_process};
 use crate::Ia;
 use crate::fabric::profile::{BadProfile, profile};
@@ -100,6 +100,8 @@ struct KnownWired {
     path: PathBuf,
     mac: [u8; 6],
     function: Weak<WiredFunction>,
+    /// The file that its frames are written to.
+    captured: Option<PathBuf>,
 }
 
 fn sim_by_itself() -> Sim {
@@ -170,20 +172,23 @@ pub(super) fn reach(
                 there,
             )));
         }
-        if let Some(function) = known.and_then(|known| known.function.upgrade()) {
+        if let Some((known, function)) =
+            known.and_then(|known| Some((known, known.function.upgrade()?)))
+        {
+            if let Some(asked) = &options.simulated.pcap
+                && known.captured.as_ref() != Some(asked)
+            {
+                return Err(captured_elsewhere(name, asked, known.captured.as_deref()));
+            }
             return Ok((driven(function, 0, options)?, fabric));
         }
         let mac = known.map_or(own_mac, |known| known.mac);
         let kind = kind_of(name, mac, &options.simulated)?;
         let (function, sim) = Wired::lay(kind, path).map_err(link)?;
-        capture(
-            name,
-            options.simulated.pcap.as_ref(),
-            &mut None,
-            &sim,
-            false,
-        )?;
+        let (asked, mut captured) = (options.simulated.pcap.as_ref(), None);
+        capture(name, asked, &mut captured, &sim, false)?;
         let laid = KnownWired {
+            captured,
             path: path.clone(),
             mac,
             function: Arc::downgrade(&function),

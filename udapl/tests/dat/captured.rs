@@ -17,6 +17,11 @@ fn a_capture_goes_on_with_its_name_and_is_one_wire_s() {
         assert!(begun.starts_with(b"\x0a\x0d\x0d\x0a"), "{opening}");
         ia_close(ia, CloseFlags::Abrupt).expect("it closes");
     }
+    // Somebody has taken the file away: it is there again.
+    fs::rename(file("one"), file("taken")).expect("it is moved");
+    let again = open(&captured).expect("it opens");
+    assert!(fs::read(file("one")).is_ok_and(|begun| !begun.is_empty()));
+    ia_close(again, CloseFlags::Abrupt).expect("it closes");
     let refused = |name: String| match open(&name) {
         Err(OpenError::Capture { error, .. }) => error.to_string(),
         other => panic!("{other:?}"),
@@ -32,6 +37,14 @@ fn a_capture_goes_on_with_its_name_and_is_one_wire_s() {
         file("one")
     ));
     assert_eq!(taken, "another capture is being written to it");
+    let open_already = format!(
+        "sim:captured-late,link=unix:{},mac=02:00:00:00:00:02",
+        file("late")
+    );
+    let first = open(&open_already).expect("it opens");
+    let late = refused(format!("{open_already},pcap={}", file("late.pcapng")));
+    assert!(late.contains("open and not captured"), "{late}");
+    ia_close(first, CloseFlags::Abrupt).expect("it closes");
     let nowhere = refused("sim:captured-nowhere,pcap=/dev/null".to_owned());
     assert_eq!(nowhere, "it is no file");
 }

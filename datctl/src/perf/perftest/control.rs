@@ -116,7 +116,12 @@ impl<'a> Peer<'a> {
     /// Waits for a completion on a connection that is measured on, whose end may be told before it.
     pub(super) fn completed(&mut self) -> Result<(), Box<dyn Error>> {
         loop {
-            let event = self.event()?;
+            let event = if self.has_left() {
+                let last = self.dialer.adapter.poll()?;
+                last.ok_or("the peer hung up in the middle of it")?
+            } else {
+                self.event()?
+            };
             if let Event::Dto(done) = &event
                 && done.status == DtoStatus::Success
                 && done.ep != self.control
@@ -125,6 +130,11 @@ impl<'a> Peer<'a> {
             }
             self.note("a completion", &event)?;
         }
+    }
+
+    /// Whether the peer has ended a connection that is measured on.
+    pub(super) fn has_left(&self) -> bool {
+        self.ended.iter().any(|&ep| ep != self.control)
     }
 
     /// Looks at events while there should be none but ends.

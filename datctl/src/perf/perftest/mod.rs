@@ -415,6 +415,13 @@ impl Test<'_> {
                 }
             }
             peer.look()?;
+            if peer.has_left() {
+                memory.read_into(at, &mut found)?;
+                if found[0] == mark {
+                    return Ok(());
+                }
+                return Err(format!("the peer hung up before its message {mark}").into());
+            }
             if Instant::now() > give_up {
                 return Err(format!("it does not write its message {mark}").into());
             }
