@@ -119,6 +119,11 @@ impl Dialer {
             // On the lanes before, the peer may send already.
             let aside = match &event {
                 Event::Dto(done) if done.status == DtoStatus::Success => self.is_aside(done)?,
+                // What a connection of before leaves behind may be told after its end.
+                Event::Dto(done) if done.status == DtoStatus::ErrFlushed => {
+                    let ours = |session: &Session| session.ep == done.ep;
+                    done.ep != ep && !self.sessions.iter().any(ours)
+                }
                 Event::Dto(_)
                 | Event::RmrBind(_)
                 | Event::ConnectionRequest(_)
