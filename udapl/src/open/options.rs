@@ -211,7 +211,8 @@ impl OpenOptions {
 
     /// Writes what passes on the wire of a simulated function to this file from now on, as pcapng for Wireshark: every
     /// frame that it, or a function it is linked with in this process, sends, and that comes to it from another
-    /// process. The file is begun anew, unless the process writes to it already. No other adapter's wire may be written to the same one.
+    /// process. The file is begun anew, unless the process writes to it already. No other adapter's wire may be
+    /// written to the same one.
     #[must_use]
     pub fn pcap(mut self, path: impl Into<PathBuf>) -> Self {
         self.simulated.pcap = Some(path.into());
