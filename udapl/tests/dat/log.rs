@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::FmtSpan;
@@ -17,15 +17,19 @@ use crate::support::{A, B, CONN_QUAL, LONG, Pair, PairConfig};
 #[derive(Clone, Default)]
 struct Heard(Arc<Mutex<Vec<u8>>>);
 
+/// One listens at a time: when one leaves, the process reckons anew which levels anybody hears.
+static ALONE: Mutex<()> = Mutex::new(());
+
 impl Heard {
-    fn listen(&self) -> tracing::subscriber::DefaultGuard {
+    fn listen(&self) -> (tracing::subscriber::DefaultGuard, MutexGuard<'static, ()>) {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let listener = tracing_subscriber::fmt()
             .with_max_level(tracing::Level::DEBUG)
             .with_span_events(FmtSpan::CLOSE)
             .with_ansi(false)
             .with_writer(self.clone())
             .finish();
-        tracing::subscriber::set_default(listener)
+        (tracing::subscriber::set_default(listener), alone)
     }
 
     /// Lines in which all of these words are.
