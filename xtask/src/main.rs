@@ -116,7 +116,7 @@ enum Task {
         #[command(flatten)]
         options: vm::Options,
     },
-    /// A command in a stock kernel with two simulated ports, by `simnic run`: pipes, ports, exit status.
+    /// A command in a stock kernel with simulated ports, by `simnic run`: pipes, ports, exit status.
     Simnic(simnic::Arguments),
     /// How fast simulated functions are, beside UCX, libfabric and, in a guest, software RoCE.
     Speed,

@@ -199,10 +199,12 @@ struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // `timeout` passes this on to the program, which it would leave behind if it was killed itself.
-        let id = self.0.id().to_string();
-        let _gone = shell::run(shell::command("kill", &["-s", "TERM", &id]));
-        let _gone = self.0.wait();
+        if matches!(self.0.try_wait(), Ok(None)) {
+            // `timeout` passes this on to the program, which it would leave behind if it was killed itself.
+            let id = self.0.id().to_string();
+            let _gone = Command::new("kill").args(["-s", "TERM", &id]).output();
+            let _gone = self.0.wait();
+        }
     }
 }
 
