@@ -4,8 +4,10 @@ mod output;
 
 use std::io::{BufReader, Write, stdout};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use comfy_table::Table;
 use serde::Deserialize;
 
 use crate::{
@@ -158,26 +160,68 @@ pub fn run() -> Result<()> {
 }
 
 fn checks() -> Result<()> {
-    shell::run(shell::cargo(&["fmt", "--all", "--check"]))?;
-    tidy::run()?;
-    deny::run()?;
-    shear::run()?;
-    shell::run(shell::cargo(&[
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--",
-        "--deny",
-        "warnings",
-    ]))?;
-    publish::library_alone()?;
-    let mut doc = shell::cargo(&["doc", "--workspace", "--no-deps", "--all-features"]);
-    doc.env("RUSTDOCFLAGS", "--deny warnings");
-    shell::run(doc)?;
-    tests(None)?;
-    bench::run(&bench::Arguments::default())?;
-    dtest::check()?;
-    vm::check()
+    let mut phases = Phases::default();
+    let result = phases.all();
+    println!("{}", phases.table());
+    result
+}
+
+/// What `check` does, and how long each took.
+#[derive(Default)]
+struct Phases {
+    took: Vec<(&'static str, Duration)>,
+}
+
+impl Phases {
+    fn phase(&mut self, name: &'static str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        let began = Instant::now();
+        let result = work();
+        self.took.push((name, began.elapsed()));
+        result
+    }
+
+    fn all(&mut self) -> Result<()> {
+        self.phase("format", || {
+            shell::run(shell::cargo(&["fmt", "--all", "--check"]))
+        })?;
+        self.phase("house rules", tidy::run)?;
+        self.phase("foreign crates", || {
+            deny::run()?;
+            shear::run()
+        })?;
+        self.phase("lints", || {
+            shell::run(shell::cargo(&[
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--",
+                "--deny",
+                "warnings",
+            ]))
+        })?;
+        self.phase("the library alone", publish::library_alone)?;
+        self.phase("documentation", || {
+            let mut doc = shell::cargo(&["doc", "--workspace", "--no-deps", "--all-features"]);
+            doc.env("RUSTDOCFLAGS", "--deny warnings");
+            shell::run(doc)
+        })?;
+        self.phase("tests, with their build", || tests(None))?;
+        self.phase("the hot path's bars", || {
+            bench::run(&bench::Arguments::default())
+        })?;
+        self.phase("programs of DAT 2.0", dtest::check)?;
+        self.phase("a kernel in a virtual machine", vm::check)
+    }
+
+    fn table(&self) -> Table {
+        let mut table = Table::new();
+        table.set_header(["check", "s"]);
+        let all = self.took.iter().map(|(_, took)| took).sum::<Duration>();
+        for (name, took) in self.took.iter().chain([&("all", all)]) {
+            table.add_row([*name, &format!("{:.0}", took.as_secs_f64())]);
+        }
+        table
+    }
 }
 
 #[cfg(test)]
