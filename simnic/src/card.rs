@@ -12,8 +12,8 @@ use std::thread;
 
 use hw_sim::wire::Vlan;
 use hw_sim::{CardConfig, CardRules, LinkState, Sim, SimCard, SimFunction, VfSettings};
-use udapl::fabric;
-use udapl::fabric::profile::BadProfile;
+use hw_sim_host::mac;
+use hw_sim_host::profile::BadProfile;
 
 use crate::address::address_number;
 use crate::serve::Options;
@@ -65,7 +65,7 @@ fn set(settings: &mut VfSettings, word: &str) -> Result<(), String> {
 
 /// The address of a station; groups have others.
 fn station(text: &str) -> Option<[u8; 6]> {
-    udapl::name::mac_of(text).filter(|mac| mac[0] & 1 == 0)
+    driver::mac_of(text).filter(|mac| mac[0] & 1 == 0)
 }
 
 fn vlan_of(text: &str) -> Option<Vlan> {
@@ -108,7 +108,7 @@ pub(crate) type Served = (Arc<SimFunction>, PathBuf);
 /// Puts a card into the world.
 pub(crate) fn add(sim: &Sim, path: &Path, arguments: &Options) -> Result<SimCard, Box<dyn Error>> {
     let name = format!("sim:{}", path.display());
-    let mac = fabric::mac(address_number(path));
+    let mac = mac(address_number(path));
     let profile = ProfileOptions::profile(&arguments.profile, &name, mac);
     if arguments.vfs > 0 && profile.virtual_functions.is_none() {
         let generation = &profile.generation;

@@ -19,7 +19,9 @@ use std::io::{BufWriter, ErrorKind, Write, stderr, stdout};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use simnic::{fabric, manual, replay, serve, steer};
+#[cfg(feature = "fabric")]
+use simnic::fabric;
+use simnic::{manual, replay, serve, steer};
 use tracing_subscriber::EnvFilter;
 
 const EXIT_STATUS: &str = "Exit status of run: the command's; 125 if there is none, the reason is on the error stream. \
@@ -46,7 +48,15 @@ enum Command {
     /// Runs until it is killed.
     Serve(Box<serve::Options>),
     /// Has functions send to each other over switches, in virtual time, and shows what became of queues and rates.
+    #[cfg(feature = "fabric")]
     Fabric(Box<fabric::Options>),
+    /// Not in this simnic: what sends is a driver, which it is built without.
+    #[cfg(not(feature = "fabric"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Fabric {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        _rest: Vec<String>,
+    },
     /// Steers what is served with --steer: faults of the link, what happens to functions, time, counters.
     Ctl(steer::Options),
     /// Has a world once more that was recorded with --record, without a machine, and says where it is another.
@@ -70,9 +80,15 @@ fn main() -> ExitCode {
             };
         }
         Command::Serve(options) => served(&options),
+        #[cfg(feature = "fabric")]
         Command::Fabric(options) => fabric::print(&options)
             .map_err(Into::into)
             .and_then(|table| print(table.as_bytes())),
+        #[cfg(not(feature = "fabric"))]
+        Command::Fabric { .. } => Err(
+            "fabric: this simnic is built without it; cargo install simnic --features fabric"
+                .into(),
+        ),
         Command::Ctl(options) => {
             steer::run(&options).and_then(|answer| print(format!("{answer}\n").as_bytes()))
         }

@@ -32,10 +32,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use guest::child::{Running, tied};
 use guest::qemu::Accelerator;
-use simnic::fabric::SwitchOptions;
 use simnic::serve;
 use simnic::signals::Stop;
 use simnic::simulated::{FaultOptions, ProfileOptions};
+use simnic::switch::SwitchOptions;
 use tracing_subscriber::EnvFilter;
 
 use self::machine::Which;

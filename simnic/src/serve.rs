@@ -19,16 +19,16 @@ use std::time::{Duration, Instant};
 
 use driver::{Device, Front, Fronted, VfioUserServer};
 use hw_sim::{Fault, FaultCause, FunctionReport, Sim, SimConfig, SimFunction};
-use udapl::fabric;
-use udapl::fabric::pace::Pace;
-use udapl::fabric::wire::{Wire, WirePath};
+use hw_sim_host::mac;
+use hw_sim_host::pace::Pace;
+use hw_sim_host::wire::{Wire, WirePath};
 
 use crate::address::address_number;
 use crate::card::{self, RuleOptions, VfOptions};
-use crate::fabric::SwitchOptions;
 use crate::signals::Stop;
 use crate::simulated::{FaultOptions, ProfileOptions};
 use crate::steer;
+use crate::switch::SwitchOptions;
 
 /// Most cards and functions on a switch.
 pub const MOST_PORTS: usize = 8;
@@ -164,7 +164,7 @@ pub fn serve(
             Some(_) => address_number(socket),
             None => number,
         };
-        let mut profile = ProfileOptions::profile(&arguments.profile, &name, fabric::mac(number));
+        let mut profile = ProfileOptions::profile(&arguments.profile, &name, mac(number));
         if arguments.switch.is_some() {
             // Where there is congestion, drivers may ask about it.
             profile.general.set(|page| {

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use hw_sim::{Fault, Faults, LinkFaults, Profile};
-use udapl::fabric::profile::{BadProfile, profile};
+use hw_sim_host::profile::{BadProfile, profile};
 
 /// One million frames, the unit of rates.
 const MILLION: u32 = 1_000_000;

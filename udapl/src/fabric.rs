@@ -22,11 +22,7 @@
 //! # Ok::<(), udapl::OpenError>(())
 //! ```
 
-pub mod pace;
-pub mod profile;
 pub mod switched;
-pub(crate) mod timed;
-pub mod wire;
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
@@ -37,9 +33,9 @@ use hw_sim::{CardConfig, VfSettings};
 pub use hw_sim::{
     Drive, Fault, Faults, FunctionReport, LinkFaults, LinkId, Profile, Sim, SimConfig, SimFunction,
 };
+pub use hw_sim_host::{mac, pace, profile, wire};
 
 use crate::Ia;
-pub use crate::open::simulated::mac;
 use crate::open::simulated::open_function;
 use crate::open::{OpenError, OpenOptions};
 

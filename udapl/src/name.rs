@@ -40,6 +40,7 @@
 
 use std::net::IpAddr;
 
+pub use driver::mac_of;
 use hw_mlx::{Address, Vlan};
 
 use crate::open::{OpenError, OpenOptions};
@@ -317,16 +318,6 @@ fn address_of(text: &str) -> Option<Address> {
 /// A MAC address of one station, not of a group (IEEE 802.3 3.2.3: the first bit) and not of nobody.
 fn station_of(text: &str) -> Option<[u8; 6]> {
     mac_of(text).filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6])
-}
-
-/// A MAC address as text: six bytes in hex, colons between.
-#[must_use]
-pub fn mac_of(text: &str) -> Option<[u8; 6]> {
-    let bytes: Option<Vec<u8>> = text
-        .split(':')
-        .map(|byte| (byte.len() == 2).then(|| u8::from_str_radix(byte, 16).ok())?)
-        .collect();
-    bytes?.try_into().ok()
 }
 
 #[cfg(test)]

@@ -152,7 +152,7 @@ pub enum OpenError {
         /// The profile.
         profile: String,
         /// Why.
-        error: Box<crate::fabric::profile::BadProfile>,
+        error: Box<hw_sim_host::profile::BadProfile>,
     },
     /// The wire of a simulated function could not be laid.
     #[error("{name}: link {}", once(&path.display().to_string(), error))]

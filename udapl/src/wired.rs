@@ -24,10 +24,9 @@ use std::time::Instant;
 
 use driver::{Clock, Device, Front, Fronted, HeldSignals, Interrupt, MAX_WAIT, RealClock, Woken};
 use hw_sim::{Alarm, LinkFaults, Profile, Sim, SimConfig, SimFunction};
-
-use crate::fabric::pace::Pace;
-use crate::fabric::timed::LAG;
-use crate::fabric::wire::{Wake, Wire, WirePath};
+use hw_sim_host::pace::Pace;
+use hw_sim_host::timed::LAG;
+use hw_sim_host::wire::{Wake, Wire, WirePath};
 
 /// How often what a function says is fetched once it is to be silent.
 const LAST_WORDS: usize = 64;

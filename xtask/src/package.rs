@@ -87,6 +87,7 @@ fn programs(profile: &str, folder: &Path) -> Result<Programs> {
             "--package=datctl",
             "--package=nvmeof",
             "--package=simnic",
+            "--features=simnic/fabric",
             "--bins",
         ],
     };
@@ -155,6 +156,7 @@ fn copyright() -> Result<String> {
         "--package=nvmeof",
         "--package=simnic",
         "--package=udapl",
+        "--features=simnic/fabric",
         "--format={p} ({l})",
     ]);
     crates.stderr(std::process::Stdio::inherit());

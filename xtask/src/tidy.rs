@@ -41,6 +41,7 @@ pub fn run() -> Result<()> {
     let sources = sources()?;
     let mut breaches = Vec::new();
     the_picture_is_what_cargo_builds(&mut breaches)?;
+    the_simulator_stands_on_no_driver(&mut breaches)?;
     the_maps_name_what_is_there(&mut breaches)?;
     pages::check(&mut breaches)?;
     errors_are_quoted_as_they_are_said(&sources, &mut breaches)?;
@@ -322,6 +323,32 @@ fn the_picture_is_what_cargo_builds(breaches: &mut Vec<String>) -> Result<()> {
             ));
         }
     }
+    Ok(())
+}
+
+/// Without its features, simnic is a card in software and no more: what drives one is elsewhere.
+fn the_simulator_stands_on_no_driver(breaches: &mut Vec<String>) -> Result<()> {
+    let tree = shell::capture(shell::cargo(&[
+        "tree",
+        "--locked",
+        "--package=simnic",
+        "--no-default-features",
+        "--edges=normal",
+        "--prefix=none",
+        "--format={lib}",
+    ]))?;
+    let drivers = ["udapl", "dat_core", "hw_mlx", "neighbour"];
+    let found = tree.lines().map(|line| line.trim_end_matches(" (*)"));
+    let found: BTreeSet<&str> = found.filter(|name| drivers.contains(name)).collect();
+    ensure!(
+        tree.contains("hw_sim"),
+        "cargo tree has no libraries: {tree}"
+    );
+    breaches.extend(
+        found
+            .iter()
+            .map(|name| format!("simnic/Cargo.toml: simnic without features stands on {name}")),
+    );
     Ok(())
 }
 

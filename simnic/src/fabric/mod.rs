@@ -3,18 +3,23 @@
 //! A [`Plan`] says who sends to whom and how the switches are made; [`run`] carries it out in virtual time, with the
 //! driver and the connection manager that programs have, and says what it saw; [`draw`] makes a picture of that. One
 //! plan gives one outcome.
+//!
+//! Traffic takes a driver, which is `udapl`'s. So this is a feature of its own (`fabric`): a card in software has none.
 
 mod draw;
 mod options;
 mod plan;
+#[cfg(test)]
+mod tests;
 mod traffic;
 
 use std::fmt::Write as _;
 
-use udapl::fabric::switched::Buffer;
+use hw_sim::CongestionCounters;
+use hw_sim::switch::Buffer;
 
 pub use self::draw::draw;
-pub use self::options::{Options, SwitchOptions, print};
+pub use self::options::{Options, print};
 pub use self::plan::{PRIORITY, Plan, Topology};
 pub use self::traffic::{Outcome, Sample, jain, run};
 
@@ -55,9 +60,7 @@ impl Outcome {
     /// In a line.
     #[must_use]
     pub fn words(&self) -> String {
-        let sum = |of: fn(&udapl::fabric::switched::CongestionCounters) -> u64| {
-            self.congestion.iter().map(of).sum::<u64>()
-        };
+        let sum = |of: fn(&CongestionCounters) -> u64| self.congestion.iter().map(of).sum::<u64>();
         format!(
             "lost {}, marked {}, notifications {}, pauses {}, watchdog {}",
             self.lost(),

@@ -3,10 +3,11 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use udapl::fabric::switched::{Buffer, Pfc, Reaction, Red};
+use hw_sim::Reaction;
+use hw_sim::switch::{Buffer, Pfc, Red};
 
 /// The priority that all traffic has, and the code point that says so.
-pub const PRIORITY: u8 = 3;
+pub use crate::switch::PRIORITY;
 pub(super) const DSCP: u8 = 26;
 
 /// Who sends to whom.

@@ -157,7 +157,7 @@ fn fabric(plan: &Plan) -> Result<Switched> {
     };
     fabric.set_qos(&PortQos {
         reaction: plan.reaction,
-        ..super::options::qos(&config)
+        ..crate::switch::qos(&config)
     });
     Ok(fabric)
 }

@@ -25,9 +25,9 @@ pub use hw_sim::{
 use hw_sim::{LinkFaults, LinkId, Profile, Sim, SimConfig, SimFunction};
 use thiserror::Error;
 
-use super::Fabric;
+use super::{Fabric, mac};
 use crate::Ia;
-use crate::open::simulated::{mac, open_function};
+use crate::open::simulated::open_function;
 use crate::open::{OpenError, OpenOptions};
 
 /// The port of a switch in a [ring](Switched::ring) that leads to its function, to the next switch, and to the one

@@ -10,12 +10,13 @@ use hw_sim::{
     CardConfig, Fault, LinkFaults, LinkState, Profile, Sim, SimCard, SimConfig, SimFunction,
     VfSettings,
 };
+use hw_sim_host::mac;
+use hw_sim_host::profile::{BadProfile, profile};
+use hw_sim_host::timed::{Moved, Mover, Timed};
 
 use super::capture::{capture, captured_elsewhere};
 use super::{OpenError, OpenOptions, Simulated, bring_up, in_process};
 use crate::Ia;
-use crate::fabric::profile::{BadProfile, profile};
-use crate::fabric::timed::{Moved, Mover, Timed};
 use crate::name::OnCard;
 use crate::wired::{Wired, WiredFunction};
 
@@ -360,18 +361,6 @@ fn kind_of(name: &str, mac: [u8; 6], simulated: &Simulated) -> Result<Profile, O
             profile: wanted.clone(),
             error: Box::new(error),
         })
-}
-
-/// A locally administered address that names the function's place in its fabric.
-#[must_use]
-pub const fn mac(number: usize) -> [u8; 6] {
-    // CAST: a fabric of more than 2^16 functions repeats addresses.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "a fabric has a handful of functions"
-    )]
-    let [high, low] = (number as u16 + 1).to_be_bytes();
-    [0x02, 0x00, 0x5e, 0x10, high, low]
 }
 
 /// Opens a simulated function. `kept` handles on it exist besides the one given; any more is a driver's.

@@ -5,8 +5,9 @@
 
 use std::time::Duration;
 
-use simnic::fabric::{Outcome, Plan, Topology, draw, jain, run};
-use udapl::fabric::switched::{Buffer, Pfc, Red};
+use hw_sim::switch::{Buffer, Pfc, Red};
+
+use super::{Outcome, Plan, Topology, draw, jain, run};
 
 /// Thresholds for 10 Gb/s, where a frame of 4 KiB takes 3.4 us.
 const RED: Red = Red {

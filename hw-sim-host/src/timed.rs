@@ -1,4 +1,4 @@
-//! Functions of this process's fabric in the machine's time: what `sim:` names are, unless they say `time=virtual`.
+//! Functions of this process in the machine's time: what `sim:` names of `udapl` are, unless they say `time=virtual`.
 //!
 //! A register write runs the world to idle in the thread that writes, so what takes no time needs nobody else. What
 //! does take time (a retry, a link that trains, a command that is slow) is due in the world's own time, and one thread
@@ -14,23 +14,23 @@ use std::time::{Duration, Instant};
 use driver::{Clock, Front, Fronted, HeldSignals, RealClock};
 use hw_sim::{Alarm, Sim, SimFunction};
 
-use super::pace::Pace;
+use crate::pace::Pace;
 
 /// The longest a world's time lags behind the machine's while nothing is due.
-pub(crate) const LAG: Duration = Duration::from_millis(5);
+pub const LAG: Duration = Duration::from_millis(5);
 
 /// A function in the machine's time.
-pub(crate) type TimedFunction = Fronted<SimFunction, Timed>;
+pub type TimedFunction = Fronted<SimFunction, Timed>;
 
 /// The machine's time, in front of a function.
-pub(crate) struct Timed {
+pub struct Timed {
     clock: Arc<RealClock>,
     _moved: Arc<Moved>,
 }
 
 impl Timed {
     /// A function in the machine's time, which is moved from now on.
-    pub(crate) fn before(device: Arc<SimFunction>, moved: Arc<Moved>) -> Arc<TimedFunction> {
+    pub fn before(device: Arc<SimFunction>, moved: Arc<Moved>) -> Arc<TimedFunction> {
         let clock = Arc::clone(&moved.mover.clock);
         let front = Self {
             clock,
@@ -47,7 +47,7 @@ impl Front<SimFunction> for Timed {
 }
 
 /// A world whose time goes on, for as long as somebody has this.
-pub(crate) struct Moved {
+pub struct Moved {
     _token: Arc<()>,
     mover: Arc<Mover>,
 }
@@ -57,7 +57,7 @@ impl Moved {
     ///
     /// # Errors
     /// The system starts no thread.
-    pub(crate) fn by(mover: &Mutex<Weak<Mover>>, sim: &Sim) -> io::Result<Arc<Self>> {
+    pub fn by(mover: &Mutex<Weak<Mover>>, sim: &Sim) -> io::Result<Arc<Self>> {
         let mut known = mover.lock().unwrap_or_else(PoisonError::into_inner);
         let mover = match known.upgrade() {
             Some(mover) => mover,
@@ -76,7 +76,7 @@ impl Moved {
 }
 
 /// The thread that moves worlds, for as long as there are any.
-pub(crate) struct Mover {
+pub struct Mover {
     shared: Arc<Shared>,
     clock: Arc<RealClock>,
     /// `None` once it is over.

@@ -1,0 +1,32 @@
+//! What a process has that holds functions of the simulator, whoever drives them.
+//!
+//! A world ([`hw_sim`]) has neither threads nor files nor a clock: its time moves when somebody moves it, its frames
+//! leave when somebody takes them. That somebody is here.
+//!
+//! | module | concern |
+//! |---|---|
+//! | [`wire`] | a function's wire to another process, or to a network device of QEMU |
+//! | [`pace`] | how a world's time follows the machine's |
+//! | [`timed`] | functions of this process whose worlds one thread moves |
+//! | [`profile`] | what a function is, by a generation's name or from a file |
+//!
+//! Absent on purpose: any driver. What drives a function is in this process (`udapl`, whose module `fabric` has all of
+//! this, too) or behind a socket (`simnic`).
+#![forbid(unsafe_code)]
+
+pub mod pace;
+pub mod profile;
+pub mod timed;
+pub mod wire;
+
+/// A locally administered address that names a function's place among those that are counted together.
+#[must_use]
+pub const fn mac(number: usize) -> [u8; 6] {
+    // CAST: more than 2^16 functions repeat addresses.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "there is a handful of functions"
+    )]
+    let [high, low] = (number as u16 + 1).to_be_bytes();
+    [0x02, 0x00, 0x5e, 0x10, high, low]
+}
