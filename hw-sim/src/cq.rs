@@ -82,7 +82,8 @@ pub struct Cq {
     pub ring: CqRing,
     /// Bytes from one entry to the next: 64 or 128.
     pub stride: usize,
-    /// Where in an entry the CQE proper starts: 64 for 128-byte CQEs, else 0.
+    /// Where in an entry the CQE proper starts: its second half if it has 128 bytes, padded (`cqe_sz` 2) or not (Linux
+    /// `mlx5_cqwq_get_wqe` in drivers/net/ethernet/mellanox/mlx5/core/wq.h), else 0.
     pub cqe_offset: usize,
     /// `cqe_sz` of the context.
     pub cqe_sz: u32,
@@ -125,7 +126,7 @@ impl Cq {
             number,
             ring,
             stride: if cqe_sz == 0 { 64 } else { 128 },
-            cqe_offset: if cqe_sz == 1 { 64 } else { 0 },
+            cqe_offset: if cqe_sz == 0 { 0 } else { 64 },
             cqe_sz,
             collapsed: false,
             ignore_overrun: false,
@@ -174,17 +175,19 @@ impl Cq {
         (if cqe_sz == 0 { 64 } else { 128 }) << log_size
     }
 
-    /// Writes a completion; `cqe` is in the 64-byte form, its owner bit is ignored.
+    /// Writes a completion; `cqe` is in the 64-byte form, its owner bit is ignored. `first` is what comes before it in
+    /// an entry of 128 bytes.
     pub fn complete(
         &mut self,
         iommu: &mut Iommu,
+        first: Option<&[u8; CQE_BYTES]>,
         cqe: &[u8; CQE_BYTES],
         solicited: bool,
     ) -> Completed {
         if self.status != 0 {
             return Completed::Dead;
         }
-        if let Err(failed) = self.write(iommu, cqe) {
+        if let Err(failed) = self.write(iommu, first, cqe) {
             return failed;
         }
         let opcode = CqeOpcode(cqe[CQE_BYTES - 1] >> 4);
@@ -203,7 +206,12 @@ impl Cq {
         Completed::Written { event }
     }
 
-    fn write(&mut self, iommu: &mut Iommu, cqe: &[u8; CQE_BYTES]) -> Result<(), Completed> {
+    fn write(
+        &mut self,
+        iommu: &mut Iommu,
+        first: Option<&[u8; CQE_BYTES]>,
+        cqe: &[u8; CQE_BYTES],
+    ) -> Result<(), Completed> {
         let who = Who::Cq(self.number);
         if !self.ignore_overrun {
             if self.read_consumer(iommu).is_err() {
@@ -222,8 +230,12 @@ impl Cq {
         let iova = self.ring.buffer.iova(at);
         let lap = (self.producer >> self.ring.log_size & 1) == 1;
         let op_own = (cqe[CQE_BYTES - 1] & 0xfe) | u8::from(lap);
-        let written = iommu
-            .write(iova, &cqe[..CQE_BYTES - 1], who)
+        let before = match first.filter(|_| self.cqe_offset == CQE_BYTES) {
+            None => Ok(()),
+            Some(first) => iommu.write(iova - CQE_BYTES as u64, first, who),
+        };
+        let written = before
+            .and_then(|()| iommu.write(iova, &cqe[..CQE_BYTES - 1], who))
             .and_then(|()| iommu.publish(iova + CQE_BYTES as u64 - 1, op_own, who));
         if written.is_err() {
             return Err(self.fail(STATUS_WRITE_FAILURE, 2));
@@ -305,7 +317,7 @@ impl Cq {
         }
         let mut marker = [0; CQE_BYTES];
         marker[CQE_BYTES - 1] = CqeOpcode::RESIZE_CQ.0 << 4;
-        if self.write(iommu, &marker).is_err() {
+        if self.write(iommu, None, &marker).is_err() {
             self.status = 0;
             return false;
         }
@@ -348,28 +360,46 @@ mod tests {
     fn the_owner_bit_follows_the_lap() {
         let (mut cq, mut iommu, memory) = queue(1);
         for _ in 0..2 {
-            cq.complete(&mut iommu, &send_done(), false);
+            cq.complete(&mut iommu, None, &send_done(), false);
         }
         assert_eq!(memory.load_u8(0x1000 + 63), 0);
         set_consumer(&memory, 2);
-        cq.complete(&mut iommu, &send_done(), false);
+        cq.complete(&mut iommu, None, &send_done(), false);
         assert_eq!(memory.load_u8(0x1000 + 63), 1);
+    }
+
+    #[test]
+    fn an_entry_of_128_bytes_is_the_second_half_and_data_is_the_first() {
+        for cqe_sz in [1, 2] {
+            let (mut cq, mut iommu, memory) = queue(1);
+            cq = Cq::new(cq.number, cq.ring, cqe_sz, cq.uar, cq.eqn, RECORD);
+            memory.store_u8(0x1000, 0xee);
+            cq.complete(&mut iommu, None, &send_done(), false);
+            assert_eq!(
+                memory.load_u8(0x1000),
+                0xee,
+                "no data, nothing written there"
+            );
+            cq.complete(&mut iommu, Some(&[7; 64]), &[0x20; 64], false);
+            let read = |at: usize| memory.load_u8(0x1080 + at);
+            assert_eq!([read(0), read(63), read(64), read(127)], [7, 7, 0x20, 0x20]);
+        }
     }
 
     #[test]
     fn overflow_puts_the_queue_in_error_for_good() {
         let (mut cq, mut iommu, memory) = queue(1);
         for _ in 0..2 {
-            cq.complete(&mut iommu, &send_done(), false);
+            cq.complete(&mut iommu, None, &send_done(), false);
         }
         assert_eq!(
-            cq.complete(&mut iommu, &send_done(), false),
+            cq.complete(&mut iommu, None, &send_done(), false),
             Completed::Failed { syndrome: 1 }
         );
         assert_eq!(cq.status, STATUS_OVERFLOW);
         set_consumer(&memory, 2);
         assert_eq!(
-            cq.complete(&mut iommu, &send_done(), false),
+            cq.complete(&mut iommu, None, &send_done(), false),
             Completed::Dead
         );
     }
@@ -379,7 +409,7 @@ mod tests {
         let (mut cq, mut iommu, _memory) = queue(1);
         iommu.unmap(0x1000, 2 * 4096).unwrap();
         assert_eq!(
-            cq.complete(&mut iommu, &send_done(), false),
+            cq.complete(&mut iommu, None, &send_done(), false),
             Completed::Failed { syndrome: 2 }
         );
         assert_eq!(cq.status, STATUS_WRITE_FAILURE);
@@ -390,11 +420,11 @@ mod tests {
         let (mut cq, mut iommu, _memory) = queue(3);
         assert_eq!(cq.ring_arm(0), Armed::Taken { event: false });
         assert_eq!(
-            cq.complete(&mut iommu, &send_done(), false),
+            cq.complete(&mut iommu, None, &send_done(), false),
             Completed::Written { event: true }
         );
         assert_eq!(
-            cq.complete(&mut iommu, &send_done(), false),
+            cq.complete(&mut iommu, None, &send_done(), false),
             Completed::Written { event: false }
         );
     }
@@ -403,7 +433,7 @@ mod tests {
     fn a_stale_sequence_number_is_ignored() {
         let (mut cq, mut iommu, _memory) = queue(3);
         cq.ring_arm(0);
-        cq.complete(&mut iommu, &send_done(), false);
+        cq.complete(&mut iommu, None, &send_done(), false);
         assert_eq!(cq.ring_arm(0), Armed::Stale);
         assert_eq!(
             cq.ring_arm(1 << 28),
@@ -417,11 +447,11 @@ mod tests {
         let (mut cq, mut iommu, _memory) = queue(3);
         cq.ring_arm(1 << 24);
         assert_eq!(
-            cq.complete(&mut iommu, &send_done(), false),
+            cq.complete(&mut iommu, None, &send_done(), false),
             Completed::Written { event: false }
         );
         assert_eq!(
-            cq.complete(&mut iommu, &send_done(), true),
+            cq.complete(&mut iommu, None, &send_done(), true),
             Completed::Written { event: true }
         );
         let (mut cq, mut iommu, _memory) = queue(3);
@@ -429,7 +459,7 @@ mod tests {
         let mut error = send_done();
         error[63] = CqeOpcode::REQ_ERR.0 << 4;
         assert_eq!(
-            cq.complete(&mut iommu, &error, false),
+            cq.complete(&mut iommu, None, &error, false),
             Completed::Written { event: true }
         );
     }
@@ -437,8 +467,8 @@ mod tests {
     #[test]
     fn a_solicited_arm_behind_a_solicited_entry_fires_at_once() {
         let (mut cq, mut iommu, _memory) = queue(3);
-        cq.complete(&mut iommu, &send_done(), true);
-        cq.complete(&mut iommu, &send_done(), false);
+        cq.complete(&mut iommu, None, &send_done(), true);
+        cq.complete(&mut iommu, None, &send_done(), false);
         assert_eq!(cq.ring_arm(1 << 24), Armed::Taken { event: true });
         assert_eq!(
             cq.ring_arm(1 << 28 | 1 << 24 | 1),
@@ -450,7 +480,7 @@ mod tests {
     #[test]
     fn an_arm_beyond_the_producer_is_not_taken() {
         let (mut cq, mut iommu, _memory) = queue(3);
-        cq.complete(&mut iommu, &send_done(), false);
+        cq.complete(&mut iommu, None, &send_done(), false);
         assert_eq!(cq.ring_arm(2), Armed::Ahead);
     }
 
@@ -467,7 +497,7 @@ mod tests {
         assert!(cq.resize(&mut iommu, ring.clone()));
         assert_eq!(memory.load_u8(0x1000 + 63) >> 4, CqeOpcode::RESIZE_CQ.0);
         assert_eq!((cq.producer(), cq.ring.log_size), (1, 2));
-        cq.complete(&mut iommu, &send_done(), false);
+        cq.complete(&mut iommu, None, &send_done(), false);
         assert_eq!(cq.producer(), 2);
         let outstanding = CqRing {
             log_size: 1,

@@ -75,6 +75,9 @@ pub trait Host {
     /// owner bit of `cqe.op_own` is ignored. `solicited` satisfies an arm for solicited entries.
     fn complete(&mut self, cqn: u32, cqe: Cqe64, solicited: bool);
 
+    /// Writes a CQE of 128 bytes: `first` is the half before the CQE proper.
+    fn complete_wide(&mut self, cqn: u32, first: [u8; 64], cqe: Cqe64, solicited: bool);
+
     /// Raises an asynchronous event that names this queue pair.
     fn qp_event(&mut self, event: EventType, qpn: u32);
 

@@ -127,6 +127,55 @@ impl View<'_> {
         resolve_into(keys, rules, access, &mut pieces)?;
         Ok(pieces)
     }
+
+    /// Writes an entry, and what comes before it in one of 128 bytes.
+    fn write_entry(&mut self, cqn: u32, first: Option<&[u8; 64]>, mut cqe: Cqe64, solicited: bool) {
+        let now = self.env.now;
+        // In an error entry the syndrome is where the others have the low half of the timestamp.
+        if !matches!(cqe.opcode(), CqeOpcode::REQ_ERR | CqeOpcode::RESP_ERR) {
+            cqe.set_timestamp(device_ticks(
+                now,
+                self.nic.caps.general.device_frequency_khz(),
+            ));
+        }
+        let mut bytes = [0; 64];
+        bytes.copy_from_slice(cqe.as_bytes());
+        let Some(cq) = self.nic.objects.cqs.get_mut(cqn) else {
+            // References keep a CQ alive as long as a queue pair names it.
+            self.env.note(
+                self.nic.index,
+                format_args!("completion for CQ {cqn:#x}, which does not exist"),
+            );
+            return;
+        };
+        let eqn = cq.eqn;
+        let completed = cq.complete(&mut self.nic.iommu, first, &bytes, solicited);
+        self.env.note(
+            self.nic.index,
+            format_args!(
+                "cqe cq={cqn:#x} op={:#x} qp={:02x}{:02x}{:02x} wqe={:02x}{:02x} synd={:#04x} {completed:?}",
+                bytes[63] >> 4,
+                bytes[57],
+                bytes[58],
+                bytes[59],
+                bytes[60],
+                bytes[61],
+                if bytes[63] >> 4 >= 13 { bytes[55] } else { 0 },
+            ),
+        );
+        match completed {
+            Completed::Written { event: true } => self.nic.completion_event(self.env, eqn, cqn),
+            Completed::Written { event: false } | Completed::Dead => {}
+            Completed::Failed { syndrome } => {
+                if syndrome == CQ_OVERRUN {
+                    let slot = self.nic.objects.qps.get(self.qpn);
+                    let set = slot.and_then(|slot| slot.refs.counter).unwrap_or(0);
+                    self.nic.objects.count(set, QCounter::CqOverflow);
+                }
+                self.nic.cq_failed(self.env, cqn, syndrome);
+            }
+        }
+    }
 }
 
 impl Host for View<'_> {
@@ -196,52 +245,12 @@ impl Host for View<'_> {
         resolve(&self.nic.objects.mkeys, self.nic.key_rules(), access).map(drop)
     }
 
-    fn complete(&mut self, cqn: u32, mut cqe: Cqe64, solicited: bool) {
-        let now = self.env.now;
-        // In an error entry the syndrome is where the others have the low half of the timestamp.
-        if !matches!(cqe.opcode(), CqeOpcode::REQ_ERR | CqeOpcode::RESP_ERR) {
-            cqe.set_timestamp(device_ticks(
-                now,
-                self.nic.caps.general.device_frequency_khz(),
-            ));
-        }
-        let mut bytes = [0; 64];
-        bytes.copy_from_slice(cqe.as_bytes());
-        let Some(cq) = self.nic.objects.cqs.get_mut(cqn) else {
-            // References keep a CQ alive as long as a queue pair names it.
-            self.env.note(
-                self.nic.index,
-                format_args!("completion for CQ {cqn:#x}, which does not exist"),
-            );
-            return;
-        };
-        let eqn = cq.eqn;
-        let completed = cq.complete(&mut self.nic.iommu, &bytes, solicited);
-        self.env.note(
-            self.nic.index,
-            format_args!(
-                "cqe cq={cqn:#x} op={:#x} qp={:02x}{:02x}{:02x} wqe={:02x}{:02x} synd={:#04x} {completed:?}",
-                bytes[63] >> 4,
-                bytes[57],
-                bytes[58],
-                bytes[59],
-                bytes[60],
-                bytes[61],
-                if bytes[63] >> 4 >= 13 { bytes[55] } else { 0 },
-            ),
-        );
-        match completed {
-            Completed::Written { event: true } => self.nic.completion_event(self.env, eqn, cqn),
-            Completed::Written { event: false } | Completed::Dead => {}
-            Completed::Failed { syndrome } => {
-                if syndrome == CQ_OVERRUN {
-                    let slot = self.nic.objects.qps.get(self.qpn);
-                    let set = slot.and_then(|slot| slot.refs.counter).unwrap_or(0);
-                    self.nic.objects.count(set, QCounter::CqOverflow);
-                }
-                self.nic.cq_failed(self.env, cqn, syndrome);
-            }
-        }
+    fn complete(&mut self, cqn: u32, cqe: Cqe64, solicited: bool) {
+        self.write_entry(cqn, None, cqe, solicited);
+    }
+
+    fn complete_wide(&mut self, cqn: u32, first: [u8; 64], cqe: Cqe64, solicited: bool) {
+        self.write_entry(cqn, Some(&first), cqe, solicited);
     }
 
     fn qp_event(&mut self, event: EventType, qpn: u32) {

@@ -195,6 +195,11 @@ impl Cqe64 {
         self.op_own() >> 2 & 3
     }
 
+    /// Sets bits 3:2 of the last byte.
+    pub fn set_format(&mut self, format: u8) -> &mut Self {
+        self.set_op_own(self.op_own() & !(3 << 2) | (format & 3) << 2)
+    }
+
     /// Bit 1 of the last byte: the peer asked for an event.
     #[inline]
     #[must_use]

@@ -19,6 +19,8 @@ const SELECT_PERIOD_MODE: u32 = 16;
 /// op_mod 1: new size, page offset, page size, all three at once.
 const SELECT_RESIZE: u32 = 7;
 const OP_MOD_RESIZE: u32 = 1;
+/// Entries of 64 bytes in places of 128, for machines whose cache lines are that long; with `cqe_128_always`.
+const CQE_SZ_PADDED: u32 = 2;
 
 /// The ring a context describes, and the page list behind it or the user memory: number and offset.
 fn ring(
@@ -54,8 +56,9 @@ pub(super) fn create_cq(cmd: &mut Cmd<'_>) -> Outcome {
     let input: CreateCqIn = cmd.read();
     let context = input.cq_context();
     let caps = &cmd.nic.caps.general;
-    if context.cqe_sz() > 2 {
-        return Err(refuse!(BAD_PARAM, "CQE size", "{}", context.cqe_sz()));
+    let cqe_sz = context.cqe_sz();
+    if cqe_sz > CQE_SZ_PADDED || cqe_sz == CQE_SZ_PADDED && !caps.cqe_128_always() {
+        return Err(refuse!(BAD_PARAM, "CQE size", "{cqe_sz}"));
     }
     if context.apu_cq() || context.cqe_comp_en() && !caps.cqe_compression() {
         return Err(refuse!(BAD_PARAM, "CQ feature is not supported"));

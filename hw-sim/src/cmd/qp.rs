@@ -6,7 +6,7 @@ use super::{Cmd, Outcome, PAGE_LIST, Refusal, output, refuse};
 use crate::object_tables::QpRefs;
 use crate::objects::Table;
 use crate::profile::PortType;
-use crate::qp::{Qp, QueueMemory, Transition, queue_bytes};
+use crate::qp::{Qp, QueueMemory, Transition, needs_wide_entries, queue_bytes};
 use crate::umem::Places;
 use mlx_prm::{
     CmdStatus, CreateQpIn, CreateQpOut, DestroyQpIn, DestroyQpOut, Qpc, QueryQpIn, QueryQpOut,
@@ -228,6 +228,18 @@ fn sizes(cmd: &Cmd<'_>, context: &Qpc) -> Result<(), Refusal> {
     }
     if (context.cs_req() != 0 || context.cs_res() != 0) && !caps.sctr_data_cqe() {
         return Err(refuse!(BAD_PARAM, "scatter to CQE is not supported"));
+    }
+    // Inferred: what lies before an entry of 64 bytes is the entry before it.
+    let (send, receive) = needs_wide_entries(context);
+    for (wide, cqn) in [(send, context.cqn_snd()), (receive, context.cqn_rcv())] {
+        let cq = cmd.nic.objects.cqs.named(cqn);
+        if wide && cq.is_none_or(|cq| cq.cqe_offset == 0) {
+            return Err(refuse!(
+                BAD_PARAM,
+                "64 bytes scattered to entries of 64 bytes",
+                "CQ {cqn:#x}"
+            ));
+        }
     }
     Ok(())
 }

@@ -97,6 +97,7 @@ const GENERAL: &[&str] = &[
     "cq_resize",
     "cq_moderation",
     "cq_eq_remap",
+    "sctr_data_cqe",
     "block_lb_mc",
     "imaicl",
     "pg",

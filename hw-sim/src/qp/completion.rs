@@ -1,6 +1,7 @@
 //! Completion queue entries.
 
 use super::core::Core;
+use super::scatter_to_cqe;
 use crate::host::{Host, XrcSource};
 use crate::q_counters::QCounter;
 use crate::wire::Vlan;
@@ -13,7 +14,7 @@ pub(super) const RQ_TYPE_SRQ: u32 = 1;
 
 /// A receive that went well.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Receipt {
+pub(super) struct Receipt<'a> {
     pub(super) opcode: CqeOpcode,
     /// 16-bit receive counter, or index of the shared receive queue's entry.
     pub(super) counter: u16,
@@ -28,6 +29,8 @@ pub(super) struct Receipt {
     pub(super) vlan: Option<Vlan>,
     /// The WQE came from this XRC SRQ.
     pub(super) xrc: Option<XrcSource>,
+    /// The data, if it lies in the entry.
+    pub(super) in_entry: &'a [u8],
 }
 
 impl Core {
@@ -53,13 +56,14 @@ impl Core {
         }
     }
 
-    /// A send WQE is done, and everything before it.
+    /// A send WQE is done, and everything before it: bytes read, and those of them that lie in the entry.
     pub(super) fn complete_send(
         &self,
         host: &mut dyn Host,
         index: u16,
         opcode: WqeOpcode,
         bytes: u32,
+        in_entry: &[u8],
         event: bool,
     ) {
         let mut cqe = Cqe64::new();
@@ -70,7 +74,8 @@ impl Core {
             .set_qpn(self.qpn)
             .set_wqe_counter(index)
             .set_op_own_parts(CqeOpcode::REQ, 0, event, false);
-        host.complete(self.context.cqn_snd(), cqe, event);
+        let (cqn, most) = (self.context.cqn_snd(), self.in_entry.answers);
+        scatter_to_cqe::complete(host, cqn, cqe, in_entry, most, event);
     }
 
     /// A send WQE failed, or is flushed.
@@ -91,7 +96,7 @@ impl Core {
     }
 
     /// A message was received.
-    pub(super) fn complete_receive(&self, host: &mut dyn Host, receipt: &Receipt) {
+    pub(super) fn complete_receive(&self, host: &mut dyn Host, receipt: &Receipt<'_>) {
         let (cqn, user_index) = self.receiver(host, receipt.xrc);
         let mut cqe = Cqe64::new();
         cqe.set_flags_rqpn(receipt.flags_rqpn)
@@ -106,7 +111,8 @@ impl Core {
             .set_qpn(self.qpn)
             .set_wqe_counter(self.rings.told(host, receipt.counter))
             .set_op_own_parts(receipt.opcode, 0, receipt.solicited, false);
-        host.complete(cqn, cqe, receipt.solicited);
+        let (data, most) = (receipt.in_entry, self.in_entry.receives);
+        scatter_to_cqe::complete(host, cqn, cqe, data, most, receipt.solicited);
     }
 
     /// A receive WQE failed, or is flushed.

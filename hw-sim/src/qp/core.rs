@@ -4,6 +4,7 @@ use std::convert::Infallible;
 
 use super::path::Path;
 use super::ring::Rings;
+use super::scatter_to_cqe::InEntry;
 use super::state::{Service, State};
 use crate::host::{ANY_PD, Host, KeyScope};
 use crate::q_counters::QCounter;
@@ -23,6 +24,7 @@ pub(super) struct Core {
     /// As created and modified; live values are filled in when it is queried.
     pub(super) context: Qpc,
     pub(super) rings: Rings,
+    pub(super) in_entry: InEntry,
     /// The way to the peer of a connected queue pair, from RTR on.
     pub(super) path: Option<Path>,
 }

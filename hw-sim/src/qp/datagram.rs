@@ -77,7 +77,7 @@ impl Datagrams {
         }
         if wqe.signal != Signal::OnError {
             let event = wqe.signal == Signal::AlwaysWithEvent;
-            core.complete_send(host, wqe.index, wqe.opcode, 0, event);
+            core.complete_send(host, wqe.index, wqe.opcode, 0, &[], event);
         }
         Ok(())
     }
@@ -241,6 +241,7 @@ pub(super) fn receive(
             Link::InfiniBand(_) => None,
         },
         xrc: None,
+        in_entry: &[],
     };
     core.complete_receive(host, &receipt);
     Ok(())

@@ -16,8 +16,7 @@
 //! instead and keeps receiving. Receives posted in ERR have no doorbell, so the record is polled:
 //! often at first, then ever less.
 //!
-//! Absent on purpose: path migration, SQD (no command enters it), DC, WQE signatures,
-//! scatter-to-CQE (data always goes to memory, which software must expect either way).
+//! Absent on purpose: path migration, SQD (no command enters it), DC, WQE signatures.
 
 mod answers;
 mod completion;
@@ -31,6 +30,7 @@ mod request;
 mod requester;
 mod responder;
 pub(crate) mod ring;
+mod scatter_to_cqe;
 pub(crate) mod send_queue;
 mod state;
 mod timing;
@@ -38,6 +38,7 @@ pub(crate) mod wqe;
 
 pub use ring::QueueMemory;
 pub(crate) use ring::queue_bytes;
+pub(crate) use scatter_to_cqe::needs_wide_entries;
 pub use state::{Service, State, Transition};
 
 use self::completion::RQ_TYPE_SRQ;
@@ -50,6 +51,7 @@ use self::receive_queue::ReceiveQueue;
 use self::requester::Requester;
 use self::responder::Responder;
 use self::ring::Rings;
+use self::scatter_to_cqe::InEntry;
 use self::send_queue::SendQueue;
 use crate::host::Host;
 use crate::wire::{Packet, Transport};
@@ -91,8 +93,8 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// BAD_PARAM for what this device does not have: other service types, WQE signatures; and for memory too short for
-    /// the queues, or a doorbell record not aligned.
+    /// BAD_PARAM for what this device does not have: other service types, WQE signatures, sizes of scatter to CQE; and
+    /// for memory too short for the queues, or a doorbell record not aligned.
     pub fn create(qpn: u32, context: &Qpc, memory: QueueMemory) -> Result<Self, CmdStatus> {
         let service = Service::of(context).ok_or(CmdStatus::BAD_PARAM)?;
         let rq_type = context.rq_type();
@@ -110,6 +112,7 @@ impl Qp {
             state: State::Reset,
             context: context.clone(),
             rings: Rings::new(context, memory)?,
+            in_entry: InEntry::of(service, context).ok_or(CmdStatus::BAD_PARAM)?,
             path: None,
         };
         Ok(Self {

@@ -47,14 +47,7 @@ pub(crate) struct ReceiveWqe {
 impl ReceiveWqe {
     /// Appends `data` to what was written.
     pub(crate) fn append(&mut self, host: &mut dyn Host, data: &[u8]) -> Result<(), ScatterError> {
-        let room: u64 = self
-            .scatter
-            .iter()
-            .map(|segment| u64::from(segment.byte_count()))
-            .sum();
-        if self.written + data.len() as u64 > room {
-            return Err(ScatterError::TooLong);
-        }
+        self.check_room(data.len() as u64)?;
         let mut skip = self.written;
         let mut rest = data;
         for segment in &self.scatter {
@@ -77,6 +70,24 @@ impl ReceiveWqe {
             rest = later;
         }
         self.written += data.len() as u64;
+        Ok(())
+    }
+
+    /// Counts `bytes` that lie elsewhere as written.
+    pub(super) fn count(&mut self, bytes: u64) -> Result<(), ScatterError> {
+        self.check_room(bytes)?;
+        self.written += bytes;
+        Ok(())
+    }
+
+    fn check_room(&self, bytes: u64) -> Result<(), ScatterError> {
+        let segments = self.scatter.iter();
+        let room: u64 = segments
+            .map(|segment| u64::from(segment.byte_count()))
+            .sum();
+        if self.written + bytes > room {
+            return Err(ScatterError::TooLong);
+        }
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 //! the packet that was sent, with the data that lies in memory by then.
 
 use super::core::{Core, Outgoing};
+use super::scatter_to_cqe::is_in_entry;
 use super::state::Service;
 use super::wqe::{Action, SendWqe, Signal};
 use crate::host::{Host, KeyError, UmrRequest};
@@ -19,6 +20,8 @@ pub(super) struct Request {
     pub(super) packets: u32,
     /// Response packets of a read or atomic that arrived.
     answered: u32,
+    /// What came back, if it is to lie in the entry.
+    in_entry: Option<Box<[u8]>>,
 }
 
 impl Request {
@@ -37,6 +40,7 @@ impl Request {
             first,
             packets,
             answered: 0,
+            in_entry: None,
         }
     }
 
@@ -209,11 +213,29 @@ impl Request {
         let data = original
             .as_ref()
             .map_or(packet.payload, |original| original.as_slice());
-        self.wqe
-            .scatter(host, core.local_scope(), offset(core, self.answered), data)
-            .map_err(|_| Syndrome::LOCAL_PROT_ERR)?;
+        let whole = usize::try_from(self.wqe.length).is_ok_and(|length| length == data.len());
+        if is_in_entry(data.len(), core.in_entry.answers) && whole {
+            self.keep(core, host, data);
+        } else {
+            self.wqe
+                .scatter(host, core.local_scope(), offset(core, self.answered), data)
+                .map_err(|_| Syndrome::LOCAL_PROT_ERR)?;
+        }
         self.answered += 1;
         Ok(())
+    }
+
+    /// Keeps data for the entry of this request. Inferred: without an entry it is lost, since Linux asks for scatter to
+    /// CQE only where every request has one (`configure_requester_scat_cqe` in drivers/infiniband/hw/mlx5/qp.c).
+    fn keep(&mut self, core: &Core, host: &mut dyn Host, data: &[u8]) {
+        if self.wqe.signal == Signal::OnError {
+            host.driver_bug(format!(
+                "QP {:#x}, WQE {:#06x}: data for an entry that is not asked for",
+                core.qpn, self.wqe.index
+            ));
+        } else {
+            self.in_entry = Some(data.into());
+        }
     }
 
     /// Whether a response packet is the one its position in the read calls for. After a retry the
@@ -286,7 +308,8 @@ impl Request {
                 0
             };
             let event = wqe.signal == Signal::AlwaysWithEvent;
-            core.complete_send(host, wqe.index, wqe.opcode, bytes, event);
+            let data = self.in_entry.as_deref().unwrap_or_default();
+            core.complete_send(host, wqe.index, wqe.opcode, bytes, data, event);
         }
     }
 }

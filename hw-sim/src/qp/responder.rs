@@ -27,6 +27,7 @@ use super::answers::{Answers, Interrupted, ReadStream};
 use super::completion::Receipt;
 use super::core::{Broken, Core};
 use super::receive_queue::{ReceiveQueue, ReceiveWqe, ScatterError, TakeError};
+use super::scatter_to_cqe::is_in_entry;
 use super::state::State;
 use crate::host::{Host, KeyScope};
 use crate::q_counters::QCounter;
@@ -277,8 +278,13 @@ impl Responder {
                 None => return Ok(Outcome::NotReady),
             },
         };
+        let bytes = packet.payload.len();
+        let whole = operation.begins_message() && operation.ends_message();
+        let in_entry = is_in_entry(bytes, core.in_entry.receives) && whole;
         let appended = if wqe.written + packet.payload.len() as u64 > core.max_message() {
             Err(ScatterError::TooLong)
+        } else if in_entry {
+            wqe.count(bytes as u64)
         } else {
             wqe.append(host, packet.payload)
         };
@@ -307,7 +313,11 @@ impl Responder {
         };
         // CAST: compared with the largest message.
         let bytes = u32::try_from(wqe.written).unwrap_or(u32::MAX);
-        core.complete_receive(host, &receipt(packet, opcode, &wqe, bytes));
+        let receipt = Receipt {
+            in_entry: if in_entry { packet.payload } else { &[] },
+            ..receipt(packet, opcode, &wqe, bytes)
+        };
+        core.complete_receive(host, &receipt);
         self.finish_message();
         Ok(Outcome::Done)
     }
@@ -709,7 +719,12 @@ fn check_key(
         .map_err(|_| Refusal::ACCESS)
 }
 
-fn receipt(packet: &Packet<'_>, opcode: CqeOpcode, wqe: &ReceiveWqe, bytes: u32) -> Receipt {
+fn receipt(
+    packet: &Packet<'_>,
+    opcode: CqeOpcode,
+    wqe: &ReceiveWqe,
+    bytes: u32,
+) -> Receipt<'static> {
     let immediate = packet.headers.immediate.map(u32::from_be_bytes);
     Receipt {
         opcode,
@@ -721,6 +736,7 @@ fn receipt(packet: &Packet<'_>, opcode: CqeOpcode, wqe: &ReceiveWqe, bytes: u32)
         slid: 0,
         vlan: None,
         xrc: wqe.xrc,
+        in_entry: &[],
     }
 }
 

@@ -21,6 +21,7 @@ mod rc_errors;
 mod rc_flow;
 mod rc_machine;
 mod rc_support;
+mod scatter_to_cqe;
 mod strict;
 mod strict_data;
 mod strict_noise;

@@ -23,6 +23,8 @@ pub struct Options {
     pub log_msg_max: u32,
     pub user_index: u32,
     pub q_key: u32,
+    pub cs_req: u32,
+    pub cs_res: u32,
 }
 
 impl Default for Options {
@@ -44,6 +46,8 @@ impl Default for Options {
             log_msg_max: 20,
             user_index: 0,
             q_key: 0,
+            cs_req: 0,
+            cs_res: 0,
         }
     }
 }
@@ -63,6 +67,8 @@ pub fn create_context(options: &Options) -> Qpc {
         .set_cqn_rcv(CQN_RECEIVE)
         .set_dbr_addr(RECORD)
         .set_user_index(options.user_index)
+        .set_cs_req(options.cs_req)
+        .set_cs_res(options.cs_res)
         .set_log_page_size(0);
     if options.shared_receive_queue {
         context.set_rq_type(1).set_srqn_rmpn_xrqn(0x55);

@@ -23,6 +23,8 @@ pub struct TestHost {
     pub memory: Vec<u8>,
     pub keys: BTreeMap<u32, Key>,
     pub completions: Vec<(u32, Cqe64, bool)>,
+    /// What came before the entries proper.
+    pub first_halves: Vec<[u8; 64]>,
     pub events: Vec<EventType>,
     /// How often something was counted, by counter set.
     pub counted: BTreeMap<(u32, QCounter), u32>,
@@ -58,6 +60,7 @@ impl TestHost {
             memory: vec![0; MEMORY],
             keys,
             completions: Vec::new(),
+            first_halves: Vec::new(),
             events: Vec::new(),
             counted: BTreeMap::new(),
             frames: VecDeque::new(),
@@ -199,6 +202,11 @@ impl Host for TestHost {
 
     fn complete(&mut self, cqn: u32, cqe: Cqe64, solicited: bool) {
         self.completions.push((cqn, cqe, solicited));
+    }
+
+    fn complete_wide(&mut self, cqn: u32, first: [u8; 64], cqe: Cqe64, solicited: bool) {
+        self.first_halves.push(first);
+        self.complete(cqn, cqe, solicited);
     }
 
     fn qp_event(&mut self, event: EventType, _qpn: u32) {
