@@ -27,22 +27,9 @@ const SECONDS: &str = "900";
 /// What happens before the first program: the drivers load, both ports get an address.
 const BOOT: &str = "boot";
 /// Programs, one after the other. What a line that begins with [`PART`] names is what comes then.
-const SCRIPT: &str = "
-    part() { sleep 1; echo \"== $1\"; sleep 1; }
-    pair() { peer \"$@\" & until peer ss -ltn | grep -q :18515; do sleep 0.2; done; \"$@\" 192.0.2.2 && wait; }
-    set -e
-    uname -r
-    part ibv_devinfo; ibv_devinfo -v | grep -c state
-    part ibv_rc_pingpong; pair ibv_rc_pingpong -g 3 -n 20
-    part ib_write_bw; pair ib_write_bw -x 3 -n 20 -s 65536
-    part ib_read_lat; pair ib_read_lat -x 3 -n 20
-    part ib_atomic_bw; pair ib_atomic_bw -x 3 -n 20
-    part rping; peer rping -s -a 192.0.2.2 -C 5 & sleep 3; rping -c -a 192.0.2.2 -C 5 && wait
-    part pyverbs; cd /usr/share/doc/rdma-core; python3 tests/run_tests.py --dev mlx5_0 --gid 3 > /tmp/pyverbs 2>&1 || true
-    tail -n 1 /tmp/pyverbs; cd - > /dev/null
-    part 'fio on NVMe/RDMA'; sh nvme-fio.sh > /tmp/fio || { cat /tmp/fio; exit 1; }
-    part end
-";
+const SCRIPT: &str = include_str!("matrix/programs");
+/// What its programs are in, besides what a machine has.
+const PACKAGES: [&str; 4] = ["ucx-utils", "libfabric-bin", "dpdk-dev", "librte-net-mlx5-25"];
 /// fio on a disk by NVMe over RDMA. It puts both ports together, and so it is the last.
 const NVME_FIO: &str = include_str!("../../simnic/examples/nvme-fio.sh");
 const PART: &str = "== ";
@@ -128,6 +115,7 @@ fn record(target: &Path, kernel: &str, to: &Path) -> Result<()> {
         .arg(&steer)
         .arg("--record")
         .arg(&unfinished)
+        .args(PACKAGES.map(|package| format!("--package={package}")))
         .args(["--", "sh", "-c", SCRIPT])
         .env("SIMNIC_CACHE", target.join("vm"))
         .current_dir(run.path())
