@@ -20,6 +20,7 @@
 use std::time::Duration;
 
 use mlx_prm::CongControlRRoceEcnRp;
+use serde::{Deserialize, Serialize};
 
 use crate::env::nanoseconds;
 
@@ -27,11 +28,13 @@ use crate::env::nanoseconds;
 const MEGABIT: u64 = 1_000_000;
 /// `rpg_byte_reset` counts so many bytes.
 const BYTE_RESET_UNIT: u64 = 64;
+/// Ticks that are caught up with at once. With any parameters of use there is nothing left to recover by then.
+const TICKS: usize = 1 << 14;
 /// α and its gain in the device's registers.
 const ALPHA_ONE: f64 = 1024.0;
 
 /// How a sender slows down and recovers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reaction {
     /// Time between raises (`rpg_time_reset`).
     pub time_reset: Duration,
@@ -126,7 +129,7 @@ impl ReactionPoint {
             line_bps,
             current_bps: line_bps,
             target_bps: line_bps,
-            alpha: f64::from(rules.initial_alpha) / ALPHA_ONE,
+            alpha: (f64::from(rules.initial_alpha) / ALPHA_ONE).min(1.0),
             alpha_due: u64::MAX,
             time_due: u64::MAX,
             time_ticks: 0,
@@ -144,7 +147,8 @@ impl ReactionPoint {
     /// A notification has come.
     pub(crate) fn notified(&mut self, now: u64) {
         self.catch_up(now);
-        let least = (u64::from(self.rules.min_mbps) * MEGABIT) as f64;
+        // What does not send at all would never be told that it may.
+        let least = (u64::from(self.rules.min_mbps.max(1)) * MEGABIT) as f64;
         self.target_bps = self.current_bps;
         self.current_bps =
             (self.current_bps * (1.0 - self.alpha / 2.0)).max(least.min(self.line_bps));
@@ -161,7 +165,7 @@ impl ReactionPoint {
         self.bytes += bytes;
         while self.rules.byte_reset > 0 && self.bytes >= self.rules.byte_reset {
             self.bytes -= self.rules.byte_reset;
-            self.byte_ticks += 1;
+            self.byte_ticks = self.byte_ticks.saturating_add(1);
             self.rise();
         }
         let ns = bytes as f64 * 8e9 / self.current_bps;
@@ -174,7 +178,7 @@ impl ReactionPoint {
     }
 
     fn gain(&self) -> f64 {
-        f64::from(self.rules.gain) / ALPHA_ONE
+        (f64::from(self.rules.gain) / ALPHA_ONE).min(1.0)
     }
 
     fn after(&self, now: u64, time: Duration) -> u64 {
@@ -183,12 +187,15 @@ impl ReactionPoint {
 
     /// What the two clocks of time have done until now.
     fn catch_up(&mut self, now: u64) {
-        while self.alpha_due.min(self.time_due) <= now {
+        for _ in 0..TICKS {
+            if self.alpha_due.min(self.time_due) > now {
+                return;
+            }
             if self.alpha_due <= self.time_due {
                 self.alpha *= 1.0 - self.gain();
                 self.alpha_due = self.after(self.alpha_due, self.rules.alpha_time);
             } else {
-                self.time_ticks += 1;
+                self.time_ticks = self.time_ticks.saturating_add(1);
                 self.rise();
                 self.time_due = self.after(self.time_due, self.rules.time_reset);
             }
@@ -197,6 +204,9 @@ impl ReactionPoint {
                 (self.alpha_due, self.time_due) = (u64::MAX, u64::MAX);
             }
         }
+        // Clocks that run this fast, or parameters by which nothing recovers: the rest of the time is one tick.
+        self.alpha_due = self.after(now, self.rules.alpha_time);
+        self.time_due = self.after(now, self.rules.time_reset);
     }
 
     fn rise(&mut self) {
@@ -206,13 +216,13 @@ impl ReactionPoint {
         );
         let threshold = self.rules.threshold;
         let mbps = if fast < threshold {
-            0
+            0.0
         } else if slow > threshold {
-            u64::from(slow - threshold) * u64::from(self.rules.hyper_mbps)
+            f64::from(slow - threshold) * f64::from(self.rules.hyper_mbps)
         } else {
-            u64::from(self.rules.additive_mbps)
+            f64::from(self.rules.additive_mbps)
         };
-        let rise = (mbps * MEGABIT) as f64;
+        let rise = mbps * MEGABIT as f64;
         self.target_bps = (self.target_bps + rise).min(self.line_bps);
         self.current_bps = f64::midpoint(self.target_bps, self.current_bps);
         if self.line_bps - self.current_bps < MEGABIT as f64 {
@@ -279,6 +289,37 @@ mod tests {
         let mut point = cut(Reaction::default());
         point.catch_up(u64::MAX - 1);
         assert_eq!((point.rate_bps(), point.time_due), (LINE as f64, u64::MAX));
+    }
+
+    /// A driver may write any of them.
+    #[test]
+    fn no_parameters_make_a_packet_wait_for_ever_or_the_rest_of_us_for_the_clocks() {
+        let fast = Reaction {
+            time_reset: Duration::ZERO,
+            alpha_time: Duration::ZERO,
+            byte_reset: 1,
+            additive_mbps: 0,
+            hyper_mbps: 0,
+            min_mbps: 0,
+            gain: 0,
+            initial_alpha: u32::MAX,
+            threshold: 0,
+        };
+        let wild = Reaction {
+            additive_mbps: u32::MAX,
+            hyper_mbps: u32::MAX,
+            gain: u32::MAX,
+            ..fast
+        };
+        for rules in [fast, wild] {
+            let mut point = cut(rules);
+            for turn in 1..100 {
+                point.notified(turn * 1_000_000 * US);
+                let free = point.sent(turn * 1_000_000 * US, 4_096);
+                assert!(point.rate_bps() >= 1e6 && point.rate_bps() <= LINE as f64);
+                assert!(free < (turn + 1) * 1_000_000 * US, "{rules:?}: {free}");
+            }
+        }
     }
 
     #[test]

@@ -382,6 +382,11 @@ impl Sim {
         world.nics.iter().map(|nic| nic.iommu.len()).sum()
     }
 
+    /// Frames that are on cables, if there are switches.
+    pub(crate) fn under_way(&self) -> usize {
+        lock(&self.world).under_way()
+    }
+
     /// Writes out what the capture has buffered.
     ///
     /// # Errors
@@ -503,11 +508,7 @@ impl SimCard {
 
     /// Says what the port does with priorities and about congestion, as tools on the physical function's host would.
     pub fn set_qos(&self, qos: PortQos) {
-        self.physical
-            .give_up_recording("what a port does with priorities");
-        self.physical.with(|nic, env| {
-            env.card_mut(nic.seat).uplink.qos = qos;
-        });
+        self.physical.set_qos(qos);
     }
 
     /// What is said of a virtual function.
@@ -566,9 +567,15 @@ impl SimFunction {
         });
     }
 
-    /// A recording has no words for this.
-    fn give_up_recording(&self, what: &str) {
-        lock(&self.world).give_up_recording(what);
+    /// Its host says what the port does with priorities and about congestion.
+    pub(crate) fn set_qos(&self, qos: PortQos) {
+        let record = |function| Record::Qos {
+            function,
+            qos: Box::new(qos.clone()),
+        };
+        self.told(record, |nic, env| {
+            env.card_mut(nic.seat).uplink.qos = qos.clone();
+        });
     }
 
     /// Maps memory, which is watched if the world is recorded.

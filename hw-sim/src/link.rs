@@ -309,6 +309,11 @@ impl Link {
         self.enqueue(due, from, frame);
     }
 
+    /// Frames that are under way.
+    pub(crate) fn under_way(&self) -> usize {
+        self.queue.len()
+    }
+
     /// When the next frame arrives.
     pub fn next_due(&self) -> Option<u64> {
         self.queue.peek().map(|next| next.due)

@@ -13,13 +13,13 @@
 //! since a card here takes in whatever comes. Packets of priorities in which the card reacts to congestion say that
 //! they may be marked (ECT), as firmware has it; Linux leaves those bits alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::card::{Card, PauseCounters};
 use crate::link::Port as Side;
 use crate::switch::classify::{PRIORITIES, make_capable, roce_v2};
 use crate::switch::egress::Egress;
-use crate::switch::{Switch, pfc};
+use crate::switch::{Switch, Unknown, pfc};
 
 /// Bytes queued in a priority at which queue pairs of that priority wait: a few of the largest packets.
 const PORT_BYTES: usize = 32 << 10;
@@ -58,6 +58,8 @@ pub(crate) struct Network {
     cards: BTreeMap<usize, CardPort>,
     /// The cable at a switch's port, and its end there.
     cables: BTreeMap<(usize, usize), (usize, Side)>,
+    /// Cables between switches, by what they are the ends of.
+    trunks: Vec<(usize, usize)>,
 }
 
 impl Network {
@@ -70,8 +72,39 @@ impl Network {
         !there || self.cables.contains_key(&(switch, port))
     }
 
+    /// Whether a cable between these ends would close a circle of switches that flood: what is flooded there comes back
+    /// and is flooded again, for ever.
+    pub(crate) fn would_flood(&self, ends: [End; 2]) -> bool {
+        let [
+            End::Switch { switch: one, .. },
+            End::Switch { switch: other, .. },
+        ] = ends
+        else {
+            return false;
+        };
+        let (mut reached, mut todo) = (BTreeSet::from([one]), vec![one]);
+        while let Some(at) = todo.pop() {
+            for &(a, b) in self.trunks.iter().filter(|(a, b)| *a == at || *b == at) {
+                for next in [a, b] {
+                    if reached.insert(next) {
+                        todo.push(next);
+                    }
+                }
+            }
+        }
+        let floods = |at: &usize| self.switches[*at].config().unknown == Unknown::Flood;
+        reached.contains(&other) && reached.iter().any(floods)
+    }
+
     /// A cable was laid between these ends.
     pub(crate) fn laid(&mut self, cable: usize, ends: [End; 2]) {
+        if let [
+            End::Switch { switch: one, .. },
+            End::Switch { switch: other, .. },
+        ] = ends
+        {
+            self.trunks.push((one, other));
+        }
         for (end, other, side) in [(ends[0], ends[1], Side::A), (ends[1], ends[0], Side::B)] {
             match end {
                 End::Switch { switch, port } => {

@@ -8,12 +8,13 @@ use crate::device::{LinkId, Sim, SimFunction};
 use crate::link::LinkFaults;
 use crate::network::End;
 use crate::profile::PortType;
+use crate::record::{CableEnd, Record};
 use crate::switch::{PortCounters, SwitchConfig, SwitchError};
 use crate::world::{World, lock};
 
 /// A switch of a [`Sim`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SwitchId(usize);
+pub struct SwitchId(pub(crate) usize);
 
 /// Where an end of a cable goes.
 #[derive(Clone, Copy)]
@@ -22,6 +23,15 @@ pub enum Connector<'a> {
     Function(&'a SimFunction),
     /// Into a port of a switch, counted from 0.
     Port(SwitchId, usize),
+}
+
+impl Connector<'_> {
+    fn recorded(&self) -> CableEnd {
+        match *self {
+            Self::Function(function) => CableEnd::Function(function.index),
+            Self::Port(SwitchId(switch), port) => CableEnd::Port { switch, port },
+        }
+    }
 }
 
 /// A cable that cannot be laid.
@@ -33,6 +43,11 @@ pub enum NotConnected {
     /// A switch forwards Ethernet.
     #[error("an InfiniBand port cannot be on an Ethernet switch")]
     InfiniBand,
+    /// Switches lie in a circle, and one of them floods.
+    #[error(
+        "in a circle of switches a flood would never end: all of them drop what is for unknown addresses, or there is no circle"
+    )]
+    Circle,
 }
 
 impl Sim {
@@ -42,7 +57,6 @@ impl Sim {
     /// [`SwitchError`]: there can be no such switch.
     pub fn add_switch(&self, config: SwitchConfig) -> Result<SwitchId, SwitchError> {
         let mut world = lock(&self.world);
-        world.give_up_recording("a switch");
         world.add_switch(config).map(SwitchId)
     }
 
@@ -58,8 +72,8 @@ impl Sim {
     ) -> Result<LinkId, NotConnected> {
         let mut world = lock(&self.world);
         let mut laid = [End::Outside; 2];
-        for (end, connector) in laid.iter_mut().zip(ends) {
-            *end = match connector {
+        for (end, connector) in laid.iter_mut().zip(&ends) {
+            *end = match *connector {
                 Connector::Port(SwitchId(switch), port) => End::Switch { switch, port },
                 Connector::Function(function) => {
                     let nic = &world.nics[function.index];
@@ -70,17 +84,30 @@ impl Sim {
                 }
             };
         }
-        let link = world.connect_switch(laid, faults).map(LinkId);
+        let record = || Record::Cable {
+            ends: ends.each_ref().map(Connector::recorded),
+            faults,
+        };
+        let link = world.connect_switch(laid, faults, record).map(LinkId);
         world.driven();
-        link.ok_or(NotConnected::Port)
+        link
     }
 
-    /// An address is at a port of a switch, whatever comes from elsewhere. False: there is no such port.
+    /// An address is at a port of a switch, whatever comes from elsewhere. False: there is no such port, or no room for
+    /// more addresses.
     #[must_use]
     pub fn fix_address(&self, switch: SwitchId, mac: [u8; 6], port: usize) -> bool {
         let mut world = lock(&self.world);
-        let switch = world.switch_mut(switch.0);
-        switch.is_some_and(|switch| switch.fix(mac, port))
+        let switch = switch.0;
+        let may = world
+            .switch_mut(switch)
+            .is_some_and(|switch| switch.may_fix(mac, port));
+        if may {
+            world.input(|| Record::FixedAddress { switch, mac, port });
+        }
+        may && world
+            .switch_mut(switch)
+            .is_some_and(|switch| switch.fix(mac, port))
     }
 
     /// What a port of a switch has counted.
@@ -105,10 +132,7 @@ impl Sim {
 
     /// Says what the port of a function's card does with priorities and about congestion.
     pub fn set_qos(&self, function: &SimFunction, qos: PortQos) {
-        let mut world = lock(&self.world);
-        world.give_up_recording("what a port does with priorities");
-        let seat = world.nics[function.index].seat;
-        world.env.card_mut(seat).uplink.qos = qos;
+        function.set_qos(qos);
     }
 
     /// What the port of a function's card was asked to be silent for, by priority.

@@ -26,6 +26,7 @@ use crate::profile::{PortType, Profile};
 use crate::record::Record;
 use crate::record::recorder::{self, Tape};
 use crate::switch::{Switch, SwitchConfig, SwitchError};
+use crate::switched::NotConnected;
 use crate::wire::seal;
 use rand::RngCore;
 use std::borrow::Cow;
@@ -164,13 +165,6 @@ impl World {
         }
     }
 
-    /// A recording has no words for this, and ends.
-    pub(crate) fn give_up_recording(&mut self, what: &str) {
-        if let Some(tape) = &self.tape {
-            recorder::lock(tape).give_up(&mut self.env.log, what);
-        }
-    }
-
     /// Somebody has the world run to idle, and says nothing else to it. One that is idle already stays as it is.
     pub(crate) fn looked_at(&mut self) {
         if self.tape.is_some() && self.drive == Drive::Inline && !self.is_idle() {
@@ -241,6 +235,8 @@ impl World {
     /// # Errors
     /// [`SwitchError`]: there can be no such switch.
     pub fn add_switch(&mut self, config: SwitchConfig) -> Result<usize, SwitchError> {
+        config.check()?;
+        self.input(|| Record::Switch(Box::new(config.clone())));
         let seed = self.env.rng.next_u64();
         let network = self.network.get_or_insert_default();
         let number = network.switches.len();
@@ -254,10 +250,17 @@ impl World {
         self.network.as_mut()?.switches.get_mut(number)
     }
 
-    /// Lays a link between two ends of which one is a switch's at least; its number. None: an end is not there, or has
-    /// a link.
-    pub fn connect_switch(&mut self, ends: [End; 2], faults: LinkFaults) -> Option<usize> {
-        let network = self.network.as_mut()?;
+    /// Lays a link between two ends of which one is a switch's at least; its number.
+    ///
+    /// # Errors
+    /// [`NotConnected`].
+    pub fn connect_switch(
+        &mut self,
+        ends: [End; 2],
+        faults: LinkFaults,
+        record: impl FnOnce() -> Record,
+    ) -> Result<usize, NotConnected> {
+        let network = self.network.as_ref().ok_or(NotConnected::Port)?;
         let taken = |end: &End| match *end {
             End::Switch { switch, port } => network.is_taken(switch, port),
             End::Card(card) => {
@@ -267,9 +270,15 @@ impl World {
             End::Outside => true,
         };
         if ends[0] == ends[1] || ends.iter().any(taken) {
-            return None;
+            return Err(NotConnected::Port);
         }
-        network.laid(self.cables.len(), ends);
+        if network.would_flood(ends) {
+            return Err(NotConnected::Circle);
+        }
+        self.input(record);
+        if let Some(network) = &mut self.network {
+            network.laid(self.cables.len(), ends);
+        }
         let seed = self.env.rng.next_u64();
         if faults.corrupts() {
             self.env.seal();
@@ -292,7 +301,13 @@ impl World {
                 self.env.set_light(seat, true);
             }
         }
-        Some(self.cables.len() - 1)
+        Ok(self.cables.len() - 1)
+    }
+
+    /// Frames that are on cables, if there are switches, which make many of one.
+    pub fn under_way(&self) -> usize {
+        let cables = self.cables.iter().filter(|_| self.network.is_some());
+        cables.map(|cable| cable.link.under_way()).sum()
     }
 
     /// What begins to travel goes onto its cable.

@@ -62,7 +62,7 @@ pub struct Options {
     ports: u8,
     /// The ports are on a switch that is made like this, a list like rate=25G,buffer=256K,ecn=5K/200K/1%,pfc. Faults
     /// are then those of each cable.
-    #[arg(long, value_name = "SETTINGS", conflicts_with_all = ["link", "record"])]
+    #[arg(long, value_name = "SETTINGS", conflicts_with = "link")]
     switch: Option<SwitchOptions>,
     /// Where the link of a single port leads: unix:PATH, to another simnic that is told the same.
     #[arg(long, conflicts_with = "steer")]
@@ -139,11 +139,6 @@ pub fn run(options: &Options) -> Result<u8> {
     ensure!(
         options.ports == 1 || options.link.is_none(),
         "--link is of a single port (--ports 1): more are linked to each other already"
-    );
-    let switch = options.switch();
-    ensure!(
-        switch.is_none() || options.record.is_none(),
-        "--record is of two ports on a link: a recording has no switches"
     );
     let share = command::share(options.share.as_deref())?;
     let script = command::script(&options.command, &options.env, &share)?;

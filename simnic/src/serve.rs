@@ -73,7 +73,7 @@ pub struct Options {
     pub link: Option<WirePath>,
     /// All are on a switch, in place of a link between two: a list like rate=25G,buffer=256K,ecn=5K/200K/1%,pfc. Faults
     /// are then those of each cable.
-    #[arg(long, value_name = "SETTINGS", conflicts_with_all = ["link", "record"])]
+    #[arg(long, value_name = "SETTINGS", conflicts_with = "link")]
     pub switch: Option<SwitchOptions>,
     /// What is simulated, a list like connectx-5,vectors=8,mtu=1500.
     #[arg(long)]

@@ -6,21 +6,25 @@
 use std::time::Duration;
 
 use mlx_prm::TrustState;
+use serde::{Deserialize, Serialize};
 
 use crate::dcqcn::Reaction;
-use crate::switch::Classes;
+use crate::switch::classify::PRIORITIES;
+use crate::switch::{Classes, stored};
 
 /// Settings of a port. At power-on there is neither pause nor priority, and the device answers congestion in each
 /// priority.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortQos {
     /// Pause frames of the whole port are sent; and obeyed (register PFCC).
     pub pause: (bool, bool),
     /// Priorities that are paused, a bit each, as they are sent; and obeyed.
     pub paused_priorities: (u8, u8),
     /// By what the port goes (register QPTS).
+    #[serde(with = "stored::trust")]
     pub trust: TrustState,
     /// The priority of each code point (register QPDPM).
+    #[serde(with = "stored::code_points")]
     pub priorities: [u8; 64],
     /// Priorities in which a sender slows down that is told of congestion; and in which it is told (QUERY_CONG_STATUS).
     pub congestion: (u8, u8),
@@ -33,6 +37,25 @@ pub struct PortQos {
 }
 
 impl PortQos {
+    /// Whether registers and commands can tell of it.
+    ///
+    /// # Errors
+    /// In words: what has no place in them.
+    pub fn check(&self) -> Result<(), String> {
+        if !matches!(self.trust, TrustState::PCP | TrustState::DSCP) {
+            return Err(format!("a port goes by no {:?}", self.trust));
+        }
+        let (dscp, priority) = self.cnp;
+        let mut all = self.priorities.iter().chain([&priority]);
+        if let Some(priority) = all.find(|&&priority| usize::from(priority) >= PRIORITIES) {
+            return Err(format!("there is no priority {priority}"));
+        }
+        if usize::from(dscp) >= self.priorities.len() {
+            return Err(format!("there is no code point {dscp}"));
+        }
+        Ok(())
+    }
+
     /// How the port knows the priority of a frame.
     pub(crate) fn classes(&self) -> Classes {
         Classes {

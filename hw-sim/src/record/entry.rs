@@ -4,10 +4,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::card::{CardRules, VfSettings};
+use crate::card::{CardRules, PortQos, VfSettings};
 use crate::fault::Fault;
 use crate::link::LinkFaults;
 use crate::profile::Profile;
+use crate::switch::SwitchConfig;
 
 /// Something that came from outside of a world, or what came of it. Functions, cards and links are named by their
 /// numbers, in the order in which they were made; times are nanoseconds.
@@ -175,6 +176,54 @@ pub enum Record {
     },
     /// Lines of the event log that came of the record before.
     Log(String),
+    /// A switch was put into the world.
+    Switch(Box<SwitchConfig>),
+    /// A cable was laid to a switch. It is a link, counted with those.
+    Cable {
+        /// Where it goes.
+        ends: [CableEnd; 2],
+        /// Faults of the cable.
+        faults: LinkFaults,
+    },
+    /// An address is at a port.
+    FixedAddress {
+        /// Of this switch.
+        switch: usize,
+        /// The address.
+        mac: [u8; 6],
+        /// The port.
+        port: usize,
+    },
+    /// What a port does with priorities and about congestion.
+    Qos {
+        /// The port of this function's card.
+        function: usize,
+        /// What.
+        qos: Box<PortQos>,
+    },
+}
+
+/// Where an end of a cable goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CableEnd {
+    /// Into the port of this function's card.
+    Function(usize),
+    /// Into a port of a switch.
+    Port {
+        /// Which switch.
+        switch: usize,
+        /// Which port.
+        port: usize,
+    },
+}
+
+impl fmt::Display for CableEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Function(function) => write!(f, "f{function}"),
+            Self::Port { switch, port } => write!(f, "port {port} of switch {switch}"),
+        }
+    }
 }
 
 impl Record {
@@ -284,6 +333,16 @@ impl fmt::Display for Record {
             Self::NotWritten { function, iova } => {
                 write!(f, "f{function} DMA write at {iova:#x}, which is not taken")
             }
+            Self::Switch(config) => write!(
+                f,
+                "switch of {} ports, {} bit/s",
+                config.ports, config.rate_bps
+            ),
+            Self::Cable { ends: [a, b], .. } => write!(f, "cable of {a} and {b}"),
+            Self::FixedAddress { switch, mac, port } => {
+                write!(f, "address {mac:02x?} at port {port} of switch {switch}")
+            }
+            Self::Qos { function, qos } => write!(f, "f{function} port is {qos:?}"),
             Self::Log(text) => write!(f, "{} lines of the log", text.lines().count()),
         }
     }

@@ -5,7 +5,7 @@
 //! the one in which the world took them:
 //!
 //! ```text
-//!   of the world    cards with their profiles, links, faults, settings
+//!   of the world    cards with their profiles, links, switches, faults, settings
 //!   of drivers      register and configuration writes, resets, interrupts, memory mapped and taken back
 //!   of their memory what each DMA read found; a sum over what DMA writes wrote
 //!   of the network  frames that arrive from another world, and when those for it are taken
@@ -28,7 +28,7 @@ pub(crate) mod file;
 pub(crate) mod recorder;
 pub mod replay;
 
-pub use entry::Record;
+pub use entry::{CableEnd, Record};
 pub use file::{Header, RecordingError, VERSION, packed};
 pub use recorder::{LARGEST, RecordError};
 pub use replay::{Difference, End, Replay, ReplayError, Step};

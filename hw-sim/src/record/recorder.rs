@@ -116,12 +116,6 @@ impl Recorder {
         self.writer = None;
     }
 
-    /// Something happened that no recording has words for.
-    pub(crate) fn give_up(&mut self, log: &mut EventLog, what: &str) {
-        self.flush(log);
-        self.end(&io::Error::other(format!("{what} cannot be recorded")));
-    }
-
     /// Everything so far is in the file; whether the recording goes on.
     pub(crate) fn flush(&mut self, log: &mut EventLog) -> bool {
         self.settle(log);

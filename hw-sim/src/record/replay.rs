@@ -14,14 +14,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use driver::{Device, Interrupt, MessageMemory};
 use thiserror::Error;
 
-use super::Record;
 use super::file::{Header, Reader, RecordingError};
 use super::recorder::add_write;
+use super::{CableEnd, Record};
 use crate::card::CardConfig;
 use crate::device::{LinkId, Sim, SimConfig, SimFunction};
 use crate::fault::Fault;
 use crate::pcap::CaptureError;
 use crate::report::FunctionReport;
+use crate::switch::SwitchConfig;
+use crate::switched::{Connector, SwitchId};
 use crate::world::Drive;
 
 /// The most functions of a world, virtual ones among them.
@@ -32,6 +34,17 @@ const BAR_BYTES: usize = 1 << 30;
 const MAPPINGS: usize = 1 << 20;
 /// The most that a world does for one record.
 const STEPS: usize = 1 << 21;
+/// The most switches of a world, and cables to them.
+const SWITCHES: usize = 64;
+const CABLES: usize = 512;
+/// The most bytes that wait in all switches.
+const SWITCH_BYTES: usize = 1 << 30;
+/// The most frames on the cables of a world with switches; each is shorter than 16 KiB once it has passed one.
+const UNDER_WAY: usize = 1 << 16;
+/// How many steps may pass until they are counted.
+const UNCOUNTED: usize = 256;
+/// 146 years. At the end of time nothing takes time any more, and what goes round in a circle would go for ever.
+const LATEST: u64 = 1 << 62;
 /// Lines of the log before a difference that are shown.
 const CONTEXT: usize = 8;
 
@@ -237,6 +250,8 @@ pub struct Replay {
     sim: Sim,
     functions: Vec<Arc<SimFunction>>,
     links: Vec<LinkId>,
+    switches: Vec<SwitchId>,
+    switch_bytes: usize,
     bar_bytes: usize,
     mappings: usize,
     interrupt: Option<Interrupt>,
@@ -272,6 +287,8 @@ impl Replay {
             sim,
             functions: Vec::new(),
             links: Vec::new(),
+            switches: Vec::new(),
+            switch_bytes: 0,
             bar_bytes: 0,
             mappings: 0,
             interrupt: None,
@@ -320,6 +337,10 @@ impl Replay {
                 | Record::LinkOutside { .. }
                 | Record::Posted(_)
                 | Record::Administered { .. }
+                | Record::Switch(_)
+                | Record::Cable { .. }
+                | Record::FixedAddress { .. }
+                | Record::Qos { .. }
         );
         Some((number, makes))
     }
@@ -348,7 +369,9 @@ impl Replay {
         if !record.is_input() {
             return Err(impossible("it comes of nothing".to_owned()));
         }
-        self.carry_out(&record).map_err(impossible)?;
+        self.carry_out(&record)
+            .and_then(|()| self.bounded())
+            .map_err(impossible)?;
         let log = self.sim.take_news();
         self.compare(number, &record, &log)?;
         for line in log.lines() {
@@ -472,6 +495,31 @@ impl Replay {
         link.ok_or_else(|| format!("there is no link {number}, only {there}"))
     }
 
+    /// What a record names of a switch.
+    fn switch(&self, number: usize) -> Result<SwitchId, String> {
+        let there = self.switches.len();
+        let switch = self.switches.get(number).copied();
+        switch.ok_or_else(|| format!("there is no switch {number}, only {there}"))
+    }
+
+    fn connector(&self, end: CableEnd) -> Result<Connector<'_>, String> {
+        Ok(match end {
+            CableEnd::Function(number) => Connector::Function(self.function(number)?),
+            CableEnd::Port { switch, port } => Connector::Port(self.switch(switch)?, port),
+        })
+    }
+
+    /// Whether the world is not larger or older than one may be.
+    fn bounded(&self) -> Result<(), String> {
+        if self.sim.under_way() > UNDER_WAY {
+            return Err(format!("more than {UNDER_WAY} frames are on cables"));
+        }
+        match self.sim.clock().now().0 {
+            ..=LATEST => Ok(()),
+            now => Err(format!("{now} ns are too late")),
+        }
+    }
+
     fn carry_out(&mut self, record: &Record) -> Result<(), String> {
         match record {
             Record::Card {
@@ -588,6 +636,24 @@ impl Replay {
                 self.sim.step();
             }
             Record::Idle => self.sim.run_until_idle(),
+            Record::Switch(config) => self.add_switch(config)?,
+            Record::Cable { ends, faults } => {
+                if self.links.len() >= CABLES {
+                    return Err(format!("a world with switches has {CABLES} links at most"));
+                }
+                let ends = [self.connector(ends[0])?, self.connector(ends[1])?];
+                let link = self.sim.connect_switch(ends, *faults);
+                self.links.push(link.map_err(|error| error.to_string())?);
+            }
+            Record::FixedAddress { switch, mac, port } => {
+                if !self.sim.fix_address(self.switch(*switch)?, *mac, *port) {
+                    return Err("there is no such port, or no room for the address".to_owned());
+                }
+            }
+            Record::Qos { function, qos } => {
+                qos.check()?;
+                self.function(*function)?.set_qos((**qos).clone());
+            }
             // Checked before.
             Record::Read { .. }
             | Record::Wrote { .. }
@@ -599,12 +665,30 @@ impl Replay {
 
     /// Steps until there is nothing to do, but not for ever.
     fn steps(&self, one: impl Fn(&Sim) -> bool) -> Result<(), String> {
-        for _ in 0..STEPS {
+        for step in 1..=STEPS {
             if !one(&self.sim) {
                 return Ok(());
             }
+            if step % UNCOUNTED == 0 {
+                self.bounded()?;
+            }
         }
         Err(format!("{STEPS} steps were not enough"))
+    }
+
+    fn add_switch(&mut self, config: &SwitchConfig) -> Result<(), String> {
+        // Its bytes are a number of use only if it can be.
+        config.check().map_err(|error| error.to_string())?;
+        self.switch_bytes += config.bytes();
+        if self.switches.len() >= SWITCHES || self.switch_bytes > SWITCH_BYTES {
+            return Err(format!(
+                "a world has {SWITCHES} switches at most, and {SWITCH_BYTES} bytes for frames in them"
+            ));
+        }
+        let switch = self.sim.add_switch(config.clone());
+        self.switches
+            .push(switch.map_err(|error| error.to_string())?);
+        Ok(())
     }
 
     fn add_card(&mut self, config: &CardConfig) -> Result<(), String> {

@@ -7,7 +7,9 @@
 //! replaces both bytes by ones (`wire::icrc`), so that a switch may write them; IPv4's header checksum is put right.
 
 use mlx_prm::TrustState;
+use serde::{Deserialize, Serialize};
 
+use super::stored;
 use crate::wire::{CNP, EthPacket, Ipv4Repr, ROCE_PORT, ones_complement_sum};
 
 /// Priorities of a port.
@@ -17,11 +19,13 @@ const ETHERTYPE_IPV6: u16 = 0x86dd;
 const UDP: u8 = 17;
 
 /// How a port knows the priority of a frame.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Classes {
     /// Which bits it goes by.
+    #[serde(with = "stored::trust")]
     pub trust: TrustState,
     /// The priority of each code point.
+    #[serde(with = "stored::code_points")]
     pub of_dscp: [u8; 64],
 }
 

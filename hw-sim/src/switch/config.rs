@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::classify::{Classes, PRIORITIES};
 
 /// Most ports of a switch.
 pub const MAX_PORTS: usize = 64;
+/// Most bytes that the frames of a switch take: its buffer, and all room of lossless priorities.
+pub const MAX_BYTES: usize = 1 << 30;
 
 /// How a switch is made. The default is a lossy one of four ports of 100 Gb/s.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SwitchConfig {
     /// How many ports it has.
     pub ports: usize,
@@ -43,7 +46,7 @@ impl Default for SwitchConfig {
 }
 
 /// Memory for frames of priorities that may be lost. Those that may not have memory of their own ([`Pfc`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Buffer {
     /// So many bytes for all ports together; who comes first has them.
     Shared(usize),
@@ -52,7 +55,7 @@ pub enum Buffer {
 }
 
 /// What becomes of frames to addresses that were not learned, to groups and to all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unknown {
     /// They leave at every other port.
     Flood,
@@ -61,7 +64,7 @@ pub enum Unknown {
 }
 
 /// When a packet is marked, by the bytes that wait where it is to leave (DCQCN, SIGCOMM 2015, figure 5).
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Red {
     /// None up to here.
     pub kmin_bytes: usize,
@@ -94,7 +97,7 @@ impl Red {
 }
 
 /// Priority flow control: when it asks for silence. Bytes are of one port that receives and one priority.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pfc {
     /// The priorities that lose nothing, a bit each.
     pub priorities: u8,
@@ -149,6 +152,12 @@ pub enum SwitchError {
         /// Bytes.
         xoff: usize,
     },
+    /// A watchdog that gives nobody time.
+    #[error("PFC: a watchdog of no time throws away what has not waited")]
+    Watchdog,
+    /// More memory than there is.
+    #[error("a switch has at most {MAX_BYTES} bytes for frames, not {0}")]
+    Memory(usize),
     /// A priority that does not exist.
     #[error("code point {dscp} has priority {priority}, of {PRIORITIES}")]
     Priority {
@@ -160,6 +169,21 @@ pub enum SwitchError {
 }
 
 impl SwitchConfig {
+    /// The most bytes of frames that wait in it at a time.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let lossy = match self.buffer {
+            Buffer::Shared(bytes) => bytes,
+            Buffer::PerPort(bytes) => bytes.saturating_mul(self.ports),
+        };
+        let lossless = self.pfc.map_or(0, |pfc| {
+            let of_one = pfc.xoff_bytes.saturating_add(pfc.headroom_bytes);
+            let priorities = pfc.priorities.count_ones() as usize;
+            of_one.saturating_mul(priorities).saturating_mul(self.ports)
+        });
+        lossy.saturating_add(lossless)
+    }
+
     /// Whether such a switch can be.
     ///
     /// # Errors
@@ -188,6 +212,13 @@ impl SwitchConfig {
             && xon >= xoff
         {
             return Err(SwitchError::Pfc { xon, xoff });
+        }
+        if self.pfc.and_then(|pfc| pfc.watchdog) == Some(Duration::ZERO) {
+            return Err(SwitchError::Watchdog);
+        }
+        let bytes = self.bytes();
+        if bytes > MAX_BYTES {
+            return Err(SwitchError::Memory(bytes));
         }
         let wrong = |&(_, &priority): &(usize, &u8)| usize::from(priority) >= PRIORITIES;
         match self.classes.of_dscp.iter().enumerate().find(wrong) {

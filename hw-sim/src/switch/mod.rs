@@ -29,6 +29,7 @@ pub mod classify;
 mod config;
 pub(crate) mod egress;
 pub(crate) mod pfc;
+pub(crate) mod stored;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -37,13 +38,17 @@ use rand_chacha::ChaCha8Rng;
 
 pub use self::classify::Classes;
 use self::classify::{Ecn, PRIORITIES, ecn, mark};
-pub use self::config::{Buffer, MAX_PORTS, Pfc, Red, SwitchConfig, SwitchError, Unknown};
+pub use self::config::{
+    Buffer, MAX_BYTES, MAX_PORTS, Pfc, Red, SwitchConfig, SwitchError, Unknown,
+};
 use self::egress::{Credit, Egress};
 use crate::env::nanoseconds;
 use crate::wire::EthPacket;
 
-/// Addresses that are learned at most.
+/// Addresses that are learned at most; as many may be fixed.
 pub const MAX_ADDRESSES: usize = 8192;
+/// The longest frame that is taken in, as long as a wire between processes carries.
+const LONGEST_FRAME: usize = 16 << 10;
 
 /// What a port of a switch has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,6 +65,8 @@ pub struct PortCounters {
     pub dropped_full: u64,
     /// Frames of lossless priorities that found no headroom where they came in here.
     pub dropped_headroom: u64,
+    /// Frames that came in here and were longer than any frame is.
+    pub dropped_long: u64,
     /// Frames that came in here for an address nobody has, and were not flooded.
     pub dropped_unknown: u64,
     /// Frames to leave here that the watchdog threw away.
@@ -150,13 +157,19 @@ impl Switch {
         &self.config
     }
 
-    /// An address is at a port, whatever comes from elsewhere. False: there is no such port.
+    /// An address is at a port, whatever comes from elsewhere. False: it [may not be](Self::may_fix).
     pub(crate) fn fix(&mut self, mac: [u8; 6], port: usize) -> bool {
-        let there = port < self.ports.len();
-        if there {
+        let may = self.may_fix(mac, port);
+        if may {
             self.fixed.insert(mac, port);
         }
-        there
+        may
+    }
+
+    /// Whether an address may be fixed at a port: there is such a port, and room for the address.
+    pub(crate) fn may_fix(&self, mac: [u8; 6], port: usize) -> bool {
+        let has_room = self.fixed.len() < MAX_ADDRESSES || self.fixed.contains_key(&mac);
+        port < self.ports.len() && has_room
     }
 
     /// What a port has counted, if there is one.
@@ -188,6 +201,10 @@ impl Switch {
         let counters = &mut port.counters;
         counters.received += 1;
         counters.received_bytes += frame.len() as u64;
+        if frame.len() > LONGEST_FRAME {
+            counters.dropped_long += 1;
+            return;
+        }
         let Some(outs) = self.outs(from, &frame) else {
             return;
         };

@@ -68,11 +68,15 @@ fn a_frame_is_flooded_until_its_destination_was_heard() {
     switch.receive(20 * FRAME_NS, 0, frame(1, [1, 0x80, 0xc2, 0, 0, 0x0e], 0));
     switch.receive(20 * FRAME_NS, 0, frame(3, mac(1), 0));
     switch.receive(20 * FRAME_NS, 0, vec![0; 3]);
+    let mut long = frame(1, group, 0);
+    long.resize(LONGEST_FRAME + 1, 0);
+    switch.receive(20 * FRAME_NS, 0, long);
     assert_eq!(
         left(&mut switch, 21 * FRAME_NS),
         [],
-        "a bridge's own, its own port, no frame"
+        "a bridge's own, its own port, no frame, longer than any"
     );
+    assert_eq!(switch.counters(0).expect("there").dropped_long, 1);
 }
 
 #[test]
@@ -243,5 +247,15 @@ fn a_switch_that_cannot_be_is_refused_with_what_is_wrong() {
         ..Pfc::of(1)
     };
     assert!(refused(&|config| config.pfc = Some(pfc)).contains("XON 1048576"));
+    let pfc = Pfc {
+        watchdog: Some(Duration::ZERO),
+        ..Pfc::of(1)
+    };
+    assert!(refused(&|config| config.pfc = Some(pfc)).contains("a watchdog of no time"));
+    let pfc = Pfc {
+        headroom_bytes: usize::MAX,
+        ..Pfc::of(1)
+    };
+    assert!(refused(&|config| config.pfc = Some(pfc)).contains("at most 1073741824 bytes"));
     assert!(refused(&|config| config.classes.of_dscp[46] = 8).contains("code point 46"));
 }

@@ -21,7 +21,7 @@ use hw_sim::switch::Buffer;
 pub use self::draw::draw;
 pub use self::options::{Options, print};
 pub use self::plan::{PRIORITY, Plan, Topology};
-pub use self::traffic::{Outcome, Sample, jain, run};
+pub use self::traffic::{Outcome, Sample, jain, run, run_in};
 
 impl Plan {
     /// In a line.

@@ -1,10 +1,12 @@
 //! The options of `simnic fabric`.
 
 use std::fs;
+use std::io::BufWriter;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use hw_sim::{Sim, SimConfig};
 
 use super::plan::{Plan, Topology};
 use crate::simulated::duration;
@@ -36,6 +38,9 @@ pub struct Options {
     /// Where a picture of queue depths and rates is written.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Record in this file all that comes from outside of the functions and switches, for `simnic replay`.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 }
 
 /// Carries out what is asked for: the table, and the picture in its file.
@@ -60,7 +65,25 @@ pub fn print(options: &Options) -> Result<String> {
         plan.time <= most,
         "--time: {most:?} at most, which is long enough for any picture"
     );
-    let outcome = super::run(&plan)?;
+    let sim = Sim::new(SimConfig {
+        seed: plan.seed,
+        event_log: false,
+    });
+    if let Some(path) = &options.record {
+        let file = fs::File::create(path).with_context(|| path.display().to_string())?;
+        sim.record(
+            BufWriter::new(file),
+            &format!("simnic fabric: {}", plan.words()),
+        )?;
+    }
+    let outcome = super::run_in(&plan, sim.clone())?;
+    if let Some(path) = &options.record {
+        ensure!(
+            sim.flush_record(),
+            "{}: the recording has ended early",
+            path.display()
+        );
+    }
     if let Some(path) = &options.svg {
         let drawn = super::draw(&plan, &outcome);
         fs::write(path, drawn).with_context(|| path.display().to_string())?;

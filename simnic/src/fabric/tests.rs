@@ -3,11 +3,15 @@
 //!
 //! With `PICTURES=write` in the environment the pictures of `docs/switch.md` are drawn into `docs/pictures`.
 
+use std::io::{self, Cursor, Write};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use hw_sim::record::Replay;
 use hw_sim::switch::{Buffer, Pfc, Red};
+use hw_sim::{Sim, SimConfig};
 
-use super::{Outcome, Plan, Topology, draw, jain, run};
+use super::{Outcome, Plan, Topology, draw, jain, run, run_in};
 
 /// Thresholds for 10 Gb/s, where a frame of 4 KiB takes 3.4 us.
 const RED: Red = Red {
@@ -195,4 +199,48 @@ fn a_seed_decides_everything() {
         run(&other).expect("with another seed").samples,
         once.samples
     );
+}
+
+/// A recording that the test has, too.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("no panic").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// With marks, pauses, fixed addresses, and more than one switch: whatever a world with switches has been told is in the
+/// file, and what came of it comes of it again.
+#[test]
+fn a_recorded_world_with_switches_gives_the_same_log_from_its_file_alone() {
+    let star = Plan {
+        time: Duration::from_micros(400),
+        ..Plan::new(Topology::Incast(2)).marking(RED).pausing()
+    };
+    let circle = Plan {
+        time: Duration::from_micros(200),
+        ..ring()
+    };
+    for (plan, wanted) in [(star, "cnp sent"), (circle, "cmd INIT_HCA")] {
+        let (sim, file) = (Sim::new(SimConfig::seeded(plan.seed)), Shared::default());
+        sim.record(file.clone(), "switches").expect("it is empty");
+        let outcome = run_in(&plan, sim.clone()).expect("the plan can be carried out");
+        assert!(outcome.delivered.iter().sum::<u64>() > 0);
+        assert!(sim.flush_record(), "it is recorded");
+        let bytes = file.0.lock().expect("no panic").clone();
+        let mut replay = Replay::open(Cursor::new(bytes)).expect("a recording");
+        let mut log = String::new();
+        while let Some(step) = replay.step().expect("the same world") {
+            log += &step.log;
+        }
+        assert!(log.as_bytes() == sim.event_log(), "another log");
+        assert!(log.contains(wanted), "{wanted} in {} bytes", log.len());
+    }
 }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use udapl::fabric::switched::{
     CongestionCounters, PauseCounters, PortCounters, PortQos, SwitchConfig, Switched, Unknown,
 };
-use udapl::fabric::{Faults, LinkFaults};
+use udapl::fabric::{Faults, LinkFaults, Sim, SimConfig};
 use udapl::{
     CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus, EpAttr,
     EpChange, EpEvds, EpHandle, EpTransport, EvdFlags, EvdHandle, Event, Ia, LmrTriplet,
@@ -135,7 +135,7 @@ impl Flow {
     }
 }
 
-fn fabric(plan: &Plan) -> Result<Switched> {
+fn fabric(plan: &Plan, sim: Sim) -> Result<Switched> {
     let config = SwitchConfig {
         rate_bps: plan.rate_bps,
         buffer: plan.buffer,
@@ -150,9 +150,9 @@ fn fabric(plan: &Plan) -> Result<Switched> {
     });
     let functions = plan.topology.functions();
     let fabric = match plan.topology {
-        super::Topology::Ring(_) => Switched::ring(plan.seed, functions, &config, flight)?,
+        super::Topology::Ring(_) => Switched::ring_in(sim, functions, &config, flight)?,
         super::Topology::Incast(_) | super::Topology::Pairs(_) | super::Topology::Round(_) => {
-            Switched::star(plan.seed, functions, config.clone(), flight)?
+            Switched::star_in(sim, functions, config.clone(), flight)?
         }
     };
     fabric.set_qos(&PortQos {
@@ -264,7 +264,19 @@ fn connect(
 /// # Errors
 /// The plan cannot be, or a function does not come up.
 pub fn run(plan: &Plan) -> Result<Outcome> {
-    let fabric = fabric(plan)?;
+    let sim = Sim::new(SimConfig {
+        seed: plan.seed,
+        event_log: false,
+    });
+    run_in(plan, sim)
+}
+
+/// Carries a plan out in a world of its seed that has nothing in it yet, and is recorded, for instance.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_in(plan: &Plan, sim: Sim) -> Result<Outcome> {
+    let fabric = fabric(plan, sim)?;
     let mut ias = (0..fabric.functions())
         .map(|number| {
             let options = fabric.options(number).mtu(4200);

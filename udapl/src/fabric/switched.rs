@@ -47,6 +47,14 @@ pub struct Switched {
     functions: Vec<Arc<SimFunction>>,
 }
 
+/// A world whose log nobody reads.
+fn unlogged(seed: u64) -> Sim {
+    Sim::new(SimConfig {
+        seed,
+        event_log: false,
+    })
+}
+
 /// Why such a fabric cannot be.
 #[derive(Debug, Error)]
 pub enum NotSwitched {
@@ -70,7 +78,20 @@ impl Switched {
         config: SwitchConfig,
         faults: LinkFaults,
     ) -> Result<Self, NotSwitched> {
-        let mut fabric = Self::of_functions(seed, functions);
+        Self::star_in(unlogged(seed), functions, config, faults)
+    }
+
+    /// As [`Switched::star`], in a world that has nothing in it yet, and is recorded, for instance ([`Sim::record`]).
+    ///
+    /// # Errors
+    /// [`NotSwitched`].
+    pub fn star_in(
+        sim: Sim,
+        functions: usize,
+        config: SwitchConfig,
+        faults: LinkFaults,
+    ) -> Result<Self, NotSwitched> {
+        let mut fabric = Self::of_functions(sim, functions);
         let ports = functions;
         let switch = fabric.sim.add_switch(SwitchConfig { ports, ..config })?;
         for (port, function) in fabric.functions.iter().enumerate() {
@@ -92,7 +113,20 @@ impl Switched {
         config: &SwitchConfig,
         faults: LinkFaults,
     ) -> Result<Self, NotSwitched> {
-        let mut fabric = Self::of_functions(seed, switches);
+        Self::ring_in(unlogged(seed), switches, config, faults)
+    }
+
+    /// As [`Switched::ring`], in a world that has nothing in it yet.
+    ///
+    /// # Errors
+    /// [`NotSwitched`].
+    pub fn ring_in(
+        sim: Sim,
+        switches: usize,
+        config: &SwitchConfig,
+        faults: LinkFaults,
+    ) -> Result<Self, NotSwitched> {
+        let mut fabric = Self::of_functions(sim, switches);
         for function in &fabric.functions {
             let switch = fabric.sim.add_switch(SwitchConfig {
                 ports: 3,
@@ -117,11 +151,7 @@ impl Switched {
         Ok(fabric)
     }
 
-    fn of_functions(seed: u64, functions: usize) -> Self {
-        let sim = Sim::new(SimConfig {
-            seed,
-            event_log: false,
-        });
+    fn of_functions(sim: Sim, functions: usize) -> Self {
         let function =
             |number| sim.add_function(Profile::named(&format!("sim:{number}"), mac(number)));
         let functions = (0..functions).map(function).collect();
