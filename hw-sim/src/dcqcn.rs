@@ -19,7 +19,7 @@
 
 use std::time::Duration;
 
-use mlx_prm::CongControlRRoceEcnRp;
+use mlx_prm::{CongControlRRoceEcnRp, RpField};
 use serde::{Deserialize, Serialize};
 
 use crate::env::nanoseconds;
@@ -72,12 +72,79 @@ impl Default for Reaction {
     }
 }
 
+/// α, and its gain, have ten bits.
+const ALPHA_MOST: u32 = 1023;
+/// The longest time of a parameter, microseconds.
+const TIME_MOST: u32 = 1_000_000;
+
 /// Microseconds that fit the register.
 pub(crate) fn microseconds(time: Duration) -> u32 {
     u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
 }
 
 impl Reaction {
+    /// With the parameters changed that MODIFY_CONG_PARAMS names, a bit each; the port's rate is the highest there is.
+    /// No public text has the bounds that firmware keeps. These are those of what the parameters are, and what is told
+    /// but not done here may only stay as it is.
+    ///
+    /// # Errors
+    /// In words: what cannot be.
+    pub(crate) fn changed(
+        mut self,
+        select: u32,
+        told: &CongControlRRoceEcnRp,
+        line_bps: u64,
+    ) -> Result<Self, String> {
+        let line_mbps = u32::try_from(line_bps / MEGABIT).unwrap_or(u32::MAX);
+        let stays = self.told();
+        for bit in (0..u32::BITS).filter(|bit| select >> bit & 1 == 1) {
+            let field = u8::try_from(bit).map_or(RpField(u8::MAX), RpField);
+            let within = |value: u32, least: u32, most: u32| match value {
+                _ if (least..=most).contains(&value) => Ok(value),
+                _ => Err(format!("{field} is {least} to {most}, not {value}")),
+            };
+            let time = |value: u32| {
+                within(value, 1, TIME_MOST).map(|time| Duration::from_micros(time.into()))
+            };
+            let same = |value: u32, now: u32| within(value, now, now).map(drop);
+            match field {
+                RpField::TIME_RESET => self.time_reset = time(told.rpg_time_reset())?,
+                RpField::BYTE_RESET => {
+                    self.byte_reset = BYTE_RESET_UNIT * u64::from(told.rpg_byte_reset());
+                }
+                RpField::THRESHOLD => self.threshold = within(told.rpg_threshold(), 1, u32::MAX)?,
+                RpField::AI_RATE => self.additive_mbps = within(told.rpg_ai_rate(), 1, line_mbps)?,
+                RpField::HAI_RATE => self.hyper_mbps = within(told.rpg_hai_rate(), 1, line_mbps)?,
+                RpField::MIN_RATE => self.min_mbps = within(told.rpg_min_rate(), 1, line_mbps)?,
+                RpField::DCE_TCP_G => self.gain = within(told.dce_tcp_g(), 1, ALPHA_MOST)?,
+                RpField::DCE_TCP_RTT => self.alpha_time = time(told.dce_tcp_rtt())?,
+                RpField::INITIAL_ALPHA_VALUE => {
+                    self.initial_alpha = within(told.initial_alpha_value(), 1, ALPHA_MOST)?;
+                }
+                RpField::CLAMP_TGT_RATE => {
+                    same(told.clamp_tgt_rate().into(), stays.clamp_tgt_rate().into())?;
+                }
+                RpField::CLAMP_TGT_RATE_AFTER_TIME_INC => same(
+                    told.clamp_tgt_rate_after_time_inc().into(),
+                    stays.clamp_tgt_rate_after_time_inc().into(),
+                )?,
+                RpField::MAX_RATE => same(told.rpg_max_rate(), stays.rpg_max_rate())?,
+                RpField::MIN_DEC_FAC => same(told.rpg_min_dec_fac(), stays.rpg_min_dec_fac())?,
+                RpField::RATE_TO_SET_ON_FIRST_CNP => same(
+                    told.rate_to_set_on_first_cnp(),
+                    stays.rate_to_set_on_first_cnp(),
+                )?,
+                RpField::RATE_REDUCE_MONITOR_PERIOD => same(
+                    told.rate_reduce_monitor_period(),
+                    stays.rate_reduce_monitor_period(),
+                )?,
+                RpField::GD => same(told.rpg_gd(), stays.rpg_gd())?,
+                _ => return Err(format!("there is no parameter {bit}")),
+            }
+        }
+        Ok(self)
+    }
+
     /// As QUERY_CONG_PARAMS tells it.
     pub(crate) fn told(&self) -> CongControlRRoceEcnRp {
         let units = u32::try_from(self.byte_reset / BYTE_RESET_UNIT).unwrap_or(u32::MAX);
@@ -137,6 +204,11 @@ impl ReactionPoint {
             bytes: 0,
             free: now,
         }
+    }
+
+    /// The port's rules may have changed.
+    pub(crate) fn follow(&mut self, rules: Reaction) {
+        self.rules = rules;
     }
 
     /// Bits each second.

@@ -1,7 +1,7 @@
 //! What a port does with priorities, and about congestion: which bits of a frame name its priority (registers QPTS and
 //! QPDPM), and the RoCE congestion control of the device (PRM "QUERY_CONG_STATUS", "QUERY_CONG_PARAMS"). As Linux has
 //! it: `include/linux/mlx5/mlx5_ifc.h` (`qpts_reg`, `qpdpm_reg`, `query_cong_status_in`, `query_cong_params_out`,
-//! `cong_control_r_roce_ecn_rp`, `cong_control_r_roce_ecn_np`) and `drivers/infiniband/hw/mlx5/cong.c`.
+//! `modify_cong_params_in`, `cong_control_r_roce_ecn_rp`, `cong_control_r_roce_ecn_np`) and `drivers/infiniband/hw/mlx5/cong.c`.
 //!
 //! Pause frames are register PFCC ([`Pfcc`](crate::Pfcc)).
 
@@ -80,6 +80,56 @@ layout! {
     }
 }
 
+codes! {
+    /// Bits of `field_select` for who sends (Linux `cong.c`, `MLX5_IB_RP_..._ATTR`).
+    pub struct RpField(u8) {
+        /// Whether a cut takes the target rate down, too.
+        CLAMP_TGT_RATE = 1,
+        /// ... if the clock of time has ticked since.
+        CLAMP_TGT_RATE_AFTER_TIME_INC = 2,
+        /// Time between raises.
+        TIME_RESET = 3,
+        /// Bytes between raises.
+        BYTE_RESET = 4,
+        /// Ticks until the target rises.
+        THRESHOLD = 5,
+        /// The highest rate.
+        MAX_RATE = 6,
+        /// Additive increase.
+        AI_RATE = 7,
+        /// Hyper increase.
+        HAI_RATE = 8,
+        /// How much a cut leaves.
+        MIN_DEC_FAC = 9,
+        /// The lowest rate.
+        MIN_RATE = 10,
+        /// The rate after the first notification.
+        RATE_TO_SET_ON_FIRST_CNP = 11,
+        /// The gain of α.
+        DCE_TCP_G = 12,
+        /// Time after which α shrinks.
+        DCE_TCP_RTT = 13,
+        /// Time between cuts.
+        RATE_REDUCE_MONITOR_PERIOD = 14,
+        /// α at first.
+        INITIAL_ALPHA_VALUE = 15,
+        /// What α is divided by.
+        GD = 16,
+    }
+}
+
+codes! {
+    /// Bits of `field_select` for who receives marked packets (Linux `cong.c`, `MLX5_IB_NP_..._ATTR`).
+    pub struct NpField(u8) {
+        /// Time between two notifications.
+        MIN_TIME_BETWEEN_CNPS = 2,
+        /// Their code point.
+        CNP_DSCP = 3,
+        /// The mode and the priority.
+        CNP_PRIO_MODE = 4,
+    }
+}
+
 impl Qpdpm {
     /// The priority of a code point below [`DSCPS`].
     #[must_use]
@@ -117,6 +167,14 @@ command! {
     } -> QueryCongParamsOut(0x110) {
         congestion_parameters: 0x10 [u8; 0x100],
     }
+
+    /// Changes how it does it: the parameters that `field_select` names, a bit each, by the protocol's numbers for them
+    /// ([`RpField`], [`NpField`]).
+    MODIFY_CONG_PARAMS: ModifyCongParamsIn(0x120) {
+        cong_protocol: 0x08(CongProtocol[3:0]),
+        field_select: 0x0c u32,
+        congestion_parameters: 0x20 [u8; 0x100],
+    } -> ModifyCongParamsOut(0x10) {}
 
     /// What the port has counted about congestion. Linux shows it as `np_cnp_sent` and so on in a port's `hw_counters`.
     QUERY_CONG_STATISTICS: QueryCongStatisticsIn(0x10) {
@@ -182,6 +240,21 @@ mod tests {
             (QueryCongParamsIn::SIZE, QueryCongParamsOut::SIZE),
             (0x10, 0x110)
         );
+    }
+
+    /// `modify_cong_params_in`: `cong_protocol` at 0x5c, `field_select` at 0x60, `congestion_parameters` at 0x100.
+    #[test]
+    fn the_command_that_changes_parameters_lies_where_linux_has_it() {
+        let mut change = ModifyCongParamsIn::new();
+        change
+            .set_cong_protocol(CongProtocol::R_ROCE_ECN_RP)
+            .set_field_select(1 << RpField::AI_RATE.0)
+            .set_congestion_parameters(&[7; 0x100]);
+        let bytes = change.as_bytes();
+        assert_eq!(bytes[..4], [0x08, 0x25, 0, 0]);
+        assert_eq!(bytes[8..0x10], [0, 0, 0, 1, 0, 0, 0, 0x80]);
+        assert_eq!(bytes[0x10..0x20], [0; 0x10]);
+        assert_eq!(bytes[0x20..], [7; 0x100]);
     }
 
     /// `cnp_dscp` at 0xd2, six bits; `initial_alpha_value` at 0x340.

@@ -166,9 +166,10 @@ pub fn serve(
         };
         let mut profile = ProfileOptions::profile(&arguments.profile, &name, mac(number));
         if arguments.switch.is_some() {
-            // Where there is congestion, drivers may ask about it.
+            // Where there is congestion, drivers may ask about it, and say what is done.
             profile.general.set(|page| {
                 page.set_cc_query_allowed(true);
+                page.set_cc_modify_allowed(true);
             });
         }
         let function = sim.try_add_function(profile)?;

@@ -1,15 +1,21 @@
 //! QUERY_CONG_STATUS, QUERY_CONG_PARAMS and QUERY_CONG_STATISTICS: what the device does against congestion, and what it
 //! has counted of it. They need `cc_query_allowed`,
 //! which a virtual function has where its physical one's firmware lets it.
+//!
+//! MODIFY_CONG_PARAMS changes what a port does, for all that is told of congestion from then on. It needs
+//! `cc_modify_allowed`, and is the physical function's.
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use mlx_prm::{
-    CongControlRRoceEcnNp, CongProtocol, QueryCongParamsIn, QueryCongParamsOut,
-    QueryCongStatisticsIn, QueryCongStatisticsOut, QueryCongStatusIn, QueryCongStatusOut,
+    CongControlRRoceEcnNp, CongControlRRoceEcnRp, CongProtocol, ModifyCongParamsIn,
+    ModifyCongParamsOut, NpField, QueryCongParamsIn, QueryCongParamsOut, QueryCongStatisticsIn,
+    QueryCongStatisticsOut, QueryCongStatusIn, QueryCongStatusOut,
 };
-use zerocopy::IntoBytes;
+use std::time::Duration;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::card::CongestionCounters;
+use crate::card::seat::PHYSICAL;
 use crate::dcqcn::microseconds;
 
 /// Priorities of an Ethernet port.
@@ -70,6 +76,63 @@ pub(super) fn query_cong_params(cmd: &mut Cmd<'_>) -> Outcome {
         other => return Err(refuse!(BAD_PARAM, "congestion protocol", "{other:?}")),
     }
     output(&out)
+}
+
+pub(super) fn modify_cong_params(cmd: &mut Cmd<'_>) -> Outcome {
+    if !cmd.nic.caps.general.cc_modify_allowed() {
+        return Err(refuse!(BAD_OP, "cc_modify_allowed is not set"));
+    }
+    if cmd.nic.seat.vport != PHYSICAL {
+        return Err(refuse!(BAD_OP, "the port is the physical function's"));
+    }
+    let input: ModifyCongParamsIn = cmd.read();
+    let (select, parameters) = (input.field_select(), input.congestion_parameters());
+    let layout = |size| refuse!(BAD_PARAM, "congestion parameters", "{size} bytes");
+    let uplink = &mut cmd.env.card_mut(cmd.nic.seat).uplink;
+    match input.cong_protocol() {
+        CongProtocol::R_ROCE_ECN_RP => {
+            let told = CongControlRRoceEcnRp::read_from_bytes(parameters)
+                .map_err(|_| layout(parameters.len()))?;
+            let changed = uplink.qos.reaction.changed(select, &told, uplink.rate_bps);
+            uplink.qos.reaction =
+                changed.map_err(|what| refuse!(BAD_PARAM, "congestion parameters", "{what}"))?;
+        }
+        CongProtocol::R_ROCE_ECN_NP => {
+            let told = CongControlRRoceEcnNp::read_from_bytes(parameters)
+                .map_err(|_| layout(parameters.len()))?;
+            let known = [
+                NpField::MIN_TIME_BETWEEN_CNPS,
+                NpField::CNP_DSCP,
+                NpField::CNP_PRIO_MODE,
+            ];
+            let others = known
+                .iter()
+                .fold(select, |bits, field| bits & !(1 << field.0));
+            if others != 0 {
+                return Err(refuse!(BAD_PARAM, "field_select", "{others:#x}"));
+            }
+            let has = |field: NpField| select >> field.0 & 1 == 1;
+            if has(NpField::CNP_PRIO_MODE) && told.cnp_prio_mode() {
+                return Err(refuse!(BAD_PARAM, "cnp_prio_mode", "1"));
+            }
+            let (dscp, priority) = (told.cnp_dscp(), told.cnp_802p_prio());
+            // CAST: of six bits and of three.
+            #[expect(clippy::cast_possible_truncation, reason = "six bits and three")]
+            let (dscp, priority) = (dscp as u8, priority as u8);
+            if has(NpField::MIN_TIME_BETWEEN_CNPS) {
+                let time = told.min_time_between_cnps();
+                uplink.qos.cnp_interval = Duration::from_micros(time.into());
+            }
+            if has(NpField::CNP_DSCP) {
+                uplink.qos.cnp.0 = dscp;
+            }
+            if has(NpField::CNP_PRIO_MODE) {
+                uplink.qos.cnp.1 = priority;
+            }
+        }
+        other => return Err(refuse!(BAD_PARAM, "congestion protocol", "{other:?}")),
+    }
+    output(&ModifyCongParamsOut::new())
 }
 
 pub(super) fn query_cong_statistics(cmd: &mut Cmd<'_>) -> Outcome {

@@ -123,6 +123,7 @@ static TABLE: &[Entry] = &[
     Entry::new::<prm::AccessRegIn>(BOOTED_ON, access_reg::access_reg).op_mods(OpMods::UpTo(1)),
     Entry::new::<prm::QueryCongStatusIn>(BOOTED_ON, congestion::query_cong_status),
     Entry::new::<prm::QueryCongParamsIn>(BOOTED_ON, congestion::query_cong_params),
+    Entry::new::<prm::ModifyCongParamsIn>(BOOTED_ON, congestion::modify_cong_params),
     Entry::new::<prm::QueryCongStatisticsIn>(BOOTED_ON, congestion::query_cong_statistics),
     // Global resources.
     Entry::new::<prm::AllocUarIn>(INITIALISED, resources::alloc_uar).creates(),

@@ -62,10 +62,12 @@ impl Qp {
     /// The peer has met marks: the next packets leave more slowly.
     pub(crate) fn slow_down(&mut self, rules: Reaction, line_bps: u64, host: &mut dyn Host) {
         let now = host.now();
-        self.congestion
+        let point = self
+            .congestion
             .reaction
-            .get_or_insert_with(|| Box::new(ReactionPoint::new(rules, line_bps, now)))
-            .notified(now);
+            .get_or_insert_with(|| Box::new(ReactionPoint::new(rules, line_bps, now)));
+        point.follow(rules);
+        point.notified(now);
     }
 
     /// The rate that it sends at, bits each second, once it was told to slow down.

@@ -1,7 +1,7 @@
 //! What the port tells of priorities and congestion, and to whom.
 
 use mlx_prm::*;
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::bench::{Bench, Failure, modest};
 use crate::strict::usable;
@@ -70,4 +70,88 @@ fn about_congestion_only_those_may_ask_who_are_told_so() {
     assert_eq!(told.congestion_parameters()[0x18..0x1c], [0, 0, 48, 6]);
     ask.set_cong_protocol(CongProtocol(0));
     assert_eq!(bench.status(&ask), CmdStatus::BAD_PARAM);
+}
+
+/// One parameter, as Linux writes it (`cong.c`): everything else is 0, and not selected.
+fn reacts(field: RpField, set: impl FnOnce(&mut CongControlRRoceEcnRp)) -> ModifyCongParamsIn {
+    let mut told = CongControlRRoceEcnRp::new();
+    set(&mut told);
+    let mut change = ModifyCongParamsIn::new();
+    change
+        .set_cong_protocol(CongProtocol::R_ROCE_ECN_RP)
+        .set_field_select(1 << field.0)
+        .set_congestion_parameters(told.as_bytes().try_into().expect("0x100 bytes"));
+    change
+}
+
+#[test]
+fn what_the_port_does_about_congestion_changes_one_parameter_at_a_time() {
+    let rate = |mbps: u32| {
+        reacts(RpField::AI_RATE, |told| {
+            told.set_rpg_ai_rate(mbps);
+        })
+    };
+    let mut profile = modest();
+    profile.general.set(|page| {
+        page.set_cc_query_allowed(true);
+    });
+    let (mut bench, _) = Bench::usable(profile.clone());
+    let status = bench.status(&rate(7));
+    assert_eq!(status, CmdStatus::BAD_OP, "cc_modify_allowed is 0");
+    profile.general.set(|page| {
+        page.set_cc_modify_allowed(true);
+    });
+    let (mut bench, _) = Bench::usable(profile);
+    bench.exec(&rate(7)).unwrap();
+    let mut ask = QueryCongParamsIn::new();
+    ask.set_cong_protocol(CongProtocol::R_ROCE_ECN_RP);
+    let told = |bench: &mut Bench, ask: &QueryCongParamsIn| {
+        let told = bench.exec(ask).unwrap();
+        *told.congestion_parameters()
+    };
+    let now = told(&mut bench, &ask);
+    let now = CongControlRRoceEcnRp::read_from_bytes(&now).unwrap();
+    assert_eq!(
+        (now.rpg_ai_rate(), now.rpg_hai_rate(), now.rpg_time_reset()),
+        (7, 400, 55)
+    );
+    // A time of nothing, a gain of more than one, nothing that exists, and what is told but not done.
+    for wrong in [
+        rate(0),
+        reacts(RpField::TIME_RESET, |_| {}),
+        reacts(RpField::DCE_TCP_G, |told| {
+            told.set_dce_tcp_g(1024);
+        }),
+        reacts(RpField(17), |_| {}),
+        reacts(RpField::CLAMP_TGT_RATE, |told| {
+            told.set_clamp_tgt_rate(true);
+        }),
+    ] {
+        assert_eq!(bench.status(&wrong), CmdStatus::BAD_PARAM, "{wrong:?}");
+    }
+    let same = reacts(RpField::GD, |told| {
+        told.set_rpg_gd(now.rpg_gd());
+    });
+    bench.exec(&same).unwrap();
+
+    let mut notify = CongControlRRoceEcnNp::new();
+    notify
+        .set_min_time_between_cnps(4)
+        .set_cnp_dscp(26)
+        .set_cnp_802p_prio(3);
+    let mut change = ModifyCongParamsIn::new();
+    change
+        .set_cong_protocol(CongProtocol::R_ROCE_ECN_NP)
+        .set_field_select(1 << NpField::CNP_DSCP.0 | 1 << NpField::MIN_TIME_BETWEEN_CNPS.0)
+        .set_congestion_parameters(notify.as_bytes().try_into().expect("0x100 bytes"));
+    bench.exec(&change).unwrap();
+    ask.set_cong_protocol(CongProtocol::R_ROCE_ECN_NP);
+    let now = told(&mut bench, &ask);
+    assert_eq!(
+        now[0x14..0x1c],
+        [0, 0, 0, 4, 0, 0, 26, 6],
+        "the priority was not selected"
+    );
+    change.set_field_select(1 << 5);
+    assert_eq!(bench.status(&change), CmdStatus::BAD_PARAM);
 }
