@@ -16,6 +16,7 @@ mod stored;
 #[cfg(test)]
 mod tests;
 
+use crate::eth::flow::MOST_COUNTERS;
 use crate::pages::PageProfile;
 use mlx_prm::{
     AtomicCaps, CmdHcaCap, CmdHcaCap2, EswitchCap, EthOffloadCaps, FlowTableEswitchCap,
@@ -27,6 +28,9 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 pub use document::{Document, Evidence, ProfileError, RawPage, Stated, Statement};
+
+/// log2 of the flow counters that are asked about at once.
+const LOG_COUNTERS_ASKED: u32 = 10;
 
 /// Link layer of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -353,6 +357,8 @@ impl Profile {
         self.general.set(|page| {
             // Linux gives raw frames and the device's internals to who has CAP_NET_RAW and CAP_SYS_RAWIO (devx.c).
             page.set_log_max_uctx(12).set_uctx_cap(3);
+            page.set_max_flow_counter_15_0(MOST_COUNTERS)
+                .set_log_max_flow_counter_bulk(LOG_COUNTERS_ASKED);
         });
         // Linux wants all four (FS_CHAINING_CAPS, fs_core.c).
         self.flow_table.set(|page| {
@@ -360,7 +366,8 @@ impl Profile {
                 .set_flow_modify_en(true)
                 .set_modify_root(true)
                 .set_identified_miss_table_mode(true)
-                .set_flow_table_modify(true);
+                .set_flow_table_modify(true)
+                .set_flow_counter(true);
         });
         self
     }

@@ -249,6 +249,42 @@ command! {
         flow_context: 0x40 FlowContext,
     }
 
+    ALLOC_FLOW_COUNTER: AllocFlowCounterIn(0x10) {
+        /// User context on whose behalf; 0 is the driver itself.
+        uid: 0x00[15:0],
+        /// Number wanted, where counters are made by name.
+        flow_counter_id: 0x08 u32,
+        /// log2 of the counters, where that is how many are asked for.
+        flow_counter_bulk_log_size: 0x0c[12:8],
+        /// Bit n: 128 << n counters in a row; 0 is one.
+        flow_counter_bulk: 0x0c[7:0],
+    } -> AllocFlowCounterOut(0x10) {
+        flow_counter_id: 0x08 u32,
+    }
+
+    DEALLOC_FLOW_COUNTER: DeallocFlowCounterIn(0x10) {
+        /// User context on whose behalf; 0 is the driver itself.
+        uid: 0x00[15:0],
+        flow_counter_id: 0x08 u32,
+    } -> DeallocFlowCounterOut(0x10) {}
+
+    /// The counts follow the output, [`super::TrafficCounter`] each.
+    QUERY_FLOW_COUNTER: QueryFlowCounterIn(0x20) {
+        /// User context on whose behalf; 0 is the driver itself.
+        uid: 0x00[15:0],
+        /// Where counts are dumped to.
+        mkey: 0x0c u32,
+        address: 0x10 u64,
+        /// Sets it to zero afterwards.
+        clear: 0x18[31],
+        dump_to_memory: 0x18[30],
+        /// How many in a row, whichever of them exist; 0 is one, which does.
+        num_of_counters: 0x18[29:0],
+        flow_counter_id: 0x1c u32,
+    } -> QueryFlowCounterOut(0x10) {
+        num_of_counters: 0x0c u32,
+    }
+
     DELETE_FLOW_TABLE_ENTRY: DeleteFlowTableEntryIn(0x40) {
         other_vport: 0x08[31],
         vport_number: 0x08[15:0],

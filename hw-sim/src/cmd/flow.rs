@@ -10,11 +10,12 @@ use crate::objects::{DRIVER, Table};
 use mlx_prm::{
     CreateFlowGroupIn, CreateFlowGroupOut, CreateFlowTableIn, CreateFlowTableOut,
     DeleteFlowTableEntryIn, DeleteFlowTableEntryOut, DestFormat, DestroyFlowGroupIn,
-    DestroyFlowGroupOut, DestroyFlowTableIn, DestroyFlowTableOut, FlowContext, FlowDestinationType,
-    FlowTableContext, FlowTableProperties, FlowTableType, ModifyFlowTableIn, ModifyFlowTableOut,
-    QueryFlowGroupIn, QueryFlowGroupOut, QueryFlowTableEntryIn, QueryFlowTableEntryOut,
-    QueryFlowTableIn, QueryFlowTableOut, SetFlowTableEntryIn, SetFlowTableEntryOut,
-    SetFlowTableRootIn, SetFlowTableRootOut, flow_action,
+    DestroyFlowGroupOut, DestroyFlowTableIn, DestroyFlowTableOut, FlowContext,
+    FlowCounterListEntry, FlowDestinationType, FlowTableContext, FlowTableProperties,
+    FlowTableType, ModifyFlowTableIn, ModifyFlowTableOut, QueryFlowGroupIn, QueryFlowGroupOut,
+    QueryFlowTableEntryIn, QueryFlowTableEntryOut, QueryFlowTableIn, QueryFlowTableOut,
+    SetFlowTableEntryIn, SetFlowTableEntryOut, SetFlowTableRootIn, SetFlowTableRootOut,
+    flow_action,
 };
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, IntoBytes};
@@ -533,23 +534,30 @@ fn set_entry(cmd: &mut Cmd<'_>, input: &SetFlowTableEntryIn) -> Result<(), Refus
         group.mask,
         Pattern::of_value(context.match_value(), group.mask),
     );
-    let destinations = destinations(cmd, domain, &context, &list, input.ignore_flow_level())?;
+    let forwards = usize::try_from(context.destination_list_size()).unwrap_or(usize::MAX);
+    let (to, counted) = list.split_at(forwards.min(list.len()));
+    let counters = counters(cmd, domain, &context, counted)?;
+    let destinations = destinations(cmd, domain, &context, to, input.ignore_flow_level())?;
     for destination in &destinations {
         if let Destination::Table(to) = *destination {
             later(cmd, domain, level, to, input.ignore_flow_level())?;
         }
     }
     hold(cmd, domain, &destinations)?;
+    for &number in &counters {
+        cmd.nic.objects.eth.counters.hold(number)?;
+    }
     let entry = Entry {
         context,
         list,
         mask,
         value,
         destinations,
+        counters,
     };
     let before = find(cmd, domain, number)?.entries.insert(index, entry);
     match before {
-        Some(before) => release(cmd, domain, &before.destinations),
+        Some(before) => release(cmd, domain, &before),
         None => tables_mut(cmd, domain).entries += 1,
     }
     Ok(())
@@ -585,6 +593,9 @@ fn changed(entry: &Entry, input: &SetFlowTableEntryIn, list: Vec<u64>) -> (FlowC
 fn actions(cmd: &Cmd<'_>, domain: Domain) -> u32 {
     let plain = flow_action::ALLOW | flow_action::DROP;
     match domain {
+        Domain::Receive if properties(cmd, domain).flow_counter() => {
+            plain | flow_action::FWD_DEST | flow_action::COUNT
+        }
         Domain::Receive | Domain::Switch => plain | flow_action::FWD_DEST,
         Domain::Ingress(_) if properties(cmd, domain).push_vlan() => plain | flow_action::VLAN_PUSH,
         Domain::Egress(_) if properties(cmd, domain).pop_vlan() => plain | flow_action::VLAN_POP,
@@ -602,7 +613,7 @@ fn destinations(
 ) -> Result<Vec<Destination>, Refusal> {
     let action = context.action();
     let known = actions(cmd, domain);
-    if action & !known != 0 || action == 0 || context.flow_counter_list_size() != 0 {
+    if action & !known != 0 || action & !flow_action::COUNT == 0 {
         return Err(refuse!(BAD_PARAM, "action of a flow entry", "{action:#x}"));
     }
     let forwards = action & flow_action::FWD_DEST != 0;
@@ -624,6 +635,40 @@ fn destinations(
         let format = DestFormat::read_from_bytes(&entry.to_be_bytes())
             .map_err(|_| refuse!(BAD_PARAM, "destination of a flow entry"))?;
         destination(cmd, domain, &format)
+    });
+    each.collect()
+}
+
+/// What an entry counts in: as many counters as one may, with the action that says so.
+fn counters(
+    cmd: &Cmd<'_>,
+    domain: Domain,
+    context: &FlowContext,
+    list: &[u64],
+) -> Result<Vec<u32>, Refusal> {
+    let counts = context.action() & flow_action::COUNT != 0;
+    if counts == list.is_empty() {
+        return Err(refuse!(
+            BAD_PARAM,
+            "action and counters of a flow entry",
+            "{:#x}, {} counters",
+            context.action(),
+            list.len()
+        ));
+    }
+    let most = 1_usize << properties(cmd, domain).log_max_flow_counter().min(16);
+    if list.len() > most {
+        return Err(refuse!(
+            EXCEED_LIM,
+            "counters of a flow entry",
+            "{} of {most}",
+            list.len()
+        ));
+    }
+    let each = list.iter().map(|entry| {
+        let entry = FlowCounterListEntry::from_array(entry.to_be_bytes());
+        must_exist(&cmd.nic.objects.eth.counters, entry.flow_counter_id())?;
+        Ok(entry.flow_counter_id())
     });
     each.collect()
 }
@@ -681,8 +726,11 @@ fn hold(cmd: &mut Cmd<'_>, domain: Domain, destinations: &[Destination]) -> Resu
     Ok(())
 }
 
-fn release(cmd: &mut Cmd<'_>, domain: Domain, destinations: &[Destination]) {
-    for destination in destinations {
+fn release(cmd: &mut Cmd<'_>, domain: Domain, entry: &Entry) {
+    for &number in &entry.counters {
+        cmd.nic.objects.eth.counters.release(number);
+    }
+    for destination in &entry.destinations {
         match *destination {
             Destination::Table(number) => tables_mut(cmd, domain).tables.release(number),
             Destination::Tir(number) => cmd.nic.objects.eth.tirs.release(number),
@@ -720,7 +768,7 @@ fn delete_entry(cmd: &mut Cmd<'_>, input: &DeleteFlowTableEntryIn) -> Result<(),
     let index = input.flow_index();
     let removed = find(cmd, domain, input.table_id())?.entries.remove(&index);
     let entry = removed.ok_or_else(|| refuse!(BAD_RESOURCE, "no such flow entry", "{index}"))?;
-    release(cmd, domain, &entry.destinations);
+    release(cmd, domain, &entry);
     tables_mut(cmd, domain).entries -= 1;
     Ok(())
 }

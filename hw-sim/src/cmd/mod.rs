@@ -19,6 +19,7 @@ mod cq;
 mod eq;
 pub(crate) mod eswitch;
 mod flow;
+mod flow_counter;
 mod function;
 mod hca_vport;
 mod interface;

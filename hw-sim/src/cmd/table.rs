@@ -1,9 +1,9 @@
 //! The table of commands.
 
 use super::{
-    Cmd, Outcome, access_reg, caps, congestion, cq, eq, eswitch, flow, function, hca_vport,
-    mad_ifc, mcg, mkey, qp, read_padded, resources, rq, rqt, sq, srq, tir, tis, uctx, umem, vport,
-    xrc_srq,
+    Cmd, Outcome, access_reg, caps, congestion, cq, eq, eswitch, flow, flow_counter, function,
+    hca_vport, mad_ifc, mcg, mkey, qp, read_padded, resources, rq, rqt, sq, srq, tir, tis, uctx,
+    umem, vport, xrc_srq,
 };
 use mlx_prm::{self as prm, Command, Opcode};
 
@@ -234,6 +234,9 @@ static TABLE: &[Entry] = &[
         .op_mods(OpMods::UpTo(1))
         .creates(),
     Entry::new::<prm::QueryFlowTableEntryIn>(INITIALISED, flow::query_flow_table_entry),
+    Entry::new::<prm::AllocFlowCounterIn>(INITIALISED, flow_counter::alloc_flow_counter).creates(),
+    Entry::new::<prm::DeallocFlowCounterIn>(INITIALISED, flow_counter::dealloc_flow_counter),
+    Entry::new::<prm::QueryFlowCounterIn>(INITIALISED, flow_counter::query_flow_counter),
     Entry::new::<prm::DeleteFlowTableEntryIn>(INITIALISED, flow::delete_flow_table_entry),
 ];
 

@@ -14,6 +14,26 @@ use std::collections::BTreeMap;
 pub(crate) const MISS_TABLE: u32 = 1;
 /// Tables of a function.
 const MOST_TABLES: u32 = 1 << 12;
+/// Flow counters of a function.
+pub(crate) const MOST_COUNTERS: u32 = 1 << 15;
+
+/// What entries that name it have met. Inferred: octets are those of the frame as software sees it, without its FCS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowCounter {
+    /// Frames.
+    pub packets: u64,
+    /// Bytes.
+    pub octets: u64,
+}
+
+impl FlowCounter {
+    /// Counts a frame.
+    pub fn count(&mut self, bytes: usize) {
+        self.packets = self.packets.wrapping_add(1);
+        self.octets = self.octets.wrapping_add(bytes as u64);
+    }
+}
+
 /// Where an entry sends a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
@@ -38,6 +58,8 @@ pub struct Entry {
     pub value: Pattern,
     /// Where it sends frames.
     pub destinations: Vec<Destination>,
+    /// What it counts in.
+    pub counters: Vec<u32>,
 }
 
 /// A group.

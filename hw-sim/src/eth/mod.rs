@@ -117,6 +117,8 @@ pub struct EthObjects {
     pub sqs: Table<sq::SqSlot>,
     /// Steering.
     pub flow: flow::FlowTables,
+    /// What entries count in.
+    pub counters: Table<flow::FlowCounter>,
     /// Frames that no flow table wanted (QUERY_VNIC_ENV `nic_receive_steering_discard`).
     pub discarded: u64,
 }
@@ -133,12 +135,13 @@ impl EthObjects {
             rqs: Table::new("RQ", 0xc1, LAST, some(general.log_max_rq())),
             sqs: Table::new("SQ", FIRST_SQN, LAST, some(general.log_max_sq())),
             flow: flow::FlowTables::new(),
+            counters: Table::new("flow counter", 0x104, LAST, flow::MOST_COUNTERS),
             discarded: 0,
         }
     }
 
     /// Kinds and counts.
-    pub fn census(&self) -> [(&'static str, usize); 6] {
+    pub fn census(&self) -> [(&'static str, usize); 7] {
         [
             (self.tises.kind(), self.tises.len()),
             (self.tirs.kind(), self.tirs.len()),
@@ -146,6 +149,7 @@ impl EthObjects {
             (self.rqs.kind(), self.rqs.len()),
             (self.sqs.kind(), self.sqs.len()),
             (self.flow.tables.kind(), self.flow.tables.len()),
+            (self.counters.kind(), self.counters.len()),
         ]
     }
 
@@ -157,6 +161,7 @@ impl EthObjects {
         self.rqs.act_for(owner);
         self.sqs.act_for(owner);
         self.flow.tables.act_for(owner);
+        self.counters.act_for(owner);
     }
 
     /// What a user context owns.
@@ -168,6 +173,7 @@ impl EthObjects {
             .chain(self.rqs.owned_by(owner))
             .chain(self.sqs.owned_by(owner))
             .chain(self.flow.tables.owned_by(owner))
+            .chain(self.counters.owned_by(owner))
     }
 
     /// Drops every object.
@@ -178,6 +184,7 @@ impl EthObjects {
         self.rqs.clear();
         self.sqs.clear();
         self.flow.clear();
+        self.counters.clear();
         self.discarded = 0;
     }
 

@@ -8,6 +8,7 @@ use super::checksum::Verdict;
 use super::frame::{CUSTOMER_TAG, Headers, IpVersion, Protocol, is_roce};
 use super::matching::Pattern;
 use super::rq::{Report, Taken};
+use super::steering::Steered;
 use crate::env::Env;
 use crate::nic::Nic;
 use crate::q_counters::QCounter;
@@ -59,7 +60,13 @@ impl Nic {
             let received = &mut env.port_mut(self.seat).ethernet.received;
             received.count(headers.dst, frame.len());
         }
-        let handed = self.objects.eth.flow.steer(Pattern::of_headers(&headers));
+        let Steered { handed, counters } =
+            self.objects.eth.flow.steer(Pattern::of_headers(&headers));
+        for number in counters {
+            if let Some(counter) = self.objects.eth.counters.get_mut(number) {
+                counter.count(frame.len());
+            }
+        }
         env.note(
             self.index,
             format_args!(

@@ -23,6 +23,15 @@ pub struct Handed {
     pub flow_tag: u32,
 }
 
+/// What steering does with a frame.
+#[derive(Debug, Default)]
+pub struct Steered {
+    /// Where it goes.
+    pub handed: Vec<Handed>,
+    /// The counters that count it.
+    pub counters: Vec<u32>,
+}
+
 /// What a walk meets.
 pub enum Met<'t> {
     /// An entry that decides.
@@ -65,23 +74,24 @@ impl FlowTables {
     }
 
     /// Where a received frame goes; nowhere if steering drops it.
-    pub fn steer(&self, frame: Pattern) -> Vec<Handed> {
-        let mut handed = Vec::new();
+    pub fn steer(&self, frame: Pattern) -> Steered {
+        let mut steered = Steered::default();
         for met in self.walk(frame) {
             let Met::Entry(entry) = met else { continue };
+            steered.counters.extend_from_slice(&entry.counters);
             if entry.drops() {
                 continue;
             }
             for destination in &entry.destinations {
                 if let Destination::Tir(tirn) = *destination {
-                    handed.push(Handed {
+                    steered.handed.push(Handed {
                         tirn,
                         flow_tag: entry.context.flow_tag(),
                     });
                 }
             }
         }
-        handed
+        steered
     }
 
     /// Where the e-switch sends a frame; `None` if no entry decides. One that forwards to a table alone leaves that to

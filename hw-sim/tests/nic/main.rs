@@ -9,6 +9,7 @@ mod eth_data;
 mod eth_steering;
 mod eth_support;
 mod ethernet;
+mod flow_counters;
 mod infiniband;
 mod lifecycle;
 mod link;
