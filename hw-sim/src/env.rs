@@ -156,6 +156,12 @@ impl Env {
         self.arrivals.push_back((function, frame, Origin::Itself));
     }
 
+    /// A copy of a send queue's frame comes back into the function.
+    pub(crate) fn loop_back_within(&mut self, function: usize, frame: Vec<u8>, domain: u32) {
+        let arrivals = &mut self.arrivals;
+        arrivals.push_back((function, frame, Origin::Domain(domain)));
+    }
+
     /// A frame arrives at a function's port.
     pub(crate) fn arrives(&mut self, function: usize, frame: Vec<u8>) {
         self.arrivals.push_back((function, frame, Origin::Another));
@@ -182,9 +188,20 @@ impl Env {
 
 /// Who sent what arrives inside a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub enum Origin {
+    /// The function itself.
     Itself,
+    /// A send queue of the function, of this transport domain.
+    Domain(u32),
+    /// Another function, or who is on the wire.
     Another,
+}
+
+impl Origin {
+    /// The function itself, one way or the other.
+    pub fn is_itself(self) -> bool {
+        self != Self::Another
+    }
 }
 
 /// A duration in nanoseconds; the end of time if it does not fit.

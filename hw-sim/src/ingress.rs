@@ -6,7 +6,7 @@
 //! and counted, as a NIC without a host stack behind it does. A multicast datagram goes to the members of its
 //! group ([`crate::mcg`]).
 
-use crate::env::Env;
+use crate::env::{Env, Origin};
 use crate::eth::frame::is_roce;
 use crate::nic::Nic;
 use crate::profile::PortType;
@@ -19,19 +19,19 @@ const GSI_QPN: u32 = 1;
 const SMI_QPN: u32 = 0;
 
 impl Nic {
-    /// A frame arrived; `looped` if the function sent it itself. A RoCE packet goes to the queue pair it
-    /// names; packets for QP 1 go to the queue pair of that service type.
-    pub fn frame_received(&mut self, env: &mut Env, frame: &[u8], looped: bool) {
+    /// A frame arrived. A RoCE packet goes to the queue pair it names; packets for QP 1 go to the queue pair of that
+    /// service type.
+    pub fn frame_received(&mut self, env: &mut Env, frame: &[u8], origin: Origin) {
         if !self.alive() {
             return;
         }
-        if self.group_received(env, frame, looped) {
+        if self.group_received(env, frame, origin.is_itself()) {
             return;
         }
         let steered = self.takes_ethernet();
         let ours = env.port(self.seat).owns(frame);
         if steered && !(ours && is_roce(frame)) {
-            self.ethernet_received(env, frame, looped);
+            self.ethernet_received(env, frame, origin);
             return;
         }
         if !ours {
@@ -76,7 +76,7 @@ impl Nic {
             self.congestion_met(env, qpn);
         }
         if delivered.is_none() && steered {
-            self.ethernet_received(env, frame, looped);
+            self.ethernet_received(env, frame, origin);
         } else if delivered.is_none() {
             self.count_drop(env, "no such QP");
         }

@@ -17,7 +17,7 @@
 use crate::alarm::Watch;
 use crate::card::seat::{PHYSICAL, Place, Seat};
 use crate::card::switch::Lost;
-use crate::env::{Doorbell, Env, Origin, Timer};
+use crate::env::{Doorbell, Env, Timer};
 use crate::link::{Link, LinkFaults, Port as LinkPort};
 use crate::network::{End, Network, Sent, switch_mac};
 use crate::nic::Nic;
@@ -408,7 +408,7 @@ impl World {
         } else if let Some((nic, frame)) = self.env.frames.pop_front() {
             self.leave(nic, frame);
         } else if let Some((nic, frame, origin)) = self.env.arrivals.pop_front() {
-            self.nics[nic].frame_received(&mut self.env, &frame, origin == Origin::Itself);
+            self.nics[nic].frame_received(&mut self.env, &frame, origin);
             self.env.over(frame);
         } else if self.deliver() {
             // What has arrived is taken in before queue pairs work on: a port does not wait for

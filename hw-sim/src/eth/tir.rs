@@ -1,6 +1,7 @@
 //! TIR: where steering hands a frame over, and which receive queue takes it.
 
 use super::rss::{Hash, hash};
+use crate::env::Origin;
 use crate::eth::EthObjects;
 use crate::eth::frame::Headers;
 use mlx_prm::Tirc;
@@ -30,8 +31,14 @@ impl Tir {
         Some((table.queue(hash.value)?, hash))
     }
 
-    /// Whether it takes frames that the function sent itself.
-    pub fn takes_loopback(&self, multicast: bool) -> bool {
+    /// Whether it takes frames of such an origin. Those of another transport domain are another program's: Linux lets
+    /// frames come back as soon as two programs have a domain each (`mlx5_ib_enable_lb`).
+    pub fn takes(&self, origin: Origin, multicast: bool) -> bool {
+        match origin {
+            Origin::Another => return true,
+            Origin::Domain(domain) if domain != self.context.transport_domain() => return true,
+            Origin::Domain(_) | Origin::Itself => {}
+        }
         let bit = if multicast {
             LOOPS_MULTICAST
         } else {

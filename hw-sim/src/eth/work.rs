@@ -86,7 +86,7 @@ impl Nic {
                 self.count_drop(env, "larger than the MTU");
             }
             for frame in frames {
-                self.frame_sent(env, frame);
+                self.frame_sent(env, sqn, frame);
             }
         }
     }

@@ -567,6 +567,35 @@ fn own_frames_come_back_only_to_a_tir_that_takes_them() {
     assert!(b.received().is_none() && a.received().is_some());
 }
 
+/// Linux lets frames come back as soon as two programs have a transport domain each (`mlx5_ib_enable_lb`).
+#[test]
+fn a_copy_of_what_goes_to_a_group_comes_back_into_another_transport_domain() {
+    let (_sim, mut a, mut b) = pair();
+    a.post_receives(4);
+    b.post_receives(4);
+    let td = a.bench.exec(&AllocTransportDomainIn::new()).unwrap();
+    let mut create = CreateTirIn::new();
+    create
+        .ctx_mut()
+        .set_transport_domain(td.transport_domain())
+        .set_inline_rqn(a.rq.number);
+    let other = a.bench.exec(&create).unwrap().tirn();
+    let table = a.table(0, 4).unwrap();
+    let group = a.group(table, 0, 15, &FteMatchParam::new()).unwrap();
+    let to = destination(FlowDestinationType::TIR, other);
+    a.entry(table, group, 0, &FteMatchParam::new(), &[to])
+        .unwrap();
+    let unlisted = [0x01, 0x50, 0x56, 0x19, 0x20, 0xa7];
+    a.send(&plain(0, unlisted, 64), How::default());
+    assert!(a.received().is_some() && b.received().is_none());
+    let mut modify = ModifyNicVportContextIn::new();
+    modify.field_select_mut().set_disable_mc_local_lb(true);
+    modify.nic_vport_context_mut().set_disable_mc_local_lb(true);
+    a.bench.exec(&modify).unwrap();
+    a.send(&plain(0, unlisted, 64), How::default());
+    assert!(a.received().is_none());
+}
+
 #[test]
 fn the_port_takes_what_is_for_it_and_everything_when_promiscuous() {
     let (_sim, mut a, mut b) = pair();
