@@ -63,13 +63,19 @@ impl Nic {
                     self.send_doorbell(env, page, whole);
                 }
             }
-            // The rest of a WQE copied to a BlueFlame register; the WQE is in memory as well.
-            _ if register >= SEND && self.caps.general.bf() => {}
+            // The rest of a WQE copied to a BlueFlame register; the WQE is in memory as well. UCX copies it there whatever
+            // the device says of BlueFlame (`uct_ib_mlx5_bf_copy` in src/uct/ib/mlx5/ib_mlx5.inl).
+            _ if register >= SEND && self.takes_whole_wqes() => {}
             _ => self.driver_bug(
                 env,
                 format!("{length}-byte write to UAR offset {register:#x}, where nothing listens"),
             ),
         }
+    }
+
+    fn takes_whole_wqes(&self) -> bool {
+        let caps = &self.caps.general;
+        caps.bf() || caps.log_max_uctx() > 0
     }
 
     fn is_doorbell(&self, register: u32) -> bool {

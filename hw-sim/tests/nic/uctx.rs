@@ -106,6 +106,17 @@ fn event_queues_that_the_driver_shares_are_named_by_every_context() {
     assert!(bench.raw(&asked, QueryQCounterOut::SIZE).is_ok());
 }
 
+/// Programs that drive queues themselves copy whole WQEs to BlueFlame registers.
+#[test]
+fn the_rest_of_a_wqe_in_a_doorbell_register_is_no_mistake_where_there_are_contexts() {
+    for (profile, mistakes) in [(modest(), 1), (modest().devx(), 0)] {
+        let (bench, resources) = Bench::usable(profile);
+        bench.write64(u64::from(resources.uar) << 12 | 0xa08, 0);
+        let log = bench.log();
+        assert_eq!(log.matches("where nothing listens").count(), mistakes);
+    }
+}
+
 #[test]
 fn raw_frames_are_a_right_of_their_own() {
     let (mut bench, _) = usable();
