@@ -12,7 +12,7 @@
 //! reaches through must exist and be usable by the queue pair.
 
 use crate::host::{ANY_PD, KeyError, KeyScope, UmrRequest};
-use crate::mkey::{Klm, Mkey, Translation, recount_targets, usable};
+use crate::mkey::{ANY_QP, Klm, Mkey, Translation, recount_targets, usable};
 use crate::objects::Table;
 use mlx_prm::{CmdHcaCap, Mkc, UmrCtrlSeg};
 
@@ -44,6 +44,11 @@ const OCTOWORD: usize = 16;
 /// Tables are laid out, and changed, by four octowords at a time: Linux fills up the key it made for four pages
 /// (two octowords) with padding (`mlx5r_umr_get_xlt_octo` in drivers/infiniband/hw/mlx5/umr.h).
 const OCTOWORD_UNIT: usize = 4;
+
+/// In place of the first entry's key: entries of a repeated block follow.
+const REPEATED_BLOCK: u32 = 0x400;
+/// Pieces that the repetitions of a block are, at most. Inferred: there is some limit.
+const MOST_PIECES: u64 = 1 << 12;
 
 /// The control segment, taken apart.
 struct Control {
@@ -148,7 +153,8 @@ fn permitted(mkey: &Mkey, control: &Control, request: &UmrRequest<'_>) -> Result
     if control.sets(MASK_PAGE_SIZE) && context.log_page_size() > LOG_MAX_PAGE {
         return Err(KeyError::Unsupported);
     }
-    if control.flags & CHECK_QPN != 0 && mkey.qpn != scope.qpn {
+    // A key of every queue pair passes: rdma-core frees those of mlx5dv_create_mkey with this flag.
+    if control.flags & CHECK_QPN != 0 && mkey.qpn != ANY_QP && mkey.qpn != scope.qpn {
         return Err(KeyError::QueuePair { key });
     }
     Ok(())
@@ -220,6 +226,12 @@ fn klms(
     entries: &[[u8; OCTOWORD]],
     scope: KeyScope,
 ) -> Result<Vec<Klm>, KeyError> {
+    if let Some((first, strips)) = entries.split_first()
+        && halves(first)[1] == REPEATED_BLOCK
+        && control.offset == 0
+    {
+        return repeated(keys, first, strips, scope);
+    }
     let mut table = table.to_vec();
     let nothing = Klm {
         bytes: 0,
@@ -228,10 +240,10 @@ fn klms(
     };
     table.resize(table.len().max(control.offset + entries.len()), nothing);
     for (slot, entry) in table[control.offset..].iter_mut().zip(entries) {
-        let [a, b, c, d, e, f, g, h, ..] = *entry;
+        let [bytes, key] = halves(entry);
         let klm = Klm {
-            bytes: u32::from_be_bytes([a, b, c, d]),
-            key: u32::from_be_bytes([e, f, g, h]),
+            bytes,
+            key,
             va: word(&entry[8..]),
         };
         // Padding entries are empty.
@@ -241,6 +253,47 @@ fn klms(
         *slot = klm;
     }
     Ok(table)
+}
+
+/// A repeated block: strips of memory, taken in turn so often, each time a stride further (rdma-core
+/// `umr_strided_seg_create` in providers/mlx5/qp.c).
+fn repeated(
+    keys: &Table<Mkey>,
+    block: &[u8; OCTOWORD],
+    strips: &[[u8; OCTOWORD]],
+    scope: KeyScope,
+) -> Result<Vec<Klm>, KeyError> {
+    let [_, _, _, _, _, _, _, _, a, b, c, d, _, _, e, f] = *block;
+    let (times, count) = (u32::from_be_bytes([a, b, c, d]), u16::from_be_bytes([e, f]));
+    let strips = strips
+        .get(..usize::from(count))
+        .ok_or(KeyError::Unsupported)?;
+    if u64::from(times) * u64::from(count) > MOST_PIECES {
+        return Err(KeyError::Unsupported);
+    }
+    let mut table = Vec::new();
+    for time in 0..u64::from(times) {
+        for strip in strips {
+            let [sizes, key] = halves(strip);
+            usable(keys, key, scope)?;
+            let (stride, bytes) = (u64::from(sizes >> 16), sizes & 0xffff);
+            table.push(Klm {
+                bytes,
+                key,
+                va: word(&strip[8..]).wrapping_add(time * stride),
+            });
+        }
+    }
+    Ok(table)
+}
+
+/// The first two dwords of an entry.
+const fn halves(entry: &[u8; OCTOWORD]) -> [u32; 2] {
+    let [a, b, c, d, e, f, g, h, ..] = *entry;
+    [
+        u32::from_be_bytes([a, b, c, d]),
+        u32::from_be_bytes([e, f, g, h]),
+    ]
 }
 
 fn word(bytes: &[u8]) -> u64 {
@@ -304,7 +357,7 @@ pub fn invalidate(keys: &mut Table<Mkey>, key: u32, scope: KeyScope) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mkey::{ANY_QP, Access};
+    use crate::mkey::Access;
 
     const BIND: u64 = 1 << MASK_LENGTH
         | 1 << MASK_START
@@ -403,6 +456,59 @@ mod tests {
             entries: &entries,
         };
         apply(keys, pds, &request)
+    }
+
+    /// As rdma-core's `umr_strided_seg_create` writes it: the block, then its strips, and padding.
+    #[test]
+    fn a_repeated_block_is_its_strips_a_stride_further_each_time() {
+        let (mut keys, mut pds, region, window) = world();
+        keys.get_mut(window >> 8).unwrap().octowords = 4;
+        let mut ask = |times: u32, strips: u16| {
+            let mut entries = [0; 64];
+            entries[4..8].copy_from_slice(&REPEATED_BLOCK.to_be_bytes());
+            entries[8..12].copy_from_slice(&times.to_be_bytes());
+            entries[14..16].copy_from_slice(&strips.to_be_bytes());
+            for (at, va) in [(16, 0x100_u64), (32, 0x800)] {
+                entries[at..at + 4].copy_from_slice(&[0, 0x20, 0, 8]);
+                entries[at + 4..at + 8].copy_from_slice(&region.to_be_bytes());
+                entries[at + 8..at + 16].copy_from_slice(&va.to_be_bytes());
+            }
+            let request = UmrRequest {
+                key: window,
+                scope: scope(),
+                control: &control(0, 4, FREE),
+                context: &[0; 64],
+                entries: &entries,
+            };
+            apply(&mut keys, &mut pds, &request)
+        };
+        assert_eq!(ask(u32::MAX, 2), Err(KeyError::Unsupported));
+        assert_eq!(ask(2, 4), Err(KeyError::Unsupported), "three follow");
+        ask(2, 2).unwrap();
+        let Translation::Keys(table) = &keys.get(window >> 8).unwrap().translation else {
+            panic!("another kind of table");
+        };
+        let pieces: Vec<_> = table.iter().map(|klm| (klm.va, klm.bytes)).collect();
+        assert_eq!(pieces, [(0x100, 8), (0x800, 8), (0x120, 8), (0x820, 8)]);
+    }
+
+    #[test]
+    fn a_key_of_every_queue_pair_is_freed_by_any_that_has_to_be_the_keys() {
+        for (qpn, expected) in [(ANY_QP, true), (0x58, true), (0x59, false)] {
+            let (mut keys, mut pds, region, _) = world();
+            keys.get_mut(region >> 8).unwrap().qpn = qpn;
+            let mut context = Mkc::new();
+            context.set_free(true);
+            let request = UmrRequest {
+                key: region,
+                scope: scope(),
+                control: &control(CHECK_QPN, 0, FREE),
+                context: context.as_array(),
+                entries: &[],
+            };
+            let done = apply(&mut keys, &mut pds, &request);
+            assert_eq!(done.is_ok(), expected, "{qpn:#x}");
+        }
     }
 
     /// Linux' key of four pages has two octowords; its request brings four, the last two of zeros.
