@@ -29,6 +29,9 @@ use std::time::Duration;
 
 pub use document::{Document, Evidence, ProfileError, RawPage, Stated, Statement};
 
+/// Device numbers of ConnectX-4 and ConnectX-4 Lx, physical and virtual functions.
+const CONNECTX_4: u16 = 0x1013;
+const CONNECTX_4_LX_VIRTUAL: u16 = 0x1016;
 /// log2 of the flow counters that are asked about at once.
 const LOG_COUNTERS_ASKED: u32 = 10;
 
@@ -349,9 +352,7 @@ impl Profile {
 
     /// Gives the device user contexts, and flow tables of the kind that kernels let programs steer by: what DevX needs.
     ///
-    /// Cards from ConnectX-5 on have both where their firmware's setting UCTX_EN is on. They are not there by
-    /// themselves, since programs that find them ask for more (data in completions, flow counters) than the simulator
-    /// does.
+    /// Cards from ConnectX-5 on have both where their firmware's setting UCTX_EN is on ([`Profile::may_have_devx`]).
     #[must_use]
     pub fn devx(mut self) -> Self {
         self.general.set(|page| {
@@ -370,6 +371,12 @@ impl Profile {
                 .set_flow_counter(true);
         });
         self
+    }
+
+    /// Whether there is a firmware for this device that has user contexts: from ConnectX-5 on.
+    #[must_use]
+    pub fn may_have_devx(&self) -> bool {
+        !(CONNECTX_4..=CONNECTX_4_LX_VIRTUAL).contains(&self.device_id)
     }
 
     /// Gives the device a firmware that takes its time: each command a millisecond and up to another one.

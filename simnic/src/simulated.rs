@@ -227,7 +227,7 @@ enum ProfileWord {
     Device(Box<Profile>),
     InfiniBand,
     Roce,
-    DevX,
+    DevX(bool),
     Vectors(u16),
     Mtu(u16),
     BootTime(Duration),
@@ -251,20 +251,24 @@ impl ProfileOptions {
     /// The device of all lists together, with a name and an address of its own.
     pub fn profile(lists: &[Self], name: &str, mac: [u8; 6]) -> Profile {
         let mut profile = Profile::named(name, mac);
+        let (mut stock, mut devx) = (false, None);
         for word in lists.iter().flat_map(|list| &list.words) {
             match *word {
                 ProfileWord::Device(ref device) => {
                     profile = Profile::clone(device).called(name, mac);
                 }
                 ProfileWord::InfiniBand => profile = profile.infiniband(),
-                ProfileWord::Roce => profile = profile.ethernet(),
-                ProfileWord::DevX => profile = profile.devx(),
+                ProfileWord::Roce => (profile, stock) = (profile.ethernet(), true),
+                ProfileWord::DevX(wanted) => devx = Some(wanted),
                 ProfileWord::Vectors(vectors) => profile.msix_vectors = vectors,
                 ProfileWord::Mtu(mtu) => profile.max_mtu = mtu,
                 ProfileWord::BootTime(time) => profile.boot_time = time,
                 ProfileWord::CommandTime(time) => profile.command_time = time,
                 ProfileWord::CommandJitter(time) => profile.command_jitter = time,
             }
+        }
+        if devx.unwrap_or(stock && profile.may_have_devx()) {
+            profile = profile.devx();
         }
         profile
     }
@@ -274,7 +278,7 @@ fn profile_word(word: &str) -> Result<ProfileWord, String> {
     let known = || {
         let generations: Vec<&str> = Profile::generations().collect();
         format!(
-            "{}, the path of a file, ib, roce, devx, vectors=1..2048, mtu=1500..9978, boot=20ms, command=5us, command-jitter=5us; \
+            "{}, the path of a file, ib, roce, devx, nodevx, vectors=1..2048, mtu=1500..9978, boot=20ms, command=5us, command-jitter=5us; \
              without any it is connectx-5 with fewer firmware pages",
             generations.join(", ")
         )
@@ -283,7 +287,8 @@ fn profile_word(word: &str) -> Result<ProfileWord, String> {
         return match word {
             "ib" | "infiniband" => Ok(ProfileWord::InfiniBand),
             "roce" | "ethernet" => Ok(ProfileWord::Roce),
-            "devx" => Ok(ProfileWord::DevX),
+            "devx" => Ok(ProfileWord::DevX(true)),
+            "nodevx" => Ok(ProfileWord::DevX(false)),
             _ => match profile(word) {
                 Ok(device) => Ok(ProfileWord::Device(Box::new(device))),
                 Err(BadProfile::Unknown) => {
@@ -423,5 +428,23 @@ mod tests {
         let profile = ProfileOptions::profile(&lists, "sim:x", [2, 0, 0, 0, 0, 1]);
         assert_eq!(profile.port_type, hw_sim::PortType::Ethernet);
         assert!(profile.general.current.eth_net_offloads());
+    }
+
+    #[test]
+    fn devx_comes_with_roce_unless_the_card_is_older_or_the_list_says_no() {
+        for (text, expected) in [
+            ("roce", true),
+            ("nodevx,roce", false),
+            ("vectors=4", false),
+            ("devx", true),
+            ("connectx-4-lx-14.32,roce", false),
+            ("connectx-6-dx,roce", true),
+            ("ib", false),
+        ] {
+            let lists = [text.parse().expect("a profile")];
+            let profile = ProfileOptions::profile(&lists, "sim:x", [2, 0, 0, 0, 0, 1]);
+            let contexts = profile.general.current.log_max_uctx();
+            assert_eq!(contexts > 0, expected, "{text}");
+        }
     }
 }
