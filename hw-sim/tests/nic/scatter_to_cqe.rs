@@ -203,16 +203,23 @@ fn a_short_read_comes_back_in_the_entry() {
     }
 }
 
+/// As the simulated host, which is little-endian, has a number in memory.
+fn in_host_order(value: u64) -> [u8; 8] {
+    let mut bytes = value.to_be_bytes();
+    bytes.reverse();
+    bytes
+}
+
 #[test]
 fn what_an_atomic_found_comes_back_in_the_entry_as_it_would_lie_in_memory() {
     let mut pair = pair(UP_TO_32);
-    pair.b.host.write(DATA + 128, &77_u64.to_le_bytes());
+    pair.b.host.write(DATA + 128, &in_host_order(77));
     pair.a.post(&Wqe::fetch_add(DATA, DATA + 128, KEY, 3));
     pair.a.post(&Wqe::compare_swap(DATA, DATA + 128, 80, 1));
     pair.settle();
     let sends = pair.a.sends();
     let seen: Vec<_> = sends.iter().map(|cqe| in_entry(&pair.a, cqe)).collect();
-    let found = |value: u64| Some(value.to_le_bytes().to_vec());
+    let found = |value: u64| Some(in_host_order(value).to_vec());
     assert_eq!(seen, [found(77), found(80)]);
     assert_eq!(pair.a.host.read(DATA, 64), NOTHING);
 }
