@@ -1,15 +1,16 @@
 //! Recordings of worlds from anybody: a replay of one ends, with an error or without, and its memory is bounded.
 //!
 //! The first harness has any bytes as a file. The second has a file whose form is good, with any bytes in it where
-//! records are. The third has records that mean something: a card, its memory, registers, configuration space, time,
-//! and what DMA is said to have found, in any order.
+//! records are. The third, which does not compare what comes of them, has records that mean something: a card, its memory, registers, configuration space, time,
+//! and what DMA is said to have found, in any order; on switches, too, in any net of cables.
 
 use std::io::Cursor;
 use std::time::Duration;
 
 use bolero::{TypeGenerator, check, produce};
-use hw_sim::record::{Header, Record, Replay, packed};
-use hw_sim::{CardRules, Fault, Faults, LinkFaults, Profile};
+use hw_sim::record::{CableEnd, Header, Record, Replay, ReplayError, packed};
+use hw_sim::switch::{Buffer, Pfc, Red, SwitchConfig, Unknown};
+use hw_sim::{CardRules, Fault, Faults, LinkFaults, PortQos, Profile, Reaction};
 
 /// Something in a recording.
 #[derive(Clone, Debug, TypeGenerator)]
@@ -73,6 +74,31 @@ enum Part {
         sum: u32,
     },
     Log(String),
+    Switch {
+        ports: u8,
+        rate: u64,
+        buffer: u32,
+        each: bool,
+        drop: bool,
+        pfc: Option<(u8, u16, u16, u64)>,
+        kmin: Option<u16>,
+    },
+    Cable {
+        ends: [(bool, u8, u8); 2],
+        loss: u32,
+        delay: u64,
+    },
+    FixedAddress {
+        switch: u8,
+        mac: u8,
+        port: u8,
+    },
+    Qos {
+        function: u8,
+        priorities: [u8; 4],
+        times: [u64; 3],
+        rates: [u32; 5],
+    },
 }
 
 impl Part {
@@ -192,13 +218,97 @@ impl Part {
             },
             Self::Wrote { writes, sum } => Record::Wrote { writes, sum },
             Self::Log(text) => Record::Log(text),
+            Self::Switch {
+                ports,
+                rate,
+                buffer,
+                each,
+                drop,
+                pfc,
+                kmin,
+            } => Record::Switch(Box::new(SwitchConfig {
+                ports: ports.into(),
+                rate_bps: rate,
+                buffer: match each {
+                    true => Buffer::PerPort(buffer as usize),
+                    false => Buffer::Shared(buffer as usize),
+                },
+                unknown: if drop { Unknown::Drop } else { Unknown::Flood },
+                pfc: pfc.map(|(priorities, xoff, xon, watchdog)| Pfc {
+                    priorities,
+                    xoff_bytes: xoff.into(),
+                    xon_bytes: xon.into(),
+                    headroom_bytes: xoff.into(),
+                    watchdog: (watchdog < 1 << 40).then(|| Duration::from_nanos(watchdog)),
+                }),
+                ecn: kmin.map(|kmin| Red {
+                    kmin_bytes: kmin.into(),
+                    kmax_bytes: 2 * usize::from(kmin),
+                    pmax: f64::from(kmin) / 1e4,
+                }),
+                ..SwitchConfig::default()
+            })),
+            Self::Cable { ends, loss, delay } => Record::Cable {
+                ends: ends.map(|(is_function, number, port)| match is_function {
+                    true => CableEnd::Function(usize::from(number % 4)),
+                    false => CableEnd::Port {
+                        switch: usize::from(number % 4),
+                        port: usize::from(port % 8),
+                    },
+                }),
+                faults: LinkFaults::both(Faults {
+                    loss_ppm: loss,
+                    delay_ns: delay,
+                    ..Faults::NONE
+                }),
+            },
+            Self::FixedAddress { switch, mac, port } => Record::FixedAddress {
+                switch: usize::from(switch % 4),
+                mac: [2, 0, 0, 0, 0, mac % 8],
+                port: usize::from(port % 8),
+            },
+            Self::Qos {
+                function,
+                priorities: [priority, sends, answers, cnp],
+                times: [time, alpha, interval],
+                rates: [additive, hyper, least, gain, threshold],
+            } => Record::Qos {
+                function: function.into(),
+                qos: Box::new(PortQos {
+                    priorities: [priority % 9; 64],
+                    congestion: (sends, answers),
+                    cnp: (cnp % 66, priority % 9),
+                    cnp_interval: Duration::from_nanos(interval),
+                    reaction: Reaction {
+                        time_reset: Duration::from_nanos(time),
+                        alpha_time: Duration::from_nanos(alpha),
+                        byte_reset: time,
+                        additive_mbps: additive,
+                        hyper_mbps: hyper,
+                        min_mbps: least,
+                        gain,
+                        initial_alpha: gain,
+                        threshold,
+                    },
+                    ..PortQos::default()
+                }),
+            },
         }
     }
 }
 
 /// Replays to the end.
 fn replay(file: Vec<u8>) {
-    match Replay::open(Cursor::new(file)).and_then(|mut replay| replay.run(None)) {
+    ended(Replay::open(Cursor::new(file)));
+}
+
+/// A file of records that mean something, which no world has made.
+fn opened(file: Vec<u8>) -> Result<Replay, ReplayError> {
+    Ok(Replay::open(Cursor::new(file))?.without_comparison())
+}
+
+fn ended(replay: Result<Replay, ReplayError>) {
+    match replay.and_then(|mut replay| replay.run(None)) {
         Ok(end) => assert!(end.records < 1 << 24),
         Err(error) => assert!(!error.to_string().is_empty()),
     }
@@ -243,7 +353,115 @@ fn records_of_any_history_are_carried_out_or_refused() {
                 records.extend(record);
             }
             if let Ok(file) = packed(&Header::default(), &records) {
-                replay(file);
+                ended(opened(file));
             }
         });
+}
+
+/// The end of a replay of these records.
+fn refused(records: &[Record]) -> String {
+    let encoded: Vec<u8> = records
+        .iter()
+        .flat_map(|record| postcard::to_stdvec(record).expect("encoded"))
+        .collect();
+    let file = packed(&Header::default(), &encoded).expect("a file");
+    let error = opened(file).and_then(|mut replay| replay.run(None));
+    error.expect_err("it cannot be").to_string()
+}
+
+fn switch(change: impl FnOnce(&mut SwitchConfig)) -> Record {
+    let mut config = SwitchConfig::default();
+    change(&mut config);
+    Record::Switch(Box::new(config))
+}
+
+fn cable(ends: [(usize, usize); 2]) -> Record {
+    Record::Cable {
+        ends: ends.map(|(switch, port)| CableEnd::Port { switch, port }),
+        faults: LinkFaults::NONE,
+    }
+}
+
+#[test]
+fn switches_that_cannot_be_are_refused_with_their_record() {
+    let plain = || switch(|_| {});
+    let fixed = |mac: u8, port| Record::FixedAddress {
+        switch: 0,
+        mac: [2, 0, 0, 0, 0, mac],
+        port,
+    };
+    let qos = |change: &dyn Fn(&mut PortQos)| {
+        let mut qos = PortQos::default();
+        change(&mut qos);
+        let qos = Box::new(qos);
+        Record::Qos { function: 0, qos }
+    };
+    let card = || {
+        let card = Part::Card {
+            vectors: 8,
+            bar: 20,
+        };
+        card.record()
+    };
+    let huge = || switch(|config| config.buffer = Buffer::Shared(1 << 29));
+    for (records, number, why) in [
+        (vec![switch(|config| config.rate_bps = 0)], 1, "0 bit/s"),
+        (vec![switch(|config| config.ports = 65)], 1, "2 to 64 ports"),
+        (
+            vec![switch(|config| config.buffer = Buffer::PerPort(usize::MAX))],
+            1,
+            "at most 1073741824 bytes",
+        ),
+        (vec![huge(), huge(), huge()], 3, "switches at most"),
+        (
+            vec![switch(|config| {
+                config.pfc = Some(Pfc {
+                    watchdog: Some(Duration::ZERO),
+                    ..Pfc::of(1)
+                });
+            })],
+            1,
+            "a watchdog of no time",
+        ),
+        (vec![plain(), cable([(0, 0), (1, 0)])], 2, "no switch 1"),
+        (vec![plain(), cable([(0, 0), (0, 4)])], 2, "no such port"),
+        (vec![plain(), cable([(0, 0), (0, 0)])], 2, "no such port"),
+        (
+            vec![plain(), cable([(0, 0), (0, 1)])],
+            2,
+            "a flood would never end",
+        ),
+        (
+            vec![
+                plain(),
+                switch(|config| config.unknown = Unknown::Drop),
+                cable([(0, 0), (1, 0)]),
+                cable([(1, 1), (0, 1)]),
+            ],
+            4,
+            "a flood would never end",
+        ),
+        (vec![plain(), fixed(1, 4)], 2, "no such port"),
+        (vec![qos(&|_| {})], 1, "no function 0"),
+        (
+            vec![card(), qos(&|qos| qos.priorities[7] = 8)],
+            2,
+            "no priority 8",
+        ),
+        (
+            vec![card(), qos(&|qos| qos.cnp.0 = 64)],
+            2,
+            "no code point 64",
+        ),
+        (vec![card(), qos(&|qos| qos.trust.0 = 3)], 2, "goes by no"),
+        (
+            vec![plain(), Record::Time { now: u64::MAX }, Record::Idle],
+            2,
+            "too late",
+        ),
+    ] {
+        let error = refused(&records);
+        let record = format!("record {number},");
+        assert!(error.starts_with(&record) && error.contains(why), "{error}");
+    }
 }
