@@ -86,6 +86,7 @@ pub fn run(options: &Options, mut to: impl Write) -> Result<(), Box<dyn Error>> 
     let mut coverage = options
         .coverage
         .then(|| Coverage::new(options.part.clone()));
+    let mut failures = Failures::default();
     let ended = loop {
         let Some((number, makes)) = replay.next() else {
             // A file that is not good says so.
@@ -111,6 +112,7 @@ pub fn run(options: &Options, mut to: impl Write) -> Result<(), Box<dyn Error>> 
                 if let Some(coverage) = &mut coverage {
                     coverage.after(&step);
                 }
+                failures.after(&step);
                 if options.log {
                     to.write_all(step.log.as_bytes())?;
                 }
@@ -126,8 +128,52 @@ pub fn run(options: &Options, mut to: impl Write) -> Result<(), Box<dyn Error>> 
         to.write_all(coverage.finished(&replay).as_bytes())?;
     }
     to.write_all(said(&replay)?.as_bytes())?;
+    to.write_all(failures.text().as_bytes())?;
     to.flush()?;
     Ok(ended?)
+}
+
+/// Completions with an error, which is what a program has of a failure: the first of them, each with its record.
+#[derive(Default)]
+struct Failures {
+    first: Vec<String>,
+    many: usize,
+}
+
+impl Failures {
+    /// So many are told; what follows the first is mostly what was flushed for it.
+    const TOLD: usize = 8;
+
+    fn after(&mut self, step: &Step) {
+        for line in step.log.lines().filter(|line| is_failure(line)) {
+            self.many += 1;
+            if self.many <= Self::TOLD {
+                self.first
+                    .push(format!("  record {}: {line}\n", step.number));
+            }
+        }
+    }
+
+    fn text(&self) -> String {
+        match self.many {
+            0 => String::new(),
+            many => format!(
+                "completions with an error: {many}{}\n{}",
+                if many > Self::TOLD {
+                    ", the first ones"
+                } else {
+                    ""
+                },
+                self.first.concat()
+            ),
+        }
+    }
+}
+
+/// Whether a line of the log is a completion with a syndrome.
+fn is_failure(line: &str) -> bool {
+    let syndrome = line.split_once(" synd=0x").map(|(_, rest)| rest);
+    line.contains(" cqe ") && syndrome.is_some_and(|rest| !rest.starts_with("00"))
 }
 
 /// How far a replay has come, and what its functions have to say.

@@ -1,5 +1,5 @@
 //! `simnic run` as a person runs it: input and output through pipes, both ports, the working directory, Ctrl-C, exit
-//! status; then four ports on a switch that marks packets and pauses.
+//! status; then four ports on a switch that marks packets and pauses, recorded, and replayed without the machine.
 //!
 //! Two boots of the emulated machine, some fifteen seconds each; the first time some hundred megabytes of packages are
 //! unpacked besides. QEMU and the kernel are those of `cargo xtask vm`.
@@ -31,7 +31,8 @@ const SCRIPT: &str = "
     wait
 ";
 /// Three ports write to the first at once over a switch that is slower than they are. Stock `mlx5_ib` counts what it
-/// is told of congestion.
+/// is told of congestion, and has files for what a port does about it: a value that may be is there from then on, and one
+/// that may not be is refused.
 const INCAST: &str = "
     for n in 2 3 4; do
         ib_write_bw -F -x 3 -s 65536 -n 100 -p $((18515 + n)) > receiver$n.txt &
@@ -45,7 +46,18 @@ const INCAST: &str = "
     counter() { cat /sys/class/infiniband/mlx5_$1/ports/1/hw_counters/$2; }
     counter 0 np_ecn_marked_roce_packets
     counter 0 np_cnp_sent
-    for n in 2 3 4; do port $n cat /sys/class/infiniband/mlx5_$((n - 1))/ports/1/hw_counters/rp_cnp_handled; done
+    for n in 2 3 4; do
+        cd /sys/class/infiniband/mlx5_$((n - 1))/ports/1/hw_counters
+        port $n cat $PWD/rp_cnp_handled $PWD/rp_cnp_ignored
+    done
+    mount -t debugfs none /sys/kernel/debug
+    set -- /sys/kernel/debug/mlx5/*/cc_params
+    cd $1
+    echo 7 > rp_ai_rate
+    cat rp_ai_rate rp_time_reset
+    echo 0 > rp_ai_rate 2>/dev/null
+    echo $?
+    cat rp_ai_rate
 ";
 /// The switch between them.
 const SWITCH: &str = "rate=100M,buffer=256K,ecn,pfc";
@@ -55,20 +67,42 @@ const INTERRUPT: &str = "interrupt me";
 /// The longest it may take from the beginning of the command.
 const SECONDS: &str = "300";
 
-/// The recording that a test of simnic's replays.
-const RECORDING: &str = "simnic/tests/recordings/linux.rec";
-/// What it is of; virtual functions, since a driver makes no keys in advance for these.
-const RECORDED: &str = "
-    ibv_devinfo
-    peer ibv_rc_pingpong -g 3 -n 10 &
-    until peer ss -ltn | grep -q 18515; do sleep 0.1; done
-    ibv_rc_pingpong -g 3 -n 10 192.0.2.2 && wait
-";
+/// A run that tests of simnic's replay.
+struct Recording {
+    file: &'static str,
+    /// What it is of.
+    script: &'static str,
+    /// How that ends.
+    status: i32,
+}
+
+/// Where recordings are.
+const RECORDINGS: &str = "simnic/tests/recordings";
+/// All of them. On virtual functions, since a driver makes no keys in advance for these.
+const RECORDED: [Recording; 2] = [
+    Recording {
+        file: "linux.rec",
+        script: "
+            ibv_devinfo
+            peer ibv_rc_pingpong -g 3 -n 10 &
+            until peer ss -ltn | grep -q 18515; do sleep 0.1; done
+            ibv_rc_pingpong -g 3 -n 10 192.0.2.2 && wait
+        ",
+        status: 0,
+    },
+    Recording {
+        file: "late-write.rec",
+        script: "peer python3 late-write.py & python3 late-write.py 192.0.2.2",
+        status: 1,
+    },
+];
+/// The program whose failure is one of them.
+const LATE_WRITE: &str = include_str!("../../simnic/examples/late-write.py");
 
 /// What is run.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Record a small run anew, for the test that replays one: simnic/tests/recordings/linux.rec.
+    /// Record small runs anew, for the tests that replay them: simnic/tests/recordings.
     #[arg(long)]
     record: bool,
 }
@@ -85,26 +119,41 @@ fn record() -> Result<()> {
     shell::run(shell::cargo(&["build", "--package", "simnic"]))?;
     let target = shell::target_directory()?;
     let share = tempfile::tempdir()?;
-    let mut command = Command::new(target.join("debug/simnic"));
-    command
-        .args([
-            "run",
-            "--timeout",
-            SECONDS,
-            "--profile",
-            "connectx-7-vf,roce",
-        ])
-        .arg("--record")
-        .arg(shell::root().join(RECORDING))
-        .args(["--", "sh", "-c", RECORDED])
-        .env("SIMNIC_CACHE", target.join("vm"))
-        .current_dir(share.path());
-    shell::run(command)
+    std::fs::write(share.path().join("late-write.py"), LATE_WRITE)?;
+    for Recording {
+        file,
+        script,
+        status,
+    } in RECORDED
+    {
+        let mut command = Command::new(target.join("debug/simnic"));
+        command
+            .args([
+                "run",
+                "--timeout",
+                SECONDS,
+                "--profile",
+                "connectx-7-vf,roce",
+            ])
+            .arg("--record")
+            .arg(shell::root().join(RECORDINGS).join(file))
+            .args(["--", "sh", "-c", script])
+            .env("SIMNIC_CACHE", target.join("vm"))
+            .current_dir(share.path());
+        let (ended, said, beside) = fed(command, Vec::new())?;
+        print!("{said}");
+        ensure!(
+            ended == Some(status),
+            "{file}: simnic run ends with {ended:?}, not {status}: {beside}"
+        );
+    }
+    Ok(())
 }
 
 fn judge() -> Result<()> {
     shell::run(shell::cargo(&["build", "--package", "simnic"]))?;
     let target = shell::target_directory()?;
+    slip(&target)?;
     let share = tempfile::tempdir()?;
     let input: Vec<u8> = (0..=250).cycle().take(BYTES).collect();
     let expected = cksum(&input)?;
@@ -140,12 +189,26 @@ fn judge() -> Result<()> {
     Ok(())
 }
 
+/// An option that there is not is none of the command's, and nothing is booted for it.
+fn slip(target: &Path) -> Result<()> {
+    let mut command = Command::new(target.join("debug/simnic"));
+    command.args(["run", "--port", "4", "--", "true"]);
+    let (status, said, beside) = fed(command, Vec::new())?;
+    ensure!(
+        status == Some(2) && said.is_empty() && beside.contains("'--ports'"),
+        "simnic run --port ends with {status:?}: {said}{beside}"
+    );
+    Ok(())
+}
+
 /// Four ports on a switch.
 fn incast(target: &Path) -> Result<()> {
     let share = tempfile::tempdir()?;
     let mut command = Command::new(target.join("debug/simnic"));
+    let recording = share.path().join("incast.rec");
     command
-        .args(["run", "--ports", "4", "--switch", SWITCH])
+        .args(["run", "--ports", "4", "--switch", SWITCH, "--record"])
+        .arg(&recording)
         .args(["--timeout", SECONDS, "--", "sh", "-c", INCAST])
         .env("SIMNIC_CACHE", target.join("vm"))
         .current_dir(share.path());
@@ -156,19 +219,29 @@ fn incast(target: &Path) -> Result<()> {
     );
     let numbers: Result<Vec<u64>, _> = said.lines().map(str::parse).collect();
     let numbers = numbers.with_context(|| format!("four ports: {said:?}: {beside}"))?;
-    let [1, 1, 1, marked, told, heeded @ ..] = &numbers[..] else {
-        bail!("four ports: not all have written: {numbers:?}: {beside}");
+    let [1, 1, 1, marked, told, answers @ .., 7, 55, 1, 7] = &numbers[..] else {
+        bail!(
+            "four ports: not all have written, or parameters are not as they were set: {numbers:?}: {beside}"
+        );
     };
-    println!("four ports on a switch: {marked} packets marked, {told} told of, {heeded:?} heeded");
+    println!(
+        "four ports on a switch: {marked} packets marked, {told} told of, {answers:?} heeded and ignored"
+    );
+    let mut heeded = answers.iter().step_by(2);
     ensure!(
-        *told > 0 && told <= marked && heeded.len() == 3 && heeded.iter().all(|&count| count > 0),
+        *told > 0 && told <= marked && answers.len() == 6 && heeded.all(|&count| count > 0),
         "who sends is not told of congestion"
     );
-    // What the sender's port ignores would be counted elsewhere, and a notification is never lost here.
+    // A notification is never lost here. One that comes when the queue pair is gone, of a packet that was sent again, is
+    // ignored.
     ensure!(
-        heeded.iter().sum::<u64>() == *told,
-        "{told} notifications sent, {heeded:?} heeded"
+        answers.iter().sum::<u64>() == *told,
+        "{told} notifications sent, {answers:?} heeded and ignored"
     );
+    // The same once more, without the machine: the log is compared line by line.
+    let mut again = Command::new(target.join("debug/simnic"));
+    again.arg("replay").arg(&recording);
+    println!("{}", shell::capture(again)?);
     Ok(())
 }
 
