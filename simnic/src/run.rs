@@ -122,7 +122,7 @@ pub struct Options {
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
     /// The command and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(required = true, trailing_var_arg = true)]
     command: Vec<String>,
 }
 

@@ -184,7 +184,8 @@ pub fn serve(
         paths.push(path);
     }
     if let Some(path) = &arguments.pcap {
-        let file = File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let file =
+            File::create(path).map_err(|error| format!("--pcap {}: {error}", path.display()))?;
         sim.pcap(BufWriter::new(file))?;
     }
     let planned = planned(&arguments.faults, &functions)?;

@@ -208,6 +208,10 @@ pub enum Answer {
 /// # Errors
 /// Nobody is at the socket, or he refuses.
 pub fn run(options: &Options) -> Result<Answer, Box<dyn Error>> {
+    if !options.socket.exists() {
+        let path = options.socket.display();
+        return Err(format!("{path}: nothing is served with --steer {path}").into());
+    }
     let mut client = Client::connect_alike(&options.socket)?;
     Ok(match &options.what {
         What::Link { faults } => {

@@ -33,6 +33,7 @@ use hw_sim::{CardConfig, VfSettings};
 pub use hw_sim::{
     Drive, Fault, Faults, FunctionReport, LinkFaults, LinkId, Profile, Sim, SimConfig, SimFunction,
 };
+#[doc(inline)]
 pub use hw_sim_host::{mac, pace, profile, wire};
 
 use crate::Ia;
