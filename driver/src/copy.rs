@@ -183,6 +183,20 @@ unsafe fn store_lines(from: *const u8, to: *mut u8, bytes: usize) {
 /// As [`load_bytes`].
 unsafe fn load_words(from: *const u8, to: *mut u8, bytes: usize) {
     let mut at = 0;
+    if from.addr().is_multiple_of(WORD) {
+        // As nearly all are: whole words need no choice.
+        while bytes - at >= WORD {
+            let (from, to) = (from.wrapping_add(at), to.wrapping_add(at));
+            // SAFETY: mapped (the caller's promise), and aligned to it.
+            let word = unsafe { AtomicU64::from_ptr(from.cast_mut().cast()) };
+            // SAFETY: writable and ours (the caller's promise).
+            unsafe {
+                to.cast::<u64>()
+                    .write_unaligned(word.load(Ordering::Relaxed))
+            };
+            at += WORD;
+        }
+    }
     while at < bytes {
         let width = width(from.wrapping_add(at), bytes - at);
         // `at + width <= bytes`: inside both.
@@ -233,6 +247,17 @@ unsafe fn load_words(from: *const u8, to: *mut u8, bytes: usize) {
 /// As [`store_bytes`].
 unsafe fn store_words(from: *const u8, to: *mut u8, bytes: usize) {
     let mut at = 0;
+    if to.addr().is_multiple_of(WORD) {
+        // As nearly all are: whole words need no choice.
+        while bytes - at >= WORD {
+            let (from, to) = (from.wrapping_add(at), to.wrapping_add(at));
+            // SAFETY: readable (the caller's promise).
+            let word = unsafe { from.cast::<u64>().read_unaligned() };
+            // SAFETY: mapped (the caller's promise), and aligned to it.
+            unsafe { AtomicU64::from_ptr(to.cast()) }.store(word, Ordering::Relaxed);
+            at += WORD;
+        }
+    }
     while at < bytes {
         let width = width(to.wrapping_add(at), bytes - at);
         // `at + width <= bytes`: inside both.

@@ -586,17 +586,21 @@ impl Wire {
     fn send_all(&self, waiting: &mut VecDeque<Vec<u8>>) -> bool {
         let other = self.other();
         loop {
-            while let Some(frame) = waiting.pop_front() {
-                match other.as_ref().map(|other| other.send_now(&frame)) {
-                    Some(Ok(false)) => {
-                        waiting.push_front(frame);
-                        return false;
+            let unsent = waiting.iter().position(|frame| {
+                match other.as_ref().map(|other| other.send_now(frame)) {
+                    Some(Ok(sent)) => !sent,
+                    Some(Err(error)) => {
+                        tracing::debug!("{error}");
+                        false
                     }
-                    Some(Err(error)) => tracing::debug!("{error}"),
-                    Some(Ok(true)) | None => {}
+                    None => false,
                 }
+            });
+            if let Some(sent) = unsent {
+                waiting.drain(..sent);
+                return false;
             }
-            *waiting = self.sim.take_frames(&self.function);
+            self.sim.exchange_frames(&self.function, waiting);
             if waiting.is_empty() {
                 return true;
             }

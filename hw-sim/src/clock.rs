@@ -14,7 +14,7 @@ use driver::{Clock, Instant, Interrupt, MAX_WAIT};
 
 use crate::env::nanoseconds;
 use crate::record::Record;
-use crate::world::{World, lock};
+use crate::world::{World, lock_to_go_on};
 
 /// How often a waiting thread looks whether others have gone on, and how many times before it does so itself.
 const SLICE: Duration = Duration::from_millis(1);
@@ -44,7 +44,7 @@ impl SimClock {
     }
 
     fn count(&self, busy: bool) {
-        let threads = &mut lock(&self.world).env.threads;
+        let threads = &mut lock_to_go_on(&self.world).env.threads;
         if busy {
             threads.busy += 1;
         } else {
@@ -56,12 +56,12 @@ impl SimClock {
 
 impl Clock for SimClock {
     fn now(&self) -> Instant {
-        Instant(lock(&self.world).env.now)
+        Instant(lock_to_go_on(&self.world).env.now)
     }
 
     fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool {
         let held = self.is_held();
-        let mut world = lock(&self.world);
+        let mut world = lock_to_go_on(&self.world);
         if held {
             world.env.threads.busy -= 1;
         }

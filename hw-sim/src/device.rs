@@ -7,6 +7,7 @@ use crate::clock::SimClock;
 use crate::config_space::CONFIG_BYTES;
 use crate::env::nanoseconds;
 use crate::fault::{Fault, Meetings};
+use crate::init_segment::SEGMENT_BYTES;
 use crate::iommu::Iommu;
 use crate::link::LinkFaults;
 use crate::nic::Nic;
@@ -15,7 +16,7 @@ use crate::profile::Profile;
 use crate::record::recorder::{Recorder, WatchedMemory};
 use crate::record::{Header, Record, RecordError, recorder};
 use crate::report::FunctionReport;
-use crate::world::{Drive, Tap, World, lock};
+use crate::world::{Drive, Tap, World, lock, lock_to_go_on};
 use driver::{
     Clock, Device, Instant, Interrupt, MemoryError, MessageMemory, Notices, SharedMemory,
 };
@@ -189,16 +190,23 @@ impl Sim {
     /// Frames that have left this world through a function's port since this was last asked. Once they are taken there
     /// is room for more, which may be there at once.
     pub fn take_frames(&self, function: &SimFunction) -> VecDeque<Vec<u8>> {
-        let mut world = lock(&self.world);
+        let mut frames = VecDeque::new();
+        self.exchange_frames(function, &mut frames);
+        frames
+    }
+
+    /// [`Sim::take_frames`] in exchange for frames that are over, whose memory others will have: `frames` are those that
+    /// have left, then.
+    pub fn exchange_frames(&self, function: &SimFunction, frames: &mut VecDeque<Vec<u8>>) {
+        let mut world = lock_to_go_on(&self.world);
         let function = function.index;
         if world.has_outside(function) {
             world.input(|| Record::FramesTaken { function });
         } else {
             world.looked_at();
         }
-        let frames = world.take_outside(function);
+        world.exchange_outside(function, frames);
         world.driven();
-        frames
     }
 
     /// Changes the faults of a link.
@@ -254,14 +262,14 @@ impl Sim {
 
     /// Does everything that is due now; time stays.
     pub fn run_until_idle(&self) {
-        let mut world = lock(&self.world);
+        let mut world = lock_to_go_on(&self.world);
         world.input(|| Record::Idle);
         world.run_until_idle();
     }
 
     /// Moves time forward by `duration`, doing everything that falls due on the way.
     pub fn advance(&self, duration: Duration) {
-        let mut world = lock(&self.world);
+        let mut world = lock_to_go_on(&self.world);
         let deadline = world.env.now.saturating_add(nanoseconds(duration));
         world.input(|| Record::Time { now: deadline });
         while world.wait_step(deadline) {}
@@ -270,13 +278,13 @@ impl Sim {
     /// When the next thing that waits for time is due, for whoever lets the world's time follow another clock;
     /// `None` if nothing waits. In the past or now if [`Sim::advance`] has something to do already.
     pub fn next_due(&self) -> Option<Instant> {
-        lock(&self.world).next_due().map(Instant)
+        lock_to_go_on(&self.world).next_due().map(Instant)
     }
 
     /// How long it is until something is due, and `limit` at most. What becomes due before that rings the alarm, once:
     /// for whoever lets the world's time follow the machine's and sleeps meanwhile.
     pub fn watch(&self, alarm: &Arc<Alarm>, limit: Duration) -> Duration {
-        let mut world = lock(&self.world);
+        let mut world = lock_to_go_on(&self.world);
         let now = world.env.now;
         let latest = now.saturating_add(nanoseconds(limit));
         let until = world.next_due().map_or(latest, |due| due.min(latest));
@@ -373,7 +381,7 @@ impl Sim {
 
     /// Does one thing, by a moment at the latest; whether there may be more until then.
     pub(crate) fn wait_step(&self, until: u64) -> bool {
-        lock(&self.world).wait_step(until)
+        lock_to_go_on(&self.world).wait_step(until)
     }
 
     /// How many mappings of memory all functions have.
@@ -437,7 +445,7 @@ impl Sim {
 
     /// [`Sim::deliver`] of a frame whose memory is taken, too. Other memory is left in its place, with anything in it.
     pub fn deliver_in_place(&self, function: &SimFunction, frame: &mut Vec<u8>) {
-        let mut world = lock(&self.world);
+        let mut world = lock_to_go_on(&self.world);
         world.input(|| Record::Frame {
             function: function.index,
             bytes: frame.to_vec(),
@@ -652,7 +660,12 @@ impl Device for SimFunction {
                 offset,
                 bytes: bytes.to_vec(),
             };
-            self.told(record, |nic, env| nic.bar_written(env, offset, bytes));
+            let mut world = lock_to_go_on(&self.world);
+            if offset < SEGMENT_BYTES {
+                world.ways.clear();
+            }
+            world.input(|| record(self.index));
+            self.call(world, |nic, env| nic.bar_written(env, offset, bytes));
         }
     }
 

@@ -4,15 +4,17 @@
 use crate::card::{Card, Happening};
 use crate::event_log::EventLog;
 use crate::threads::Threads;
-use crate::wire::seal;
+use crate::wire::{Frame, seal};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::time::Duration;
 
-/// How many frames' memory is kept.
+/// How many frames' memory is kept, of long ones and of short ones.
 const SPARE: usize = 64;
+/// What an acknowledgement needs, and a little more.
+const SHORT: usize = 256;
 
 /// A register write that waits for its turn.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +64,7 @@ pub struct Env {
     /// Register writes.
     pub doorbells: VecDeque<(usize, Doorbell)>,
     /// Frames leaving a function.
-    pub frames: VecDeque<(usize, Vec<u8>)>,
+    pub(crate) frames: VecDeque<(usize, Frame)>,
     /// Queue pairs and send queues with work.
     pub runnable: VecDeque<(usize, u32)>,
     /// Timers of queue pairs: time, function, queue pair.
@@ -73,8 +75,8 @@ pub struct Env {
     seals: bool,
     /// Those on links are still without.
     links_wait: bool,
-    /// Memory of frames that are over, for those that come.
-    spare: Vec<Vec<u8>>,
+    /// Memory of frames that are over, for those that come: of short ones, of long ones.
+    spare: [Vec<Vec<u8>>; 2],
     pub(crate) arrivals: VecDeque<(usize, Vec<u8>, Origin)>,
     pub(crate) timers: BTreeMap<(u64, u64), (usize, Timer)>,
     sequence: u64,
@@ -99,7 +101,7 @@ impl Env {
             sent_bytes: 0,
             seals: false,
             links_wait: false,
-            spare: Vec::new(),
+            spare: [const { Vec::new() }; 2],
             arrivals: VecDeque::new(),
             timers: BTreeMap::new(),
             sequence: 0,
@@ -129,7 +131,7 @@ impl Env {
             return;
         }
         (self.seals, self.links_wait) = (true, true);
-        self.frames.iter_mut().for_each(|(_, frame)| seal(frame));
+        self.frames.iter_mut().for_each(|(_, frame)| frame.seal());
         let arrivals = self.arrivals.iter_mut();
         arrivals.for_each(|(_, frame, _)| seal(frame));
     }
@@ -139,15 +141,21 @@ impl Env {
         std::mem::take(&mut self.links_wait)
     }
 
-    /// Memory for a frame, with anything in it.
-    pub(crate) fn buffer(&mut self) -> Vec<u8> {
-        self.spare.pop().unwrap_or_default()
+    /// Memory for a frame of so many bytes, with anything in it. It was a frame of about that length before, so that
+    /// hardly any of it is set to zero here.
+    pub(crate) fn buffer(&mut self, bytes: usize) -> Vec<u8> {
+        let mut buffer = self.spare[usize::from(bytes > SHORT)]
+            .pop()
+            .unwrap_or_default();
+        buffer.resize(bytes, 0);
+        buffer
     }
 
     /// A frame is over.
     pub(crate) fn over(&mut self, frame: Vec<u8>) {
-        if self.spare.len() < SPARE {
-            self.spare.push(frame);
+        let spare = &mut self.spare[usize::from(frame.len() > SHORT)];
+        if spare.len() < SPARE {
+            spare.push(frame);
         }
     }
 

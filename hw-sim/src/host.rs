@@ -12,6 +12,7 @@
 pub use crate::iommu::DmaFault;
 use crate::profile::Habits;
 use crate::q_counters::QCounter;
+use crate::wire::Outline;
 use mlx_prm::{Cqe64, DataSeg, EventType};
 use thiserror::Error;
 
@@ -93,9 +94,9 @@ pub trait Host {
         None
     }
 
-    /// Memory for a frame, with anything in it.
-    fn buffer(&mut self) -> Vec<u8> {
-        Vec::new()
+    /// Memory for a frame of so many bytes, with anything in it.
+    fn buffer(&mut self, bytes: usize) -> Vec<u8> {
+        vec![0; bytes]
     }
 
     /// Whether frames need their ICRC: somebody may look at it.
@@ -111,8 +112,19 @@ pub trait Host {
     /// Puts a whole Ethernet frame (without FCS) onto this function's port.
     fn transmit(&mut self, frame: Vec<u8>);
 
+    /// Puts a frame onto this function's port of which only the payload is written.
+    fn transmit_outlined(&mut self, outline: &Outline, mut frame: Vec<u8>) {
+        outline.write(&mut frame, self.seals());
+        self.transmit(frame);
+    }
+
     /// The used entry of the port's GID table at `index`; on InfiniBand only its GID means something.
     fn gid(&self, index: u8) -> Option<GidEntry>;
+
+    /// A number that is another one when an answer of [`Host::gid`] or [`Host::lid`] may be; none if nobody counts.
+    fn addresses(&self) -> Option<u64> {
+        None
+    }
 
     /// The LID of an InfiniBand port; none on Ethernet.
     fn lid(&self) -> Option<u16> {

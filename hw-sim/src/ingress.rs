@@ -53,6 +53,33 @@ impl Nic {
                 return;
             }
         };
+        let delivered = self.packet_received(env, &packet);
+        if !delivered && steered {
+            self.ethernet_received(env, frame, origin);
+        } else if !delivered {
+            self.count_drop(env, "no such QP");
+        }
+    }
+
+    /// Whether a packet reaches a queue pair.
+    pub(crate) fn takes(&self, packet: &Packet<'_>) -> bool {
+        let slot = self
+            .destination(packet)
+            .and_then(|qpn| self.objects.qps.get(qpn));
+        self.alive() && slot.is_some()
+    }
+
+    /// The number of the queue pair that a packet is for.
+    fn destination(&self, packet: &Packet<'_>) -> Option<u32> {
+        match packet.dest_qpn() {
+            SMI_QPN => self.smi,
+            GSI_QPN => self.gsi,
+            qpn => Some(qpn),
+        }
+    }
+
+    /// A packet arrived that is ours. Whether there is a queue pair of the number that it names; it has the packet.
+    pub(crate) fn packet_received(&mut self, env: &mut Env, packet: &Packet<'_>) -> bool {
         let (bth, bytes) = (&packet.bth, packet.payload.len());
         env.note(
             self.index,
@@ -64,22 +91,14 @@ impl Nic {
                 bth.ack_request,
             ),
         );
-        let destination = packet.dest_qpn();
-        let qpn = match destination {
-            SMI_QPN => self.smi,
-            GSI_QPN => self.gsi,
-            qpn => Some(qpn),
+        let Some(qpn) = self.destination(packet) else {
+            return false;
         };
-        let delivered =
-            qpn.and_then(|qpn| self.with_qp(env, qpn, |qp, view| qp.receive(&packet, view)));
-        if let (Some(qpn), true, Ecn::Marked) = (qpn, delivered.is_some(), packet.network.ecn()) {
+        let delivered = self.with_qp(env, qpn, |qp, view| qp.receive(packet, view));
+        if delivered.is_some() && packet.network.ecn() == Ecn::Marked {
             self.congestion_met(env, qpn);
         }
-        if delivered.is_none() && steered {
-            self.ethernet_received(env, frame, origin);
-        } else if delivered.is_none() {
-            self.count_drop(env, "no such QP");
-        }
+        delivered.is_some()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The IOMMU in front of the function, and the DMA engine behind it.
 //!
-//! Mappings are kept by start address; looking one up costs a descent of a balanced tree. An access
-//! may cross adjoining mappings. An access that leaves them, or that happens while the function is
+//! Mappings are kept by start address; looking one up costs a descent of a balanced tree, but for the few that were
+//! accessed last. An access may cross adjoining mappings. An access that leaves them, or that happens while the function is
 //! not a bus master, moves nothing at all and is a [`DmaFault`]; every one is remembered, with the
 //! part of the device that wanted it, because hardware would have written it into the host's log.
 //! What the fault then means (a delivery status, a dead EQ, a QP in error) is the caller's
@@ -159,10 +159,40 @@ pub(crate) fn fits(
     Ok(())
 }
 
+/// So many mappings are found without a descent.
+const RECENT: usize = 4;
+
+/// A mapping of memory that is here, as it was found.
+#[derive(Clone, Debug)]
+struct Recent {
+    start: u64,
+    length: u64,
+    memory: SharedMemory,
+    offset: usize,
+    writable: bool,
+}
+
+impl Recent {
+    /// Where in its memory an access begins, if that may be made and lies in it.
+    #[inline]
+    fn place(&self, iova: u64, bytes: usize, write: bool) -> Option<usize> {
+        let inside = iova.wrapping_sub(self.start);
+        let is_whole = inside < self.length && bytes as u64 <= self.length - inside;
+        if !is_whole || write && !self.writable {
+            return None;
+        }
+        // CAST: below the mapping's length, which came from a usize.
+        Some(self.offset + usize::try_from(inside).ok()?)
+    }
+}
+
 /// The mappings of one function.
 #[derive(Debug, Default)]
 pub struct Iommu {
     mappings: BTreeMap<u64, Mapping>,
+    /// Those accessed last, and the place of the next one. What is unmapped is not among them.
+    recent: [Option<Recent>; RECENT],
+    oldest: usize,
     bus_master: bool,
     faults: Vec<FaultRecord>,
     fault_count: u64,
@@ -318,6 +348,7 @@ impl Iommu {
         for start in inside {
             self.mappings.remove(&start);
         }
+        self.recent = Default::default();
         Ok(())
     }
 
@@ -342,7 +373,7 @@ impl Iommu {
     /// [`DmaFault`], which is recorded: part of the range is not mapped, or the function is no bus master; `out` is
     /// untouched then. Or memory that has to be asked for was not read.
     pub fn read(&mut self, iova: u64, out: &mut [u8], who: Who) -> Result<(), DmaFault> {
-        if let Some(Piece::Here(memory, at)) = self.whole(iova, out.len(), false) {
+        if let Some((memory, at)) = self.whole(iova, out.len(), false) {
             memory.read_bytes(at, out);
             return Ok(());
         }
@@ -365,9 +396,8 @@ impl Iommu {
     /// [`DmaFault`], which is recorded: as for [`Iommu::read`], or part of the range is mapped to be read only; nothing
     /// is written then.
     pub fn write(&mut self, iova: u64, data: &[u8], who: Who) -> Result<(), DmaFault> {
-        if let Some(piece @ Piece::Here(..)) = self.whole(iova, data.len(), true)
-            && piece.write(data).is_ok()
-        {
+        if let Some((memory, at)) = self.whole(iova, data.len(), true) {
+            store(memory, at, data);
             return Ok(());
         }
         self.check(iova, data.len(), true, who)?;
@@ -461,23 +491,41 @@ impl Iommu {
         }
     }
 
-    /// The memory of an access that may be made and lies in one mapping, as nearly all do: found by one descent. `None`
-    /// says nothing.
-    fn whole(&self, iova: u64, bytes: usize, write: bool) -> Option<Piece<'_>> {
+    /// The memory of an access that may be made and lies in one mapping, as nearly all do, and where in it. `None` says
+    /// nothing.
+    fn whole(&mut self, iova: u64, bytes: usize, write: bool) -> Option<(&SharedMemory, usize)> {
         if !self.bus_master || bytes == 0 {
             return None;
         }
+        let known = self.recent.iter().enumerate().find_map(|(number, recent)| {
+            let place = recent.as_ref()?.place(iova, bytes, write)?;
+            Some((number, place))
+        });
+        let (number, place) = match known {
+            Some(known) => known,
+            None => self.descend(iova, bytes, write)?,
+        };
+        Some((&self.recent[number].as_ref()?.memory, place))
+    }
+
+    /// As [`Iommu::whole`], of a mapping that is not among those accessed last, and is then.
+    fn descend(&mut self, iova: u64, bytes: usize, write: bool) -> Option<(usize, usize)> {
         let (&start, mapping) = self.mappings.range(..=iova).next_back()?;
-        let inside = iova - start;
-        let is_whole = (bytes as u64) <= mapping.length.checked_sub(inside)?;
-        match &mapping.bytes {
-            Bytes::Here(memory, offset) if is_whole && (mapping.writable || !write) => {
-                // CAST: below the mapping's length, which came from a usize.
-                let inside = usize::try_from(inside).ok()?;
-                Some(Piece::Here(memory, offset + inside))
-            }
-            Bytes::Here(..) | Bytes::Asked(_) => None,
-        }
+        let Bytes::Here(memory, offset) = &mapping.bytes else {
+            return None;
+        };
+        let found = Recent {
+            start,
+            length: mapping.length,
+            memory: memory.clone(),
+            offset: *offset,
+            writable: mapping.writable,
+        };
+        let place = found.place(iova, bytes, write)?;
+        let number = self.oldest;
+        self.recent[number] = Some(found);
+        self.oldest = (number + 1) % RECENT;
+        Some((number, place))
     }
 
     /// The memory behind an address known to be covered, and how many of `bytes` lie in it.

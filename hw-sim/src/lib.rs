@@ -90,6 +90,7 @@ mod uctx;
 mod umem;
 mod umr;
 mod view;
+mod ways;
 pub mod wire;
 mod world;
 

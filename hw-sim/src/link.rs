@@ -314,6 +314,23 @@ impl Link {
         self.queue.len()
     }
 
+    /// Whether a frame that is sent now is there now, and nothing can happen to it on its way.
+    pub(crate) fn is_free(&self, now: u64, from: Port) -> bool {
+        let faults = self.faults.from(from);
+        faults.is_certain()
+            && faults.delay_ns == 0
+            && self.queue.is_empty()
+            && self.horizon[from.index()] <= now
+    }
+
+    /// A frame passes a link that [is free](Self::is_free): it is sent, and has arrived.
+    pub(crate) fn pass(&mut self, now: u64, from: Port) {
+        let side = from.index();
+        self.horizon[side] = now;
+        self.counters[side].sent += 1;
+        self.counters[side].delivered += 1;
+    }
+
     /// When the next frame arrives.
     pub fn next_due(&self) -> Option<u64> {
         self.queue.peek().map(|next| next.due)

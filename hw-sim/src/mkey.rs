@@ -6,8 +6,7 @@
 //! with entries of equal size), which is followed as deep as the device allows. The keys behind an
 //! indirect key are used with local rights: what a peer may do is decided by the key it was given.
 //!
-//! A failed check moves nothing. [`resolve`] returns the pieces of an access; the DMA is the
-//! caller's.
+//! A failed check moves nothing. [`resolve`] finds the pieces of an access; the DMA is the caller's.
 
 use crate::host::{ANY_PD, KeyError, KeyScope};
 use crate::objects::Table;
@@ -191,21 +190,11 @@ pub struct KeyRules {
     pub max_indirection: u32,
 }
 
-/// Checks an access and translates it.
+/// Checks an access and translates it; the pieces are added to a list.
 ///
 /// # Errors
 /// [`KeyError`]: the first check that fails, of the key or of one it reaches through.
-pub fn resolve(keys: &Table<Mkey>, rules: KeyRules, access: Use) -> Result<Vec<Piece>, KeyError> {
-    let mut pieces = Vec::new();
-    resolve_into(keys, rules, access, &mut pieces)?;
-    Ok(pieces)
-}
-
-/// [`resolve`] into a list.
-///
-/// # Errors
-/// As [`resolve`].
-pub(crate) fn resolve_into(
+pub(crate) fn resolve(
     keys: &Table<Mkey>,
     rules: KeyRules,
     access: Use,
@@ -429,6 +418,12 @@ mod tests {
         (keys, index << 8 | 0x5a)
     }
 
+    fn resolved(keys: &Table<Mkey>, access: Use) -> Result<Vec<Piece>, KeyError> {
+        let mut pieces = Vec::new();
+        resolve(keys, RULES, access, &mut pieces)?;
+        Ok(pieces)
+    }
+
     fn read(
         keys: &Table<Mkey>,
         key: u32,
@@ -436,9 +431,8 @@ mod tests {
         va: u64,
         bytes: u64,
     ) -> Result<Vec<Piece>, KeyError> {
-        resolve(
+        resolved(
             keys,
-            RULES,
             Use {
                 key,
                 scope,
@@ -530,7 +524,7 @@ mod tests {
             bytes: 8,
             write: true,
         };
-        assert_eq!(resolve(&keys, RULES, write), Err(KeyError::Access { key }));
+        assert_eq!(resolved(&keys, write), Err(KeyError::Access { key }));
     }
 
     #[test]
@@ -583,7 +577,7 @@ mod tests {
             bytes: 0x100,
             write: true,
         };
-        let pieces = resolve(&keys, RULES, write).unwrap();
+        let pieces = resolved(&keys, write).unwrap();
         assert_eq!(
             pieces,
             [

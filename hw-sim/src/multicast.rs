@@ -23,6 +23,11 @@ impl Nic {
         }
     }
 
+    /// Whether queue pairs have joined any.
+    pub(crate) fn has_groups(&self) -> bool {
+        !self.objects.groups.is_empty()
+    }
+
     /// The packet in a frame that is for a group which has members here.
     fn grouped<'f>(&self, frame: &'f [u8]) -> Option<Packet<'f>> {
         if self.objects.groups.is_empty() || !self.is_multicast(frame) {

@@ -118,6 +118,8 @@ pub struct Port {
     gids: Vec<Option<GidEntry>>,
     /// The MAC addresses in it, each once.
     macs: Vec<[u8; 6]>,
+    /// How often it has changed, over all resets.
+    changes: u64,
     /// Description of the node, 64 bytes.
     pub node_description: [u8; 64],
     /// Frames received.
@@ -151,12 +153,27 @@ impl Port {
             subnet: subnet(profile),
             gids: vec![None; entries],
             macs: Vec::new(),
+            changes: 0,
             node_description,
             received: Traffic::default(),
             transmitted: Traffic::default(),
             looped: Traffic::default(),
             ethernet: EthCounters::default(),
         }
+    }
+
+    /// This port in place of another one, which was reset.
+    #[must_use]
+    pub(crate) fn in_place_of(self, before: &Self) -> Self {
+        Self {
+            changes: before.changes + 1,
+            ..self
+        }
+    }
+
+    /// A number that changes with the RoCE address table, which is all that an Ethernet port's own addresses are in.
+    pub(crate) fn addresses(&self) -> Option<u64> {
+        self.subnet.is_none().then_some(self.changes)
     }
 
     /// The RoCE address table.
@@ -170,6 +187,7 @@ impl Port {
             return false;
         };
         *slot = entry;
+        self.changes += 1;
         self.macs = self.gids.iter().flatten().map(|entry| entry.mac).collect();
         self.macs.sort_unstable();
         self.macs.dedup();

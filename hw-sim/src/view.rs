@@ -6,12 +6,13 @@ use crate::eq::COUNTER_MASK;
 use crate::host::{DmaFault, GidEntry, Host, KeyError, KeyScope, SrqWqe, UmrRequest, XrcTarget};
 use crate::init_segment::device_ticks;
 use crate::iommu::Who;
-use crate::mkey::{Mkey, Piece, Use, resolve, resolve_into};
+use crate::mkey::{Mkey, Piece, Use, resolve};
 use crate::nic::Nic;
 use crate::profile::Habits;
 use crate::q_counters::QCounter;
 use crate::qp::Qp;
 use crate::srq::Taken;
+use crate::wire::{Frame, Outline};
 use mlx_prm::{Cqe64, CqeOpcode, EventType};
 use rand::RngCore;
 use zerocopy::IntoBytes;
@@ -76,7 +77,14 @@ impl Nic {
     }
 
     /// CQs that failed take the queues attached to them into ERR.
+    #[inline]
     pub(crate) fn fail_attached(&mut self, env: &mut Env) {
+        if !self.failed_cqs.is_empty() {
+            self.fail_all_attached(env);
+        }
+    }
+
+    fn fail_all_attached(&mut self, env: &mut Env) {
         while let Some(cqn) = self.failed_cqs.pop() {
             let attached: Vec<u32> = self
                 .objects
@@ -111,20 +119,20 @@ impl View<'_> {
         key: u32,
         scope: KeyScope,
         va: u64,
-        bytes: usize,
+        bytes: u64,
         write: bool,
     ) -> Result<Vec<Piece>, KeyError> {
         let access = Use {
             key,
             scope,
             va,
-            bytes: bytes as u64,
+            bytes,
             write,
         };
         let mut pieces = std::mem::take(&mut self.nic.pieces);
         pieces.clear();
         let (keys, rules) = (&self.nic.objects.mkeys, self.nic.key_rules());
-        resolve_into(keys, rules, access, &mut pieces)?;
+        resolve(keys, rules, access, &mut pieces)?;
         Ok(pieces)
     }
 
@@ -199,7 +207,7 @@ impl Host for View<'_> {
         out: &mut [u8],
     ) -> Result<(), KeyError> {
         let mut rest = out;
-        let pieces = self.pieces(key, scope, va, rest.len(), false)?;
+        let pieces = self.pieces(key, scope, va, rest.len() as u64, false)?;
         for piece in &pieces {
             let (now, later) = rest.split_at_mut(usize::try_from(piece.bytes).unwrap_or(0));
             self.nic.iommu.read(piece.iova, now, Who::Key(key))?;
@@ -217,7 +225,7 @@ impl Host for View<'_> {
         data: &[u8],
     ) -> Result<(), KeyError> {
         let mut rest = data;
-        let pieces = self.pieces(key, scope, va, rest.len(), true)?;
+        let pieces = self.pieces(key, scope, va, rest.len() as u64, true)?;
         for piece in &pieces {
             let (now, later) = rest.split_at(usize::try_from(piece.bytes).unwrap_or(0));
             self.nic.iommu.write(piece.iova, now, Who::Key(key))?;
@@ -235,14 +243,8 @@ impl Host for View<'_> {
         bytes: u64,
         write: bool,
     ) -> Result<(), KeyError> {
-        let access = Use {
-            key,
-            scope,
-            va,
-            bytes,
-            write,
-        };
-        resolve(&self.nic.objects.mkeys, self.nic.key_rules(), access).map(drop)
+        self.nic.pieces = self.pieces(key, scope, va, bytes, write)?;
+        Ok(())
     }
 
     fn complete(&mut self, cqn: u32, cqe: Cqe64, solicited: bool) {
@@ -291,8 +293,8 @@ impl Host for View<'_> {
         })
     }
 
-    fn buffer(&mut self) -> Vec<u8> {
-        self.env.buffer()
+    fn buffer(&mut self, bytes: usize) -> Vec<u8> {
+        self.env.buffer(bytes)
     }
 
     fn seals(&self) -> bool {
@@ -306,7 +308,22 @@ impl Host for View<'_> {
     fn transmit(&mut self, frame: Vec<u8>) {
         self.env.sent_bytes += frame.len() as u64;
         self.nic.replicate(self.env, &frame);
+        self.env.frames.push_back((self.nic.index, frame.into()));
+    }
+
+    fn transmit_outlined(&mut self, outline: &Outline, mut frame: Vec<u8>) {
+        if self.env.seals() || outline.dst().is_none() || self.nic.has_groups() {
+            outline.write(&mut frame, self.env.seals());
+            self.transmit(frame);
+            return;
+        }
+        self.env.sent_bytes += outline.frame_len() as u64;
+        let frame = Frame::outlined(*outline, frame);
         self.env.frames.push_back((self.nic.index, frame));
+    }
+
+    fn addresses(&self) -> Option<u64> {
+        self.env.port(self.nic.seat).addresses()
     }
 
     fn lid(&self) -> Option<u16> {

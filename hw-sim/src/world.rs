@@ -6,6 +6,10 @@
 //! work, timers. Nothing else acts. A run is therefore a function of the seed and of what software
 //! did, and its log can be compared byte by byte.
 //!
+//! [`World::run_until_idle`] may take several things at once where nothing can come between them: a packet that leaves
+//! while nothing else is to be done reaches the queue pair at the other end of a cable in one step, without being
+//! written as a frame. What comes of it is the same, and so is the log.
+//!
 //! Time moves only when somebody waits or asks for it ([`World::wait_step`], `Sim::advance`,
 //! `Sim::step`), and only to the next moment at which something is due. In the inline drive every
 //! register write runs the world to idle before it returns, without moving time; in the stepped
@@ -27,7 +31,8 @@ use crate::record::Record;
 use crate::record::recorder::{self, Tape};
 use crate::switch::{Switch, SwitchConfig, SwitchError};
 use crate::switched::NotConnected;
-use crate::wire::seal;
+use crate::ways::{Over, Way, Ways};
+use crate::wire::{Frame, Packet, seal};
 use rand::RngCore;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -48,6 +53,15 @@ pub enum Drive {
 struct Cable {
     link: Link,
     ends: [End; 2],
+}
+
+/// The side of a cable that an end of it is, and what is at the other.
+fn side_of(cable: &Cable, end: End) -> (LinkPort, End) {
+    if cable.ends[0] == end {
+        (LinkPort::A, cable.ends[1])
+    } else {
+        (LinkPort::B, cable.ends[0])
+    }
 }
 
 /// Frames that wait outside to be fetched; more are lost, as in a switch.
@@ -109,8 +123,16 @@ impl Tap {
     }
 }
 
-/// A world, for as long as nobody else has it.
+/// A world, for as long as nobody else has it. Who has it may change anything.
 pub(crate) fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
+    let mut world = lock_to_go_on(world);
+    world.ways.clear();
+    world
+}
+
+/// A world, for as long as nobody else has it, for who looks at it, has it go on, or rings a doorbell: the ways that
+/// frames go stay as they are.
+pub(crate) fn lock_to_go_on(world: &Mutex<World>) -> MutexGuard<'_, World> {
     // A panic while the lock was held is a bug of the simulator; its state is still the best there
     // is for a report.
     world.lock().unwrap_or_else(PoisonError::into_inner)
@@ -138,6 +160,8 @@ pub struct World {
     pub(crate) tape: Option<Tape>,
     /// The last frames that functions have sent, and how many are kept.
     heard: (VecDeque<Vec<u8>>, usize),
+    /// Ways that frames have gone, as long as nothing happens but what the data path does.
+    pub(crate) ways: Ways,
 }
 
 impl World {
@@ -155,6 +179,7 @@ impl World {
             watch: None,
             tape: None,
             heard: (VecDeque::new(), 0),
+            ways: Ways::default(),
         }
     }
 
@@ -333,13 +358,14 @@ impl World {
         true
     }
 
-    /// Frames of a function's card that have left this world since this was last asked.
-    pub fn take_outside(&mut self, nic: usize) -> VecDeque<Vec<u8>> {
+    /// Frames of a function's card that have left this world since this was last asked, in exchange for the memory of
+    /// frames that are over.
+    pub fn exchange_outside(&mut self, nic: usize, frames: &mut VecDeque<Vec<u8>>) {
+        frames.drain(..).for_each(|frame| self.env.over(frame));
         let card = self.nics[nic].seat.card;
-        self.outside
-            .get_mut(&card)
-            .map(std::mem::take)
-            .unwrap_or_default()
+        if let Some(left) = self.outside.get_mut(&card) {
+            std::mem::swap(left, frames);
+        }
     }
 
     /// Changes the faults of a link.
@@ -390,11 +416,20 @@ impl World {
 
     /// Does one thing that is due now. False if nothing is.
     pub fn step_now(&mut self) -> bool {
+        self.step(false)
+    }
+
+    /// Does one thing that is due now, or, `in_one_go`, several that nothing can come between.
+    fn step(&mut self, in_one_go: bool) -> bool {
         if let Some((nic, happening)) = self.env.happenings.pop_front() {
+            self.ways.clear();
             self.nics[nic].happened(&mut self.env, happening);
         } else if let Some((nic, doorbell)) = self.env.doorbells.pop_front() {
             match doorbell {
-                Doorbell::Command(slots) => self.nics[nic].command_doorbell(&mut self.env, slots),
+                Doorbell::Command(slots) => {
+                    self.ways.clear();
+                    self.nics[nic].command_doorbell(&mut self.env, slots);
+                }
                 Doorbell::Uar {
                     offset,
                     value,
@@ -405,8 +440,10 @@ impl World {
                     }
                 }
             }
+        } else if in_one_go && self.env.frames.len() == 1 && self.goes_straight() {
+            // It is where it was to go.
         } else if let Some((nic, frame)) = self.env.frames.pop_front() {
-            self.leave(nic, frame);
+            self.leave(nic, frame.into_bytes());
         } else if let Some((nic, frame, origin)) = self.env.arrivals.pop_front() {
             self.nics[nic].frame_received(&mut self.env, &frame, origin);
             self.env.over(frame);
@@ -453,6 +490,117 @@ impl World {
         if function.alive() {
             function.with_qp(&mut self.env, qpn, |qp, view| qp.run(view));
         }
+    }
+
+    /// The packet that leaves goes to the queue pair that it is for, if its way is known and nothing would be done before
+    /// it arrives. False: it has not gone.
+    ///
+    /// A frame that would be in nobody's hands needs no headers: its outline says what they would be. What it does step
+    /// by step ([`World::leave`], the link, [`World::arrive`] and [`Nic::frame_received`]) it does here at once.
+    fn goes_straight(&mut self) -> bool {
+        // It stays where it is, since it is large.
+        let mut frames = std::mem::take(&mut self.env.frames);
+        let memory = frames.front_mut().and_then(|(nic, frame)| {
+            let has_gone = self.pass_on(*nic, frame);
+            has_gone.then(|| frame.take_memory())
+        });
+        let Some(memory) = memory else {
+            self.env.frames = frames;
+            return false;
+        };
+        self.env.over(memory);
+        frames.clear();
+        // Those that it made leave, if any.
+        frames.append(&mut self.env.frames);
+        self.env.frames = frames;
+        true
+    }
+
+    /// See [`World::goes_straight`].
+    fn pass_on(&mut self, nic: usize, frame: &Frame) -> bool {
+        let Some((outline, memory)) = frame.outline() else {
+            return false;
+        };
+        let Some(dst) = outline.dst() else {
+            return false;
+        };
+        let length = outline.frame_len();
+        let Some(over) = self.ways.find(nic, dst, length) else {
+            let over = self.way_of(nic, &frame.clone().into_bytes());
+            self.ways.add(Way {
+                nic,
+                dst,
+                longest: length,
+                over,
+            });
+            return false;
+        };
+        let Some(over) = over.filter(|over| self.is_next(over)) else {
+            return false;
+        };
+        let packet = outline.packet(memory);
+        if !self.nics[over.function].takes(&packet) {
+            return false;
+        }
+        debug_assert_eq!(
+            Packet::parse_ignoring_icrc(&frame.clone().into_bytes()).map(|read| (
+                read.bth,
+                read.headers,
+                read.payload.to_vec()
+            )),
+            Ok((packet.bth, packet.headers, packet.payload.to_vec())),
+        );
+        self.cables[over.cable].link.pass(self.env.now, over.from);
+        let seat = self.nics[nic].seat;
+        self.env.port_mut(seat).transmitted.count(length);
+        let receiver = &mut self.nics[over.function];
+        self.env.port_mut(receiver.seat).received.count(length);
+        receiver.packet_received(&mut self.env, &packet);
+        true
+    }
+
+    /// Whether a frame that goes a way arrives before anything else is done.
+    fn is_next(&self, over: &Over) -> bool {
+        let (env, now) = (&self.env, self.env.now);
+        let is_idle = env.frames.is_empty()
+            && env.arrivals.is_empty()
+            && env.doorbells.is_empty()
+            && env.happenings.is_empty();
+        let is_due = |cable: &Cable| cable.link.next_due().is_some_and(|due| due <= now);
+        is_idle
+            && self.cables[over.cable].link.is_free(now, over.from)
+            && !self.cables.iter().any(is_due)
+    }
+
+    /// The way of a frame that is about to leave, if it goes over a cable to another card and into a function there that
+    /// has the address. Shorter ones to that address go the same way.
+    fn way_of(&self, nic: usize, frame: &[u8]) -> Option<Over> {
+        let seat = self.nics[nic].seat;
+        let is_ethernet = |nic: usize| self.nics[nic].profile.port_type == PortType::Ethernet;
+        if self.network.is_some() || !is_ethernet(nic) || !self.env.is_up(seat) {
+            return None;
+        }
+        if self.passes(seat, Place::Vport(seat.vport), frame)? != Place::Wire {
+            return None;
+        }
+        let end = End::Card(seat.card);
+        let cable = self.cables.iter().position(|one| one.ends.contains(&end))?;
+        let (from, End::Card(card)) = side_of(&self.cables[cable], end) else {
+            return None;
+        };
+        let physical = self.physical(card)?;
+        if !is_ethernet(self.env.vport(physical).function) {
+            return None;
+        }
+        let Place::Vport(vport) = self.passes(physical, Place::Wire, frame)? else {
+            return None;
+        };
+        let vport = self.env.vport(Seat { card, vport });
+        vport.port.owns(frame).then_some(Over {
+            cable,
+            from,
+            function: vport.function,
+        })
     }
 
     /// A frame leaves a function: to where its card's switch sends it.
@@ -577,11 +725,7 @@ impl World {
             self.nics[nic].count_drop(&mut self.env, "no link");
             return;
         };
-        let (from, other) = if cable.ends[0] == end {
-            (LinkPort::A, cable.ends[1])
-        } else {
-            (LinkPort::B, cable.ends[0])
-        };
+        let (from, other) = side_of(cable, end);
         match (&mut self.network, other) {
             (Some(network), End::Switch { .. }) => {
                 let mut sent = std::mem::take(&mut self.sent);
@@ -650,7 +794,9 @@ impl World {
     pub fn arrive_from_outside(&mut self, nic: usize, frame: &mut Vec<u8>) {
         self.env.seal();
         self.capture(nic, frame);
-        let frame = std::mem::replace(frame, self.env.buffer());
+        // As long as it was: who takes frames in has room for the next one.
+        let room = self.env.buffer(frame.len());
+        let frame = std::mem::replace(frame, room);
         self.arrive(self.nics[nic].seat, frame);
     }
 
@@ -737,6 +883,7 @@ impl World {
             && key.0 <= now
         {
             self.env.timers.remove(&key);
+            self.ways.clear();
             match timer {
                 Timer::Booted => self.nics[nic].tick(now),
                 Timer::Command(slot) => self.nics[nic].execute_command(&mut self.env, slot),
@@ -762,7 +909,7 @@ impl World {
 
     /// Does everything that is due now.
     pub fn run_until_idle(&mut self) {
-        while self.step_now() {}
+        while self.step(true) {}
     }
 
     /// After a register write: runs to idle if that is how the world is driven.
@@ -865,7 +1012,9 @@ mod tests {
         world.env.runnable.extend([busy, other]);
         assert_eq!(world.next_runnable(), Some(other), "those of others go on");
         assert_eq!(world.next_runnable(), None);
-        assert_eq!(world.take_outside(0).len(), EGRESS_FRAMES);
+        let mut left = VecDeque::new();
+        world.exchange_outside(0, &mut left);
+        assert_eq!(left.len(), EGRESS_FRAMES);
         assert_eq!(world.next_runnable(), Some(busy), "now there is room");
         world.outside.insert(0, waiting(EGRESS_FRAMES - 1));
         world.env.runnable.push_back(busy);

@@ -184,7 +184,7 @@ impl Vport {
     pub(super) fn reset(&mut self, profile: &Profile) -> bool {
         let listed = self.port.is_listed();
         self.driven = false;
-        self.port = Port::new(profile);
+        self.port = Port::new(profile).in_place_of(&self.port);
         if self.number == super::seat::PHYSICAL {
             self.settings.state = LinkState::Follow;
             self.identify(profile);

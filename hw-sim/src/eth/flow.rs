@@ -121,7 +121,12 @@ impl FlowTables {
     }
 
     /// The table a received frame begins at.
+    #[inline]
     pub fn root(&self) -> Option<u32> {
+        // As for nearly every access list.
+        if self.root.is_none() && self.tables.is_empty() {
+            return None;
+        }
         self.root.or_else(|| {
             let lowest = self
                 .tables

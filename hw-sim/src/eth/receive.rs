@@ -179,7 +179,7 @@ impl Nic {
             // Software made it, with whatever ICRC it has.
             env.seal();
         }
-        env.frames.push_back((self.index, frame));
+        env.frames.push_back((self.index, frame.into()));
     }
 
     /// The transport domain that a send queue is in.

@@ -125,9 +125,13 @@ impl Core {
             headers: outgoing.headers,
             payload: outgoing.payload,
         };
-        let (buffer, seal) = (host.buffer(), host.seals());
-        let frame = packet.emit_filled(buffer, seal, bytes, |out| fill(host, out))?;
-        host.transmit(frame);
+        let mut outline = packet.outline(bytes);
+        if !host.seals() {
+            outline.align();
+        }
+        let mut frame = host.buffer(outline.memory_len());
+        fill(host, outline.payload_mut(&mut frame))?;
+        host.transmit_outlined(&outline, frame);
         Ok(())
     }
 

@@ -69,6 +69,14 @@ const EARLY_LOOK: u64 = 16;
 /// `rq_type` of a queue pair that never receives into a WQE.
 const RQ_TYPE_NONE: u32 = 3;
 
+/// The earlier of two moments, of those that there are.
+fn earlier(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
 /// A queue pair.
 #[derive(Debug)]
 pub struct Qp {
@@ -330,11 +338,8 @@ impl Qp {
     /// Virtual time (ns) at which [`Qp::timer`] wants to be called.
     pub fn timer_due(&self) -> Option<u64> {
         let poll = self.poll.map(|(due, _)| due);
-        let deadlines = self.requester.deadline().into_iter();
-        deadlines
-            .chain(poll)
-            .chain(self.congestion.held_until())
-            .min()
+        let own = earlier(poll, self.congestion.held_until());
+        earlier(self.requester.deadline(), own)
     }
 
     /// Virtual time has reached [`Qp::timer_due`].
@@ -368,8 +373,8 @@ impl Qp {
         }
     }
 
-    /// Does a bounded slice of work, about one packet's worth; true if there is more to do.
-    pub fn run(&mut self, host: &mut dyn Host) -> bool {
+    /// Does a bounded slice of work, about one packet's worth. [`Qp::pending`] says whether there is more to do.
+    pub fn run(&mut self, host: &mut dyn Host) {
         if self.flushing {
             self.flush(host);
         } else if self.responder.is_ready() && !(self.requester_is_next && self.sender_is_ready()) {
@@ -395,7 +400,6 @@ impl Qp {
             self.congestion.sent(host.now(), sent);
             self.settle_send(result, host);
         }
-        self.pending()
     }
 
     /// The queue pair cannot go on, for a reason outside of it: its completion queue failed.

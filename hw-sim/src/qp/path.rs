@@ -8,6 +8,7 @@
 use crate::host::{GidEntry, Host};
 use crate::wire::{EthRepr, GrhRepr, Ipv4Repr, Ipv6Repr, Link, LrhRepr, Network, UdpRepr, Vlan};
 use mlx_prm::{Ads, Av};
+use std::cell::Cell;
 
 /// `GidEntry::roce_version` of RoCE v1.
 const ROCE_V1: u8 = 0;
@@ -32,6 +33,8 @@ pub(super) struct Path {
     path_bits: u16,
     service_level: u8,
     global: bool,
+    /// The headers as they were when addresses were last looked up, and the number of those.
+    headers: Cell<Option<(u64, Link, Network)>>,
 }
 
 impl Path {
@@ -54,6 +57,7 @@ impl Path {
             path_bits: low_half(ads.mlid()),
             service_level: low_byte(ads.sl()),
             global: ads.grh(),
+            headers: Cell::new(None),
         }
     }
 
@@ -72,11 +76,25 @@ impl Path {
             path_bits: low_half(av.mlid()),
             service_level: low_byte(av.sl()),
             global: av.grh(),
+            headers: Cell::new(None),
         }
     }
 
     /// The headers in front of the BTH; none if the source address is not in the table (any more).
     pub(super) fn headers(&self, host: &dyn Host) -> Option<(Link, Network)> {
+        let addresses = host.addresses();
+        if let Some((of, link, network)) = self.headers.get()
+            && addresses == Some(of)
+        {
+            return Some((link, network));
+        }
+        let (link, network) = self.made(host)?;
+        self.headers
+            .set(addresses.map(|addresses| (addresses, link, network)));
+        Some((link, network))
+    }
+
+    fn made(&self, host: &dyn Host) -> Option<(Link, Network)> {
         if let Some(lid) = host.lid() {
             return self.infiniband(host, lid);
         }

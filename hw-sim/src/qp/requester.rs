@@ -22,6 +22,7 @@
 //! acknowledged when it has been sent.
 
 use super::core::{Broken, Core};
+use super::earlier;
 use super::request::Request;
 use super::send_queue::{BadWqe, SendQueue};
 use super::state::State;
@@ -110,7 +111,7 @@ impl Requester {
 
     /// When [`Requester::timer`] has something to do.
     pub(super) fn deadline(&self) -> Option<u64> {
-        self.ack_deadline.into_iter().chain(self.rnr_deadline).min()
+        earlier(self.ack_deadline, self.rnr_deadline)
     }
 
     /// Whether [`Requester::step`] would do something.
@@ -162,10 +163,11 @@ impl Requester {
 
     /// Sends and writes wait while too much is unacknowledged; requests for answers are few anyway.
     fn window_is_closed(&self) -> bool {
-        let asks = self
-            .request_at(self.cursor)
-            .is_some_and(|request| request.wqe.action.is_read_or_atomic());
-        !asks && self.cursor.distance_from(self.unacked) >= WINDOW
+        let asks = || {
+            self.request_at(self.cursor)
+                .is_some_and(|request| request.wqe.action.is_read_or_atomic())
+        };
+        self.cursor.distance_from(self.unacked) >= WINDOW && !asks()
     }
 
     fn may_start(&self, core: &Core, wqe: &SendWqe) -> bool {

@@ -44,6 +44,12 @@ impl QueueMemory {
 
     /// Reads at byte `at`; the rings' bounds were checked against the buffer at creation.
     fn read(&self, host: &mut dyn Host, at: u64, out: &mut [u8]) -> Result<(), DmaFault> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        if out.len() as u64 <= self.buffer.left_in_page(at) {
+            return host.dma_read(self.buffer.iova(at), out);
+        }
         let (mut at, mut rest) = (at, out);
         while !rest.is_empty() {
             let here = usize::try_from(self.buffer.left_in_page(at))
@@ -166,6 +172,9 @@ impl Rings {
         out: &mut [u8],
     ) -> Result<(), DmaFault> {
         let at = ring.position(index);
+        if out.len() as u64 <= ring.bytes() - at {
+            return self.memory.read(host, ring.offset + at, out);
+        }
         let until_end = usize::try_from(ring.bytes() - at).unwrap_or(usize::MAX);
         let (first, wrapped) = out.split_at_mut(until_end.min(out.len()));
         self.memory.read(host, ring.offset + at, first)?;

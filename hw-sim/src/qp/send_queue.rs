@@ -17,6 +17,9 @@ use mlx_prm::{CtrlSeg, WqeOpcode};
 /// Largest WQE in bytes.
 pub(crate) const MAX_WQE_BYTES: usize = MAX_SEGMENTS as usize * SEGMENT_BYTES;
 
+/// Bytes of a WQE of two blocks.
+const SHORT_WQE_BYTES: usize = 128;
+
 /// Why there is no WQE where one was posted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum BadWqe {
@@ -110,10 +113,25 @@ impl SendQueue {
 
     /// Fetches the next WQE; the caller has seen that there is more.
     pub(super) fn fetch(&mut self, core: &Core, host: &mut dyn Host) -> Result<SendWqe, BadWqe> {
-        let mut room = [0; MAX_WQE_BYTES];
-        let (opcode, bytes) = self.peek(&core.rings, core.qpn, host, &mut room)?;
+        let (opcode, bytes) = self.head(&core.rings, core.qpn, host)?;
+        // Most are short, and setting room for the longest to zero would take as long as all the rest.
+        if bytes <= SHORT_WQE_BYTES {
+            self.fetch_into(&mut [0; SHORT_WQE_BYTES][..bytes], opcode, core, host)
+        } else {
+            self.fetch_into(&mut [0; MAX_WQE_BYTES][..bytes], opcode, core, host)
+        }
+    }
+
+    fn fetch_into(
+        &mut self,
+        room: &mut [u8],
+        opcode: WqeOpcode,
+        core: &Core,
+        host: &mut dyn Host,
+    ) -> Result<SendWqe, BadWqe> {
+        self.read_wqe(&core.rings, host, room)?;
         let wqe =
-            SendWqe::parse(core.service, bytes).map_err(|why| BadWqe::Malformed(opcode, why))?;
+            SendWqe::parse(core.service, room).map_err(|why| BadWqe::Malformed(opcode, why))?;
         self.advance(wqe.blocks);
         Ok(wqe)
     }
@@ -132,6 +150,20 @@ impl SendQueue {
         host: &mut dyn Host,
         room: &'a mut [u8; MAX_WQE_BYTES],
     ) -> Result<(WqeOpcode, &'a [u8]), BadWqe> {
+        let (opcode, bytes) = self.head(rings, number, host)?;
+        // PANIC: `head` has compared it with its largest value.
+        let bytes = &mut room[..bytes];
+        self.read_wqe(rings, host, bytes)?;
+        Ok((opcode, bytes))
+    }
+
+    /// Opcode and length of the next WQE, [`MAX_WQE_BYTES`] at most; its index, queue number and size are good.
+    fn head(
+        &self,
+        rings: &Rings,
+        number: u32,
+        host: &mut dyn Host,
+    ) -> Result<(WqeOpcode, usize), BadWqe> {
         let Some(ring) = rings.send else {
             return Err(bad("no send queue"));
         };
@@ -155,12 +187,18 @@ impl SendQueue {
         if blocks > u32::from(self.posted.wrapping_sub(self.fetched)) {
             return malformed("WQE beyond what was posted");
         }
-        // PANIC: `ds` was compared with its largest value.
-        let bytes = &mut room[..control.ds() as usize * SEGMENT_BYTES];
+        // CAST: six bits.
+        Ok((opcode, control.ds() as usize * SEGMENT_BYTES))
+    }
+
+    /// The bytes of the next WQE, as many as there is room for.
+    fn read_wqe(&self, rings: &Rings, host: &mut dyn Host, room: &mut [u8]) -> Result<(), BadWqe> {
+        let Some(ring) = rings.send else {
+            return Err(bad("no send queue"));
+        };
         rings
-            .read(host, ring, self.fetched, bytes)
-            .map_err(BadWqe::Fault)?;
-        Ok((opcode, bytes))
+            .read(host, ring, self.fetched, room)
+            .map_err(BadWqe::Fault)
     }
 
     /// Steps over the next WQE without executing it, for flushing. Returns its index and opcode. A

@@ -1,6 +1,6 @@
 //! A whole packet, on Ethernet (RoCE) or InfiniBand.
 
-use std::convert::Infallible;
+use std::ops::Range;
 
 use super::bytes::put;
 use super::icrc::{self, Encapsulation};
@@ -15,6 +15,10 @@ const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 /// Ethertype of RoCE v1.
 pub const ETHERTYPE_ROCE_V1: u16 = 0x8915;
+
+/// What the payload of a frame begins at a multiple of, if its headers may never be written. Copies of it would cross a
+/// cache line every fourth time.
+const PAYLOAD_ALIGN: usize = 64;
 
 /// Bytes in front of the payload of a received datagram.
 pub const GRH_AREA_BYTES: usize = 40;
@@ -329,89 +333,34 @@ impl<'a> Packet<'a> {
     /// If the headers are not those of the opcode, or the packet exceeds what an IP length field
     /// can say: both are bugs of the caller, which segments by path MTU.
     pub fn emit(&self) -> Vec<u8> {
-        let filled = self.emit_filled(Vec::new(), true, self.payload.len(), |out| {
-            out.copy_from_slice(self.payload);
-            Ok::<(), Infallible>(())
-        });
-        let Ok(frame) = filled;
+        let outline = self.outline(self.payload.len());
+        let mut frame = vec![0; outline.frame_len()];
+        outline
+            .payload_mut(&mut frame)
+            .copy_from_slice(self.payload);
+        outline.write(&mut frame, true);
         frame
     }
 
-    /// [`Packet::emit`] with another payload, of `payload_len` bytes, which is written where it belongs; `buffer`
-    /// becomes the frame, whatever is in it. Without `seal` an Ethernet frame has no ICRC.
-    ///
-    /// # Errors
-    /// What `fill` answers.
+    /// What the frame of this packet will be, with another payload, of `payload_len` bytes.
     ///
     /// # Panics
     ///
     /// As [`Packet::emit`].
-    pub fn emit_filled<E>(
-        &self,
-        buffer: Vec<u8>,
-        seal: bool,
-        payload_len: usize,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
-    ) -> Result<Vec<u8>, E> {
-        assert!(
-            self.headers.fit(self.bth.opcode),
-            "headers {:?} of opcode {:?}",
-            self.headers,
-            self.bth.opcode
-        );
-        let pad = payload_len.wrapping_neg() & 3;
-        let headers_len = BthRepr::BYTES + self.headers.buffer_len();
-        let transport_len = headers_len + payload_len + pad + icrc::BYTES;
-        let Ok(announced) = u16::try_from(transport_len) else {
-            panic!("packet of {transport_len} bytes");
+    #[must_use]
+    pub fn outline(&self, payload_len: usize) -> Outline {
+        let mut outline = Outline {
+            link: self.link,
+            network: self.network,
+            bth: self.bth,
+            headers: self.headers,
+            lead: 0,
+            transport: 0,
+            payload: 0,
+            payload_len,
         };
-        let mut network = self.network;
-        network.set_transport_len(announced);
-        let mut link = self.link;
-        let mut trailer = 0;
-        match &mut link {
-            Link::Ethernet(eth) => eth.ethertype = network.ethertype(),
-            Link::InfiniBand(lrh) => {
-                trailer = VCRC_BYTES;
-                lrh.global = matches!(network, Network::Grh(_));
-                lrh.packet_len = LrhRepr::BYTES + network.buffer_len() + transport_len;
-            }
-        }
-        // CAST: two bits.
-        let bth = BthRepr {
-            pad: u8::try_from(pad).unwrap_or(0),
-            ..self.bth
-        };
-
-        let start = link.buffer_len();
-        let transport = start + network.buffer_len();
-        let payload = transport + headers_len;
-        let mut frame = buffer;
-        frame.resize(transport + transport_len + trailer, 0);
-        // Headers write what is not zero.
-        frame[..payload].fill(0);
-        frame[payload + payload_len..].fill(0);
-        link.emit(&mut frame);
-        network.emit(&mut frame[start..]);
-        bth.emit(&mut frame[transport..]);
-        self.headers.emit(&mut frame[transport + BthRepr::BYTES..]);
-        fill(&mut frame[payload..payload + payload_len])?;
-        let end = frame.len() - icrc::BYTES - trailer;
-        let covered = match link {
-            Link::Ethernet(_) => &frame[start..end],
-            Link::InfiniBand(_) => &frame[..end],
-        };
-        if seal || trailer > 0 {
-            // Never `None`: all the headers stand before `end`.
-            let crc = icrc::compute(covers(&link, &network), covered).unwrap_or_default();
-            put(&mut frame, end, crc);
-        }
-        if trailer > 0 {
-            let end = frame.len() - trailer;
-            let crc = vcrc(&frame[..end]);
-            put(&mut frame, end, crc);
-        }
-        Ok(frame)
+        outline.measure();
+        outline
     }
 
     /// Destination address as a GID.
@@ -422,6 +371,201 @@ impl<'a> Packet<'a> {
     /// Destination queue pair.
     pub const fn dest_qpn(&self) -> u32 {
         self.bth.dest_qpn
+    }
+}
+
+/// What a frame will be whose headers are not written yet: as long as nobody looks at its bytes, they need not be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outline {
+    link: Link,
+    network: Network,
+    bth: BthRepr,
+    headers: Headers,
+    /// Bytes in front of the frame in its memory.
+    lead: usize,
+    /// Where the BTH begins in the frame.
+    transport: usize,
+    /// Where the payload begins, and how long it is.
+    payload: usize,
+    payload_len: usize,
+}
+
+impl Outline {
+    /// Finds out where everything is, and says so in the headers.
+    fn measure(&mut self) {
+        assert!(
+            self.headers.fit(self.bth.opcode),
+            "headers {:?} of opcode {:?}",
+            self.headers,
+            self.bth.opcode
+        );
+        let pad = self.payload_len.wrapping_neg() & 3;
+        let headers_len = BthRepr::BYTES + self.headers.buffer_len();
+        let transport_len = headers_len + self.payload_len + pad + icrc::BYTES;
+        let Ok(announced) = u16::try_from(transport_len) else {
+            panic!("packet of {transport_len} bytes");
+        };
+        self.network.set_transport_len(announced);
+        match &mut self.link {
+            Link::Ethernet(eth) => eth.ethertype = self.network.ethertype(),
+            Link::InfiniBand(lrh) => {
+                lrh.global = matches!(self.network, Network::Grh(_));
+                lrh.packet_len = LrhRepr::BYTES + self.network.buffer_len() + transport_len;
+            }
+        }
+        // CAST: two bits.
+        self.bth.pad = u8::try_from(pad).unwrap_or(0);
+        self.transport = self.link.buffer_len() + self.network.buffer_len();
+        self.payload = self.transport + headers_len;
+    }
+
+    /// Has the frame begin later in its memory: its payload begins where copies of it are fast.
+    pub const fn align(&mut self) {
+        self.lead = self.payload.wrapping_neg() % PAYLOAD_ALIGN;
+    }
+
+    /// Bytes behind those that the ICRC covers, and behind the ICRC.
+    const fn trailer(&self) -> usize {
+        match self.link {
+            Link::Ethernet(_) => 0,
+            Link::InfiniBand(_) => VCRC_BYTES,
+        }
+    }
+
+    /// Bytes of the frame.
+    #[must_use]
+    pub const fn frame_len(&self) -> usize {
+        let pad = self.payload_len.wrapping_neg() & 3;
+        self.payload + self.payload_len + pad + icrc::BYTES + self.trailer()
+    }
+
+    /// Bytes of memory that the frame needs.
+    #[must_use]
+    pub const fn memory_len(&self) -> usize {
+        self.lead + self.frame_len()
+    }
+
+    const fn place(&self) -> Range<usize> {
+        let start = self.lead + self.payload;
+        start..start + self.payload_len
+    }
+
+    /// Where the payload is in memory of that length.
+    ///
+    /// # Panics
+    /// It is shorter.
+    pub fn payload_mut<'f>(&self, memory: &'f mut [u8]) -> &'f mut [u8] {
+        &mut memory[self.place()]
+    }
+
+    /// Destination address on Ethernet.
+    #[must_use]
+    pub const fn dst(&self) -> Option<[u8; 6]> {
+        match self.link {
+            Link::Ethernet(eth) => Some(eth.dst),
+            Link::InfiniBand(_) => None,
+        }
+    }
+
+    /// The packet that the frame is, whose payload is in its place.
+    ///
+    /// # Panics
+    /// The memory is shorter.
+    #[must_use]
+    pub fn packet<'f>(&self, memory: &'f [u8]) -> Packet<'f> {
+        Packet {
+            link: self.link,
+            network: self.network,
+            bth: self.bth,
+            headers: self.headers,
+            payload: &memory[self.place()],
+        }
+    }
+
+    /// Writes all that is not payload: what is memory of that length is the frame then. Without `seal` an Ethernet frame
+    /// has no ICRC.
+    ///
+    /// # Panics
+    /// The memory is shorter.
+    pub fn write(&self, frame: &mut Vec<u8>, seal: bool) {
+        frame.drain(..self.lead);
+        let (start, trailer) = (self.link.buffer_len(), self.trailer());
+        // Headers write what is not zero.
+        frame[..self.payload].fill(0);
+        frame[self.payload + self.payload_len..].fill(0);
+        self.link.emit(frame);
+        self.network.emit(&mut frame[start..]);
+        self.bth.emit(&mut frame[self.transport..]);
+        self.headers
+            .emit(&mut frame[self.transport + BthRepr::BYTES..]);
+        let end = frame.len() - icrc::BYTES - trailer;
+        let covered = match self.link {
+            Link::Ethernet(_) => &frame[start..end],
+            Link::InfiniBand(_) => &frame[..end],
+        };
+        if seal || trailer > 0 {
+            // Never `None`: all the headers stand before `end`.
+            let crc = icrc::compute(covers(&self.link, &self.network), covered).unwrap_or_default();
+            put(frame, end, crc);
+        }
+        if trailer > 0 {
+            let end = frame.len() - trailer;
+            let crc = vcrc(&frame[..end]);
+            put(frame, end, crc);
+        }
+    }
+}
+
+/// A frame on its way out of a function.
+#[derive(Clone, Debug)]
+pub(crate) struct Frame {
+    bytes: Vec<u8>,
+    /// What it will be, if only its payload is written.
+    outline: Option<Outline>,
+}
+
+impl From<Vec<u8>> for Frame {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self {
+            bytes,
+            outline: None,
+        }
+    }
+}
+
+impl Frame {
+    /// One of which only the payload is written.
+    pub(crate) const fn outlined(outline: Outline, bytes: Vec<u8>) -> Self {
+        Self {
+            bytes,
+            outline: Some(outline),
+        }
+    }
+
+    /// What it will be, if its headers are not written, and its bytes.
+    pub(crate) fn outline(&self) -> Option<(&Outline, &[u8])> {
+        Some((self.outline.as_ref()?, &self.bytes))
+    }
+
+    /// Its memory, whatever is written there.
+    pub(crate) fn take_memory(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.bytes)
+    }
+
+    /// Gives it its headers, if it has none, and its ICRC.
+    pub(crate) fn seal(&mut self) {
+        match self.outline.take() {
+            Some(outline) => outline.write(&mut self.bytes, true),
+            None => seal(&mut self.bytes),
+        }
+    }
+
+    /// Its bytes, with headers, and without ICRC if it had none.
+    pub(crate) fn into_bytes(mut self) -> Vec<u8> {
+        if let Some(outline) = self.outline {
+            outline.write(&mut self.bytes, false);
+        }
+        self.bytes
     }
 }
 
