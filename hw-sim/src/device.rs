@@ -195,8 +195,8 @@ impl Sim {
         frames
     }
 
-    /// [`Sim::take_frames`] in exchange for frames that are over, whose memory others will have: `frames` are those that
-    /// have left, then.
+    /// [`Sim::take_frames`] in exchange for frames that are over, whose memory others will have: `frames` are those
+    /// that have left, then.
     pub fn exchange_frames(&self, function: &SimFunction, frames: &mut VecDeque<Vec<u8>>) {
         let mut world = lock_to_go_on(&self.world);
         let function = function.index;

@@ -1,11 +1,10 @@
 //! The IOMMU in front of the function, and the DMA engine behind it.
 //!
 //! Mappings are kept by start address; looking one up costs a descent of a balanced tree, but for the few that were
-//! accessed last. An access may cross adjoining mappings. An access that leaves them, or that happens while the function is
-//! not a bus master, moves nothing at all and is a [`DmaFault`]; every one is remembered, with the
-//! part of the device that wanted it, because hardware would have written it into the host's log.
-//! What the fault then means (a delivery status, a dead EQ, a QP in error) is the caller's
-//! business.
+//! accessed last. An access may cross adjoining mappings. An access that leaves them, or that happens while the
+//! function is not a bus master, moves nothing at all and is a [`DmaFault`]; every one is remembered, with the part of
+//! the device that wanted it, because hardware would have written it into the host's log. What the fault then means (a
+//! delivery status, a dead EQ, a QP in error) is the caller's business.
 //!
 //! Memory of a driver in another process may be memory that only that process reaches. It is asked for each access
 //! ([`MessageMemory`]) and the function waits. One that is not done is a fault, too, of which a part may have moved.

@@ -90,7 +90,6 @@ mod uctx;
 mod umem;
 mod umr;
 mod view;
-mod ways;
 pub mod wire;
 mod world;
 

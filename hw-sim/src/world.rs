@@ -31,13 +31,17 @@ use crate::record::Record;
 use crate::record::recorder::{self, Tape};
 use crate::switch::{Switch, SwitchConfig, SwitchError};
 use crate::switched::NotConnected;
-use crate::ways::{Over, Way, Ways};
-use crate::wire::{Frame, Packet, seal};
+use crate::wire::seal;
 use rand::RngCore;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+mod straight;
+mod ways;
+
+use ways::Ways;
 
 /// Who moves the world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -490,117 +494,6 @@ impl World {
         if function.alive() {
             function.with_qp(&mut self.env, qpn, |qp, view| qp.run(view));
         }
-    }
-
-    /// The packet that leaves goes to the queue pair that it is for, if its way is known and nothing would be done before
-    /// it arrives. False: it has not gone.
-    ///
-    /// A frame that would be in nobody's hands needs no headers: its outline says what they would be. What it does step
-    /// by step ([`World::leave`], the link, [`World::arrive`] and [`Nic::frame_received`]) it does here at once.
-    fn goes_straight(&mut self) -> bool {
-        // It stays where it is, since it is large.
-        let mut frames = std::mem::take(&mut self.env.frames);
-        let memory = frames.front_mut().and_then(|(nic, frame)| {
-            let has_gone = self.pass_on(*nic, frame);
-            has_gone.then(|| frame.take_memory())
-        });
-        let Some(memory) = memory else {
-            self.env.frames = frames;
-            return false;
-        };
-        self.env.over(memory);
-        frames.clear();
-        // Those that it made leave, if any.
-        frames.append(&mut self.env.frames);
-        self.env.frames = frames;
-        true
-    }
-
-    /// See [`World::goes_straight`].
-    fn pass_on(&mut self, nic: usize, frame: &Frame) -> bool {
-        let Some((outline, memory)) = frame.outline() else {
-            return false;
-        };
-        let Some(dst) = outline.dst() else {
-            return false;
-        };
-        let length = outline.frame_len();
-        let Some(over) = self.ways.find(nic, dst, length) else {
-            let over = self.way_of(nic, &frame.clone().into_bytes());
-            self.ways.add(Way {
-                nic,
-                dst,
-                longest: length,
-                over,
-            });
-            return false;
-        };
-        let Some(over) = over.filter(|over| self.is_next(over)) else {
-            return false;
-        };
-        let packet = outline.packet(memory);
-        if !self.nics[over.function].takes(&packet) {
-            return false;
-        }
-        debug_assert_eq!(
-            Packet::parse_ignoring_icrc(&frame.clone().into_bytes()).map(|read| (
-                read.bth,
-                read.headers,
-                read.payload.to_vec()
-            )),
-            Ok((packet.bth, packet.headers, packet.payload.to_vec())),
-        );
-        self.cables[over.cable].link.pass(self.env.now, over.from);
-        let seat = self.nics[nic].seat;
-        self.env.port_mut(seat).transmitted.count(length);
-        let receiver = &mut self.nics[over.function];
-        self.env.port_mut(receiver.seat).received.count(length);
-        receiver.packet_received(&mut self.env, &packet);
-        true
-    }
-
-    /// Whether a frame that goes a way arrives before anything else is done.
-    fn is_next(&self, over: &Over) -> bool {
-        let (env, now) = (&self.env, self.env.now);
-        let is_idle = env.frames.is_empty()
-            && env.arrivals.is_empty()
-            && env.doorbells.is_empty()
-            && env.happenings.is_empty();
-        let is_due = |cable: &Cable| cable.link.next_due().is_some_and(|due| due <= now);
-        is_idle
-            && self.cables[over.cable].link.is_free(now, over.from)
-            && !self.cables.iter().any(is_due)
-    }
-
-    /// The way of a frame that is about to leave, if it goes over a cable to another card and into a function there that
-    /// has the address. Shorter ones to that address go the same way.
-    fn way_of(&self, nic: usize, frame: &[u8]) -> Option<Over> {
-        let seat = self.nics[nic].seat;
-        let is_ethernet = |nic: usize| self.nics[nic].profile.port_type == PortType::Ethernet;
-        if self.network.is_some() || !is_ethernet(nic) || !self.env.is_up(seat) {
-            return None;
-        }
-        if self.passes(seat, Place::Vport(seat.vport), frame)? != Place::Wire {
-            return None;
-        }
-        let end = End::Card(seat.card);
-        let cable = self.cables.iter().position(|one| one.ends.contains(&end))?;
-        let (from, End::Card(card)) = side_of(&self.cables[cable], end) else {
-            return None;
-        };
-        let physical = self.physical(card)?;
-        if !is_ethernet(self.env.vport(physical).function) {
-            return None;
-        }
-        let Place::Vport(vport) = self.passes(physical, Place::Wire, frame)? else {
-            return None;
-        };
-        let vport = self.env.vport(Seat { card, vport });
-        vport.port.owns(frame).then_some(Over {
-            cable,
-            from,
-            function: vport.function,
-        })
     }
 
     /// A frame leaves a function: to where its card's switch sends it.

@@ -482,8 +482,8 @@ impl Outline {
         }
     }
 
-    /// Writes all that is not payload: what is memory of that length is the frame then. Without `seal` an Ethernet frame
-    /// has no ICRC.
+    /// Writes all that is not payload: what is memory of that length is the frame then. Without `seal` an Ethernet
+    /// frame has no ICRC.
     ///
     /// # Panics
     /// The memory is shorter.
