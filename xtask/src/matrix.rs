@@ -29,7 +29,12 @@ const BOOT: &str = "boot";
 /// Programs, one after the other. What a line that begins with [`PART`] names is what comes then.
 const SCRIPT: &str = include_str!("matrix/programs");
 /// What its programs are in, besides what a machine has.
-const PACKAGES: [&str; 4] = ["ucx-utils", "libfabric-bin", "dpdk-dev", "librte-net-mlx5-25"];
+const PACKAGES: [&str; 4] = [
+    "ucx-utils",
+    "libfabric-bin",
+    "dpdk-dev",
+    "librte-net-mlx5-25",
+];
 /// fio on a disk by NVMe over RDMA. It puts both ports together, and so it is the last.
 const NVME_FIO: &str = include_str!("../../simnic/examples/nvme-fio.sh");
 const PART: &str = "== ";
