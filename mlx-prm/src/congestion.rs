@@ -1,7 +1,8 @@
 //! What a port does with priorities, and about congestion: which bits of a frame name its priority (registers QPTS and
 //! QPDPM), and the RoCE congestion control of the device (PRM "QUERY_CONG_STATUS", "QUERY_CONG_PARAMS"). As Linux has
 //! it: `include/linux/mlx5/mlx5_ifc.h` (`qpts_reg`, `qpdpm_reg`, `query_cong_status_in`, `query_cong_params_out`,
-//! `modify_cong_params_in`, `cong_control_r_roce_ecn_rp`, `cong_control_r_roce_ecn_np`) and `drivers/infiniband/hw/mlx5/cong.c`.
+//! `modify_cong_params_in`, `cong_control_r_roce_ecn_rp`, `cong_control_r_roce_ecn_np`) and
+//! `drivers/infiniband/hw/mlx5/cong.c`.
 //!
 //! Pause frames are register PFCC ([`Pfcc`](crate::Pfcc)).
 

@@ -4,8 +4,8 @@
 //! `ibv_rc_pingpong` from one port to the other. A change of what the simulator does makes it another run than this,
 //! and then `cargo xtask simnic --record` makes the file anew.
 //!
-//! `late-write.rec` is a program's failure: `simnic/examples/late-write.py`, whose client writes with the key of a region
-//! that the server has let go. What docs/replay.md does with it by hand is a test here.
+//! `late-write.rec` is a program's failure: `simnic/examples/late-write.py`, whose client writes with the key of a
+//! region that the server has let go. What docs/replay.md does with it by hand is a test here.
 
 use std::fs::File;
 use std::io::Write as _;

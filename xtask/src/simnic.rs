@@ -31,8 +31,8 @@ const SCRIPT: &str = "
     wait
 ";
 /// Three ports write to the first at once over a switch that is slower than they are. Stock `mlx5_ib` counts what it
-/// is told of congestion, and has files for what a port does about it: a value that may be is there from then on, and one
-/// that may not be is refused.
+/// is told of congestion, and has files for what a port does about it: a value that may be is there from then on, and
+/// one that may not be is refused.
 const INCAST: &str = "
     for n in 2 3 4; do
         ib_write_bw -F -x 3 -s 65536 -n 100 -p $((18515 + n)) > receiver$n.txt &
@@ -232,8 +232,8 @@ fn incast(target: &Path) -> Result<()> {
         *told > 0 && told <= marked && answers.len() == 6 && heeded.all(|&count| count > 0),
         "who sends is not told of congestion"
     );
-    // A notification is never lost here. One that comes when the queue pair is gone, of a packet that was sent again, is
-    // ignored.
+    // A notification is never lost here. One that comes when the queue pair is gone, of a packet that was sent again,
+    // is ignored.
     ensure!(
         answers.iter().sum::<u64>() == *told,
         "{told} notifications sent, {answers:?} heeded and ignored"

@@ -68,7 +68,7 @@ fn a_frame_is_flooded_until_its_destination_was_heard() {
     switch.receive(20 * FRAME_NS, 0, frame(1, [1, 0x80, 0xc2, 0, 0, 0x0e], 0));
     switch.receive(20 * FRAME_NS, 0, frame(3, mac(1), 0));
     switch.receive(20 * FRAME_NS, 0, vec![0; 3]);
-    let mut long = frame(1, mac(9), 0);
+    let mut long = frame(1, groups[0], 0);
     long.resize(LONGEST_FRAME + 1, 0);
     switch.receive(20 * FRAME_NS, 0, long);
     assert_eq!(

@@ -216,8 +216,8 @@ impl Write for Shared {
     }
 }
 
-/// With marks, pauses, fixed addresses, and more than one switch: whatever a world with switches has been told is in the
-/// file, and what came of it comes of it again.
+/// With marks, pauses, fixed addresses, and more than one switch: whatever a world with switches has been told is in
+/// the file, and what came of it comes of it again.
 #[test]
 fn a_recorded_world_with_switches_gives_the_same_log_from_its_file_alone() {
     let star = Plan {
