@@ -1,8 +1,9 @@
 //! Recordings of worlds from anybody: a replay of one ends, with an error or without, and its memory is bounded.
 //!
 //! The first harness has any bytes as a file. The second has a file whose form is good, with any bytes in it where
-//! records are. The third, which does not compare what comes of them, has records that mean something: a card, its memory, registers, configuration space, time,
-//! and what DMA is said to have found, in any order; on switches, too, in any net of cables.
+//! records are. The third, which does not compare what comes of them, has records that mean something: a card, its
+//! memory, registers, configuration space, time, and what DMA is said to have found, in any order; on switches, too, in
+//! any net of cables.
 
 use std::io::Cursor;
 use std::time::Duration;

@@ -47,8 +47,8 @@ const INCAST: &str = "
     counter 0 np_ecn_marked_roce_packets
     counter 0 np_cnp_sent
     for n in 2 3 4; do
-        cd /sys/class/infiniband/mlx5_$((n - 1))/ports/1/hw_counters
-        port $n cat $PWD/rp_cnp_handled $PWD/rp_cnp_ignored
+        counters=/sys/class/infiniband/mlx5_$((n - 1))/ports/1/hw_counters
+        port $n cat $counters/rp_cnp_handled $counters/rp_cnp_ignored
     done
     mount -t debugfs none /sys/kernel/debug
     set -- /sys/kernel/debug/mlx5/*/cc_params

@@ -298,8 +298,8 @@ impl Replay {
         })
     }
 
-    /// What comes of the records is not compared with what was recorded: a world that goes another way goes on, and finds
-    /// in memory what is left of the file where it looks for something else.
+    /// What comes of the records is not compared with what was recorded: a world that goes another way goes on, and its
+    /// memory does not answer where it looks for something else.
     #[must_use]
     pub fn without_comparison(mut self) -> Self {
         self.is_compared = false;
