@@ -26,14 +26,15 @@ mod pins;
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::sync::LazyLock;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, opcode, squeue, types::Fd};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use slotmap::{DefaultKey, Key, KeyData, SlotMap};
 
 use crate::clock::monotonic_now;
@@ -106,6 +107,8 @@ pub(crate) struct Ring {
     pushed: u64,
     polls: Polls,
     pins: Pins,
+    /// Told of completions, and of what the kernel has put off; from the first sleep beside the ring on.
+    news: Option<Arc<EventFd>>,
     /// Calls of `io_uring_enter`.
     #[cfg(test)]
     pub(crate) calls: usize,
@@ -153,6 +156,7 @@ impl Ring {
             pushed: 0,
             polls: Polls::default(),
             pins: Pins::default(),
+            news: None,
             #[cfg(test)]
             calls: 0,
         })
@@ -372,26 +376,46 @@ impl Ring {
         self.entered(entered)
     }
 
-    /// [`Ring::sleep`], with the sleep in poll(2) on the ring: valgrind lets one thread run at a time and takes
-    /// io_uring_enter(2) for a call that does not block, so that nobody could do what a sleeper there waits for.
+    /// [`Ring::sleep`], with the sleep in poll(2): valgrind lets one thread run at a time and takes io_uring_enter(2) for
+    /// a call that does not block, so that nobody could do what a sleeper there waits for.
+    ///
+    /// Not on the ring itself: what the kernel has put off (`DEFER_TASKRUN`) wakes nobody who polls that, seen in Linux
+    /// 6.18. A registered eventfd is told.
     fn sleep_beside(&mut self, timeout: Duration) -> io::Result<()> {
+        self.enable()?;
+        let news = self.news()?;
+        match news.read() {
+            // What it tells of is seen below.
+            Ok(_) | Err(Errno::EAGAIN) => {}
+            Err(errno) => return Err(errno.into()),
+        }
         let queued = self.ring.submission().len();
         self.enter_now(queued)?;
-        if self.has_completions() {
+        // A ring that was made anew tells nobody yet: the caller comes again.
+        if self.has_completions() || self.news.is_none() {
             return Ok(());
         }
         // Rounded up: a wait does not end before its time.
         let time = timeout.saturating_add(Duration::from_nanos(999_999));
         let time = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
-        // SAFETY: the ring stays open for longer than this call.
-        let ring = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
-        let mut ring = [PollFd::new(ring, PollFlags::POLLIN)];
-        match poll(&mut ring, time) {
+        match poll(&mut [PollFd::new(news.as_fd(), PollFlags::POLLIN)], time) {
             Ok(_) => self.enter_now(0),
             // As a signal ends the other sleep.
             Err(Errno::EINTR) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
+    }
+
+    /// What the ring tells of completions, and of what the kernel has put off.
+    fn news(&mut self) -> io::Result<Arc<EventFd>> {
+        if let Some(news) = &self.news {
+            return Ok(Arc::clone(news));
+        }
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let news = Arc::new(EventFd::from_value_and_flags(0, flags)?);
+        self.ring.submitter().register_eventfd(news.as_raw_fd())?;
+        self.news = Some(Arc::clone(&news));
+        Ok(news)
     }
 
     /// True if a completion can be taken.
@@ -439,6 +463,7 @@ impl Ring {
         let (ring, disabled) = make(self.kind, self.entries)?;
         self.ring = ring;
         self.disabled = disabled;
+        self.news = None;
         self.in_ring = 0;
         self.pushed = 0;
         self.polls.armed = 0;
@@ -568,7 +593,8 @@ mod tests {
             ring.push_plain(&entry).unwrap();
             std::thread::scope(|scope| {
                 scope.spawn(|| interrupt.signal());
-                ring.sleep_beside(Duration::from_secs(60)).unwrap();
+                // Told by the ring: nobody would wait for this time to pass.
+                ring.sleep_beside(Duration::MAX).unwrap();
             });
             assert!(ring.has_completions(), "{kind:?}");
         }
