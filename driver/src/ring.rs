@@ -376,8 +376,8 @@ impl Ring {
         self.entered(entered)
     }
 
-    /// [`Ring::sleep`], with the sleep in poll(2): valgrind lets one thread run at a time and takes io_uring_enter(2) for
-    /// a call that does not block, so that nobody could do what a sleeper there waits for.
+    /// [`Ring::sleep`], with the sleep in poll(2): valgrind lets one thread run at a time and takes io_uring_enter(2)
+    /// for a call that does not block, so that nobody could do what a sleeper there waits for.
     ///
     /// Not on the ring itself: what the kernel has put off (`DEFER_TASKRUN`) wakes nobody who polls that, seen in Linux
     /// 6.18. A registered eventfd is told.

@@ -63,8 +63,8 @@ impl Nic {
                     self.send_doorbell(env, page, whole);
                 }
             }
-            // The rest of a WQE copied to a BlueFlame register; the WQE is in memory as well. UCX copies it there whatever
-            // the device says of BlueFlame (`uct_ib_mlx5_bf_copy` in src/uct/ib/mlx5/ib_mlx5.inl).
+            // The rest of a WQE copied to a BlueFlame register; the WQE is in memory as well. UCX copies it there
+            // whatever the device says of BlueFlame (`uct_ib_mlx5_bf_copy` in src/uct/ib/mlx5/ib_mlx5.inl).
             _ if register >= SEND && self.takes_whole_wqes() => {}
             _ => self.driver_bug(
                 env,
