@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::FmtSpan;
@@ -20,9 +20,15 @@ struct Heard(Arc<Mutex<Vec<u8>>>);
 /// One listens at a time: when one leaves, the process reckons anew which levels anybody hears.
 static ALONE: Mutex<()> = Mutex::new(());
 
+/// Every span was there once before anybody listens: one that another test's thread meets for the first time while a
+/// listener comes may be taken for one that nobody hears (tracing-core 0.1.36 reckons that first, and then enters it
+/// into the list that a new listener has reckoned anew).
+static MET: Once = Once::new();
+
 impl Heard {
     fn listen(&self) -> (tracing::subscriber::DefaultGuard, MutexGuard<'static, ()>) {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        MET.call_once(|| drop(Pair::connected()));
         let listener = tracing_subscriber::fmt()
             .with_max_level(tracing::Level::DEBUG)
             .with_span_events(FmtSpan::CLOSE)
