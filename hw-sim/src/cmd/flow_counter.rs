@@ -65,18 +65,23 @@ pub(super) fn query_flow_counter(cmd: &mut Cmd<'_>) -> Outcome {
     if count <= 1 && !counters.contains(first) {
         return Err(refuse!(BAD_RESOURCE, "no such flow counter", "{first:#x}"));
     }
+    let row = first..first.saturating_add(count.max(1));
+    // Before any is cleared: what is refused changes nothing.
+    let may_clear =
+        |number: &u32| user == DRIVER || counters.owns(*number) || !counters.contains(*number);
+    if input.clear()
+        && let Some(number) = row.clone().find(|number| !may_clear(number))
+    {
+        return Err(refuse!(
+            BAD_RESOURCE,
+            "flow counter is another's to clear",
+            "{number:#x}"
+        ));
+    }
     let mut out = QueryFlowCounterOut::new();
     out.set_num_of_counters(count);
     let mut bytes = out.as_bytes().to_vec();
-    for number in first..first.saturating_add(count.max(1)) {
-        let may_clear = user == DRIVER || counters.owns(number);
-        if input.clear() && !may_clear && counters.contains(number) {
-            return Err(refuse!(
-                BAD_RESOURCE,
-                "flow counter is another's to clear",
-                "{number:#x}"
-            ));
-        }
+    for number in row {
         let mut counted = TrafficCounter::new();
         if let Some(counter) = counters.named_mut(number) {
             counted
