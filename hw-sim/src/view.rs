@@ -12,7 +12,7 @@ use crate::profile::Habits;
 use crate::q_counters::QCounter;
 use crate::qp::Qp;
 use crate::srq::Taken;
-use crate::wire::{Frame, Outline};
+use crate::wire::{Frame, Link, Outline};
 use mlx_prm::{Cqe64, CqeOpcode, EventType};
 use rand::RngCore;
 use zerocopy::IntoBytes;
@@ -312,7 +312,8 @@ impl Host for View<'_> {
     }
 
     fn transmit_outlined(&mut self, outline: &Outline, mut frame: Vec<u8>) {
-        if self.env.seals() || outline.dst().is_none() || self.nic.has_groups() {
+        if self.env.seals() || !matches!(outline.link(), Link::Ethernet(_)) || self.nic.has_groups()
+        {
             outline.write(&mut frame, self.env.seals());
             self.transmit(frame);
             return;

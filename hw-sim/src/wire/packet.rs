@@ -458,13 +458,10 @@ impl Outline {
         &mut memory[self.place()]
     }
 
-    /// Destination address on Ethernet.
+    /// The first header.
     #[must_use]
-    pub const fn dst(&self) -> Option<[u8; 6]> {
-        match self.link {
-            Link::Ethernet(eth) => Some(eth.dst),
-            Link::InfiniBand(_) => None,
-        }
+    pub const fn link(&self) -> Link {
+        self.link
     }
 
     /// The packet that the frame is, whose payload is in its place.

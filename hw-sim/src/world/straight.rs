@@ -37,15 +37,13 @@ impl World {
         let Some((outline, memory)) = frame.outline() else {
             return false;
         };
-        let Some(dst) = outline.dst() else {
-            return false;
-        };
+        let link = outline.link();
         let length = outline.frame_len();
-        let Some(over) = self.ways.find(nic, dst, length) else {
+        let Some(over) = self.ways.find(nic, link, length) else {
             let over = self.way_of(nic, &frame.clone().into_bytes());
             self.ways.add(Way {
                 nic,
-                dst,
+                link,
                 longest: length,
                 over,
             });
@@ -89,7 +87,7 @@ impl World {
     }
 
     /// The way of a frame that is about to leave, if it goes over a cable to another card, and into a function there
-    /// that has the address. Shorter ones to that address go the same way.
+    /// that has the address. Shorter ones with that header go the same way.
     fn way_of(&self, nic: usize, frame: &[u8]) -> Option<Over> {
         let seat = self.nics[nic].seat;
         let is_ethernet = |nic: usize| self.nics[nic].profile.port_type == PortType::Ethernet;
