@@ -1,8 +1,9 @@
 //! Ways that frames have gone.
 //!
-//! Where a frame goes follows from its first header and its length, from cables, switches, ports and lists. All of these
-//! change seldom, and never by what queue pairs do. So a world remembers a few ways, and forgets all of them whenever
-//! something happens that is not the data path's: a command, a register, a timer of a function's, a call from outside.
+//! Where a frame goes follows from its first header and its length, from cables, switches, ports and lists. All of
+//! these change seldom, and never by what queue pairs do. So a world remembers a few ways, and forgets all of them
+//! whenever something happens that is not the data path's: a command, a register, a timer of a function's, a call from
+//! outside.
 
 use crate::link::Port;
 use crate::wire::Link;
