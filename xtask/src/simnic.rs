@@ -1,8 +1,9 @@
 //! `simnic run` as a person runs it: input and output through pipes, both ports, the working directory, Ctrl-C, exit
-//! status; then four ports on a switch that marks packets and pauses, recorded, and replayed without the machine.
+//! status; two ports of InfiniBand; then four ports on a switch that marks packets and pauses, recorded, and replayed
+//! without the machine.
 //!
-//! Two boots of the emulated machine, some fifteen seconds each; the first time some hundred megabytes of packages are
-//! unpacked besides. QEMU and the kernel are those of `cargo xtask vm`.
+//! Three boots of the emulated machine, some fifteen seconds each; the first time some hundred megabytes of packages
+//! are unpacked besides. QEMU and the kernel are those of `cargo xtask vm`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -29,6 +30,20 @@ const SCRIPT: &str = "
     echo interrupt me
     sleep 1000 &
     wait
+";
+/// Ports of InfiniBand, whose addresses are LIDs: what programs tell each other before goes another way.
+const INFINIBAND: &str = "
+    cat /sys/class/infiniband/mlx5_0/ports/1/link_layer
+    pingpong() {
+        until $1 ss -ltn | grep -q 18515; do sleep 0.1; done
+        ibv_rc_pingpong -d mlx5_0 -n 100 192.0.2.2 | grep -c '100 iters in'
+        wait $!
+    }
+    peer ibv_rc_pingpong -n 100 > peer.txt &
+    pingpong peer
+    ports-together
+    ibv_rc_pingpong -d mlx5_1 -n 100 > peer.txt &
+    pingpong
 ";
 /// Three ports write to the first at once over a switch that is slower than they are. Stock `mlx5_ib` counts what it
 /// is told of congestion, and has files for what a port does about it: a value that may be is there from then on, and
@@ -116,7 +131,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn record() -> Result<()> {
-    shell::run(shell::cargo(&["build", "--package", "simnic"]))?;
+    shell::run(shell::cargo(&["build", "--workspace", "--bin=simnic"]))?;
     let target = shell::target_directory()?;
     let share = tempfile::tempdir()?;
     std::fs::write(share.path().join("late-write.py"), LATE_WRITE)?;
@@ -151,7 +166,7 @@ fn record() -> Result<()> {
 }
 
 fn judge() -> Result<()> {
-    shell::run(shell::cargo(&["build", "--package", "simnic"]))?;
+    shell::run(shell::cargo(&["build", "--workspace", "--bin=simnic"]))?;
     let target = shell::target_directory()?;
     slip(&target)?;
     let share = tempfile::tempdir()?;
@@ -184,6 +199,7 @@ fn judge() -> Result<()> {
         let said = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         ensure!(said.contains("100 iters in"), "{name}: {said}");
     }
+    infiniband(&target)?;
     incast(&target)?;
     println!("simnic: {:.0} s in all", began.elapsed().as_secs_f64());
     Ok(())
@@ -198,6 +214,24 @@ fn slip(target: &Path) -> Result<()> {
         status == Some(2) && said.is_empty() && beside.contains("'--ports'"),
         "simnic run --port ends with {status:?}: {said}{beside}"
     );
+    Ok(())
+}
+
+/// Two ports of InfiniBand, each in its namespace, then together.
+fn infiniband(target: &Path) -> Result<()> {
+    let share = tempfile::tempdir()?;
+    let mut command = Command::new(target.join("debug/simnic"));
+    command
+        .args(["run", "--profile", "ib", "--timeout", SECONDS])
+        .args(["--", "sh", "-c", INFINIBAND])
+        .env("SIMNIC_CACHE", target.join("vm"))
+        .current_dir(share.path());
+    let (status, said, beside) = fed(command, Vec::new())?;
+    ensure!(
+        status == Some(0) && said == "InfiniBand\n1\n1\n",
+        "InfiniBand: simnic run ends with {status:?}: {said}{beside}"
+    );
+    println!("two ports of InfiniBand: connected in two namespaces, and in one");
     Ok(())
 }
 
