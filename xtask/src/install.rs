@@ -2,8 +2,9 @@
 //!
 //! | file | is |
 //! |---|---|
-//! | `lib/libdat.so.1`, `lib/libdat.so` | the shared library, under the name DAT 1.2 programs load, and the name they
-//! link | | `lib/libdat.so.1.debug` | its names and lines, which debuggers and backtraces find beside it |
+//! | `lib/libdat.so.1` | the shared library, under the name DAT 1.2 programs load |
+//! | `lib/libdat.so` | the same, under the name they link |
+//! | `lib/libdat.so.1.debug` | its names and lines, which debuggers and backtraces find beside it |
 //! | `lib/libdat.a` | the same to be linked in |
 //! | `lib/pkgconfig/dat.pc` | how to compile and link |
 //! | `include/dat/*.h` | the headers |

@@ -6,7 +6,7 @@
 //! | `libdat1-dbgsym` | its debug file, where gdb looks for it |
 //! | `libdat-dev` | headers, `libdat.so`, `libdat.a`, `dat.pc` |
 //! | `udapl-tools` | `datctl`; the rule, the modules and the limit with which members of group `udapl` open functions |
-//! | `udapl-sim` | `simnic`; the simulator's card profiles, a unit that serves simulated functions, examples of `dat.conf` |
+//! | `udapl-sim` | `simnic`; the simulator's card profiles, a unit that serves simulated functions, examples of `dat.conf` and for simnic |
 //! | `nvmeofd` | the NVMe over RDMA target, its unit, its user |
 //!
 //! Texts are in `packaging/`; this file says where each goes.
@@ -209,8 +209,13 @@ fn simulator(build: &Build, simnic: &Path) -> Result<PathBuf> {
             &profile.path(),
         )?;
     }
-    for name in ["server.conf", "client.conf"] {
-        example(&deb, &SIMULATOR, &format!("packaging/{name}"))?;
+    for source in [
+        "packaging/server.conf",
+        "packaging/client.conf",
+        "simnic/examples/nvme-fio.sh",
+        "simnic/examples/late-write.py",
+    ] {
+        example(&deb, &SIMULATOR, source)?;
     }
     // simnic unpacks a kernel and QEMU from Debian's mirror, and believes what Debian has signed.
     let needs = format!(
