@@ -25,7 +25,7 @@ case $1 in
     *.deb)
         mkdir -p "$root/packages"
         cp "$@" "$root/packages"
-        inside sh -c 'DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends /packages/*.deb' > /dev/null
+        inside sh -c 'apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends /packages/*.deb' > /dev/null
         examples=/usr/share/doc/udapl-sim/examples
         ;;
     *) cp "$1" "$root/usr/local/bin/simnic" ;;
