@@ -36,6 +36,10 @@ fn tests(filter: Option<&str>) -> Result<()> {
     arguments.extend(filter);
     arguments.extend(["--", "--show-output"]);
     let mut command = shell::cargo(&arguments);
+    if std::env::var_os(THREADS).is_none() {
+        let processors = std::thread::available_parallelism()?.get();
+        command.env(THREADS, (processors + WAITING).to_string());
+    }
     // Without git (a source archive), the fixed seeds have to do.
     if let Ok(commit) = shell::capture(shell::command("git", &["rev-parse", "HEAD"])) {
         command.env("SIM_COMMIT", commit.trim());
@@ -52,6 +56,11 @@ fn tests(filter: Option<&str>) -> Result<()> {
     campaign::capture(&capture)?;
     wire::run(&capture, &wire::EXTENSIONS)
 }
+
+/// How many tests run at once.
+const THREADS: &str = "RUST_TEST_THREADS";
+/// So many tests may wait, for a timer or a process, while each processor has another.
+const WAITING: usize = 2;
 
 /// Modules of `udapl/tests/dat` about the data path: what a message, a window and a shared receive queue have to do.
 const DATA_PATH: [&str; 9] = [
