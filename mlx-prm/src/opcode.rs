@@ -90,6 +90,7 @@ codes! {
         QUERY_XRQ = 0x719,
         ARM_XRQ = 0x71a,
         /// Link state of a vport.
+        QUERY_ESW_FUNCTIONS = 0x740,
         QUERY_VPORT_STATE = 0x750,
         MODIFY_VPORT_STATE = 0x751,
         QUERY_ESW_VPORT_CONTEXT = 0x752,

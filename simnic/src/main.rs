@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! simnic run -- ibv_devinfo
-//! simnic run -- sh -c 'peer ibv_rc_pingpong -g 3 & ibv_rc_pingpong -g 3 192.0.2.2'
+//! simnic run -- sh -c 'peer ibv_rc_pingpong -g 3 & sleep 2; ibv_rc_pingpong -g 3 192.0.2.2'
 //! simnic serve --socket /run/a.sock --socket /run/b.sock
 //! simnic fabric --topology incast:4 --switch rate=10G,ecn,pfc --svg incast.svg
 //! simnic replay failure.rec
 //! ```
 //!
-//! `run` boots a stock kernel with one or two ports and runs a command in it; `serve` has functions for a person's own
-//! QEMU, `ctl` steers the world of either, and `replay` has a recorded one once more.
+//! `run` boots a stock kernel with one to eight ports and runs a command in it; `serve` has functions for a person's
+//! own QEMU, `ctl` steers the world of either, and `replay` has a recorded one once more.
 #![forbid(unsafe_code)]
 
 mod run;
@@ -24,7 +24,8 @@ use simnic::fabric;
 use simnic::{manual, replay, serve, steer};
 use tracing_subscriber::EnvFilter;
 
-const EXIT_STATUS: &str = "Exit status of run: the command's; 125 if there is none, the reason is on the error stream. \
+const EXIT_STATUS: &str = "Exit status of run: the command's; 124 after --timeout; 128 and a signal's number after the third signal; \
+                           125 if there is none, the reason is on the error stream; 2 usage. \
                            Of the others: 0 ok; 1 not ok; 2 usage.";
 
 /// An mlx5 network card in software.

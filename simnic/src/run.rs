@@ -87,7 +87,7 @@ pub struct Options {
     /// What goes wrong, a list like loss=1%,delay=5us on the link and 0:removal@60s in a function, counted from 0.
     #[arg(long)]
     faults: Vec<FaultOptions>,
-    /// What is simulated, a list like connectx-6dx,vectors=8.
+    /// What is simulated, a list like connectx-6-dx,roce,vectors=8.
     #[arg(long, default_value = "roce")]
     profile: Vec<ProfileOptions>,
     /// Everything random in the card and on the link follows from it.
@@ -244,16 +244,14 @@ fn follow(
                 let seconds = options.timeout.map(Duration::from_secs);
                 deadline = seconds.map(|seconds| Instant::now() + seconds);
             }
-            Some(Word::Status(status)) => {
-                drop(running);
-                session.drain();
+            Some(Word::Status { status, written }) => {
+                session.drain(written, running);
                 return Ok(status);
             }
             Some(Word::Failed(what)) => bail!("in the machine: {what}"),
             Some(Word::Stray(text)) => bail!("the machine says {text:?}"),
             Some(Word::Signal(status)) => {
-                drop(running);
-                session.drain();
+                session.drain([0; 2], running);
                 return Ok(status);
             }
             Some(Word::Over) => {
@@ -261,8 +259,7 @@ fn follow(
                 bail!("QEMU ended before the command did, with {status}");
             }
             None if is_ready => {
-                drop(running);
-                session.drain();
+                session.drain([0; 2], running);
                 eprintln!("simnic: the command has not ended in time");
                 return Ok(TIMED_OUT);
             }

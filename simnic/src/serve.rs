@@ -96,7 +96,7 @@ pub struct Options {
     /// What goes wrong, a list like loss=1%,delay=5us on the link and removal@5s in a function.
     #[arg(long)]
     pub faults: Vec<FaultOptions>,
-    /// Where `sim ctl` steers it: a Unix socket for this user and root.
+    /// Where `ctl` steers it: a Unix socket for this user and root.
     #[arg(long, value_name = "SOCKET")]
     pub steer: Option<PathBuf>,
 }

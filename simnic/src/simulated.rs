@@ -118,7 +118,7 @@ fn fault_word(word: &str) -> Result<FaultWord, String> {
     if let Some((what, when)) = word.split_once('@') {
         return function_fault(what, when).map(FaultWord::Function);
     }
-    let known = "loss, duplicate, reorder, corrupt (1%, 300ppm), delay, jitter, reorder-time (5us), swarm, or what happens to a function at a time: removal@5s, ones@5s, freeze@5s, health:0x01@5s, link-down@5s, link-up@6s, each with the number of its socket in front (1:removal@5s)";
+    let known = "loss, duplicate, reorder, corrupt (1%, 300ppm), delay, jitter, reorder-time (5us), swarm, or what happens to a function at a time: removal@5s, ones@5s, freeze@5s, health:0x01@5s, bus-error@5s, wanted-back@5s, link-down@5s, link-up@6s, each with the number of its socket in front (1:removal@5s)";
     let (name, value) = word
         .split_once('=')
         .ok_or_else(|| format!("{word:?} is no fault; there are {known}"))?;

@@ -179,7 +179,7 @@ pub struct Options {
 enum What {
     /// Sets the faults of the link: a list like loss=1%,delay=5us, or none.
     Link {
-        /// The words of --faults of `sim serve`.
+        /// The words of --faults of `serve`.
         faults: String,
     },
     /// Something happens to a function: removal, ones, freeze, health:0x01, bus-error, wanted-back, link-down, link-up.

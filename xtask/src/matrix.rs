@@ -35,7 +35,7 @@ const PACKAGES: [&str; 4] = [
     "dpdk-dev",
     "librte-net-mlx5-25",
 ];
-/// fio on a disk by NVMe over RDMA. It puts both ports together, and so it is the last.
+/// fio on a disk by NVMe over RDMA. It puts both ports together: what comes behind it has them so.
 const NVME_FIO: &str = include_str!("../../simnic/examples/nvme-fio.sh");
 const PART: &str = "== ";
 /// Before the world's time at which a part began.
@@ -192,7 +192,7 @@ fn page(runs: &[Run]) -> Result<String> {
         Written by `cargo xtask matrix`, which runs the programs in each kernel by `simnic run --record`, on two Ethernet\n\
         ports of a ConnectX-5, and reads what each asked for out of the recording ([replay.md](replay.md)). A cell names the\n\
         kernels in which it was asked for while the program ran, by either port or by the kernel itself; a dash is none of\n\
-        them. `boot` is what comes before: `mlx5_core` and `mlx5_ib` load, both ports get an address. The data is in\n\
+        them; (refused): at least one of them was refused it each time. `boot` is what comes before: `mlx5_core` and `mlx5_ib` load, both ports get an address. The data is in\n\
         `docs/simulator-matrix.json`.\n\n\
         ## Runs\n\n"
         .to_owned();
@@ -235,9 +235,7 @@ fn page(runs: &[Run]) -> Result<String> {
         head(&mut page, first)?;
         let names: BTreeSet<&String> = runs.iter().flat_map(of).collect();
         for name in names {
-            let refused = runs.iter().any(|run| run.refused.contains(name));
-            let mark = if refused { " (refused)" } else { "" };
-            write!(page, "| {name}{mark} |")?;
+            write!(page, "| {name} |")?;
             for program in &programs {
                 let ran = || runs.iter().filter(move |run| run.program == **program);
                 let asked: Vec<String> = ran()
@@ -249,7 +247,9 @@ fn page(runs: &[Run]) -> Result<String> {
                     all if all == ran().count() => "all".to_owned(),
                     _ => asked.join(", "),
                 };
-                write!(page, " {cell} |")?;
+                let is_refused = ran().any(|run| run.refused.contains(name));
+                let mark = if is_refused { " (refused)" } else { "" };
+                write!(page, " {cell}{mark} |")?;
             }
             page.push('\n');
         }
@@ -292,7 +292,7 @@ mod tests {
         for row in [
             "| 6.1.0-9-amd64 | 2026-01-02 |",
             "| 0x0500 CREATE_QP | 6.12 |",
-            "| 0x0a04 CREATE_UCTX (refused) | 6.12 |",
+            "| 0x0a04 CREATE_UCTX | 6.12 (refused) |",
             "| Rc_SendOnly | 6.12 |",
         ] {
             assert!(page.lines().any(|line| line == row), "{row} in {page}");

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -31,7 +31,8 @@ const SCRIPT: &str = "
     sleep 1000 &
     wait
 ";
-/// Ports of InfiniBand, whose addresses are LIDs: what programs tell each other before goes another way.
+/// Ports of InfiniBand, whose addresses are LIDs: what programs tell each other before goes another way. Then more than
+/// sockets and pipes hold, and less than these and the guest's queue.
 const INFINIBAND: &str = "
     cat /sys/class/infiniband/mlx5_0/ports/1/link_layer
     pingpong() {
@@ -44,7 +45,13 @@ const INFINIBAND: &str = "
     ports-together
     ibv_rc_pingpong -d mlx5_1 -n 100 > peer.txt &
     pingpong
+    yes | head -c 2000000
+    touch over
 ";
+/// By that it says that all of it is written.
+const OVER: &str = "over";
+/// How often that is looked for.
+const LOOK: Duration = Duration::from_millis(20);
 /// Three ports write to the first at once over a switch that is slower than they are. Stock `mlx5_ib` counts what it
 /// is told of congestion, and has files for what a port does about it: a value that may be is there from then on, and
 /// one that may not be is refused.
@@ -226,12 +233,17 @@ fn infiniband(target: &Path) -> Result<()> {
         .args(["--", "sh", "-c", INFINIBAND])
         .env("SIMNIC_CACHE", target.join("vm"))
         .current_dir(share.path());
-    let (status, said, beside) = fed(command, Vec::new())?;
+    let over = share.path().join(OVER);
+    let (status, said, beside) = read_late(command, Vec::new(), || over.exists())?;
+    let head: String = said.chars().take(200).collect();
     ensure!(
-        status == Some(0) && said == "InfiniBand\n1\n1\n",
-        "InfiniBand: simnic run ends with {status:?}: {said}{beside}"
+        status == Some(0) && said == format!("InfiniBand\n1\n1\n{}", "y\n".repeat(1_000_000)),
+        "InfiniBand: simnic run ends with {status:?}: {} bytes: {head}{beside}",
+        said.len()
     );
-    println!("two ports of InfiniBand: connected in two namespaces, and in one");
+    println!(
+        "two ports of InfiniBand: connected in two namespaces, and in one; all that was written is there for a late reader"
+    );
     Ok(())
 }
 
@@ -285,7 +297,16 @@ fn cksum(bytes: &[u8]) -> Result<String> {
 }
 
 /// Runs a command with this input, and interrupts it when it asks for that: its exit status, output and errors.
-fn fed(mut command: Command, input: Vec<u8>) -> Result<(Option<i32>, String, String)> {
+fn fed(command: Command, input: Vec<u8>) -> Result<(Option<i32>, String, String)> {
+    read_late(command, input, || true)
+}
+
+/// The same, and what it says is not read before something is so, or it has ended.
+fn read_late(
+    mut command: Command,
+    input: Vec<u8>,
+    is_time: impl Fn() -> bool,
+) -> Result<(Option<i32>, String, String)> {
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -300,6 +321,9 @@ fn fed(mut command: Command, input: Vec<u8>) -> Result<(Option<i32>, String, Str
         let mut text = Vec::new();
         beside.read_to_end(&mut text).map(|_| text)
     });
+    while !is_time() && child.try_wait()?.is_none() {
+        thread::park_timeout(LOOK);
+    }
     let mut output = String::new();
     for line in BufReader::new(said).lines() {
         let line = line?;

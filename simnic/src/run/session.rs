@@ -8,8 +8,9 @@
 //!   nr 4  err        standard error
 //! ```
 //!
-//! simnic listens, QEMU connects. A write of the guest's ends when QEMU has it, and QEMU is ended after the command: so
-//! all that the command has written is in the sockets, and [`Session::drain`] reads them to their end.
+//! simnic listens, QEMU connects. A write of the guest's ends when it is in the guest's own queue of the port, which
+//! QEMU empties as fast as it is read here. So the guest says how many bytes it has written, and QEMU is ended when as
+//! many have come ([`Session::drain`]). A terminal's bytes nobody counts.
 //!
 //! QEMU drops what the guest's queue of a port has no room for. So a piece of the input waits until the guest has taken
 //! the one before it, as it says by `control`.
@@ -22,6 +23,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -100,8 +102,8 @@ pub enum Word {
     Ready,
     /// It cannot.
     Failed(String),
-    /// It has ended.
-    Status(u8),
+    /// It has ended, and has written so many bytes of output and of errors.
+    Status { status: u8, written: [u64; 2] },
     /// Enough signals have come: the machine is to end, and this is the status.
     Signal(u8),
     /// The guest has gone.
@@ -114,12 +116,48 @@ impl Word {
     /// A line of the guest's.
     fn parse(line: &str) -> Self {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-        match (word, rest.parse()) {
-            ("ready", _) => Self::Ready,
-            ("failed", _) => Self::Failed(rest.to_owned()),
-            ("status", Ok(status)) => Self::Status(status),
+        match word {
+            "ready" => Self::Ready,
+            "failed" => Self::Failed(rest.to_owned()),
+            "status" => Self::ended(rest).unwrap_or_else(|| Self::Stray(line.to_owned())),
             _ => Self::Stray(line.to_owned()),
         }
+    }
+
+    /// A status, and what was written, if that was counted.
+    fn ended(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let status = words.next()?.parse().ok()?;
+        let mut written = [0; 2];
+        for (count, word) in written.iter_mut().zip(&mut words) {
+            *count = word.parse().ok()?;
+        }
+        words
+            .next()
+            .is_none()
+            .then_some(Self::Status { status, written })
+    }
+}
+
+/// How many bytes of an output have come.
+#[derive(Debug, Default)]
+struct Meter {
+    /// The bytes, and whether there is an end.
+    come: Mutex<(u64, bool)>,
+    more: Condvar,
+}
+
+impl Meter {
+    fn change(&self, change: impl FnOnce(&mut (u64, bool))) {
+        change(&mut self.come.lock().unwrap_or_else(PoisonError::into_inner));
+        self.more.notify_all();
+    }
+
+    /// Returns when so many have come, or no more will.
+    fn wait_for(&self, bytes: u64) {
+        let come = self.come.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_waited_for = |(come, ended): &mut (u64, bool)| *come < bytes && !*ended;
+        drop(self.more.wait_while(come, is_waited_for));
     }
 }
 
@@ -136,7 +174,7 @@ pub struct Session {
     taken: Option<Sender<()>>,
     takes: Option<Receiver<()>>,
     signals: Option<SigSet>,
-    outputs: Vec<JoinHandle<()>>,
+    outputs: Vec<(JoinHandle<()>, Arc<Meter>)>,
 }
 
 impl Session {
@@ -240,7 +278,9 @@ impl Session {
             _ => {
                 self.raw = Some(Raw::begin()?);
                 let keys = stream.try_clone()?;
-                drop(thread::spawn(move || pour(stdin().lock(), keys)));
+                drop(thread::spawn(move || {
+                    pour(stdin().lock(), keys, &Meter::default());
+                }));
                 self.output(stream, stdout);
             }
         }
@@ -248,7 +288,13 @@ impl Session {
     }
 
     fn output<W: Write>(&mut self, from: UnixStream, to: impl Fn() -> W + Send + 'static) {
-        self.outputs.push(thread::spawn(move || pour(from, to())));
+        let meter = Arc::new(Meter::default());
+        let counts = Arc::clone(&meter);
+        let thread = thread::spawn(move || {
+            pour(from, to(), &counts);
+            counts.change(|(_, ended)| *ended = true);
+        });
+        self.outputs.push((thread, meter));
     }
 
     /// Lines of the guest's come in, signals go out.
@@ -286,9 +332,14 @@ impl Session {
         }
     }
 
-    /// QEMU has ended: what it has left in the sockets is passed on.
-    pub fn drain(&mut self) {
-        for output in self.outputs.drain(..) {
+    /// Waits until what the command has written is here, however slowly that is read; then QEMU is ended, and what it
+    /// has left in the sockets is passed on.
+    pub fn drain(&mut self, written: [u64; 2], qemu: Running) {
+        for ((_, meter), bytes) in self.outputs.iter().zip(written) {
+            meter.wait_for(bytes);
+        }
+        drop(qemu);
+        for (output, _) in self.outputs.drain(..) {
             // What has panicked has said so.
             let _ = output.join();
         }
@@ -312,7 +363,7 @@ fn feed(mut from: impl Read, mut to: impl Write, takes: &Receiver<()>) {
 }
 
 /// One stream, to its end, goes to another. Who does not read it any more has seen enough.
-fn pour(mut from: impl Read, mut to: impl Write) {
+fn pour(mut from: impl Read, mut to: impl Write, meter: &Meter) {
     let mut buffer = vec![0; CHUNK];
     let mut is_read = true;
     while let Ok(count @ 1..) = from.read(&mut buffer) {
@@ -321,6 +372,7 @@ fn pour(mut from: impl Read, mut to: impl Write) {
                 .write_all(&buffer[..count])
                 .and_then(|()| to.flush())
                 .is_ok();
+        meter.change(|(come, _)| *come += count as u64);
     }
 }
 
@@ -353,12 +405,22 @@ mod tests {
     #[test]
     fn lines_of_the_guest_are_understood_or_strange() {
         assert_eq!(Word::parse("ready"), Word::Ready);
-        assert_eq!(Word::parse("status 3"), Word::Status(3));
+        let ended = |status, written| Word::Status { status, written };
+        assert_eq!(Word::parse("status 3"), ended(3, [0, 0]));
+        assert_eq!(Word::parse("status 0 70000 12"), ended(0, [70000, 12]));
         assert_eq!(
             Word::parse("failed no drivers: 5"),
             Word::Failed("no drivers: 5".to_owned())
         );
-        for text in ["", "status", "status 256", "status -1", "Oops"] {
+        for text in [
+            "",
+            "status",
+            "status 256",
+            "status -1",
+            "status 0 -1 0",
+            "status 0 1 2 3",
+            "Oops",
+        ] {
             assert_eq!(Word::parse(text), Word::Stray(text.to_owned()));
         }
     }
@@ -372,7 +434,7 @@ mod tests {
         let sent = bytes.clone();
         let writer = thread::spawn(move || here.write_all(&sent));
         let mut got = Vec::new();
-        pour(there, &mut got);
+        pour(there, &mut got, &Meter::default());
         writer.join().expect("no panic").expect("written");
         assert!(got == bytes, "{} bytes of {}", got.len(), bytes.len());
     }
@@ -391,7 +453,44 @@ mod tests {
                 Ok(())
             }
         }
-        pour(there, Closed);
+        pour(there, Closed, &Meter::default());
+    }
+
+    /// A reader may take its time: QEMU has not passed on all of it when the command ends.
+    #[test]
+    fn what_was_written_is_waited_for_by_its_number_of_bytes() {
+        let (mut qemu, here) = UnixStream::pair().expect("sockets");
+        let meter = Arc::new(Meter::default());
+        let counts = Arc::clone(&meter);
+        let (seen, sees) = channel();
+        struct Reader(Sender<usize>);
+        impl Write for Reader {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.send(bytes.len()).expect("it is read");
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let output = thread::spawn(move || pour(here, Reader(seen), &counts));
+        qemu.write_all(b"half").expect("written");
+        let waits = Arc::clone(&meter);
+        let waiter = thread::spawn(move || waits.wait_for(8));
+        assert_eq!(sees.recv(), Ok(4));
+        assert!(!waiter.is_finished());
+        qemu.write_all(b"half").expect("written");
+        waiter.join().expect("all has come");
+        assert_eq!(sees.recv(), Ok(4));
+        drop(qemu);
+        output.join().expect("poured");
+    }
+
+    #[test]
+    fn an_output_that_has_ended_is_not_waited_for() {
+        let meter = Meter::default();
+        meter.change(|(_, ended)| *ended = true);
+        meter.wait_for(1);
     }
 
     #[test]
