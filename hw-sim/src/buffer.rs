@@ -101,7 +101,7 @@ impl QueueBuffer {
         self.offset
     }
 
-    /// DMA address of byte `at`; entries never straddle pages, so it is good for a whole entry.
+    /// DMA address of byte `at`, good to the end of its page: for 64 bytes, which never straddle pages.
     pub fn iova(&self, at: u64) -> u64 {
         let at = at + self.offset;
         let page = usize::try_from(at >> self.log_page).unwrap_or(usize::MAX);
@@ -119,6 +119,33 @@ impl QueueBuffer {
     /// Bytes from `at` to the end of the page it is in: so far [`QueueBuffer::iova`] goes on.
     pub fn left_in_page(&self, at: u64) -> u64 {
         (1 << self.log_page) - ((at + self.offset) & ((1 << self.log_page) - 1))
+    }
+
+    /// Reads from byte `at` on by `dma`, page by page.
+    ///
+    /// # Errors
+    /// That of `dma`.
+    #[inline]
+    pub fn read<E>(
+        &self,
+        mut at: u64,
+        out: &mut [u8],
+        mut dma: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if out.len() as u64 <= self.left_in_page(at) {
+            return dma(self.iova(at), out);
+        }
+        let mut rest = out;
+        while !rest.is_empty() {
+            let here = usize::try_from(self.left_in_page(at))
+                .unwrap_or(usize::MAX)
+                .min(rest.len());
+            let (now, later) = rest.split_at_mut(here);
+            dma(self.iova(at), now)?;
+            at += here as u64;
+            rest = later;
+        }
+        Ok(())
     }
 
     /// Whether the device reaches the first `bytes` of the buffer.

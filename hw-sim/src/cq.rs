@@ -232,7 +232,11 @@ impl Cq {
         let op_own = (cqe[CQE_BYTES - 1] & 0xfe) | u8::from(lap);
         let before = match first.filter(|_| self.cqe_offset == CQE_BYTES) {
             None => Ok(()),
-            Some(first) => iommu.write(iova - CQE_BYTES as u64, first, who),
+            // The halves may lie on two pages.
+            Some(first) => {
+                let iova = self.ring.buffer.iova(at - CQE_BYTES as u64);
+                iommu.write(iova, first, who)
+            }
         };
         let written = before
             .and_then(|()| iommu.write(iova, &cqe[..CQE_BYTES - 1], who))
@@ -384,6 +388,24 @@ mod tests {
             let read = |at: usize| memory.load_u8(0x1080 + at);
             assert_eq!([read(0), read(63), read(64), read(127)], [7, 7, 0x20, 0x20]);
         }
+    }
+
+    #[test]
+    fn the_halves_of_an_entry_lie_on_two_pages_where_the_ring_begins_inside_of_one() {
+        let (mut cq, mut iommu, memory) = queue(5);
+        let ring = CqRing {
+            buffer: QueueBuffer::new(&[0x2000, 0x1000], 0, 1, 128 << 5).unwrap(),
+            ..cq.ring
+        };
+        cq = Cq::new(cq.number, ring, 1, cq.uar, cq.eqn, RECORD);
+        for _ in 0..31 {
+            cq.complete(&mut iommu, None, &send_done(), false);
+        }
+        let written = cq.complete(&mut iommu, Some(&[7; 64]), &[0x20; 64], false);
+        assert_eq!(written, Completed::Written { event: false });
+        let read = |iova: usize| memory.load_u8(iova - 0x1000);
+        assert_eq!([read(0x2fc0), read(0x2fff)], [7, 7]);
+        assert_eq!([read(0x1000), read(0x103f), read(0x1040)], [0x20, 0x20, 0]);
     }
 
     #[test]

@@ -167,7 +167,9 @@ impl Srq {
         let index = self.next;
         let mut bytes = vec![0; 1 << self.log_stride];
         let at = u64::from(index) << self.log_stride;
-        iommu.read(self.buffer.iova(at), &mut bytes, Who::Srq(self.number))?;
+        let who = Who::Srq(self.number);
+        self.buffer
+            .read(at, &mut bytes, |iova, out| iommu.read(iova, out, who))?;
         let following = match self.cyclic {
             // Below 2^16, the most that a ring has.
             true => u16::try_from((u32::from(index) + 1) % entries).unwrap_or(0),
@@ -270,6 +272,29 @@ mod tests {
         };
         assert_eq!(wqe.scatter.len(), 1);
         assert_eq!(wqe.scatter[0].byte_count(), 100);
+    }
+
+    #[test]
+    fn a_wqe_goes_on_in_the_next_page_of_the_list() {
+        let memory = SharedMemory::anonymous(2 * 4096).unwrap();
+        let mut iommu = Iommu::default();
+        iommu.set_bus_master(true);
+        iommu.map(0x1000, memory.clone(), 0, 4096).unwrap();
+        iommu.map(0x3000, memory.clone(), 4096, 4096).unwrap();
+        let buffer = QueueBuffer::new(&[0x1000, 0x3000], 0, 1, 32 * 128).unwrap();
+        let mut srq = Srq::new(7, 1, 5, 7, buffer, RECORD, 0);
+        memory.store_be32(0x800, 2);
+        // Entry 0 is followed by entry 31, whose second half is the second page's beginning.
+        memory.store_u8(64 + 3, 31);
+        for segment in 0..4 {
+            memory.store_be32(4096 - 48 + 16 * segment, 100);
+        }
+        memory.store_be32(4096 + 16 + 4, TERMINATE_SCATTER_LIST);
+        assert_eq!(index(srq.take(&mut iommu)), Some(0));
+        let Taken::Wqe { wqe, .. } = srq.take(&mut iommu).unwrap() else {
+            panic!("posted")
+        };
+        assert_eq!((wqe.index, wqe.scatter.len()), (31, 4));
     }
 
     #[test]

@@ -47,20 +47,8 @@ impl QueueMemory {
         if out.is_empty() {
             return Ok(());
         }
-        if out.len() as u64 <= self.buffer.left_in_page(at) {
-            return host.dma_read(self.buffer.iova(at), out);
-        }
-        let (mut at, mut rest) = (at, out);
-        while !rest.is_empty() {
-            let here = usize::try_from(self.buffer.left_in_page(at))
-                .unwrap_or(usize::MAX)
-                .min(rest.len());
-            let (now, later) = rest.split_at_mut(here);
-            host.dma_read(self.buffer.iova(at), now)?;
-            at += here as u64;
-            rest = later;
-        }
-        Ok(())
+        self.buffer
+            .read(at, out, |iova, out| host.dma_read(iova, out))
     }
 }
 
