@@ -41,6 +41,9 @@ pub(super) fn attach_to_mcg(cmd: &mut Cmd<'_>) -> Outcome {
 pub(super) fn detach_from_mcg(cmd: &mut Cmd<'_>) -> Outcome {
     let input: DetachFromMcgIn = cmd.read();
     let objects = &mut cmd.nic.objects;
+    if !objects.qps.contains(input.qpn()) {
+        return Err(refuse!(BAD_RESOURCE, "no such QP", "{:#x}", input.qpn()));
+    }
     if !objects.groups.leave(input.multicast_gid(), input.qpn()) {
         return Err(refuse!(
             BAD_RESOURCE,

@@ -335,3 +335,20 @@ fn groups_and_their_members_are_as_many_as_announced() {
     let report = a.bench.sim.report(&a.bench.function);
     assert_eq!(report.objects["multicast group"], 2);
 }
+
+#[test]
+fn a_membership_is_ended_by_who_has_the_queue_pair() {
+    let sim = Sim::new(SimConfig::seeded(1));
+    let mut station = Side::new(&sim, 0, modest().devx());
+    let member = station.datagrams(ServiceType::UD, QKEY, false);
+    assert_eq!(station.join(member.qpn, GROUP), CmdStatus::OK);
+    let uid = station.bench.exec(&CreateUctxIn::new()).unwrap().uid();
+    let mut detach = DetachFromMcgIn::new();
+    detach
+        .set_uid(uid)
+        .set_qpn(member.qpn)
+        .set_multicast_gid(&GROUP);
+    let status = station.bench.status(&detach);
+    assert_eq!(status, CmdStatus::BAD_RESOURCE);
+    assert_eq!(station.leave(member.qpn, GROUP), CmdStatus::OK);
+}
