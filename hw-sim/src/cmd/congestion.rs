@@ -17,6 +17,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::card::CongestionCounters;
 use crate::card::seat::PHYSICAL;
 use crate::dcqcn::microseconds;
+use crate::objects::DRIVER;
 
 /// Priorities of an Ethernet port.
 const PRIORITIES: u32 = 8;
@@ -138,6 +139,14 @@ pub(super) fn modify_cong_params(cmd: &mut Cmd<'_>) -> Outcome {
 pub(super) fn query_cong_statistics(cmd: &mut Cmd<'_>) -> Outcome {
     allowed(cmd)?;
     let input: QueryCongStatisticsIn = cmd.read();
+    if input.clear() && cmd.user() != DRIVER {
+        return Err(refuse!(
+            BAD_RESOURCE,
+            "congestion statistics are the driver's to clear",
+            "user context {:#x}",
+            cmd.user()
+        ));
+    }
     let flows = u32::try_from(cmd.nic.slowed_down()).unwrap_or(u32::MAX);
     let counters = &mut cmd.env.card_mut(cmd.nic.seat).uplink.congestion;
     let halves = |count: u64| {

@@ -4,6 +4,7 @@ use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::card::seat::Seat;
 use crate::card::{Interest, LinkState};
 use crate::host::GidEntry;
+use crate::objects::DRIVER;
 use crate::port::{EthCounters, Traffic};
 use crate::profile::PortType;
 use mlx_prm::{
@@ -399,6 +400,14 @@ pub(super) fn query_vport_counter(cmd: &mut Cmd<'_>) -> Outcome {
     let seat = named_vport(cmd, input.other_vport(), input.vport_number())?;
     if !cmd.nic.caps.general.vport_counters() {
         return Err(refuse!(BAD_OP, "vport counters are not supported"));
+    }
+    if input.clear() && cmd.user() != DRIVER {
+        return Err(refuse!(
+            BAD_RESOURCE,
+            "vport counters are the driver's to clear",
+            "user context {:#x}",
+            cmd.user()
+        ));
     }
     let port = cmd.env.port_mut(seat);
     let mut out = QueryVportCounterOut::new();

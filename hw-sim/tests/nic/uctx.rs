@@ -2,7 +2,7 @@
 
 use mlx_prm::*;
 
-use crate::bench::{Bench, Resources, cq_input, modest};
+use crate::bench::{Bench, Failure, Resources, cq_input, modest};
 
 /// Rights of Linux' contexts with CAP_NET_RAW.
 const RAW_TX: u32 = 1;
@@ -160,4 +160,35 @@ fn a_context_is_destroyed_when_it_owns_nothing() {
     assert_eq!(bench.status(&destroy(uid)), CmdStatus::OK);
     assert_eq!(bench.status(&destroy(uid)), CmdStatus::BAD_RESOURCE);
     assert_eq!(bench.status(&destroy(0)), CmdStatus::BAD_RESOURCE);
+}
+
+#[test]
+fn a_context_asks_about_the_ports_counters_and_does_not_clear_them() {
+    let mut profile = modest().devx();
+    profile.general.set(|page| {
+        page.set_cc_query_allowed(true).set_vport_counters(true);
+    });
+    let (mut bench, _) = Bench::usable(profile);
+    let uid = u16::try_from(context(&mut bench, 0)).unwrap();
+    let mut traffic = QueryVportCounterIn::new();
+    let mut congestion = QueryCongStatisticsIn::new();
+    for (clear, answer) in [
+        (false, Ok(())),
+        (true, Err(Failure::Refused(CmdStatus::BAD_RESOURCE))),
+    ] {
+        traffic.set_clear(clear);
+        congestion.set_clear(clear);
+        for (input, output) in [
+            (traffic.as_array().as_slice(), QueryVportCounterOut::SIZE),
+            (
+                congestion.as_array().as_slice(),
+                QueryCongStatisticsOut::SIZE,
+            ),
+        ] {
+            assert!(bench.raw(input, output).is_ok(), "the driver may");
+            let mut asked = input.to_vec();
+            asked[2..4].copy_from_slice(&uid.to_be_bytes());
+            assert_eq!(bench.raw(&asked, output).map(drop), answer, "{asked:x?}");
+        }
+    }
 }
