@@ -2,11 +2,11 @@
 //!
 //! A table has 2^`log_size` entries and a level; a group owns a range of entries nobody else owns; an
 //! entry lies in its group's range and forwards to tables of higher levels, or to TIRs. The first table of
-//! a frame is the root that software has named, or else the table of the lowest level.
+//! a frame is the root that software has named, or else the driver's table of the lowest level.
 
 use super::matching::Pattern;
 use crate::card::seat::Place;
-use crate::objects::Table;
+use crate::objects::{DRIVER, Table};
 use mlx_prm::{FlowContext, FlowTableContext, FteMatchParam};
 use std::collections::BTreeMap;
 
@@ -128,11 +128,12 @@ impl FlowTables {
             return None;
         }
         self.root.or_else(|| {
-            let lowest = self
-                .tables
-                .iter()
-                .min_by_key(|(_, table)| table.context.level());
-            lowest.map(|(number, _)| number)
+            // User contexts have theirs beside it, and are sent frames by the driver's.
+            let drivers = self.tables.owned_by(DRIVER);
+            let level = |number| Some(self.tables.get(number)?.context.level());
+            drivers
+                .map(|(_, number)| number)
+                .min_by_key(|&number| level(number))
         })
     }
 }

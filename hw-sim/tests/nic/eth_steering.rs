@@ -540,3 +540,24 @@ fn queues_are_created_with_what_exists_and_what_the_device_has() {
     );
     assert_eq!(side.modify_sq(READY, 2), bad, "no such state");
 }
+
+#[test]
+fn a_table_of_a_user_context_is_no_root_unless_the_driver_says_so() {
+    let sim = hw_sim::Sim::new(hw_sim::SimConfig::seeded(1));
+    let mut side = Side::new(&sim, profile(1).devx());
+    let uid = side.bench.exec(&CreateUctxIn::new()).unwrap().uid();
+    let mut create = CreateFlowTableIn::new();
+    create.set_uid(uid);
+    let table = side.bench.exec(&create).unwrap().table_id();
+    let group = side.group(table, 0, 0, &nothing()).unwrap();
+    let to = destination(TIR, side.tir);
+    side.entry(table, group, 0, &nothing(), &[to]).unwrap();
+    side.post_receives(1);
+    side.deliver(&plain(0, MACS[1], 64));
+    assert!(side.received().is_none());
+    let mut root = SetFlowTableRootIn::new();
+    root.set_table_id(table);
+    side.bench.exec(&root).unwrap();
+    side.deliver(&plain(0, MACS[1], 64));
+    assert!(side.received().is_some());
+}
