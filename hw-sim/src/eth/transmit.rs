@@ -28,6 +28,9 @@ const INSERT_TAG: u16 = 1 << 15;
 const INLINE_IN_SEGMENT: usize = 2;
 /// Largest data of a large send, whatever is announced.
 const MOST_DATA: u64 = 1 << 18;
+/// Most frames of a large send: one of 256 KiB in pieces of eight bytes, as few as Linux' TCP ever makes
+/// (`TCP_MIN_SND_MSS`, less the longest options).
+const MOST_PIECES: u64 = MOST_DATA / 8;
 
 /// Headers that every WQE has inline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -330,10 +333,13 @@ impl Sq {
         if parts.length > rules.large.min(MOST_DATA) {
             return Err(Malformed("large send beyond what is announced").into());
         }
+        let mss = usize::from(parts.segment.mss());
+        if parts.length.div_ceil(mss.max(1) as u64) > MOST_PIECES {
+            return Err(Malformed("large send of more than 2^15 pieces").into());
+        }
         // CAST: compared.
         let mut data = vec![0; usize::try_from(parts.length).unwrap_or(0)];
         gather(&parts.data, host, self.scope(), 0, &mut data)?;
-        let mss = usize::from(parts.segment.mss());
         segment(&parts.header, &data, mss, parts.offload()).ok_or_else(|| {
             Malformed("large send whose inline headers are not TCP's or UDP's").into()
         })

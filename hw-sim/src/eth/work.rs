@@ -9,6 +9,8 @@ use crate::view::View;
 
 /// WQEs a queue executes before another one has its turn.
 const BURST: usize = 16;
+/// Frames of them, after which it is another one's turn, too: one WQE may be thousands.
+const BURST_FRAMES: usize = 64;
 /// `wqe_inline_mode`: Ethernet headers are inline always.
 const INLINE_L2: u32 = 0;
 
@@ -72,12 +74,11 @@ impl Nic {
         }
         let rules = self.send_rules(env);
         let bursts = self.with_sq(env, sqn, |sq, view| {
-            let mut bursts = Vec::new();
-            for _ in 0..BURST {
-                if !sq.pending() {
-                    break;
-                }
-                bursts.push(sq.run(&rules, view));
+            let (mut bursts, mut frames) = (Vec::new(), 0);
+            while bursts.len() < BURST && frames < BURST_FRAMES && sq.pending() {
+                let sent = sq.run(&rules, view);
+                frames += sent.frames.len();
+                bursts.push(sent);
             }
             bursts
         });

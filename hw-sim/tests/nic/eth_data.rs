@@ -306,6 +306,52 @@ fn a_queue_with_more_to_send_than_finds_room_outside_waits_and_no_frame_is_lost(
     assert_eq!(left, expected);
 }
 
+/// Linux cuts 64 KiB into pieces of as few as eight bytes (`TCP_MIN_SND_MSS`, less the longest options).
+#[test]
+fn a_large_send_of_more_pieces_than_anybody_needs_is_an_error() {
+    for (mss, bytes, frames) in [
+        (8, 64 << 10, 8_192),
+        (1, 64 << 10, 0),
+        (8, 256 << 10, 32_768),
+    ] {
+        let (sim, mut a, _b) = pair();
+        let payload = vec![7; bytes];
+        let how = How {
+            opcode: WqeOpcode::LSO,
+            mss,
+            inline: 42,
+            ..How::default()
+        };
+        let mut frame = udp(0, 1, &[]);
+        frame.extend(payload);
+        a.send(&frame, how);
+        let left = sim.report(&a.bench.function).transmitted.packets;
+        assert_eq!(left, frames, "{mss} of {bytes}");
+        assert_eq!(a.sq_state(), if frames == 0 { ERROR } else { READY });
+    }
+}
+
+#[test]
+fn a_queue_with_many_frames_in_its_wqes_lets_others_have_their_turn() {
+    let sim = Sim::new(SimConfig::seeded(1));
+    let mut side = Side::new(&sim, profile(0));
+    sim.connect_outside(&side.bench.function, LinkFaults::NONE);
+    sim.inject(&side.bench.function, &Fault::LinkUp);
+    let how = How {
+        opcode: WqeOpcode::LSO,
+        mss: 20,
+        inline: 42,
+        ..How::default()
+    };
+    let frame = udp(0, 1, &[9; 40 * 20]);
+    for _ in 0..16 {
+        let wqe = side.wqe(&frame, how);
+        side.post(&wqe);
+    }
+    side.ring();
+    assert_eq!(sim.take_frames(&side.bench.function).len(), 2 * 40);
+}
+
 #[test]
 fn a_vlan_tag_is_inserted_at_one_end_and_stripped_at_the_other() {
     let (_sim, mut a, mut b) = pair();
