@@ -29,8 +29,8 @@ use driver::{Interrupt, Notices, SharedMemory};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Driver bugs remembered in words; later ones are only counted.
-const MAX_BUGS: usize = 1_000;
+/// Driver bugs and refused commands remembered in words. Later bugs are in the log only, later refusals are counted.
+const MOST_IN_WORDS: usize = 1_000;
 
 /// How far bring-up has got (PRM "Initialization"); the boot stage follows from the pages given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +52,7 @@ pub struct Record {
     leaked: BTreeMap<&'static str, usize>,
     opcodes: BTreeMap<u16, u64>,
     refused: Vec<Refused>,
+    refusals: BTreeMap<u16, u64>,
     registers: BTreeMap<u16, Asked>,
     dropped: BTreeMap<&'static str, u64>,
 }
@@ -390,7 +391,7 @@ impl Nic {
     pub fn driver_bug(&mut self, env: &mut Env, what: String) {
         env.note(self.index, format_args!("driver bug: {what}"));
         let kept = &mut self.record.driver_bugs;
-        if kept.len() < MAX_BUGS {
+        if kept.len() < MOST_IN_WORDS {
             // A driver that rings on, such as one whose function somebody else has reset, says the same a thousand
             // times.
             if kept.last() != Some(&what) {
@@ -407,7 +408,10 @@ impl Nic {
 
     /// A command was refused.
     pub fn count_refusal(&mut self, refused: Refused) {
-        self.record.refused.push(refused);
+        *self.record.refusals.entry(refused.opcode).or_default() += 1;
+        if self.record.refused.len() < MOST_IN_WORDS {
+            self.record.refused.push(refused);
+        }
     }
 
     /// A register was asked for.
@@ -440,6 +444,7 @@ impl Nic {
             opcodes: self.record.opcodes.clone(),
             registers: self.record.registers.clone(),
             refused: self.record.refused.clone(),
+            refusals: self.record.refusals.clone(),
             dropped: self.record.dropped.clone(),
             transmitted: port.transmitted,
             received: port.received,

@@ -21,8 +21,10 @@ pub struct FunctionReport {
     pub opcodes: BTreeMap<u16, u64>,
     /// Registers asked for by ACCESS_REG: how often, and how often refused.
     pub registers: BTreeMap<u16, Asked>,
-    /// Commands refused: opcode, status, syndrome, reason.
+    /// Commands refused: opcode, status, syndrome, reason. Those beyond the first thousand are only counted.
     pub refused: Vec<Refused>,
+    /// Commands refused, all of them, by opcode.
+    pub refusals: BTreeMap<u16, u64>,
     /// Frames the port received and nobody wanted, by reason.
     pub dropped: BTreeMap<&'static str, u64>,
     /// Frames the port sent onto the wire.

@@ -18,17 +18,12 @@ impl FunctionReport {
         let mut commands: BTreeMap<u16, _> = opcodes().map(|known| (known.0, 0)).collect();
         commands.extend(self.opcodes.iter().map(|(&opcode, &times)| (opcode, times)));
         for (opcode, times) in commands {
-            let refused = || {
-                self.refused
-                    .iter()
-                    .filter(|refused| refused.opcode == opcode)
-            };
-            let reasons: BTreeSet<&str> =
-                refused().map(|refused| refused.reason.as_str()).collect();
+            let of_it = self.refused.iter().filter(|of| of.opcode == opcode);
+            let reasons: BTreeSet<&str> = of_it.map(|of| of.reason.as_str()).collect();
             let mut line = format!(
                 "command {opcode:#06x} {:?} asked {times} refused {}",
                 Opcode(opcode),
-                refused().count()
+                self.refusals.get(&opcode).unwrap_or(&0)
             );
             for reason in reasons {
                 line += &format!("; {reason}");

@@ -446,3 +446,24 @@ fn an_undelivered_command_is_told_by_event_too() {
     );
     assert_eq!(bench.drain_eq(&mut resources.eq), [EventType::CMD]);
 }
+
+#[test]
+fn of_refused_commands_the_first_are_kept_and_all_are_counted() {
+    let mut bench = Bench::initialised(modest());
+    let mut dealloc = DeallocPdIn::new();
+    dealloc.set_pd(0x999);
+    for _ in 0..1_500 {
+        bench.status(&dealloc);
+    }
+    let report = bench.sim.report(&bench.function);
+    assert_eq!(
+        (report.refused.len(), report.refusals[&0x801]),
+        (1_000, 1_500)
+    );
+    let told = report.coverage();
+    let line = told.iter().find(|line| line.contains(" DEALLOC_PD "));
+    assert!(
+        line.is_some_and(|line| line.contains("refused 1500; ")),
+        "{line:?}"
+    );
+}

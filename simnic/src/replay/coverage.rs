@@ -91,6 +91,10 @@ fn since(report: &FunctionReport, before: Option<&FunctionReport>) -> FunctionRe
         let earlier = before.opcodes.get(opcode).copied().unwrap_or(0);
         *times = times.saturating_sub(earlier);
     }
+    for (opcode, times) in &mut report.refusals {
+        let earlier = before.refusals.get(opcode).copied().unwrap_or(0);
+        *times = times.saturating_sub(earlier);
+    }
     for (register, asked) in &mut report.registers {
         if let Some(before) = before.registers.get(register) {
             asked.times -= before.times.min(asked.times);
