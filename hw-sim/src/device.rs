@@ -390,9 +390,14 @@ impl Sim {
         world.nics.iter().map(|nic| nic.iommu.len()).sum()
     }
 
-    /// Frames that are on cables, if there are switches.
+    /// What waits or is on its way, in number.
     pub(crate) fn under_way(&self) -> usize {
         lock(&self.world).under_way()
+    }
+
+    /// Bytes of all frames.
+    pub(crate) fn frame_bytes(&self) -> usize {
+        lock(&self.world).frame_bytes()
     }
 
     /// Writes out what the capture has buffered.

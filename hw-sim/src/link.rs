@@ -314,6 +314,12 @@ impl Link {
         self.queue.len()
     }
 
+    /// Their bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        let frames = self.queue.iter();
+        frames.map(|one| one.delivery.frame.len()).sum()
+    }
+
     /// Whether a frame that is sent now is there now, and nothing can happen to it on its way.
     pub(crate) fn is_free(&self, now: u64, from: Port) -> bool {
         let faults = self.faults.from(from);

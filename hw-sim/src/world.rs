@@ -333,10 +333,20 @@ impl World {
         Ok(self.cables.len() - 1)
     }
 
-    /// Frames that are on cables, if there are switches, which make many of one.
+    /// Frames that are on cables, if there are switches, which make many of one; frames that have arrived, and register
+    /// writes that wait.
     pub fn under_way(&self) -> usize {
         let cables = self.cables.iter().filter(|_| self.network.is_some());
-        cables.map(|cable| cable.link.under_way()).sum()
+        let on_cables: usize = cables.map(|cable| cable.link.under_way()).sum();
+        on_cables + self.env.arrivals.len() + self.env.doorbells.len()
+    }
+
+    /// Bytes of all frames that are on cables, have arrived, or wait outside.
+    pub fn frame_bytes(&self) -> usize {
+        let cables = self.cables.iter().map(|cable| cable.link.bytes());
+        let arrivals = self.env.arrivals.iter().map(|(_, frame, _)| frame.len());
+        let outside = self.outside.values().flatten().map(Vec::len);
+        cables.chain(arrivals).chain(outside).sum()
     }
 
     /// What begins to travel goes onto its cable.

@@ -136,7 +136,8 @@ impl Nic {
                     0 => 0,
                     most => env.rng.next_u64() % most.saturating_add(1).max(1),
                 };
-                let due = env.now + nanoseconds(self.profile.command_time) + jitter + delay;
+                let time = nanoseconds(self.profile.command_time).saturating_add(jitter);
+                let due = env.now.saturating_add(time).saturating_add(delay);
                 let output_length = usize::try_from(entry.output_length()).unwrap_or(usize::MAX);
                 let state = Waiting::Time;
                 let running = Running {

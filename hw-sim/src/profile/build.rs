@@ -14,6 +14,9 @@ use mlx_prm::{
     OdpCaps, RoceCap, Shape,
 };
 
+/// The most pages that firmware wants at a time.
+const MOST_PAGES: u32 = 1 << 20;
+
 /// The command queue that the simulator has.
 const QUEUE: [(&str, u32); 2] = [
     ("log_cmdq_size", crate::init_segment::LOG_CMDQ_SIZE),
@@ -179,10 +182,10 @@ impl PageProfile {
     /// True if it is a field, and taken.
     fn number(&mut self, field: &str, value: u64) -> Result<bool, String> {
         match field {
-            "boot" => self.boot = fits(value)?,
-            "init" => self.init = fits(value)?,
-            "regular" => self.regular = fits(value)?,
-            "runtime" => self.runtime = fits(value)?,
+            "boot" => self.boot = pages(value)?,
+            "init" => self.init = pages(value)?,
+            "regular" => self.regular = pages(value)?,
+            "runtime" => self.runtime = pages(value)?,
             _ => return Ok(false),
         }
         Ok(true)
@@ -247,6 +250,14 @@ pub(super) fn vectors(value: u64) -> Result<u16, String> {
     match u16::try_from(value) {
         Ok(count @ 1..=2048) => Ok(count),
         _ => Err(format!("{value} is not 1 to 2048")),
+    }
+}
+
+/// 4 GiB of them at most.
+pub(super) fn pages(value: u64) -> Result<u32, String> {
+    match u32::try_from(value) {
+        Ok(count @ 0..=MOST_PAGES) => Ok(count),
+        _ => Err(format!("{value} is more than {MOST_PAGES} pages")),
     }
 }
 

@@ -7,9 +7,10 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::time::Duration;
 
-use super::build::{bar, can_be_lowered, vectors};
+use super::build::{bar, can_be_lowered, pages, vectors};
 use super::document::{PAGE_BYTES, wrong};
 use super::{Page, Profile, ProfileError, Rest};
+use crate::pages::PageProfile;
 use mlx_prm::Layout;
 
 /// The longest that firmware takes for anything.
@@ -76,7 +77,20 @@ impl Profile {
             "pci.msix_vectors",
             vectors(self.msix_vectors.into()).map(drop),
         )?;
+        let wanted = |of: &PageProfile| {
+            let PageProfile {
+                boot,
+                init,
+                regular,
+                runtime,
+                ..
+            } = *of;
+            let mut wanted = [boot, init, regular, runtime].into_iter();
+            wanted.try_for_each(|count| pages(count.into()).map(drop))
+        };
+        number("firmware_pages", wanted(&self.pages))?;
         if let Some(facts) = &self.virtual_functions {
+            number("vf.firmware_pages", wanted(&facts.pages))?;
             number("vf.bar_bytes", bar(facts.bar_bytes as u64).map(drop))?;
             number(
                 "vf.msix_vectors",

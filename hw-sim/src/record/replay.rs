@@ -5,7 +5,8 @@
 //! length; writes are summed up and compared. After each record the event log has to be the one that was recorded. The
 //! first thing that is not as it was is a [`Difference`], and the replay ends there.
 //!
-//! A file comes from anywhere. What it may make is bounded: cards, BARs, mappings, and the steps that one record takes.
+//! A file comes from anywhere. What it may make is bounded: cards, BARs, mappings, links, what waits, and the steps that
+//! one record takes.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -34,13 +35,18 @@ const BAR_BYTES: usize = 1 << 30;
 const MAPPINGS: usize = 1 << 20;
 /// The most that a world does for one record.
 const STEPS: usize = 1 << 21;
-/// The most switches of a world, and cables to them.
+/// The most switches of a world, and links of any kind.
 const SWITCHES: usize = 64;
 const CABLES: usize = 512;
 /// The most bytes that wait in all switches.
 const SWITCH_BYTES: usize = 1 << 30;
-/// The most frames on the cables of a world with switches; each is shorter than 16 KiB once it has passed one.
+/// The most frames on the cables of a world with switches, each of which is shorter than 16 KiB once it has passed one;
+/// of frames that have arrived, and of register writes.
 const UNDER_WAY: usize = 1 << 16;
+/// The most bytes of all frames.
+const FRAME_BYTES: usize = 1 << 28;
+/// More than most frames have.
+const LONG_FRAME: usize = 16 << 10;
 /// How many steps may pass until they are counted.
 const UNCOUNTED: usize = 256;
 /// 146 years. At the end of time nothing takes time any more, and what goes round in a circle would go for ever.
@@ -254,6 +260,8 @@ pub struct Replay {
     switch_bytes: usize,
     bar_bytes: usize,
     mappings: usize,
+    /// Bytes of frames that there may be more than when they were counted last.
+    uncounted_bytes: usize,
     interrupt: Option<Interrupt>,
     before: VecDeque<String>,
     is_compared: bool,
@@ -292,6 +300,7 @@ impl Replay {
             switch_bytes: 0,
             bar_bytes: 0,
             mappings: 0,
+            uncounted_bytes: 0,
             interrupt: None,
             before: VecDeque::new(),
             is_compared: true,
@@ -530,9 +539,22 @@ impl Replay {
     }
 
     /// Whether the world is not larger or older than one may be.
-    fn bounded(&self) -> Result<(), String> {
+    fn bounded(&mut self) -> Result<(), String> {
         if self.sim.under_way() > UNDER_WAY {
-            return Err(format!("more than {UNDER_WAY} frames are on cables"));
+            return Err(format!(
+                "more than {UNDER_WAY} frames on cables, arrived, or register writes that wait"
+            ));
+        }
+        // Counting takes longer than a record does.
+        self.uncounted_bytes += LONG_FRAME;
+        if self.uncounted_bytes > FRAME_BYTES / 8 {
+            self.uncounted_bytes = 0;
+            let bytes = self.sim.frame_bytes();
+            if bytes > FRAME_BYTES {
+                return Err(format!(
+                    "{bytes} bytes of frames that wait or are on cables, {FRAME_BYTES} at most"
+                ));
+            }
         }
         match self.sim.clock().now().0 {
             ..=LATEST => Ok(()),
@@ -554,10 +576,12 @@ impl Replay {
                 ends: (a, b),
                 faults,
             } => {
+                self.one_more_link()?;
                 let [a, b] = [self.function(*a)?, self.function(*b)?];
                 self.links.push(self.sim.connect(a, b, *faults));
             }
             Record::LinkOutside { function, faults } => {
+                self.one_more_link()?;
                 let function = self.function(*function)?;
                 self.links.push(self.sim.connect_outside(function, *faults));
             }
@@ -644,7 +668,10 @@ impl Replay {
                 function.set_interrupts(vec![interrupt.clone(); *vectors]);
                 self.interrupt = Some(interrupt);
             }
-            Record::Frame { function, bytes } => self.sim.deliver(self.function(*function)?, bytes),
+            Record::Frame { function, bytes } => {
+                self.sim.deliver(self.function(*function)?, bytes);
+                self.uncounted_bytes += bytes.len();
+            }
             Record::FramesTaken { function } => {
                 drop(self.sim.take_frames(self.function(*function)?));
             }
@@ -658,9 +685,7 @@ impl Replay {
             Record::Idle => self.sim.run_until_idle(),
             Record::Switch(config) => self.add_switch(config)?,
             Record::Cable { ends, faults } => {
-                if self.links.len() >= CABLES {
-                    return Err(format!("a world with switches has {CABLES} links at most"));
-                }
+                self.one_more_link()?;
                 let ends = [self.connector(ends[0])?, self.connector(ends[1])?];
                 let link = self.sim.connect_switch(ends, *faults);
                 self.links.push(link.map_err(|error| error.to_string())?);
@@ -684,16 +709,25 @@ impl Replay {
     }
 
     /// Steps until there is nothing to do, but not for ever.
-    fn steps(&self, one: impl Fn(&Sim) -> bool) -> Result<(), String> {
+    fn steps(&mut self, one: impl Fn(&Sim) -> bool) -> Result<(), String> {
         for step in 1..=STEPS {
             if !one(&self.sim) {
                 return Ok(());
             }
             if step % UNCOUNTED == 0 {
+                self.uncounted_bytes += UNCOUNTED * LONG_FRAME;
                 self.bounded()?;
             }
         }
         Err(format!("{STEPS} steps were not enough"))
+    }
+
+    /// Whether there may be another one.
+    fn one_more_link(&self) -> Result<(), String> {
+        match self.links.len() {
+            0..CABLES => Ok(()),
+            _ => Err(format!("a world has {CABLES} links at most")),
+        }
     }
 
     fn add_switch(&mut self, config: &SwitchConfig) -> Result<(), String> {

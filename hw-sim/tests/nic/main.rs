@@ -22,6 +22,7 @@ mod rc_errors;
 mod rc_flow;
 mod rc_machine;
 mod rc_support;
+mod recordings;
 mod scatter_to_cqe;
 mod strict;
 mod strict_data;
