@@ -2,8 +2,9 @@
 //!
 //! An answer is one packet, except that to an RDMA READ, which is as many as the read has: a stream
 //! that stays at the head of the queue until its last packet has left. Successive acknowledgements
-//! merge into the last of them. Answers to duplicates are put where their PSN belongs, and do not
-//! count against the responder's resources: the requester has forgotten that it asked before.
+//! merge into the last of them, and so do successive refusals. Answers to duplicates are put where
+//! their PSN belongs, and do not count against the responder's resources: the requester has
+//! forgotten that it asked before.
 
 use super::core::{Core, Outgoing};
 use super::state::Service;
@@ -119,11 +120,12 @@ impl Answers {
             || self.queue.iter().any(|answer| answer.covers(psn))
     }
 
+    /// An acknowledgement takes the place of one that waits, and one that refuses that of one that refuses, too: the
+    /// queue does not grow, however long a port keeps it waiting.
     pub(super) fn acknowledge(&mut self, psn: Psn, syndrome: AckSyndrome) {
-        if let Some(Answer::Acknowledge {
-            syndrome: AckSyndrome::Ack(_),
-            ..
-        }) = self.queue.back()
+        let refuses = !matches!(syndrome, AckSyndrome::Ack(_));
+        while let Some(Answer::Acknowledge { syndrome, .. }) = self.queue.back()
+            && (refuses || matches!(syndrome, AckSyndrome::Ack(_)))
         {
             self.queue.pop_back();
         }

@@ -491,3 +491,33 @@ fn answers_to_nothing_and_ghosts_are_ignored() {
     assert_eq!(pair.operations(Port::A).len(), 2, "nothing was sent again");
     assert_eq!(pair.a.qp.query().state(), 3);
 }
+
+#[test]
+fn a_responder_that_cannot_send_keeps_one_nak_however_often_a_request_comes() {
+    let mut pair = Pair::new();
+    let mut frames = Vec::new();
+    for _ in 0..2 {
+        pair.a.post(&Wqe::send_inline(&[9; 4]));
+        pair.a.qp.run(&mut pair.a.host);
+        frames.extend(pair.a.host.frames.pop_front());
+    }
+    let [first, second] = &frames[..] else {
+        panic!("{} frames", frames.len());
+    };
+    pair.b.post_receive(&[(KEY, DATA, 64)]);
+    pair.deliver(Port::B, first);
+    for _ in 0..100 {
+        // There is no receive for it; in between a duplicate of one that is done.
+        pair.deliver(Port::B, second);
+        pair.deliver(Port::B, second);
+        pair.deliver(Port::B, first);
+    }
+    while pair.b.qp.pending() {
+        pair.b.qp.run(&mut pair.b.host);
+    }
+    assert!(
+        pair.b.host.frames.len() <= 2,
+        "{}",
+        pair.b.host.frames.len()
+    );
+}
