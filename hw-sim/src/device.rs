@@ -587,7 +587,7 @@ impl SimFunction {
             qos: Box::new(qos.clone()),
         };
         self.told(record, |nic, env| {
-            env.card_mut(nic.seat).uplink.qos = qos.clone();
+            env.card_mut(nic.seat).uplink.set_qos(qos.clone());
         });
     }
 

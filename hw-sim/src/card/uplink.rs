@@ -53,6 +53,8 @@ pub struct Uplink {
     pub mtu: u16,
     /// What it does with priorities and about congestion.
     pub qos: PortQos,
+    /// What the host has said of that: a driver's changes are gone with its reset.
+    qos_of_host: PortQos,
     /// Pauses it was asked for, by priority.
     pub pauses: [PauseCounters; 8],
     /// What it met of congestion.
@@ -72,6 +74,7 @@ impl Uplink {
             light,
             mtu: USUAL_MTU,
             qos: PortQos::default(),
+            qos_of_host: PortQos::default(),
             pauses: [PauseCounters::default(); 8],
             congestion: CongestionCounters::default(),
             rate_bps: USUAL_RATE,
@@ -83,9 +86,17 @@ impl Uplink {
         }
     }
 
-    /// The physical function was reset: its driver's MTU is gone, the administrative state stays.
+    /// The host says what it does with priorities and about congestion.
+    pub fn set_qos(&mut self, qos: PortQos) {
+        self.qos_of_host = qos.clone();
+        self.qos = qos;
+    }
+
+    /// The physical function was reset: its driver's MTU and parameters of congestion are gone, the administrative
+    /// state stays.
     pub fn reset(&mut self) {
         self.mtu = USUAL_MTU;
+        self.qos = self.qos_of_host.clone();
         self.switch_state = LinkState::Follow;
     }
 

@@ -155,3 +155,32 @@ fn what_the_port_does_about_congestion_changes_one_parameter_at_a_time() {
     change.set_field_select(1 << 5);
     assert_eq!(bench.status(&change), CmdStatus::BAD_PARAM);
 }
+
+#[test]
+fn what_a_driver_changed_about_congestion_is_gone_with_its_reset() {
+    let mut profile = modest();
+    profile.general.set(|page| {
+        page.set_cc_query_allowed(true).set_cc_modify_allowed(true);
+    });
+    let mut bench = Bench::power_on(profile);
+    let mut qos = hw_sim::PortQos::default();
+    qos.reaction.additive_mbps = 9;
+    bench.sim.set_qos(&bench.function, qos);
+    let rate = |bench: &mut Bench| {
+        bench.start();
+        bench.exec(&EnableHcaIn::new()).unwrap();
+        bench.satisfy_pages(1);
+        let mut ask = QueryCongParamsIn::new();
+        ask.set_cong_protocol(CongProtocol::R_ROCE_ECN_RP);
+        let told = bench.exec(&ask).unwrap();
+        let told = CongControlRRoceEcnRp::read_from_bytes(told.congestion_parameters());
+        told.unwrap().rpg_ai_rate()
+    };
+    assert_eq!(rate(&mut bench), 9, "as the host has it");
+    let change = reacts(RpField::AI_RATE, |told| {
+        told.set_rpg_ai_rate(7);
+    });
+    bench.exec(&change).unwrap();
+    driver::Device::reset(&*bench.function);
+    assert_eq!(rate(&mut bench), 9, "as the host has it, once more");
+}
