@@ -267,6 +267,8 @@ pub struct UmrRequest<'a> {
     pub key: u32,
     /// Protection domain and number of the queue pair that asks.
     pub scope: KeyScope,
+    /// The queue pair may register memory fast (QPC `fre`).
+    pub fast: bool,
     /// UMR control segment.
     pub control: &'a [u8; 48],
     /// Memory key context segment.
@@ -321,6 +323,12 @@ pub enum KeyError {
     /// The key does not grant this kind of access.
     #[error("key {key:#010x}: access not granted")]
     Access {
+        /// The key as used.
+        key: u32,
+    },
+    /// A change of pages, entity size, domain, or of range or rights of pages, on a queue pair that may not make it.
+    #[error("key {key:#010x}: change of pages, range, rights or domain without fre")]
+    FastRegistration {
         /// The key as used.
         key: u32,
     },

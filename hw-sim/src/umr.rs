@@ -10,6 +10,10 @@
 //! request sets it, as the kernel's own UMR queue pair does for keys of other domains. The variant
 //! in the work request is the key's current one, unless the request changes it. The keys a window
 //! reaches through must exist and be usable by the queue pair.
+//!
+//! What decides which memory is reached is for the kernel's queue pairs alone (QPC `fre`, and the UMR queue pair): the
+//! pages of a key, its entity size, its domain, and range and rights of a key that has pages. A program's queue pair
+//! lays out keys of its own regions, and frees.
 
 use crate::host::{ANY_PD, KeyError, KeyScope, UmrRequest};
 use crate::mkey::{ANY_QP, Klm, Mkey, Translation, recount_targets, usable};
@@ -29,6 +33,15 @@ const MASK_REMOTE_READ: u32 = 19;
 const MASK_REMOTE_WRITE: u32 = 20;
 const MASK_ATOMIC: u32 = 21;
 const MASK_FREE: u32 = 29;
+
+/// Range and rights: the owner of a key that has pages was given these and no more.
+const MASKS_OF_PAGES: u64 = 1 << MASK_LENGTH
+    | 1 << MASK_START
+    | 1 << MASK_LOCAL_READ
+    | 1 << MASK_LOCAL_WRITE
+    | 1 << MASK_REMOTE_READ
+    | 1 << MASK_REMOTE_WRITE
+    | 1 << MASK_ATOMIC;
 
 /// Flags of the control segment's first byte.
 const CHECK_FREE: u8 = 0x20;
@@ -138,6 +151,9 @@ fn permitted(mkey: &Mkey, control: &Control, request: &UmrRequest<'_>) -> Result
     if !mkey.umr_enabled {
         return Err(KeyError::Unsupported);
     }
+    if !request.fast && scope.pd != ANY_PD && needs_fast_registration(mkey, control) {
+        return Err(KeyError::FastRegistration { key });
+    }
     if !control.sets(MASK_KEY) && u32::from(mkey.variant) != key & 0xff {
         return Err(KeyError::Variant { key });
     }
@@ -158,6 +174,15 @@ fn permitted(mkey: &Mkey, control: &Control, request: &UmrRequest<'_>) -> Result
         return Err(KeyError::QueuePair { key });
     }
     Ok(())
+}
+
+/// Whether the request decides which memory is reached (Linux sets `fre` for its own queue pairs only, `_create_kernel_qp`
+/// in drivers/infiniband/hw/mlx5/qp.c; rdma-core's change keys of other keys: `set_bind_wr`, `umr_sg_list_create`).
+fn needs_fast_registration(mkey: &Mkey, control: &Control) -> bool {
+    let has_entities = !matches!(mkey.translation, Translation::Keys(_));
+    control.sets(MASK_PD)
+        || has_entities && control.sets(MASK_PAGE_SIZE)
+        || !mkey.is_indirect() && (control.octowords != 0 || control.mask & MASKS_OF_PAGES != 0)
 }
 
 /// The translation after the request, if it changes.
@@ -451,6 +476,7 @@ mod tests {
         let request = UmrRequest {
             key: window,
             scope,
+            fast: true,
             control: &control(CHECK_FREE, 4, BIND),
             context: &window_context(8),
             entries: &entries,
@@ -476,6 +502,7 @@ mod tests {
             let request = UmrRequest {
                 key: window,
                 scope: scope(),
+                fast: true,
                 control: &control(0, 4, FREE),
                 context: &[0; 64],
                 entries: &entries,
@@ -502,6 +529,7 @@ mod tests {
             let request = UmrRequest {
                 key: region,
                 scope: scope(),
+                fast: true,
                 control: &control(CHECK_QPN, 0, FREE),
                 context: context.as_array(),
                 entries: &[],
@@ -525,6 +553,7 @@ mod tests {
             let request = UmrRequest {
                 key,
                 scope: scope(),
+                fast: true,
                 control: &control(0, octowords, FREE),
                 context: &[0; 64],
                 entries: &entries,
@@ -557,6 +586,7 @@ mod tests {
         let request = UmrRequest {
             key,
             scope: scope(),
+            fast: true,
             control: segment.as_array(),
             context: &[0; 64],
             entries: &entries,
@@ -583,6 +613,30 @@ mod tests {
         caps.set_umr_modify_atomic_disabled(false)
             .set_umr_modify_entity_size_disabled(true);
         assert!(!is_disabled(&caps, &atomic) && is_disabled(&caps, &size));
+    }
+
+    /// A program's queue pair may not, though the key is its own: the entities of a KSM key lie elsewhere then.
+    #[test]
+    fn the_entity_size_changes_with_fre_alone() {
+        let (mut keys, mut pds, ..) = world();
+        let equal = mkey(Translation::EqualKeys(Vec::new()), false);
+        let key = keys.create(equal).unwrap() << 8 | 7;
+        let mut context = Mkc::new();
+        context.set_log_page_size(13);
+        for (fast, expected) in [
+            (false, Err(KeyError::FastRegistration { key })),
+            (true, Ok(())),
+        ] {
+            let request = UmrRequest {
+                key,
+                scope: scope(),
+                fast,
+                control: &control(0, 0, 1 << MASK_PAGE_SIZE),
+                context: context.as_array(),
+                entries: &[],
+            };
+            assert_eq!(apply(&mut keys, &mut pds, &request), expected);
+        }
     }
 
     /// The device's own UMR queue pair changes keys of every protection domain.
@@ -646,6 +700,7 @@ mod tests {
             let request = UmrRequest {
                 key,
                 scope: scope(),
+                fast: true,
                 control: &control(0, 0, FREE),
                 context: context.as_array(),
                 entries: &[],
@@ -668,6 +723,7 @@ mod tests {
         let request = UmrRequest {
             key: region,
             scope: scope(),
+            fast: true,
             control: &control(0, 5, FREE),
             context: &[0; 64],
             entries: &[0; 80],

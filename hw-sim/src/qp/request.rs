@@ -280,6 +280,7 @@ impl Request {
         let request = UmrRequest {
             key: *key,
             scope,
+            fast: core.context.fre(),
             control,
             context,
             entries: &entries,
@@ -293,6 +294,7 @@ impl Request {
             | KeyError::Variant { .. }
             | KeyError::ProtectionDomain { .. }
             | KeyError::QueuePair { .. }
+            | KeyError::FastRegistration { .. }
             | KeyError::Reserved
             | KeyError::Unsupported => Syndrome::MW_BIND_ERR,
         })

@@ -11,6 +11,7 @@ mod eth_support;
 mod ethernet;
 mod flow_counters;
 mod infiniband;
+mod keys;
 mod lifecycle;
 mod link;
 mod multicast;

@@ -17,12 +17,12 @@ const RQ_ENTRIES: usize = 16;
 const RQ_STRIDE: usize = 16;
 
 /// One side of a connection.
-struct Side {
-    bench: Bench,
-    resources: Resources,
+pub struct Side {
+    pub bench: Bench,
+    pub resources: Resources,
     cq: CompletionQueue,
-    key: u32,
-    qpn: u32,
+    pub key: u32,
+    pub qpn: u32,
     /// Receive ring, send ring behind it.
     ring: usize,
     record: usize,
@@ -30,7 +30,7 @@ struct Side {
     posted: u16,
     seen: u32,
     /// Data buffer.
-    data: (usize, u64),
+    pub data: (usize, u64),
 }
 
 fn gid(side: usize) -> [u8; 16] {
@@ -42,6 +42,11 @@ fn gid(side: usize) -> [u8; 16] {
 
 impl Side {
     fn new(sim: &Sim, side: usize, log_cq_size: u32) -> Self {
+        Self::with(sim, side, log_cq_size, |_| {})
+    }
+
+    /// Its queue pair's context changed before it is made.
+    pub fn with(sim: &Sim, side: usize, log_cq_size: u32, change: impl FnOnce(&mut Qpc)) -> Self {
         let mut profile = modest();
         profile.name = format!("f{side}");
         profile.mac = MACS[side];
@@ -72,6 +77,7 @@ impl Side {
             .set_cqn_rcv(cq.number)
             .set_dbr_addr(record_iova)
             .set_user_index(0xff_ffff);
+        change(create.qpc_mut());
         let qpn = bench.exec_with(&create, &list(&[ring_iova])).unwrap().qpn();
         Self {
             bench,
@@ -88,7 +94,7 @@ impl Side {
         }
     }
 
-    fn connect(&mut self, remote_qpn: u32, peer: usize) {
+    pub fn connect(&mut self, remote_qpn: u32, peer: usize) {
         let mut init = Rst2InitQpIn::for_qp(Qpn::new(self.qpn), 0);
         init.qpc_mut().set_pm_state(3).set_rwe(true).set_rre(true);
         init.qpc_mut()
@@ -168,6 +174,30 @@ impl Side {
         );
     }
 
+    /// Posts what follows the control segment of a work request.
+    pub fn post(&mut self, opcode: WqeOpcode, immediate: u32, body: &[u8]) {
+        let mut ctrl = CtrlSeg::new();
+        ctrl.set_opcode(opcode.bits())
+            .set_wqe_index(u32::from(self.sent))
+            .set_qp_or_sq(self.qpn)
+            .set_ds(u32::try_from(1 + body.len() / 16).unwrap())
+            .set_ce(2)
+            .set_imm(immediate);
+        let mut wqe = ctrl.as_bytes().to_vec();
+        wqe.extend_from_slice(body);
+        for block in wqe.chunks(64) {
+            let slot = usize::from(self.sent) % SQ_BLOCKS;
+            let at = self.ring + RQ_ENTRIES * RQ_STRIDE + slot * 64;
+            self.bench.memory.write_bytes(at, block);
+            self.sent = self.sent.wrapping_add(1);
+        }
+        let sent = u32::from(self.sent);
+        self.bench.memory.store_be32(self.record + 4, sent);
+        let bell = u64::from_be_bytes(*ctrl.as_bytes().first_chunk().unwrap());
+        self.bench
+            .write64(u64::from(self.resources.uar) << 12 | 0x800, bell);
+    }
+
     /// The next completion; the consumer counter goes on.
     fn poll(&mut self) -> Option<Cqe64> {
         let slot = (self.seen & ((1 << self.cq.log_size) - 1)) as usize;
@@ -183,7 +213,7 @@ impl Side {
         Some(cqe)
     }
 
-    fn wait_cqe(&mut self) -> Cqe64 {
+    pub fn wait_cqe(&mut self) -> Cqe64 {
         for _ in 0..100_000 {
             if let Some(cqe) = self.poll() {
                 return cqe;

@@ -1,0 +1,102 @@
+//! What programs may do with memory keys: to pages, to keys of others, and how much of them.
+
+use hw_sim::{Sim, SimConfig};
+use mlx_prm::*;
+
+use crate::bench::{BASE, list};
+use crate::strict_data::Side;
+
+const MASK_PAGE_SIZE: u64 = 1 << 1;
+const MASK_PD: u64 = 1 << 7;
+const MASK_KEY: u64 = 1 << 13;
+const MASK_REMOTE_WRITE: u64 = 1 << 20;
+const MASK_FREE: u64 = 1 << 29;
+const MODE_MTT: u32 = 1;
+const ANY_QP: u32 = 0xff_ffff;
+
+/// A function whose queue pair talks to itself.
+fn looped(change: impl FnOnce(&mut Qpc)) -> Side {
+    let mut side = Side::with(&Sim::new(SimConfig::seeded(5)), 0, 6, change);
+    let own = side.qpn;
+    side.connect(own, 0);
+    side
+}
+
+/// A key of one page that a UMR may change.
+fn region(side: &mut Side, pd: u32) -> u32 {
+    let mut create = CreateMkeyIn::new();
+    create
+        .memory_key_mkey_entry_mut()
+        .set_access_mode_1_0(MODE_MTT)
+        .set_umr_en(true)
+        .set_lr(true)
+        .set_lw(true)
+        .set_rr(true)
+        .set_qpn(ANY_QP)
+        .set_pd(pd)
+        .set_len(4096)
+        .set_log_page_size(12)
+        .set_translations_octword_size(4);
+    create.set_translations_octword_actual_size(1);
+    let tail = list(&[side.data.1, 0]);
+    side.bench.exec_with(&create, &tail).unwrap().mkey_index() << 8
+}
+
+/// Asks for a change of a key, and how that ended.
+fn umr(side: &mut Side, key: u32, mask: u64, context: &Mkc, entries: &[u8]) -> CqeOpcode {
+    let mut control = UmrCtrlSeg::new();
+    control
+        .set_inline(true)
+        .set_mkey_mask(mask)
+        .set_klm_octwords(u32::try_from(entries.len() / 16).unwrap());
+    let body = [control.as_array(), context.as_array().as_slice(), entries].concat();
+    side.post(WqeOpcode::UMR, key, &body);
+    side.wait_cqe().opcode()
+}
+
+/// Linux sets `fre` for the kernel's queue pairs and for no program's (`_create_kernel_qp` in
+/// drivers/infiniband/hw/mlx5/qp.c).
+#[test]
+fn pages_are_registered_fast_by_queue_pairs_with_fre_alone() {
+    for (fre, expected) in [(false, CqeOpcode::REQ_ERR), (true, CqeOpcode::REQ)] {
+        let table = list(&[BASE, 0, 0, 0, 0, 0, 0, 0]);
+        let mut rights = Mkc::new();
+        rights.set_rw(true).set_log_page_size(13);
+        for (mask, entries) in [
+            (0, table.as_slice()),
+            (MASK_PAGE_SIZE, &[]),
+            (MASK_REMOTE_WRITE, &[]),
+        ] {
+            let mut side = looped(|qpc| _ = qpc.set_fre(fre));
+            let pd = side.resources.pd;
+            let key = region(&mut side, pd);
+            let done = umr(&mut side, key, mask, &rights, entries);
+            assert_eq!(done, expected, "fre {fre}, mask {mask:#x}");
+        }
+    }
+}
+
+#[test]
+fn a_key_of_another_domain_is_not_fetched_by_a_queue_pair_without_fre() {
+    for (fre, expected) in [(false, CqeOpcode::REQ_ERR), (true, CqeOpcode::REQ)] {
+        let mut side = looped(|qpc| _ = qpc.set_fre(fre));
+        let foreign = side.bench.exec(&AllocPdIn::new()).unwrap().pd();
+        let key = region(&mut side, foreign);
+        let mut context = Mkc::new();
+        context.set_pd(side.resources.pd).set_mkey_7_0(7);
+        let done = umr(&mut side, key, MASK_PD | MASK_KEY, &context, &[]);
+        assert_eq!(done, expected, "fre {fre}");
+    }
+}
+
+/// A program frees what it registered (`IBV_WR_LOCAL_INV` in rdma-core).
+#[test]
+fn a_region_is_made_free_by_every_queue_pair_of_its_domain() {
+    let mut side = looped(|_| {});
+    let pd = side.resources.pd;
+    let key = region(&mut side, pd);
+    let mut context = Mkc::new();
+    context.set_free(true);
+    let done = umr(&mut side, key, MASK_FREE, &context, &[]);
+    assert_eq!(done, CqeOpcode::REQ);
+}
