@@ -57,6 +57,39 @@ pub struct Klm {
     pub va: u64,
 }
 
+/// Ranges of keys, end to end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ranges {
+    entries: Vec<Klm>,
+    /// Where each ends, counted from the first byte of the first.
+    ends: Vec<u64>,
+}
+
+impl Ranges {
+    /// These, in this order.
+    #[must_use]
+    pub fn new(entries: Vec<Klm>) -> Self {
+        let ends = entries
+            .iter()
+            .scan(0_u64, |end, entry| {
+                *end = end.saturating_add(u64::from(entry.bytes));
+                Some(*end)
+            })
+            .collect();
+        Self { entries, ends }
+    }
+
+    /// The entries.
+    #[must_use]
+    pub fn entries(&self) -> &[Klm] {
+        &self.entries
+    }
+
+    fn bytes(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+}
+
 /// How addresses become DMA addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Translation {
@@ -65,7 +98,7 @@ pub enum Translation {
     /// Pages, with permission bits if the key has `pg_access`.
     Pages(Vec<u64>),
     /// Ranges of other keys, end to end.
-    Keys(Vec<Klm>),
+    Keys(Ranges),
     /// Ranges of other keys, all of one size.
     EqualKeys(Vec<Klm>),
 }
@@ -108,16 +141,23 @@ pub struct Mkey {
 impl Mkey {
     /// Indices of the keys this one reaches through. A free key reaches through none.
     fn targets(&self) -> Vec<u32> {
+        if self.free {
+            return Vec::new();
+        }
+        self.entries()
+            .iter()
+            .filter(|entry| entry.bytes != 0 || self.is_equal_sized())
+            .map(|entry| entry.key >> 8)
+            .collect()
+    }
+
+    /// The entries of an indirect key.
+    #[must_use]
+    pub fn entries(&self) -> &[Klm] {
         match &self.translation {
-            Translation::Keys(table) | Translation::EqualKeys(table) if !self.free => table
-                .iter()
-                .filter(|entry| entry.bytes != 0 || self.is_equal_sized())
-                .map(|entry| entry.key >> 8)
-                .collect(),
-            Translation::Keys(_)
-            | Translation::EqualKeys(_)
-            | Translation::Physical
-            | Translation::Pages(_) => Vec::new(),
+            Translation::Keys(table) => table.entries(),
+            Translation::EqualKeys(table) => table,
+            Translation::Physical | Translation::Pages(_) => &[],
         }
     }
 
@@ -190,6 +230,9 @@ pub struct KeyRules {
     pub max_indirection: u32,
 }
 
+/// Entries of tables that one access looks at: twice the longest table.
+const MOST_STEPS: u32 = 1 << 17;
+
 /// Checks an access and translates it; the pieces are added to a list.
 ///
 /// # Errors
@@ -200,75 +243,153 @@ pub(crate) fn resolve(
     access: Use,
     pieces: &mut Vec<Piece>,
 ) -> Result<(), KeyError> {
-    walk(keys, rules, access, 0, pieces)
+    let mut walk = Walk {
+        keys,
+        rules,
+        steps: MOST_STEPS,
+        out: pieces,
+    };
+    walk.through(access, 0)
 }
 
-fn walk(
-    keys: &Table<Mkey>,
+/// An access on its way through keys of keys.
+struct Walk<'a> {
+    keys: &'a Table<Mkey>,
     rules: KeyRules,
-    access: Use,
-    depth: u32,
-    out: &mut Vec<Piece>,
-) -> Result<(), KeyError> {
-    let Use {
-        key,
-        scope,
-        va,
-        bytes,
-        write,
-    } = access;
-    if key == rules.reserved_lkey && !scope.remote {
-        if !scope.rlky {
-            return Err(KeyError::Reserved);
-        }
-        push(out, va, bytes);
-        return Ok(());
-    }
-    let mkey = usable(keys, key, scope)?;
-    if !mkey.access.grants(scope, write) {
-        return Err(KeyError::Access { key });
-    }
-    let range = KeyError::Range { key, va, bytes };
-    let end = va.checked_add(bytes).ok_or(range)?;
-    if !mkey.unlimited && (va < mkey.start || end > mkey.start.saturating_add(mkey.length)) {
-        return Err(range);
-    }
-    if bytes == 0 {
-        return Ok(());
-    }
-    match &mkey.translation {
-        Translation::Physical => push(out, va, bytes),
-        Translation::Pages(table) => pages(mkey, table, access, out)?,
-        Translation::Keys(table) => {
-            let mut at = mkey.start;
-            for entry in table {
-                follow(
-                    keys,
-                    rules,
-                    access,
-                    depth,
-                    (at, u64::from(entry.bytes), entry),
-                    out,
-                )?;
-                at = at.wrapping_add(u64::from(entry.bytes));
+    /// Entries it may still look at.
+    steps: u32,
+    out: &'a mut Vec<Piece>,
+}
+
+impl Walk<'_> {
+    fn through(&mut self, access: Use, depth: u32) -> Result<(), KeyError> {
+        let Use {
+            key,
+            scope,
+            va,
+            bytes,
+            write,
+        } = access;
+        let range = KeyError::Range { key, va, bytes };
+        let end = va.checked_add(bytes).ok_or(range)?;
+        if key == self.rules.reserved_lkey && !scope.remote {
+            if !scope.rlky {
+                return Err(KeyError::Reserved);
             }
-            if end > at {
-                return Err(range);
+            push(self.out, va, bytes);
+            return Ok(());
+        }
+        let mkey = usable(self.keys, key, scope)?;
+        if !mkey.access.grants(scope, write) {
+            return Err(KeyError::Access { key });
+        }
+        if !mkey.unlimited && (va < mkey.start || end > mkey.start.saturating_add(mkey.length)) {
+            return Err(range);
+        }
+        if bytes == 0 {
+            return Ok(());
+        }
+        match &mkey.translation {
+            Translation::Physical => push(self.out, va, bytes),
+            Translation::Pages(table) => pages(mkey, table, access, self.out)?,
+            Translation::Keys(table) => {
+                let from = va.checked_sub(mkey.start).ok_or(range)?;
+                self.ranges(access, depth, table, from)?;
+            }
+            Translation::EqualKeys(table) => {
+                let size = 1_u64 << mkey.log_page;
+                let from = va.checked_sub(mkey.start & !(size - 1)).ok_or(range)?;
+                self.equal_ranges(access, depth, (table, size), from)?;
             }
         }
-        Translation::EqualKeys(table) => {
-            let size = 1_u64 << mkey.log_page;
-            let base = mkey.start & !(size - 1);
-            let at = |index: u64| base.saturating_add(index.saturating_mul(size));
-            for (index, entry) in (0_u64..).zip(table) {
-                follow(keys, rules, access, depth, (at(index), size, entry), out)?;
-            }
-            if end > at(table.len() as u64) {
-                return Err(range);
-            }
-        }
+        Ok(())
     }
-    Ok(())
+
+    /// An access from byte `from` of the ranges on.
+    fn ranges(
+        &mut self,
+        access: Use,
+        depth: u32,
+        table: &Ranges,
+        from: u64,
+    ) -> Result<(), KeyError> {
+        let to = within(from, access, table.bytes())?;
+        let first = table.ends.partition_point(|&end| end <= from);
+        let mut at = from;
+        for (entry, &end) in table.entries[first..].iter().zip(&table.ends[first..]) {
+            if at == to {
+                break;
+            }
+            let inside = at - (end - u64::from(entry.bytes));
+            self.follow(access, depth, (entry, inside), end.min(to) - at)?;
+            at = end.min(to);
+        }
+        Ok(())
+    }
+
+    /// As [`Walk::ranges`], of ranges that are all `size` bytes.
+    fn equal_ranges(
+        &mut self,
+        access: Use,
+        depth: u32,
+        (table, size): (&[Klm], u64),
+        from: u64,
+    ) -> Result<(), KeyError> {
+        let Use { key, va, bytes, .. } = access;
+        let to = within(from, access, size.saturating_mul(table.len() as u64))?;
+        let mut at = from;
+        while at < to {
+            let entry = usize::try_from(at / size)
+                .ok()
+                .and_then(|index| table.get(index))
+                .ok_or(KeyError::Range { key, va, bytes })?;
+            let inside = at % size;
+            let run = (size - inside).min(to - at);
+            self.follow(access, depth, (entry, inside), run)?;
+            at += run;
+        }
+        Ok(())
+    }
+
+    /// The part of an access that lies in one entry of an indirect key, from byte `inside` of it on.
+    fn follow(
+        &mut self,
+        access: Use,
+        depth: u32,
+        (entry, inside): (&Klm, u64),
+        bytes: u64,
+    ) -> Result<(), KeyError> {
+        let refused = KeyError::Access { key: access.key };
+        self.steps = self.steps.checked_sub(1).ok_or(refused)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        if depth >= self.rules.max_indirection {
+            return Err(refused);
+        }
+        let scope = KeyScope {
+            remote: false,
+            atomic: false,
+            rlky: true,
+            ..access.scope
+        };
+        let inner = Use {
+            key: entry.key,
+            scope,
+            va: entry.va.wrapping_add(inside),
+            bytes,
+            write: access.write,
+        };
+        self.through(inner, depth + 1)
+    }
+}
+
+/// Where an access that begins at byte `from` of `room` ends.
+fn within(from: u64, access: Use, room: u64) -> Result<u64, KeyError> {
+    let Use { key, va, bytes, .. } = access;
+    from.checked_add(bytes)
+        .filter(|&to| to <= room)
+        .ok_or(KeyError::Range { key, va, bytes })
 }
 
 /// The checks that do not depend on the access.
@@ -317,39 +438,6 @@ fn pages(mkey: &Mkey, table: &[u64], access: Use, out: &mut Vec<Piece>) -> Resul
         done += run;
     }
     Ok(())
-}
-
-/// The part of an access that lies in one entry of an indirect key.
-fn follow(
-    keys: &Table<Mkey>,
-    rules: KeyRules,
-    access: Use,
-    depth: u32,
-    (base, size, entry): (u64, u64, &Klm),
-    out: &mut Vec<Piece>,
-) -> Result<(), KeyError> {
-    let from = access.va.max(base);
-    let to = (access.va + access.bytes).min(base.saturating_add(size));
-    if from >= to {
-        return Ok(());
-    }
-    if depth >= rules.max_indirection {
-        return Err(KeyError::Access { key: access.key });
-    }
-    let scope = KeyScope {
-        remote: false,
-        atomic: false,
-        rlky: true,
-        ..access.scope
-    };
-    let inner = Use {
-        key: entry.key,
-        scope,
-        va: entry.va.wrapping_add(from - base),
-        bytes: to - from,
-        write: access.write,
-    };
-    walk(keys, rules, inner, depth + 1, out)
 }
 
 fn push(out: &mut Vec<Piece>, iova: u64, bytes: u64) {
@@ -563,11 +651,11 @@ mod tests {
             remote_write: true,
             ..Access::default()
         };
-        window.translation = Translation::Keys(vec![Klm {
+        window.translation = Translation::Keys(Ranges::new(vec![Klm {
             bytes: 0x100,
             key: inner,
             va: 0x1f80,
-        }]);
+        }]));
         let index = keys.create(window).unwrap();
         let key = index << 8 | 0x5a;
         let write = Use {
@@ -602,16 +690,94 @@ mod tests {
         let mut keys = Table::new("mkey", 0x100, 0x1ff, 64);
         let index = keys.reserve().unwrap();
         let mut endless = mkey(0, 0x1000, 0, vec![]);
-        endless.translation = Translation::Keys(vec![Klm {
+        endless.translation = Translation::Keys(Ranges::new(vec![Klm {
             bytes: 0x1000,
             key: index << 8 | 0x5a,
             va: 0,
-        }]);
+        }]));
         keys.insert(index, endless);
         let key = index << 8 | 0x5a;
         assert_eq!(
             read(&keys, key, scope(), 0, 8),
             Err(KeyError::Access { key })
         );
+    }
+
+    /// One of any length, too, which begins where its first range does.
+    #[test]
+    fn an_access_before_the_first_range_of_a_key_of_keys_leaves_it() {
+        let (mut keys, inner) = table(mkey(0x1000, 0x2000, 12, vec![0x10000, 0x30000]));
+        let entry = Klm {
+            bytes: 0x1000,
+            key: inner,
+            va: 0x1000,
+        };
+        for translation in [
+            Translation::Keys(Ranges::new(vec![entry])),
+            Translation::EqualKeys(vec![entry]),
+        ] {
+            let mut outer = mkey(0x1000_0000, 1, 12, vec![]);
+            outer.unlimited = true;
+            outer.translation = translation;
+            let key = keys.create(outer).unwrap() << 8 | 0x5a;
+            for va in [0, 0x0fff_ffff, 0x1000_1000, u64::MAX - 4] {
+                let refused = Err(KeyError::Range { key, va, bytes: 4 });
+                assert_eq!(read(&keys, key, scope(), va, 4), refused);
+            }
+            let pieces = read(&keys, key, scope(), 0x1000_0ffc, 4).unwrap();
+            let last = Piece {
+                iova: 0x10ffc,
+                bytes: 4,
+            };
+            assert_eq!(pieces, [last]);
+        }
+    }
+
+    /// Of four keys, each of as many ranges of a byte as a table has, all of the next key: 2^64 ways.
+    #[test]
+    fn keys_of_keys_are_followed_for_so_many_entries_and_no_more() {
+        let (mut keys, mut key) = table(mkey(0, 0x1000, 12, vec![0x10000]));
+        let innermost = key;
+        let range = |bytes, key| Klm { bytes, key, va: 0 };
+        let make = |keys: &mut Table<Mkey>, ranges| {
+            let mut outer = mkey(0, 1 << 16, 0, vec![]);
+            outer.translation = Translation::Keys(Ranges::new(ranges));
+            keys.create(outer).unwrap() << 8 | 0x5a
+        };
+        let one = make(&mut keys, vec![range(1, innermost); 1 << 16]);
+        assert_eq!(
+            read(&keys, one, scope(), 0, 1 << 16).unwrap().len(),
+            1 << 16
+        );
+        // Looked for where it is, not from the front.
+        let far = make(&mut keys, vec![range(1, one); 1 << 16]);
+        assert_eq!(read(&keys, far, scope(), 0xfff0, 16).unwrap().len(), 16);
+        let deep = KeyRules {
+            max_indirection: 4,
+            ..RULES
+        };
+        for _ in 0..4 {
+            key = make(&mut keys, vec![range(1, key); 1 << 16]);
+        }
+        let access = Use {
+            key,
+            scope: scope(),
+            va: 0,
+            bytes: 1 << 16,
+            write: false,
+        };
+        let refused = resolve(&keys, deep, access, &mut Vec::new());
+        assert!(
+            matches!(refused, Err(KeyError::Access { .. })),
+            "{refused:?}"
+        );
+        // Empty ranges between two others count.
+        let mut gap = vec![range(0, innermost); 1 << 16];
+        gap[0].bytes = 1;
+        gap[0xffff].bytes = 1;
+        let gap = make(&mut keys, gap);
+        let outer = make(&mut keys, vec![range(2, gap); 1 << 15]);
+        let refused = read(&keys, outer, scope(), 0, 1 << 16);
+        assert_eq!(refused, Err(KeyError::Access { key: gap }));
     }
 }

@@ -16,7 +16,7 @@
 //! lays out keys of its own regions, and frees.
 
 use crate::host::{ANY_PD, KeyError, KeyScope, UmrRequest};
-use crate::mkey::{ANY_QP, Klm, Mkey, Translation, recount_targets, usable};
+use crate::mkey::{ANY_QP, Klm, Mkey, Ranges, Translation, recount_targets, usable};
 use crate::objects::Table;
 use mlx_prm::{CmdHcaCap, Mkc, UmrCtrlSeg};
 
@@ -48,6 +48,8 @@ const CHECK_FREE: u8 = 0x20;
 const CHECK_NOT_FREE: u8 = 0x40;
 const OFFSET_VALID: u8 = 0x10;
 const CHECK_QPN: u8 = 0x08;
+/// Smallest page or entity.
+const LOG_MIN_PAGE: u32 = 12;
 /// Largest page without the capability for a sixth bit of `log_page_size`.
 const LOG_MAX_PAGE: u32 = 31;
 /// Largest translation offset without the capability for a longer one.
@@ -166,7 +168,12 @@ fn permitted(mkey: &Mkey, control: &Control, request: &UmrRequest<'_>) -> Result
         return Err(KeyError::ProtectionDomain { key });
     }
     let context = Mkc::from_array(*request.context);
-    if control.sets(MASK_PAGE_SIZE) && context.log_page_size() > LOG_MAX_PAGE {
+    let sizes = if matches!(mkey.translation, Translation::Keys(_)) {
+        0..=LOG_MAX_PAGE
+    } else {
+        LOG_MIN_PAGE..=LOG_MAX_PAGE
+    };
+    if control.sets(MASK_PAGE_SIZE) && !sizes.contains(&context.log_page_size()) {
         return Err(KeyError::Unsupported);
     }
     // A key of every queue pair passes: rdma-core frees those of mlx5dv_create_mkey with this flag.
@@ -227,13 +234,13 @@ fn translation(
             }
             Ok(Some(Translation::Pages(table)))
         }
-        Translation::Keys(table) => Ok(Some(Translation::Keys(klms(
+        Translation::Keys(table) => Ok(Some(Translation::Keys(Ranges::new(klms(
             keys,
-            table,
+            table.entries(),
             control,
             entries,
             request.scope,
-        )?))),
+        )?)))),
         Translation::EqualKeys(table) => Ok(Some(Translation::EqualKeys(klms(
             keys,
             table,
@@ -435,7 +442,7 @@ mod tests {
             << 8
             | 7;
         let window = keys
-            .create(mkey(Translation::Keys(Vec::new()), true))
+            .create(mkey(Translation::Keys(Ranges::default()), true))
             .unwrap()
             << 8
             | 7;
@@ -515,7 +522,11 @@ mod tests {
         let Translation::Keys(table) = &keys.get(window >> 8).unwrap().translation else {
             panic!("another kind of table");
         };
-        let pieces: Vec<_> = table.iter().map(|klm| (klm.va, klm.bytes)).collect();
+        let pieces: Vec<_> = table
+            .entries()
+            .iter()
+            .map(|klm| (klm.va, klm.bytes))
+            .collect();
         assert_eq!(pieces, [(0x100, 8), (0x800, 8), (0x120, 8), (0x820, 8)]);
     }
 

@@ -133,6 +133,11 @@ impl View<'_> {
         pieces.clear();
         let (keys, rules) = (&self.nic.objects.mkeys, self.nic.key_rules());
         resolve(keys, rules, access, &mut pieces)?;
+        // Who reads gives memory with anything in it, all of which has to be written.
+        let found: u64 = pieces.iter().map(|piece| piece.bytes).sum();
+        if found != bytes {
+            return Err(KeyError::Range { key, va, bytes });
+        }
         Ok(pieces)
     }
 

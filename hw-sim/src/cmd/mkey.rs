@@ -1,7 +1,7 @@
 //! Memory key commands.
 
 use super::{Cmd, Outcome, PAGE_LIST, Refusal, output, refuse};
-use crate::mkey::{Access, Klm, Mkey, Translation, recount_targets, release_targets};
+use crate::mkey::{Access, Klm, Mkey, Ranges, Translation, recount_targets, release_targets};
 use mlx_prm::{
     CreateMkeyIn, CreateMkeyOut, DestroyMkeyIn, DestroyMkeyOut, Mkc, QueryMkeyIn, QueryMkeyOut,
 };
@@ -209,7 +209,7 @@ fn keys(cmd: &Cmd<'_>, context: &Mkc, words: &[u64]) -> Result<Translation, Refu
         }
     }
     if context.access_mode_1_0() == MODE_KLM {
-        return Ok(Translation::Keys(entries));
+        return Ok(Translation::Keys(Ranges::new(entries)));
     }
     if !cmd.nic.caps.general.fixed_buffer_size() {
         return Err(refuse!(
