@@ -4,7 +4,8 @@
 //! not free, protection domain and queue pair agree, the access is granted, the range lies inside.
 //! Then the translation: none (PA), a table of pages (MTT), or a table of other keys (KLM, and KSM
 //! with entries of equal size), which is followed as deep as the device allows. The keys behind an
-//! indirect key are used with local rights: what a peer may do is decided by the key it was given.
+//! indirect key are used with local rights: what a peer may do is decided by the key it was given. The reserved lkey
+//! behind one is still for queue pairs that may use it, and for their own work requests.
 //!
 //! A failed check moves nothing. [`resolve`] finds the pieces of an access; the DMA is the caller's.
 
@@ -146,9 +147,42 @@ impl Mkey {
         }
         self.entries()
             .iter()
-            .filter(|entry| entry.bytes != 0 || self.is_equal_sized())
+            .filter(|entry| self.names_key(entry))
             .map(|entry| entry.key >> 8)
             .collect()
+    }
+
+    /// Whether an entry of its table names a key: a range of no bytes names none, an entity without bytes and key
+    /// neither.
+    #[must_use]
+    pub const fn names_key(&self, entry: &Klm) -> bool {
+        entry.bytes != 0 || self.is_equal_sized() && entry.key != 0
+    }
+
+    /// The entries that its range reaches; all of them if its length counts for nothing.
+    pub fn reached(&self) -> impl Iterator<Item = &Klm> {
+        let (end, size) = match self.translation {
+            Translation::EqualKeys(_) => {
+                let size = 1 << self.log_page;
+                ((self.start & (size - 1)).saturating_add(self.length), size)
+            }
+            _ => (self.length, 0),
+        };
+        self.entries()
+            .iter()
+            .scan(0_u64, move |at, entry| {
+                let begin = *at;
+                let bytes = if size == 0 {
+                    u64::from(entry.bytes)
+                } else {
+                    size
+                };
+                *at = begin.saturating_add(bytes);
+                Some((begin, entry))
+            })
+            .take_while(move |&(begin, _)| self.unlimited || begin < end)
+            .map(|(_, entry)| entry)
+            .filter(|entry| self.names_key(entry))
     }
 
     /// The entries of an indirect key.
@@ -370,7 +404,6 @@ impl Walk<'_> {
         let scope = KeyScope {
             remote: false,
             atomic: false,
-            rlky: true,
             ..access.scope
         };
         let inner = Use {
@@ -683,6 +716,28 @@ mod tests {
             read(&keys, key, remote(), 0x9000, 4),
             Err(KeyError::Access { key })
         );
+    }
+
+    /// A KSM entry has no length, and was not looked at when the key was made.
+    #[test]
+    fn the_reserved_lkey_behind_an_indirect_key_needs_rlky() {
+        let entry = Klm {
+            bytes: 0,
+            key: RULES.reserved_lkey,
+            va: 0x5000,
+        };
+        let mut outer = mkey(0, 0x1000, 12, vec![]);
+        outer.access.remote_read = true;
+        outer.translation = Translation::EqualKeys(vec![entry]);
+        let (keys, key) = table(outer);
+        let own = KeyScope {
+            rlky: true,
+            ..scope()
+        };
+        for user in [scope(), remote()] {
+            assert_eq!(read(&keys, key, user, 0, 4), Err(KeyError::Reserved));
+        }
+        assert!(read(&keys, key, own, 0, 4).is_ok());
     }
 
     #[test]

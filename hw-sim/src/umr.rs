@@ -127,6 +127,18 @@ pub fn apply(
     let current = keys.get(key >> 8).ok_or(KeyError::Missing { key })?;
     permitted(current, &control, request)?;
     let translation = translation(keys, current, &control, request)?;
+    let becomes_usable = current.free && control.sets(MASK_FREE) && !context.free();
+    if becomes_usable && current.is_indirect() {
+        let mut next = current.clone();
+        change(&mut next, &control, &context);
+        if let Some(translation) = &translation {
+            next.translation.clone_from(translation);
+        }
+        // What a free key was made with was not looked at. Entries beyond its range may be of the use before.
+        for entry in next.reached() {
+            usable(keys, entry.key, request.scope)?;
+        }
+    }
     if control.sets(MASK_PD) && !pds.contains(context.pd()) {
         return Err(KeyError::ProtectionDomain { key });
     }
@@ -234,16 +246,16 @@ fn translation(
             }
             Ok(Some(Translation::Pages(table)))
         }
-        Translation::Keys(table) => Ok(Some(Translation::Keys(Ranges::new(klms(
+        Translation::Keys(_) => Ok(Some(Translation::Keys(Ranges::new(klms(
             keys,
-            table.entries(),
+            mkey,
             control,
             entries,
             request.scope,
         )?)))),
-        Translation::EqualKeys(table) => Ok(Some(Translation::EqualKeys(klms(
+        Translation::EqualKeys(_) => Ok(Some(Translation::EqualKeys(klms(
             keys,
-            table,
+            mkey,
             control,
             entries,
             request.scope,
@@ -253,7 +265,7 @@ fn translation(
 
 fn klms(
     keys: &Table<Mkey>,
-    table: &[Klm],
+    mkey: &Mkey,
     control: &Control,
     entries: &[[u8; OCTOWORD]],
     scope: KeyScope,
@@ -264,7 +276,7 @@ fn klms(
     {
         return repeated(keys, first, strips, scope);
     }
-    let mut table = table.to_vec();
+    let mut table = mkey.entries().to_vec();
     let nothing = Klm {
         bytes: 0,
         key: 0,
@@ -279,7 +291,7 @@ fn klms(
             va: word(&entry[8..]),
         };
         // Padding entries are empty.
-        if klm.bytes != 0 {
+        if mkey.names_key(&klm) {
             usable(keys, klm.key, scope)?;
         }
         *slot = klm;
@@ -700,6 +712,46 @@ mod tests {
         );
         assert_eq!(foreign, Err(KeyError::ProtectionDomain { key: window }));
         assert!(keys.get(window >> 8).unwrap().free);
+    }
+
+    /// A free key is made with any entries, and a mask without a table leaves them.
+    #[test]
+    fn a_key_becomes_usable_only_if_what_its_range_reaches_is() {
+        let (mut keys, mut pds, region, window) = world();
+        let klm = |bytes, key| Klm { bytes, key, va: 0 };
+        let reserved = 0x8f00;
+        for (translation, length, expected) in [
+            (
+                Translation::Keys(Ranges::new(vec![klm(8, region), klm(8, reserved)])),
+                16,
+                false,
+            ),
+            (
+                Translation::Keys(Ranges::new(vec![klm(8, region), klm(8, reserved)])),
+                8,
+                true,
+            ),
+            (Translation::EqualKeys(vec![klm(0, reserved)]), 8, false),
+            (
+                Translation::EqualKeys(vec![klm(0, region), klm(0, 0)]),
+                8,
+                true,
+            ),
+        ] {
+            let free = keys.get_mut(window >> 8).unwrap();
+            (free.translation, free.length, free.free) = (translation, length, true);
+            let request = UmrRequest {
+                key: window,
+                scope: scope(),
+                fast: false,
+                control: &control(0, 0, FREE),
+                context: &[0; 64],
+                entries: &[],
+            };
+            let done = apply(&mut keys, &mut pds, &request);
+            assert_eq!(done.is_ok(), expected, "{done:?}");
+            assert_eq!(keys.get(window >> 8).unwrap().free, !expected);
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use super::umem::QueuePlace;
 use super::{Cmd, Outcome, PAGE_LIST, Refusal, output, refuse};
 use crate::object_tables::QpRefs;
-use crate::objects::Table;
+use crate::objects::{DRIVER, Table};
 use crate::profile::PortType;
 use crate::qp::{Qp, QueueMemory, Transition, needs_wide_entries, queue_bytes};
 use crate::umem::Places;
@@ -34,6 +34,7 @@ pub(super) fn create_qp(cmd: &mut Cmd<'_>) -> Outcome {
         ));
     }
     let service = service_type(cmd, context)?;
+    of_the_driver(cmd, context, service)?;
     let refs = references(cmd, context, service)?;
     sizes(cmd, context)?;
     let umem = input
@@ -120,6 +121,35 @@ fn service_type(cmd: &Cmd<'_>, context: &Qpc) -> Result<ServiceType, Refusal> {
         ));
     }
     Ok(service)
+}
+
+/// What reaches memory without a key, pages, keys of all domains or the port's management is no user context's (Linux
+/// `_create_kernel_qp` in drivers/infiniband/hw/mlx5/qp.c sets both bits for the kernel's queue pairs; UCX' and
+/// rdma-core's contexts have neither).
+fn of_the_driver(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<(), Refusal> {
+    if cmd.user() == DRIVER {
+        return Ok(());
+    }
+    if context.rlky() || context.fre() {
+        return Err(refuse!(
+            BAD_PARAM,
+            "rlky or fre in a QP of a user context",
+            "{:#x}",
+            cmd.user()
+        ));
+    }
+    if matches!(
+        service,
+        ServiceType::QP0 | ServiceType::QP1 | ServiceType::REG_UMR
+    ) {
+        return Err(refuse!(
+            BAD_PARAM,
+            "service type that is the driver's",
+            "{service:?} of user context {:#x}",
+            cmd.user()
+        ));
+    }
+    Ok(())
 }
 
 /// The objects a context names exist.

@@ -7,6 +7,7 @@ use super::{Cmd, Outcome, Refusal, must_exist, output, refuse};
 use crate::eth::State;
 use crate::eth::sq::{Sq, SqSlot};
 use crate::eth::transmit::Inline;
+use crate::objects::DRIVER;
 use crate::qp::ring::Rings;
 use crate::qp::send_queue::SendQueue;
 use crate::uctx::RAW_TX;
@@ -78,6 +79,14 @@ fn create(cmd: &mut Cmd<'_>, input: &CreateSqIn) -> Result<u32, Refusal> {
         return Err(refuse!(
             BAD_PARAM,
             "SQ of a user context without the right to raw frames"
+        ));
+    }
+    if context.rlky() && cmd.user() != DRIVER {
+        return Err(refuse!(
+            BAD_PARAM,
+            "SQ of a user context with the reserved lkey",
+            "{:#x}",
+            cmd.user()
         ));
     }
     created_in_reset(context.state())?;

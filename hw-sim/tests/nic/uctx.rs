@@ -129,6 +129,45 @@ fn raw_frames_are_a_right_of_their_own() {
     }
 }
 
+/// Without a key, or with a key of bus addresses, memory of others is reached.
+#[test]
+fn no_context_reaches_memory_without_a_region() {
+    let (mut bench, resources) = usable();
+    let uid = context(&mut bench, RAW_TX);
+    let domain = pd(&mut bench, uid);
+    for service in [ServiceType::QP1, ServiceType::REG_UMR] {
+        let mut create = CreateQpIn::new();
+        create.set_uid(uid).qpc_mut().set_st(service.bits());
+        assert_eq!(bench.status(&create), CmdStatus::BAD_PARAM, "{service:?}");
+    }
+    assert_eq!(bench.log().matches("service type that is the").count(), 2);
+    for (rlky, fre) in [(true, false), (false, true)] {
+        let mut create = CreateQpIn::new();
+        create.set_uid(uid).qpc_mut().set_rlky(rlky).set_fre(fre);
+        assert_eq!(bench.status(&create), CmdStatus::BAD_PARAM);
+    }
+    assert_eq!(bench.log().matches("rlky or fre in a QP").count(), 2);
+    let mut sq = CreateSqIn::new();
+    sq.set_uid(uid).ctx_mut().set_rlky(true);
+    assert_eq!(bench.status(&sq), CmdStatus::BAD_PARAM);
+    let mut rq = CreateRqIn::new();
+    rq.set_uid(uid).ctx_mut().set_rlky(true);
+    assert_eq!(bench.status(&rq), CmdStatus::BAD_PARAM);
+    assert_eq!(bench.log().matches("with the reserved lkey").count(), 2);
+    for (user, pd, status) in [
+        (uid, domain, CmdStatus::BAD_PARAM),
+        (0, resources.pd, CmdStatus::OK),
+    ] {
+        let mut key = CreateMkeyIn::new();
+        key.set_uid(user)
+            .memory_key_mkey_entry_mut()
+            .set_pd(pd)
+            .set_length64(true)
+            .set_qpn(0xff_ffff);
+        assert_eq!(bench.status(&key), status);
+    }
+}
+
 #[test]
 fn function_port_and_switch_are_the_drivers() {
     let (mut bench, _) = usable();
