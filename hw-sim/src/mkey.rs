@@ -210,13 +210,18 @@ impl Mkey {
 }
 
 /// Counts the references of the key at `index` to the keys behind it anew, after it changed. A key
-/// that others reach through cannot be destroyed (status 0x09).
+/// that others reach through cannot be destroyed (status 0x09). Keys of another domain are not reached.
 pub fn recount_targets(keys: &mut Table<Mkey>, index: u32) {
-    let targets = keys.get(index).map(Mkey::targets).unwrap_or_default();
+    let Some(mkey) = keys.get(index) else {
+        return;
+    };
+    let (pd, targets) = (mkey.pd, mkey.targets());
     // Entries that name no key are found out when they are used.
     let held: Vec<u32> = targets
         .into_iter()
-        .filter(|&target| keys.hold(target).is_ok())
+        .filter(|&target| {
+            keys.get(target).is_some_and(|target| target.pd == pd) && keys.hold(target).is_ok()
+        })
         .collect();
     if let Some(mkey) = keys.get_mut(index) {
         let before = std::mem::replace(&mut mkey.held, held);

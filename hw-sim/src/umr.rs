@@ -754,6 +754,33 @@ mod tests {
         }
     }
 
+    /// Its owner would not get rid of it.
+    #[test]
+    fn a_key_of_another_domain_is_not_held() {
+        let (mut keys, mut pds, region, window) = world();
+        keys.get_mut(region >> 8).unwrap().pd = 2;
+        let entry = Klm {
+            bytes: 1,
+            key: region,
+            va: 0,
+        };
+        let named = keys.get_mut(window >> 8).unwrap();
+        named.translation = Translation::Keys(Ranges::new(vec![entry]));
+        // Out of reach, so that nothing refuses it.
+        named.length = 0;
+        let request = UmrRequest {
+            key: window,
+            scope: scope(),
+            fast: false,
+            control: &control(0, 0, FREE),
+            context: &[0; 64],
+            entries: &[],
+        };
+        apply(&mut keys, &mut pds, &request).unwrap();
+        assert!(!keys.get(window >> 8).unwrap().free);
+        assert_eq!(keys.references(region >> 8), 0);
+    }
+
     #[test]
     fn local_invalidation_needs_the_current_variant_and_umr_en() {
         let (mut keys, mut pds, region, _) = world();
