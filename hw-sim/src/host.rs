@@ -332,6 +332,14 @@ pub enum KeyError {
         /// The key as used.
         key: u32,
     },
+    /// The keys of the function and their tables would take more memory than there is for them.
+    #[error("key {key:#010x}: no memory for {bytes} bytes more of table")]
+    Memory {
+        /// The key as used.
+        key: u32,
+        /// Bytes by which its table would grow.
+        bytes: usize,
+    },
     /// The reserved lkey on a queue pair that may not use it.
     #[error("reserved lkey without rlky")]
     Reserved,

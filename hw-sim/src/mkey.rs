@@ -91,6 +91,24 @@ impl Ranges {
     }
 }
 
+/// Bytes that the keys of a function and their tables take, at most. Linux' cache declares tables of up to 2^16 pages
+/// for keys that have none yet, so what is there counts: in tables of pages this is 256 GiB of registered memory.
+pub const KEY_MEMORY: usize = 512 << 20;
+/// Bytes of an entry that names a key: itself, where it ends, and what is held for it.
+const KLM_BYTES: usize = size_of::<Klm>() + size_of::<u64>() + size_of::<u32>();
+
+/// Bytes of a page table with so many entries.
+#[must_use]
+pub const fn page_table_bytes(entries: usize) -> usize {
+    entries.saturating_mul(size_of::<u64>())
+}
+
+/// Bytes of a table with so many entries that name keys.
+#[must_use]
+pub const fn key_table_bytes(entries: usize) -> usize {
+    entries.saturating_mul(KLM_BYTES)
+}
+
 /// How addresses become DMA addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Translation {
@@ -152,6 +170,24 @@ impl Mkey {
             .collect()
     }
 
+    /// Bytes it takes, of [`KEY_MEMORY`].
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        size_of::<Self>() + self.table_bytes()
+    }
+
+    /// Those of its table.
+    #[must_use]
+    pub fn table_bytes(&self) -> usize {
+        match &self.translation {
+            Translation::Physical => 0,
+            Translation::Pages(table) => page_table_bytes(table.len()),
+            Translation::Keys(_) | Translation::EqualKeys(_) => {
+                key_table_bytes(self.entries().len())
+            }
+        }
+    }
+
     /// Whether an entry of its table names a key: a range of no bytes names none, an entity without bytes and key
     /// neither.
     #[must_use]
@@ -166,7 +202,9 @@ impl Mkey {
                 let size = 1 << self.log_page;
                 ((self.start & (size - 1)).saturating_add(self.length), size)
             }
-            _ => (self.length, 0),
+            Translation::Physical | Translation::Pages(_) | Translation::Keys(_) => {
+                (self.length, 0)
+            }
         };
         self.entries()
             .iter()

@@ -79,6 +79,8 @@ pub struct Objects {
     pub cqs: Table<Cq>,
     /// Memory keys, by index.
     pub mkeys: Table<Mkey>,
+    /// Bytes that they and their tables take.
+    pub key_memory: usize,
     /// Queue pairs.
     pub qps: Table<QpSlot>,
     /// Receive memory pools and XRC SRQs.
@@ -114,6 +116,7 @@ impl Objects {
             default_counters: Counters::default(),
             eqs: Table::new("EQ", 1, 0xff, some(general.log_max_eq())),
             cqs: Table::new("CQ", 0x401, LAST, some(general.log_max_cq())),
+            key_memory: 0,
             mkeys: Table::new("mkey", 0x1003, LAST, some(general.log_max_mkey())),
             // Send queues follow: a doorbell names either by its number alone.
             qps: Table::new("QP", 0x58, FIRST_SQN - 1, some(general.log_max_qp())),
@@ -164,6 +167,7 @@ impl Objects {
         self.eqs.clear();
         self.cqs.clear();
         self.mkeys.clear();
+        self.key_memory = 0;
         self.qps.clear();
         self.rmps.clear();
         self.eth.clear();

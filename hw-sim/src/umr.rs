@@ -16,7 +16,10 @@
 //! lays out keys of its own regions, and frees.
 
 use crate::host::{ANY_PD, KeyError, KeyScope, UmrRequest};
-use crate::mkey::{ANY_QP, Klm, Mkey, Ranges, Translation, recount_targets, usable};
+use crate::mkey::{
+    ANY_QP, Klm, Mkey, Ranges, Translation, key_table_bytes, page_table_bytes, recount_targets,
+    usable,
+};
 use crate::objects::Table;
 use mlx_prm::{CmdHcaCap, Mkc, UmrCtrlSeg};
 
@@ -111,7 +114,15 @@ pub fn is_disabled(caps: &CmdHcaCap, control: &[u8; 48]) -> bool {
         || control.offset > MAX_SHORT_OFFSET && !caps.umr_extended_translation_offset()
 }
 
-/// Carries out a UMR work request.
+/// How a key's table changes.
+enum Change {
+    /// Pages from this one on.
+    Pages(usize, Vec<u64>),
+    /// The whole of it.
+    Whole(Translation),
+}
+
+/// Carries out a UMR work request. Tables may grow by `room` bytes.
 ///
 /// # Errors
 /// [`KeyError`]: no such key, one that no UMR may change, a domain that does not exist, or a translation that the key
@@ -120,18 +131,19 @@ pub fn apply(
     keys: &mut Table<Mkey>,
     pds: &mut Table<()>,
     request: &UmrRequest<'_>,
+    room: usize,
 ) -> Result<(), KeyError> {
     let key = request.key;
     let control = Control::parse(request.control);
     let context = Mkc::from_array(*request.context);
     let current = keys.get(key >> 8).ok_or(KeyError::Missing { key })?;
     permitted(current, &control, request)?;
-    let translation = translation(keys, current, &control, request)?;
+    let translation = translation(keys, current, &control, request, room)?;
     let becomes_usable = current.free && control.sets(MASK_FREE) && !context.free();
     if becomes_usable && current.is_indirect() {
         let mut next = current.clone();
         change(&mut next, &control, &context);
-        if let Some(translation) = &translation {
+        if let Some(Change::Whole(translation)) = &translation {
             next.translation.clone_from(translation);
         }
         // What a free key was made with was not looked at. Entries beyond its range may be of the use before.
@@ -152,8 +164,21 @@ pub fn apply(
         mkey.pd = context.pd();
     }
     change(mkey, &control, &context);
-    if let Some(translation) = translation {
-        mkey.translation = translation;
+    match (translation, &mut mkey.translation) {
+        (Some(Change::Whole(new)), old) => *old = new,
+        (Some(Change::Pages(first, new)), Translation::Pages(table)) => {
+            let end = first + new.len();
+            if table.len() < end / 2 {
+                // Memory that nobody has written to takes none until then.
+                let mut longer = vec![0; end];
+                longer[..table.len()].copy_from_slice(table);
+                *table = longer;
+            } else if table.len() < end {
+                table.resize(end, 0);
+            }
+            table[first..end].copy_from_slice(&new);
+        }
+        (Some(Change::Pages(..)) | None, _) => {}
     }
     recount_targets(keys, key >> 8);
     Ok(())
@@ -195,8 +220,9 @@ fn permitted(mkey: &Mkey, control: &Control, request: &UmrRequest<'_>) -> Result
     Ok(())
 }
 
-/// Whether the request decides which memory is reached (Linux sets `fre` for its own queue pairs only, `_create_kernel_qp`
-/// in drivers/infiniband/hw/mlx5/qp.c; rdma-core's change keys of other keys: `set_bind_wr`, `umr_sg_list_create`).
+/// Whether the request decides which memory is reached (Linux sets `fre` for its own queue pairs only,
+/// `_create_kernel_qp` in drivers/infiniband/hw/mlx5/qp.c; rdma-core's change keys of other keys: `set_bind_wr`,
+/// `umr_sg_list_create`).
 fn needs_fast_registration(mkey: &Mkey, control: &Control) -> bool {
     let has_entities = !matches!(mkey.translation, Translation::Keys(_));
     control.sets(MASK_PD)
@@ -210,7 +236,8 @@ fn translation(
     mkey: &Mkey,
     control: &Control,
     request: &UmrRequest<'_>,
-) -> Result<Option<Translation>, KeyError> {
+    room: usize,
+) -> Result<Option<Change>, KeyError> {
     if control.octowords == 0 {
         return Ok(None);
     }
@@ -220,46 +247,40 @@ fn translation(
         va: 0,
         bytes: (control.octowords * OCTOWORD) as u64,
     };
-    let room = usize::try_from(mkey.octowords).unwrap_or(usize::MAX);
-    let room = room.next_multiple_of(OCTOWORD_UNIT);
-    if control.offset.saturating_add(control.octowords) > room {
+    let declared = usize::try_from(mkey.octowords).unwrap_or(usize::MAX);
+    let end = control.offset.saturating_add(control.octowords);
+    if end > declared.next_multiple_of(OCTOWORD_UNIT) {
         return Err(range);
     }
-    let entries = request
+    let bytes = if mkey.is_indirect() {
+        key_table_bytes(end)
+    } else {
+        page_table_bytes(end.saturating_mul(2))
+    };
+    let bytes = bytes.saturating_sub(mkey.table_bytes());
+    if bytes > room {
+        return Err(KeyError::Memory { key, bytes });
+    }
+    let bytes = request
         .entries
         .get(..control.octowords * OCTOWORD)
         .ok_or(range)?;
-    let entries = entries.as_chunks::<OCTOWORD>().0;
+    let entries = bytes.as_chunks::<OCTOWORD>().0;
     match &mkey.translation {
         Translation::Physical => Err(KeyError::Unsupported),
-        Translation::Pages(table) => {
-            let mut table = table.clone();
-            table.resize(table.len().max(2 * (control.offset + control.octowords)), 0);
-            for (slot, entry) in table[2 * control.offset..]
-                .as_chunks_mut::<2>()
-                .0
-                .iter_mut()
-                .zip(entries)
-            {
-                let (first, second) = entry.split_at(8);
-                *slot = [word(first), word(second)];
-            }
-            Ok(Some(Translation::Pages(table)))
+        Translation::Pages(_) => {
+            let pages = bytes.as_chunks::<8>().0;
+            let pages = pages.iter().map(|&page| u64::from_be_bytes(page)).collect();
+            Ok(Some(Change::Pages(2 * control.offset, pages)))
         }
-        Translation::Keys(_) => Ok(Some(Translation::Keys(Ranges::new(klms(
-            keys,
-            mkey,
-            control,
-            entries,
-            request.scope,
-        )?)))),
-        Translation::EqualKeys(_) => Ok(Some(Translation::EqualKeys(klms(
-            keys,
-            mkey,
-            control,
-            entries,
-            request.scope,
-        )?))),
+        Translation::Keys(_) => {
+            let table = klms(keys, mkey, control, entries, request.scope)?;
+            Ok(Some(Change::Whole(Translation::Keys(Ranges::new(table)))))
+        }
+        Translation::EqualKeys(_) => {
+            let table = klms(keys, mkey, control, entries, request.scope)?;
+            Ok(Some(Change::Whole(Translation::EqualKeys(table))))
+        }
     }
 }
 
@@ -401,7 +422,7 @@ pub fn invalidate(keys: &mut Table<Mkey>, key: u32, scope: KeyScope) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mkey::Access;
+    use crate::mkey::{Access, KEY_MEMORY};
 
     const BIND: u64 = 1 << MASK_LENGTH
         | 1 << MASK_START
@@ -500,7 +521,7 @@ mod tests {
             context: &window_context(8),
             entries: &entries,
         };
-        apply(keys, pds, &request)
+        apply(keys, pds, &request, KEY_MEMORY)
     }
 
     /// As rdma-core's `umr_strided_seg_create` writes it: the block, then its strips, and padding.
@@ -526,7 +547,7 @@ mod tests {
                 context: &[0; 64],
                 entries: &entries,
             };
-            apply(&mut keys, &mut pds, &request)
+            apply(&mut keys, &mut pds, &request, KEY_MEMORY)
         };
         assert_eq!(ask(u32::MAX, 2), Err(KeyError::Unsupported));
         assert_eq!(ask(2, 4), Err(KeyError::Unsupported), "three follow");
@@ -557,7 +578,7 @@ mod tests {
                 context: context.as_array(),
                 entries: &[],
             };
-            let done = apply(&mut keys, &mut pds, &request);
+            let done = apply(&mut keys, &mut pds, &request, KEY_MEMORY);
             assert_eq!(done.is_ok(), expected, "{qpn:#x}");
         }
     }
@@ -581,7 +602,7 @@ mod tests {
                 context: &[0; 64],
                 entries: &entries,
             };
-            apply(&mut keys, &mut pds, &request)
+            apply(&mut keys, &mut pds, &request, KEY_MEMORY)
         };
         assert!(matches!(ask(8), Err(KeyError::Range { .. })));
         ask(4).unwrap();
@@ -614,7 +635,7 @@ mod tests {
             context: &[0; 64],
             entries: &entries,
         };
-        apply(&mut keys, &mut pds, &request).unwrap();
+        apply(&mut keys, &mut pds, &request, KEY_MEMORY).unwrap();
         let Translation::Pages(table) = &keys.get(key >> 8).unwrap().translation else {
             panic!("another kind of table");
         };
@@ -658,7 +679,7 @@ mod tests {
                 context: context.as_array(),
                 entries: &[],
             };
-            assert_eq!(apply(&mut keys, &mut pds, &request), expected);
+            assert_eq!(apply(&mut keys, &mut pds, &request, KEY_MEMORY), expected);
         }
     }
 
@@ -748,7 +769,7 @@ mod tests {
                 context: &[0; 64],
                 entries: &[],
             };
-            let done = apply(&mut keys, &mut pds, &request);
+            let done = apply(&mut keys, &mut pds, &request, KEY_MEMORY);
             assert_eq!(done.is_ok(), expected, "{done:?}");
             assert_eq!(keys.get(window >> 8).unwrap().free, !expected);
         }
@@ -776,9 +797,47 @@ mod tests {
             context: &[0; 64],
             entries: &[],
         };
-        apply(&mut keys, &mut pds, &request).unwrap();
+        apply(&mut keys, &mut pds, &request, KEY_MEMORY).unwrap();
         assert!(!keys.get(window >> 8).unwrap().free);
         assert_eq!(keys.references(region >> 8), 0);
+    }
+
+    /// A key declares 2^32 octowords, and one entry at the end of them is written.
+    #[test]
+    fn a_table_grows_as_far_as_there_is_memory_for_the_functions_keys() {
+        let (mut keys, mut pds, region, window) = world();
+        let mut segment = UmrCtrlSeg::new();
+        segment
+            .set_translation_offset_en(true)
+            .set_klm_octwords(4)
+            .set_translation_offset(0xfff0)
+            .set_translation_offset_47_16(0xffff);
+        // The region's table has one entry of eight.
+        for (key, room, fits) in [
+            (region, KEY_MEMORY, false),
+            (window, KEY_MEMORY, false),
+            (region, 56, true),
+        ] {
+            keys.get_mut(key >> 8).unwrap().octowords = u32::MAX;
+            if fits {
+                segment
+                    .set_translation_offset(0)
+                    .set_translation_offset_47_16(0);
+            }
+            let request = UmrRequest {
+                key,
+                scope: scope(),
+                fast: true,
+                control: segment.as_array(),
+                context: &[0; 64],
+                entries: &[0; 64],
+            };
+            let done = apply(&mut keys, &mut pds, &request, room);
+            let refused = matches!(done, Err(KeyError::Memory { .. }));
+            assert_eq!((done.is_ok(), refused), (fits, !fits), "{done:?}");
+        }
+        let grown = keys.get(region >> 8).unwrap();
+        assert_eq!(grown.table_bytes(), 64);
     }
 
     #[test]
@@ -795,7 +854,7 @@ mod tests {
                 context: context.as_array(),
                 entries: &[],
             };
-            apply(keys, &mut pds, &request)
+            apply(keys, &mut pds, &request, KEY_MEMORY)
         };
         assert_eq!(
             invalidate(&mut keys, region ^ 1),
@@ -819,7 +878,7 @@ mod tests {
             entries: &[0; 80],
         };
         assert!(matches!(
-            apply(&mut keys, &mut pds, &request),
+            apply(&mut keys, &mut pds, &request, KEY_MEMORY),
             Err(KeyError::Range { .. })
         ));
     }

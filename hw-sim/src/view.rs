@@ -6,8 +6,9 @@ use crate::eq::COUNTER_MASK;
 use crate::host::{DmaFault, GidEntry, Host, KeyError, KeyScope, SrqWqe, UmrRequest, XrcTarget};
 use crate::init_segment::device_ticks;
 use crate::iommu::Who;
-use crate::mkey::{Mkey, Piece, Use, resolve};
+use crate::mkey::{KEY_MEMORY, Mkey, Piece, Use, resolve};
 use crate::nic::Nic;
+use crate::objects::Table;
 use crate::profile::Habits;
 use crate::q_counters::QCounter;
 use crate::qp::Qp;
@@ -384,7 +385,12 @@ impl Host for View<'_> {
         {
             Err(KeyError::Unsupported)
         } else {
-            crate::umr::apply(&mut objects.mkeys, &mut objects.pds, &request)
+            let memory = |keys: &Table<Mkey>| keys.get(key >> 8).map_or(0, Mkey::memory);
+            let others = objects.key_memory - memory(&objects.mkeys);
+            let room = KEY_MEMORY.saturating_sub(objects.key_memory);
+            let done = crate::umr::apply(&mut objects.mkeys, &mut objects.pds, &request, room);
+            objects.key_memory = others + memory(&objects.mkeys);
+            done
         };
         if let Err(error) = &done {
             tracing::debug!(function = %self.nic.profile.name, "UMR refused: {error}");

@@ -1,7 +1,9 @@
 //! Memory key commands.
 
 use super::{Cmd, Outcome, PAGE_LIST, Refusal, output, refuse};
-use crate::mkey::{Access, Klm, Mkey, Ranges, Translation, recount_targets, release_targets};
+use crate::mkey::{
+    Access, KEY_MEMORY, Klm, Mkey, Ranges, Translation, recount_targets, release_targets,
+};
 use crate::objects::DRIVER;
 use mlx_prm::{
     CreateMkeyIn, CreateMkeyOut, DestroyMkeyIn, DestroyMkeyOut, Mkc, QueryMkeyIn, QueryMkeyOut,
@@ -34,35 +36,43 @@ pub(super) fn create_mkey(cmd: &mut Cmd<'_>) -> Outcome {
     if !objects.pds.contains(pd) {
         return Err(refuse!(BAD_RESOURCE, "no such PD", "{pd:#x}"));
     }
+    let mkey = Mkey {
+        // CAST: an 8-bit field.
+        variant: u8::try_from(context.mkey_7_0()).unwrap_or(0),
+        free: context.free(),
+        umr_enabled: context.umr_en(),
+        remote_invalidate: context.en_rinval(),
+        access: Access {
+            local_read: context.lr(),
+            local_write: context.lw(),
+            remote_read: context.rr(),
+            remote_write: context.rw(),
+            atomic: context.a(),
+        },
+        pd,
+        qpn: context.qpn(),
+        start: context.start_addr(),
+        length: context.len(),
+        unlimited: context.length64(),
+        log_page: context.log_page_size(),
+        page_access: input.pg_access(),
+        octowords: context.translations_octword_size(),
+        translation,
+        held: Vec::new(),
+    };
+    let bytes = mkey.memory();
+    if objects.key_memory + bytes > KEY_MEMORY {
+        return Err(refuse!(
+            NO_RESOURCES,
+            "memory for keys and their tables",
+            "{bytes} bytes and {} of {KEY_MEMORY}",
+            objects.key_memory
+        ));
+    }
     let index = objects.mkeys.reserve()?;
     objects.pds.hold(pd)?;
-    objects.mkeys.insert(
-        index,
-        Mkey {
-            // CAST: an 8-bit field.
-            variant: u8::try_from(context.mkey_7_0()).unwrap_or(0),
-            free: context.free(),
-            umr_enabled: context.umr_en(),
-            remote_invalidate: context.en_rinval(),
-            access: Access {
-                local_read: context.lr(),
-                local_write: context.lw(),
-                remote_read: context.rr(),
-                remote_write: context.rw(),
-                atomic: context.a(),
-            },
-            pd,
-            qpn: context.qpn(),
-            start: context.start_addr(),
-            length: context.len(),
-            unlimited: context.length64(),
-            log_page: context.log_page_size(),
-            page_access: input.pg_access(),
-            octowords: context.translations_octword_size(),
-            translation,
-            held: Vec::new(),
-        },
-    );
+    objects.mkeys.insert(index, mkey);
+    objects.key_memory += bytes;
     recount_targets(&mut objects.mkeys, index);
     let mut out = CreateMkeyOut::new();
     out.set_mkey_index(index);
@@ -239,6 +249,7 @@ pub(super) fn destroy_mkey(cmd: &mut Cmd<'_>) -> Outcome {
     let index = cmd.read::<DestroyMkeyIn>().mkey_index();
     let objects = &mut cmd.nic.objects;
     let key = objects.mkeys.remove(index)?;
+    objects.key_memory -= key.memory();
     release_targets(&mut objects.mkeys, &key.held);
     objects.pds.release(key.pd);
     output(&DestroyMkeyOut::new())

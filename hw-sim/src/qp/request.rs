@@ -295,6 +295,7 @@ impl Request {
             | KeyError::ProtectionDomain { .. }
             | KeyError::QueuePair { .. }
             | KeyError::FastRegistration { .. }
+            | KeyError::Memory { .. }
             | KeyError::Reserved
             | KeyError::Unsupported => Syndrome::MW_BIND_ERR,
         })

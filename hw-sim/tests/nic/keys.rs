@@ -3,7 +3,7 @@
 use hw_sim::{Sim, SimConfig};
 use mlx_prm::*;
 
-use crate::bench::{BASE, list};
+use crate::bench::{BASE, list, modest};
 use crate::strict_data::Side;
 
 const MASK_PAGE_SIZE: u64 = 1 << 1;
@@ -16,7 +16,12 @@ const ANY_QP: u32 = 0xff_ffff;
 
 /// A function whose queue pair talks to itself.
 fn looped(change: impl FnOnce(&mut Qpc)) -> Side {
-    let mut side = Side::with(&Sim::new(SimConfig::seeded(5)), 0, 6, change);
+    let mut profile = modest();
+    for page in [&mut profile.general.max, &mut profile.general.current] {
+        page.set_umr_extended_translation_offset(true);
+    }
+    let sim = Sim::new(SimConfig::seeded(5));
+    let mut side = Side::with(&sim, profile, 0, 6, change);
     let own = side.qpn;
     side.connect(own, 0);
     side
@@ -99,4 +104,49 @@ fn a_region_is_made_free_by_every_queue_pair_of_its_domain() {
     context.set_free(true);
     let done = umr(&mut side, key, MASK_FREE, &context, &[]);
     assert_eq!(done, CqeOpcode::REQ);
+}
+
+/// Linux' cache declares long tables for keys that have none yet.
+#[test]
+fn keys_take_memory_for_what_is_there_and_give_it_back() {
+    let mut side = looped(|qpc| _ = qpc.set_fre(true));
+    let mut create = CreateMkeyIn::new();
+    create
+        .memory_key_mkey_entry_mut()
+        .set_access_mode_1_0(MODE_MTT)
+        .set_free(true)
+        .set_umr_en(true)
+        .set_qpn(ANY_QP)
+        .set_pd(side.resources.pd)
+        .set_log_page_size(12)
+        .set_translations_octword_size(u32::MAX);
+    // Its last entries make a table of 32 MiB; the sixteenth has no room beside the keys.
+    let mut control = UmrCtrlSeg::new();
+    control
+        .set_inline(true)
+        .set_translation_offset_en(true)
+        .set_translation_offset(0xfffc)
+        .set_translation_offset_47_16(0x1f)
+        .set_klm_octwords(4);
+    let body = [
+        control.as_array(),
+        Mkc::new().as_array().as_slice(),
+        &[0; 64],
+    ]
+    .concat();
+    let grow = |side: &mut Side, index: u32| {
+        side.post(WqeOpcode::UMR, index << 8, &body);
+        side.wait_cqe().opcode()
+    };
+    let keys: Vec<u32> = (0..17)
+        .map(|_| side.bench.exec(&create).unwrap().mkey_index())
+        .collect();
+    for &key in &keys[..15] {
+        assert_eq!(grow(&mut side, key), CqeOpcode::REQ);
+    }
+    let mut destroy = DestroyMkeyIn::new();
+    destroy.set_mkey_index(keys[0]);
+    side.bench.exec(&destroy).unwrap();
+    assert_eq!(grow(&mut side, keys[15]), CqeOpcode::REQ);
+    assert_eq!(grow(&mut side, keys[16]), CqeOpcode::REQ_ERR);
 }

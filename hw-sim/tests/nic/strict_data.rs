@@ -42,12 +42,17 @@ fn gid(side: usize) -> [u8; 16] {
 
 impl Side {
     fn new(sim: &Sim, side: usize, log_cq_size: u32) -> Self {
-        Self::with(sim, side, log_cq_size, |_| {})
+        Self::with(sim, modest(), side, log_cq_size, |_| {})
     }
 
     /// Its queue pair's context changed before it is made.
-    pub fn with(sim: &Sim, side: usize, log_cq_size: u32, change: impl FnOnce(&mut Qpc)) -> Self {
-        let mut profile = modest();
+    pub fn with(
+        sim: &Sim,
+        mut profile: Profile,
+        side: usize,
+        log_cq_size: u32,
+        change: impl FnOnce(&mut Qpc),
+    ) -> Self {
         profile.name = format!("f{side}");
         profile.mac = MACS[side];
         let mut bench = Bench::in_world(sim, profile);
