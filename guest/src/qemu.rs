@@ -14,6 +14,9 @@ use std::process::Command;
 /// Where the first function's root port is in the guest: bus 0, this device; the others' follow. The functions
 /// themselves are device 0 of the buses behind, 1 and on.
 const FIRST_SLOT: u8 = 3;
+/// How long QEMU waits for an answer of a function's server until it takes the function for gone: on a machine with
+/// much else to do, five seconds (QEMU's own choice) may pass.
+const PATIENCE_MS: u32 = 120_000;
 
 /// How the guest's instructions are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +99,7 @@ impl Qemu<'_> {
                 "pcie-root-port,id=port{slot},bus=pcie.0,addr={slot:#x},chassis={slot},hotplug=off"
             ));
             command.arg("-device").arg(format!(
-                r#"{{"driver":"vfio-user-pci","bus":"port{slot}","socket":{{"type":"unix","path":"{}"}}}}"#,
+                r#"{{"driver":"vfio-user-pci","bus":"port{slot}","socket":{{"type":"unix","path":"{}"}},"x-msg-timeout":{PATIENCE_MS}}}"#,
                 socket.as_ref().display()
             ));
         }

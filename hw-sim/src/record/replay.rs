@@ -5,8 +5,8 @@
 //! length; writes are summed up and compared. After each record the event log has to be the one that was recorded. The
 //! first thing that is not as it was is a [`Difference`], and the replay ends there.
 //!
-//! A file comes from anywhere. What it may make is bounded: cards, BARs, mappings, links, what waits, and the steps that
-//! one record takes.
+//! A file comes from anywhere. What it may make is bounded: cards, BARs, mappings, links, what waits, and the steps
+//! that one record takes.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
