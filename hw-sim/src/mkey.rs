@@ -58,6 +58,14 @@ pub struct Klm {
     pub va: u64,
 }
 
+impl Klm {
+    /// Whether it names a key: a range of no bytes names none. Of entities of equal size the length says nothing; one
+    /// without length and key is empty.
+    pub const fn names_key(&self, is_equal_sized: bool) -> bool {
+        self.bytes != 0 || is_equal_sized && self.key != 0
+    }
+}
+
 /// Ranges of keys, end to end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges {
@@ -188,11 +196,10 @@ impl Mkey {
         }
     }
 
-    /// Whether an entry of its table names a key: a range of no bytes names none, an entity without bytes and key
-    /// neither.
+    /// Whether an entry of its table names a key.
     #[must_use]
     pub const fn names_key(&self, entry: &Klm) -> bool {
-        entry.bytes != 0 || self.is_equal_sized() && entry.key != 0
+        entry.names_key(self.is_equal_sized())
     }
 
     /// The entries that its range reaches; all of them if its length counts for nothing.

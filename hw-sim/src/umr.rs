@@ -484,6 +484,18 @@ mod tests {
         (keys, pds, region, window)
     }
 
+    /// Asks for nothing, on a queue pair that may register memory fast.
+    fn request<'a>(key: u32) -> UmrRequest<'a> {
+        UmrRequest {
+            key,
+            scope: scope(),
+            fast: true,
+            control: &[0; 48],
+            context: &[0; 64],
+            entries: &[],
+        }
+    }
+
     fn control(flags: u8, octowords: u8, mask: u64) -> [u8; 48] {
         let mut control = [0; 48];
         control[0] = flags;
@@ -514,12 +526,11 @@ mod tests {
         entries[4..8].copy_from_slice(&region.to_be_bytes());
         entries[14..16].copy_from_slice(&0x0800_u16.to_be_bytes());
         let request = UmrRequest {
-            key: window,
             scope,
-            fast: true,
             control: &control(CHECK_FREE, 4, BIND),
             context: &window_context(8),
             entries: &entries,
+            ..request(window)
         };
         apply(keys, pds, &request, KEY_MEMORY)
     }
@@ -540,12 +551,9 @@ mod tests {
                 entries[at + 8..at + 16].copy_from_slice(&va.to_be_bytes());
             }
             let request = UmrRequest {
-                key: window,
-                scope: scope(),
-                fast: true,
                 control: &control(0, 4, FREE),
-                context: &[0; 64],
                 entries: &entries,
+                ..request(window)
             };
             apply(&mut keys, &mut pds, &request, KEY_MEMORY)
         };
@@ -571,12 +579,9 @@ mod tests {
             let mut context = Mkc::new();
             context.set_free(true);
             let request = UmrRequest {
-                key: region,
-                scope: scope(),
-                fast: true,
                 control: &control(CHECK_QPN, 0, FREE),
                 context: context.as_array(),
-                entries: &[],
+                ..request(region)
             };
             let done = apply(&mut keys, &mut pds, &request, KEY_MEMORY);
             assert_eq!(done.is_ok(), expected, "{qpn:#x}");
@@ -595,12 +600,9 @@ mod tests {
         entries[..8].copy_from_slice(&0x7000_u64.to_be_bytes());
         let mut ask = |octowords| {
             let request = UmrRequest {
-                key,
-                scope: scope(),
-                fast: true,
                 control: &control(0, octowords, FREE),
-                context: &[0; 64],
                 entries: &entries,
+                ..request(key)
             };
             apply(&mut keys, &mut pds, &request, KEY_MEMORY)
         };
@@ -628,12 +630,9 @@ mod tests {
         let mut entries = [0; 64];
         entries[..8].copy_from_slice(&0x7000_u64.to_be_bytes());
         let request = UmrRequest {
-            key,
-            scope: scope(),
-            fast: true,
             control: segment.as_array(),
-            context: &[0; 64],
             entries: &entries,
+            ..request(key)
         };
         apply(&mut keys, &mut pds, &request, KEY_MEMORY).unwrap();
         let Translation::Pages(table) = &keys.get(key >> 8).unwrap().translation else {
@@ -672,12 +671,10 @@ mod tests {
             (true, Ok(())),
         ] {
             let request = UmrRequest {
-                key,
-                scope: scope(),
                 fast,
                 control: &control(0, 0, 1 << MASK_PAGE_SIZE),
                 context: context.as_array(),
-                entries: &[],
+                ..request(key)
             };
             assert_eq!(apply(&mut keys, &mut pds, &request, KEY_MEMORY), expected);
         }
@@ -762,12 +759,9 @@ mod tests {
             let free = keys.get_mut(window >> 8).unwrap();
             (free.translation, free.length, free.free) = (translation, length, true);
             let request = UmrRequest {
-                key: window,
-                scope: scope(),
                 fast: false,
                 control: &control(0, 0, FREE),
-                context: &[0; 64],
-                entries: &[],
+                ..request(window)
             };
             let done = apply(&mut keys, &mut pds, &request, KEY_MEMORY);
             assert_eq!(done.is_ok(), expected, "{done:?}");
@@ -790,12 +784,9 @@ mod tests {
         // Out of reach, so that nothing refuses it.
         named.length = 0;
         let request = UmrRequest {
-            key: window,
-            scope: scope(),
             fast: false,
             control: &control(0, 0, FREE),
-            context: &[0; 64],
-            entries: &[],
+            ..request(window)
         };
         apply(&mut keys, &mut pds, &request, KEY_MEMORY).unwrap();
         assert!(!keys.get(window >> 8).unwrap().free);
@@ -825,12 +816,9 @@ mod tests {
                     .set_translation_offset_47_16(0);
             }
             let request = UmrRequest {
-                key,
-                scope: scope(),
-                fast: true,
                 control: segment.as_array(),
-                context: &[0; 64],
                 entries: &[0; 64],
+                ..request(key)
             };
             let done = apply(&mut keys, &mut pds, &request, room);
             let refused = matches!(done, Err(KeyError::Memory { .. }));
@@ -847,12 +835,9 @@ mod tests {
         context.set_free(true);
         let mut invalidate = |keys: &mut Table<Mkey>, key| {
             let request = UmrRequest {
-                key,
-                scope: scope(),
-                fast: true,
                 control: &control(0, 0, FREE),
                 context: context.as_array(),
-                entries: &[],
+                ..request(key)
             };
             apply(keys, &mut pds, &request, KEY_MEMORY)
         };
@@ -870,12 +855,9 @@ mod tests {
     fn a_table_has_room_for_what_it_was_created_with() {
         let (mut keys, mut pds, region, _) = world();
         let request = UmrRequest {
-            key: region,
-            scope: scope(),
-            fast: true,
             control: &control(0, 5, FREE),
-            context: &[0; 64],
             entries: &[0; 80],
+            ..request(region)
         };
         assert!(matches!(
             apply(&mut keys, &mut pds, &request, KEY_MEMORY),

@@ -17,7 +17,6 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::card::CongestionCounters;
 use crate::card::seat::PHYSICAL;
 use crate::dcqcn::microseconds;
-use crate::objects::DRIVER;
 
 /// Priorities of an Ethernet port.
 const PRIORITIES: u32 = 8;
@@ -139,14 +138,7 @@ pub(super) fn modify_cong_params(cmd: &mut Cmd<'_>) -> Outcome {
 pub(super) fn query_cong_statistics(cmd: &mut Cmd<'_>) -> Outcome {
     allowed(cmd)?;
     let input: QueryCongStatisticsIn = cmd.read();
-    if input.clear() && cmd.user() != DRIVER {
-        return Err(refuse!(
-            BAD_RESOURCE,
-            "congestion statistics are the driver's to clear",
-            "user context {:#x}",
-            cmd.user()
-        ));
-    }
+    cmd.of_the_driver(input.clear(), "clearing congestion statistics")?;
     let flows = u32::try_from(cmd.nic.slowed_down()).unwrap_or(u32::MAX);
     let counters = &mut cmd.env.card_mut(cmd.nic.seat).uplink.congestion;
     let halves = |count: u64| {

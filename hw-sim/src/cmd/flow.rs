@@ -6,7 +6,7 @@ use super::{Cmd, Outcome, Refusal, must_exist, output, refuse};
 use crate::card::seat::{Place, Seat, WIRE};
 use crate::eth::flow::{Destination, Entry, FlowTable, FlowTables, Group, MISS_TABLE};
 use crate::eth::matching::Pattern;
-use crate::objects::{DRIVER, Table};
+use crate::objects::Table;
 use mlx_prm::{
     CreateFlowGroupIn, CreateFlowGroupOut, CreateFlowTableIn, CreateFlowTableOut,
     DeleteFlowTableEntryIn, DeleteFlowTableEntryOut, DestFormat, DestroyFlowGroupIn,
@@ -151,12 +151,7 @@ fn domain(
     if matches!(found, Domain::Receive | Domain::Switch) && (other_vport || vport != 0) {
         return Err(refuse!(BAD_PARAM, "no such vport", "{vport}"));
     }
-    if !matches!(found, Domain::Receive) && cmd.user() != DRIVER {
-        return Err(refuse!(
-            BAD_PARAM,
-            "flow tables of the e-switch on behalf of a user context"
-        ));
-    }
+    cmd.of_the_driver(found != Domain::Receive, "flow tables of the e-switch")?;
     Ok(found)
 }
 

@@ -4,7 +4,6 @@ use super::{Cmd, Outcome, PAGE_LIST, Refusal, output, refuse};
 use crate::mkey::{
     Access, KEY_MEMORY, Klm, Mkey, Ranges, Translation, recount_targets, release_targets,
 };
-use crate::objects::DRIVER;
 use mlx_prm::{
     CreateMkeyIn, CreateMkeyOut, DestroyMkeyIn, DestroyMkeyOut, Mkc, QueryMkeyIn, QueryMkeyOut,
 };
@@ -142,13 +141,9 @@ fn translation(cmd: &Cmd<'_>, input: &CreateMkeyIn) -> Result<Translation, Refus
     let words = cmd.list(PAGE_LIST, count)?;
     match context.access_mode_1_0() {
         MODE_PA if octowords != 0 => Err(refuse!(BAD_PARAM, "translation table of a PA key")),
-        MODE_PA if cmd.user() != DRIVER => Err(refuse!(
-            BAD_PARAM,
-            "PA key of a user context",
-            "{:#x}",
-            cmd.user()
-        )),
-        MODE_PA => Ok(Translation::Physical),
+        MODE_PA => cmd
+            .of_the_driver(true, "PA key")
+            .map(|()| Translation::Physical),
         MODE_MTT => pages(context, words),
         MODE_KLM | MODE_KSM => keys(cmd, context, &words),
         mode => Err(refuse!(BAD_PARAM, "access mode", "{mode}")),
@@ -220,10 +215,8 @@ fn keys(cmd: &Cmd<'_>, context: &Mkc, words: &[u64]) -> Result<Translation, Refu
     let is_ksm = context.access_mode_1_0() == MODE_KSM;
     if !context.free() {
         // Of whichever owner: Linux has the keys of programs' regions made as its own. Their domain protects them.
-        // The length of an entry counts in KLM alone.
         let missing = |entry: &&Klm| {
-            (entry.bytes != 0 || is_ksm && entry.key != 0)
-                && cmd.nic.objects.mkeys.get(entry.key >> 8).is_none()
+            entry.names_key(is_ksm) && cmd.nic.objects.mkeys.get(entry.key >> 8).is_none()
         };
         if let Some(entry) = entries.iter().find(missing) {
             return Err(refuse!(BAD_RESOURCE, "no such key", "{:#x}", entry.key));

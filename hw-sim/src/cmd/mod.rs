@@ -111,6 +111,21 @@ impl Cmd<'_> {
         user == DRIVER || context.is_some_and(|context| context.rights & right != 0)
     }
 
+    /// What a user context may not ask for, if it is asked for.
+    ///
+    /// # Errors
+    /// BAD_PARAM: one does.
+    pub fn of_the_driver(&self, is_asked: bool, what: &'static str) -> Result<(), Refusal> {
+        match self.user() {
+            user if is_asked && user != DRIVER => Err(refuse!(
+                BAD_PARAM,
+                "the driver's alone",
+                "{what}, for user context {user:#x}"
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// What the function keeps of its port.
     pub fn port(&self) -> &Port {
         self.env.port(self.nic.seat)

@@ -4,7 +4,7 @@
 use super::umem::QueuePlace;
 use super::{Cmd, Outcome, PAGE_LIST, Refusal, output, refuse};
 use crate::object_tables::QpRefs;
-use crate::objects::{DRIVER, Table};
+use crate::objects::Table;
 use crate::profile::PortType;
 use crate::qp::{Qp, QueueMemory, Transition, needs_wide_entries, queue_bytes};
 use crate::umem::Places;
@@ -127,29 +127,13 @@ fn service_type(cmd: &Cmd<'_>, context: &Qpc) -> Result<ServiceType, Refusal> {
 /// `_create_kernel_qp` in drivers/infiniband/hw/mlx5/qp.c sets both bits for the kernel's queue pairs; UCX' and
 /// rdma-core's contexts have neither).
 fn of_the_driver(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<(), Refusal> {
-    if cmd.user() == DRIVER {
-        return Ok(());
-    }
-    if context.rlky() || context.fre() {
-        return Err(refuse!(
-            BAD_PARAM,
-            "rlky or fre in a QP of a user context",
-            "{:#x}",
-            cmd.user()
-        ));
-    }
-    if matches!(
+    let is_drivers = matches!(
         service,
         ServiceType::QP0 | ServiceType::QP1 | ServiceType::REG_UMR
-    ) {
-        return Err(refuse!(
-            BAD_PARAM,
-            "service type that is the driver's",
-            "{service:?} of user context {:#x}",
-            cmd.user()
-        ));
-    }
-    Ok(())
+    );
+    cmd.of_the_driver(context.rlky(), "QP with the reserved lkey")?;
+    cmd.of_the_driver(context.fre(), "QP with fast registration")?;
+    cmd.of_the_driver(is_drivers, "service type QP0, QP1 or REG_UMR")
 }
 
 /// The objects a context names exist.

@@ -5,7 +5,6 @@ use super::vport::ethernet;
 use super::{Cmd, Outcome, Refusal, must_exist, output, refuse};
 use crate::eth::State;
 use crate::eth::rq::{Rq, RqSlot};
-use crate::objects::DRIVER;
 use crate::qp::receive_queue::ReceiveQueue;
 use crate::qp::ring::Rings;
 use mlx_prm::{
@@ -54,14 +53,7 @@ fn create(cmd: &mut Cmd<'_>, input: &CreateRqIn) -> Result<u32, Refusal> {
         return Err(refuse!(BAD_PARAM, "RQ of an RMP, hairpin or delay drop"));
     }
     fcs(cmd, context)?;
-    if context.rlky() && cmd.user() != DRIVER {
-        return Err(refuse!(
-            BAD_PARAM,
-            "RQ of a user context with the reserved lkey",
-            "{:#x}",
-            cmd.user()
-        ));
-    }
+    cmd.of_the_driver(context.rlky(), "RQ with the reserved lkey")?;
     created_in_reset(context.state())?;
     let objects = &cmd.nic.objects;
     must_exist(&objects.cqs, context.cqn())?;

@@ -7,7 +7,6 @@ use super::{Cmd, Outcome, Refusal, must_exist, output, refuse};
 use crate::eth::State;
 use crate::eth::sq::{Sq, SqSlot};
 use crate::eth::transmit::Inline;
-use crate::objects::DRIVER;
 use crate::qp::ring::Rings;
 use crate::qp::send_queue::SendQueue;
 use crate::uctx::RAW_TX;
@@ -81,14 +80,7 @@ fn create(cmd: &mut Cmd<'_>, input: &CreateSqIn) -> Result<u32, Refusal> {
             "SQ of a user context without the right to raw frames"
         ));
     }
-    if context.rlky() && cmd.user() != DRIVER {
-        return Err(refuse!(
-            BAD_PARAM,
-            "SQ of a user context with the reserved lkey",
-            "{:#x}",
-            cmd.user()
-        ));
-    }
+    cmd.of_the_driver(context.rlky(), "SQ with the reserved lkey")?;
     created_in_reset(context.state())?;
     let objects = &cmd.nic.objects;
     must_exist(&objects.cqs, context.cqn())?;

@@ -4,7 +4,6 @@ use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::card::seat::Seat;
 use crate::card::{Interest, LinkState};
 use crate::host::GidEntry;
-use crate::objects::DRIVER;
 use crate::port::{EthCounters, Traffic};
 use crate::profile::PortType;
 use mlx_prm::{
@@ -401,14 +400,7 @@ pub(super) fn query_vport_counter(cmd: &mut Cmd<'_>) -> Outcome {
     if !cmd.nic.caps.general.vport_counters() {
         return Err(refuse!(BAD_OP, "vport counters are not supported"));
     }
-    if input.clear() && cmd.user() != DRIVER {
-        return Err(refuse!(
-            BAD_RESOURCE,
-            "vport counters are the driver's to clear",
-            "user context {:#x}",
-            cmd.user()
-        ));
-    }
+    cmd.of_the_driver(input.clear(), "clearing vport counters")?;
     let port = cmd.env.port_mut(seat);
     let mut out = QueryVportCounterOut::new();
     // RoCE traffic counts as InfiniBand unicast.
