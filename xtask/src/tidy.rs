@@ -3,6 +3,8 @@
 //! Each rule is a function over the tracked Rust sources and says what it protects. A rule that
 //! needs an exception gets it here, with the reason, not in the source.
 
+mod pools;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -45,6 +47,7 @@ pub fn run() -> Result<()> {
     the_maps_name_what_is_there(&mut breaches)?;
     pages::check(&mut breaches)?;
     errors_are_quoted_as_they_are_said(&sources, &mut breaches)?;
+    pools::are_those_of_the_sources(&sources, &mut breaches)?;
     for source in &sources {
         if source.path == "xtask/src/tidy.rs" {
             continue; // names what it forbids

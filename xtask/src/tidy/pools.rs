@@ -1,0 +1,172 @@
+//! The table of pools in docs/security.md against the constants of the sources.
+//!
+//! The last cell of a row names the constants that bound the pool, by file: `` `file`: `NAME` = value, `NAME` = value ``,
+//! files apart by `;`. Each constant has to be there with that value. In a file that the table names, each constant of
+//! a count or a time at the top level has to be in the table: a new bound is told where the others are.
+
+use anyhow::{Context, Result};
+
+use super::Source;
+use crate::shell;
+
+const PAGE: &str = "docs/security.md";
+/// Heads the table.
+const HEAD: &str = "| Pool |";
+
+/// Compares the table with the sources.
+pub(super) fn are_those_of_the_sources(
+    sources: &[Source],
+    breaches: &mut Vec<String>,
+) -> Result<()> {
+    let text = std::fs::read_to_string(shell::root().join(PAGE)).context(PAGE)?;
+    let table = text.split_once(HEAD).context("no table of pools")?.1;
+    let table = table.split("\n\n").next().unwrap_or_default();
+    let mut named: Vec<(&str, Vec<(&str, &str)>)> = Vec::new();
+    for row in table.lines().skip(2) {
+        let cell = row.trim_end_matches([' ', '|']).rsplit('|').next();
+        for part in cell.unwrap_or_default().split(';') {
+            let Some((file, constants)) = part.split_once(':') else {
+                breaches.push(format!("{PAGE}: no `file`: `NAME` = value in {row:?}"));
+                continue;
+            };
+            let constants = constants.split(", ").filter_map(|one| one.split_once('='));
+            let constants =
+                constants.map(|(name, value)| (name.trim().trim_matches('`'), value.trim()));
+            named.push((file.trim().trim_matches('`'), constants.collect()));
+        }
+    }
+    let mut files: Vec<&str> = named.iter().map(|(file, _)| *file).collect();
+    files.sort_unstable();
+    files.dedup();
+    for file in files {
+        let Some(source) = sources.iter().find(|source| source.path == file) else {
+            breaches.push(format!("{PAGE}: there is no {file}"));
+            continue;
+        };
+        let bounds = bounds(&source.text);
+        let told = named.iter().filter(|(of, _)| *of == file);
+        let told: Vec<_> = told.flat_map(|(_, constants)| constants).collect();
+        for (name, value) in &told {
+            match bounds.iter().find(|bound| bound.name == *name) {
+                None => breaches.push(format!("{PAGE}: {file} has no constant {name}")),
+                Some(bound) if number(value).is_none() || number(value) != number(bound.value) => {
+                    breaches.push(format!(
+                        "{PAGE}: {name} is {value}, in {file} it is {}",
+                        bound.value
+                    ));
+                }
+                Some(_) => {}
+            }
+        }
+        let missing = bounds.iter().filter(|bound| bound.is_top);
+        let missing = missing.filter(|bound| !told.iter().any(|(name, _)| *name == bound.name));
+        breaches
+            .extend(missing.map(|bound| {
+                format!("{PAGE}: {} of {file} is in no row of the pools", bound.name)
+            }));
+    }
+    Ok(())
+}
+
+/// A constant of a count or a time.
+struct Bound<'a> {
+    name: &'a str,
+    value: &'a str,
+    /// Of the module, not of a function or a type.
+    is_top: bool,
+}
+
+fn bounds(text: &str) -> Vec<Bound<'_>> {
+    let found = text.lines().filter_map(|line| {
+        let is_top = !line.starts_with(' ');
+        let line = line.trim_start();
+        let line = match line.strip_prefix("pub") {
+            Some(rest) => rest.trim_start_matches(|c| c != ' ').trim_start(),
+            None => line,
+        };
+        let (name, rest) = line.strip_prefix("const ")?.split_once(": ")?;
+        let (kind, value) = rest.strip_suffix(';')?.split_once(" = ")?;
+        let is_bound = ["u8", "u16", "u32", "u64", "usize", "Duration", "Moment"].contains(&kind);
+        (is_bound && number(value).is_some()).then_some(Bound {
+            name,
+            value,
+            is_top,
+        })
+    });
+    found.collect()
+}
+
+/// A count, or a time in milliseconds, as the page or Rust writes it.
+fn number(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let plain = |text: &str| text.trim().replace([',', '_'], "").parse::<u64>().ok();
+    let call = |name: &str| {
+        let (_, argument) = text.strip_suffix(')')?.split_once(name)?;
+        plain(argument)
+    };
+    let units = [
+        ("ms", 1),
+        ("s", 1000),
+        ("min", 60_000),
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+    ];
+    let units = units.into_iter().find_map(|(unit, times)| {
+        plain(text.strip_suffix(&format!(" {unit}"))?).map(|number| number * times)
+    });
+    let binary = |sign: &str, act: fn(u64, u64) -> Option<u64>| {
+        let (left, right) = text.split_once(sign)?;
+        act(plain(left)?, plain(right)?)
+    };
+    plain(text)
+        .or(units)
+        .or_else(|| call("Duration::from_millis(").or_else(|| call("Moment::from_millis(")))
+        .or_else(|| {
+            let seconds = call("Duration::from_secs(").or_else(|| call("Moment::from_secs("))?;
+            Some(seconds * 1000)
+        })
+        .or_else(|| {
+            binary(" << ", |left, right| {
+                left.checked_shl(u32::try_from(right).ok()?)
+            })
+        })
+        .or_else(|| binary(" * ", u64::checked_mul))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_of_the_page_is_compared_with_the_constants_expression() {
+        for (page, source) in [
+            ("1,024", "1024"),
+            ("65,536", "1 << 16"),
+            ("16 MiB", "16 << 20"),
+            ("5 s", "Duration::from_secs(5)"),
+            ("2 min", "Moment::from_secs(120)"),
+            ("250 ms", "std::time::Duration::from_millis(250)"),
+        ] {
+            assert_eq!(number(page), number(source), "{page}");
+            assert!(number(page).is_some(), "{page}");
+        }
+        assert_ne!(number("5 s"), number("Duration::from_secs(6)"));
+        assert_eq!(number("Other::NAME"), None);
+    }
+
+    #[test]
+    fn constants_of_counts_and_times_are_found_with_their_values() {
+        let text = "/// Most.\npub(super) const CLIENTS: usize = 16;\n    const IDLE: Duration = Duration::from_secs(3);\n\
+                    const NAME: &str = \"5\";\npub const WIDE: u32 = 1 << 4;\n";
+        let found = bounds(text);
+        let found: Vec<_> = found.iter().map(|b| (b.name, b.value, b.is_top)).collect();
+        assert_eq!(
+            found,
+            [
+                ("CLIENTS", "16", true),
+                ("IDLE", "Duration::from_secs(3)", false),
+                ("WIDE", "1 << 4", true)
+            ]
+        );
+    }
+}
