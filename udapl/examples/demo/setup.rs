@@ -233,7 +233,7 @@ impl Job {
         other.ia.progress();
         match waiting.ia.evd_wait(evd, Timeout::from_micros(100), 1) {
             Ok((event, _)) => Ok(Some(event)),
-            Err(error) if error.error.return_type() == ReturnType::TimeoutExpired => Ok(None),
+            Err(error) if error.return_type() == ReturnType::TimeoutExpired => Ok(None),
             Err(error) => Err(error.into()),
         }
     }

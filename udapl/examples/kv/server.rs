@@ -87,7 +87,7 @@ impl Server {
         while !over.load(Ordering::Acquire) {
             match self.ia.evd_wait(self.events, LOOK, 1) {
                 Ok((event, _)) => self.take(event)?,
-                Err(waited) if waited.error.return_type() == ReturnType::TimeoutExpired => {}
+                Err(waited) if waited.return_type() == ReturnType::TimeoutExpired => {}
                 Err(waited) => return Err(waited.into()),
             }
         }
