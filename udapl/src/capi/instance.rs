@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use driver::Held;
 
-use dat_core::{AsyncEvent, CloseFlags, DatError, DatResult, EvdHandle, ReturnType, Subtype};
+use dat_core::{AsyncEvent, CloseFlags, DatError, DatResult, EvdHandle};
 
 use super::adapter::{Adapter, AsyncEvd, Instance, Open, Opened, Siblings, find_owned};
 use super::directory::Entry;
