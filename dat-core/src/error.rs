@@ -10,10 +10,14 @@
 //! two numbers where a limit was exceeded. They take no part in comparisons. An error without a sentence says what its
 //! subtype means. What the *device* said is longer than that and is kept by the IA ([`crate::Ia::last_device_error`]).
 
+pub(crate) mod lasting;
+mod left;
 mod meaning;
 
 use core::fmt;
 use core::num::NonZeroU64;
+
+pub(crate) use left::Left;
 
 /// The result of a DAT call.
 pub type DatResult<T> = Result<T, DatError>;
@@ -197,12 +201,16 @@ pub struct DatError {
     excess: Option<Excess>,
 }
 
-/// More than there may be. It is more than 0, so that an error without it is no larger for it.
+/// More than there may be; or what is left in an object ([`Left`]), which has [`LEFT`] set in `allowed`. The first
+/// number is more than 0, so that an error without them is no larger for it.
 #[derive(Clone, Copy)]
 struct Excess {
     asked: NonZeroU64,
     allowed: u64,
 }
+
+/// No limit is that large.
+const LEFT: u64 = 1 << 63;
 
 impl DatError {
     const CLASS_ERROR: u32 = 0x8000_0000;
@@ -241,10 +249,37 @@ impl DatError {
     #[must_use]
     pub(crate) const fn over(mut self, asked: u64, allowed: u64) -> Self {
         self.excess = match NonZeroU64::new(asked) {
-            Some(asked) => Some(Excess { asked, allowed }),
+            Some(asked) => Some(Excess {
+                asked,
+                allowed: allowed & !LEFT,
+            }),
             None => None,
         };
         self
+    }
+
+    /// Adds which objects are left, in what the call was to end.
+    #[must_use]
+    pub(crate) const fn with_left(mut self, left: Left) -> Self {
+        let (first, second) = left.packed();
+        self.excess = match NonZeroU64::new(first | LEFT) {
+            Some(asked) => Some(Excess {
+                asked,
+                allowed: second | LEFT,
+            }),
+            None => None,
+        };
+        self
+    }
+
+    /// Which objects are left, where that is why the call was refused.
+    const fn left(self) -> Option<Left> {
+        match self.excess {
+            Some(Excess { asked, allowed }) if allowed & LEFT != 0 => {
+                Some(Left::unpacked(asked.get() & !LEFT, allowed & !LEFT))
+            }
+            _ => None,
+        }
     }
 
     /// The type (`DAT_GET_TYPE`).
@@ -280,8 +315,8 @@ impl DatError {
     #[must_use]
     pub const fn excess(self) -> Option<(u64, u64)> {
         match self.excess {
-            Some(Excess { asked, allowed }) => Some((asked.get(), allowed)),
-            None => None,
+            Some(Excess { asked, allowed }) if allowed & LEFT == 0 => Some((asked.get(), allowed)),
+            _ => None,
         }
     }
 
@@ -364,6 +399,9 @@ impl fmt::Display for DatError {
         write!(f, "{}: {sentence}", self.names())?;
         if let Some((asked, allowed)) = self.excess() {
             write!(f, ": {asked} asked for, {allowed} at most")?;
+        }
+        if let Some(left) = self.left() {
+            write!(f, ": {left}")?;
         }
         Ok(())
     }

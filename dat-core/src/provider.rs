@@ -646,6 +646,9 @@ pub enum ProviderError {
     /// The device cannot do this.
     #[error("not supported by the device: {0}")]
     Unsupported(String),
+    /// The memory is another device's. The sentence names it, and says what to do.
+    #[error("{0}")]
+    Foreign(String),
     /// The destination cannot be reached or resolved.
     #[error("{why}: {what}")]
     Unreachable {
@@ -771,7 +774,8 @@ pub trait Provider: Sized {
     /// Registers memory.
     ///
     /// # Errors
-    /// Device refusal; [`ProviderError::Unsupported`]: a size outside the limits, or memory of another device.
+    /// Device refusal; [`ProviderError::Unsupported`]: a size outside the limits. [`ProviderError::Foreign`]: memory of another
+    /// device.
     fn register(
         &mut self,
         pd: Self::Pd,

@@ -232,7 +232,7 @@ impl Adapter {
             .evd_wait(self.events, Timeout::from_micros(micros), 1)
         {
             Ok((event, _)) => Ok(Some(event)),
-            Err(error) if error.error.return_type() == ReturnType::TimeoutExpired => Ok(None),
+            Err(error) if error.return_type() == ReturnType::TimeoutExpired => Ok(None),
             Err(error) => Err(self.failed(&error.error)),
         }
     }

@@ -35,6 +35,16 @@ pub struct Bytes<'a> {
     range: (usize, usize),
 }
 
+/// All of it.
+impl<'a> From<&'a DmaBuffer> for Bytes<'a> {
+    fn from(buffer: &'a DmaBuffer) -> Self {
+        Self {
+            buffer,
+            range: (0, buffer.len()),
+        }
+    }
+}
+
 impl DmaMemory {
     /// A range of it, in place.
     ///
@@ -108,6 +118,12 @@ fn within(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>, By
 }
 
 impl<'a> Bytes<'a> {
+    /// The buffer they are of, where in it, and how many.
+    #[inline]
+    pub(crate) const fn place(self) -> (&'a DmaBuffer, usize, usize) {
+        (self.buffer, self.range.0, self.range.1)
+    }
+
     /// How many.
     #[must_use]
     pub const fn len(self) -> usize {

@@ -413,6 +413,17 @@ pub enum DmaMemory {
     Lent(Arc<LentMemory>),
 }
 
+/// All of it.
+impl From<DmaBuffer> for DmaMemory {
+    fn from(buffer: DmaBuffer) -> Self {
+        Self::Arena {
+            offset: 0,
+            bytes: buffer.len(),
+            buffer,
+        }
+    }
+}
+
 impl DmaMemory {
     /// The I/O address space whose addresses it has. In any other they mean other bytes, or none.
     fn space(&self) -> &Arc<Space> {

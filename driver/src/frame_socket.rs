@@ -174,7 +174,10 @@ fn second(path: &Path) -> PathBuf {
 
 fn both_taken(path: &Path) -> io::Error {
     let path = path.display();
-    let what = format!("{path}: both ends of this wire are taken by other functions");
+    let what = format!(
+        "{path}: both ends of this wire are taken by other functions: three or more programs need a switch, \
+         `datctl sim serve --socket A --socket B --socket C --switch rate=100G`, and each opens vfio-user:SOCKET"
+    );
     io::Error::new(ErrorKind::AddrInUse, what)
 }
 
@@ -633,7 +636,10 @@ mod tests {
         for _ in 0..2 {
             let third = FrameEnd::at(&path).unwrap_err();
             assert_eq!(third.kind(), ErrorKind::AddrInUse);
-            assert!(third.to_string().contains("both ends"), "{third}");
+            let said = third.to_string();
+            assert!(said.contains("both ends"), "{said}");
+            assert!(said.contains("datctl sim serve --socket A"), "{said}");
+            assert!(said.contains("--switch rate=100G"), "{said}");
         }
         // Who leaves before it was accepted leaves its place to another.
         drop(second);

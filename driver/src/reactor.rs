@@ -32,6 +32,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
+use crate::bytes::Bytes;
 use crate::clock::{Instant, MAX_WAIT, monotonic_now};
 use crate::dma::DmaBuffer;
 use crate::error::ReactorError;
@@ -124,16 +125,25 @@ impl Reactor {
         Ok(reactor)
     }
 
-    /// Pins buffers for transfers, in place of those pinned before. They may be of several arenas. False: the system
-    /// does not allow it, which costs speed alone.
+    /// Pins memory for transfers, in place of what was pinned before: buffers, and ranges of a region
+    /// ([`DmaMemory::bytes`](crate::DmaMemory::bytes)), of several arenas if need be. False: the system does not allow
+    /// it, which costs speed alone.
     ///
     /// Waits for operations in flight first, since they may use the old buffers.
     ///
     /// # Errors
     /// [`ReactorError::Ring`]: the ring could not be entered.
-    pub fn register(&mut self, buffers: &[DmaBuffer]) -> Result<bool, ReactorError> {
+    pub fn register<'a, M: Into<Bytes<'a>>>(
+        &mut self,
+        memory: impl IntoIterator<Item = M>,
+    ) -> Result<bool, ReactorError> {
         self.drain()?;
-        self.pin(|ring| ring.pin_buffers(buffers))
+        let memory = memory.into_iter().map(|bytes| bytes.into().place());
+        let buffers: Vec<DmaBuffer> = memory
+            .filter(|&(.., bytes)| bytes != 0)
+            .map(|(buffer, at, bytes)| buffer.part(at, bytes))
+            .collect();
+        self.pin(|ring| ring.pin_buffers(&buffers))
     }
 
     /// Registers files with the kernel, in place of those registered before, so that operations reach them faster. They

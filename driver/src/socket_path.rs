@@ -47,6 +47,14 @@ pub enum SocketPathError {
         /// What it is.
         kind: &'static str,
     },
+    /// There is no folder to make it in.
+    #[error("the folder {} is {what}", folder.display())]
+    NoFolder {
+        /// The folder.
+        folder: PathBuf,
+        /// What it is instead.
+        what: &'static str,
+    },
     /// Nobody has the socket open, but it is not ours to remove.
     #[error("{} is a socket that user {owner} has left, and this is user {user}; it stays as it is", path.display())]
     AnothersSocket {
@@ -95,6 +103,7 @@ impl From<SocketPathError> for io::Error {
             SocketPathError::NotASocket { .. } | SocketPathError::NotALock { .. } => {
                 ErrorKind::AlreadyExists
             }
+            SocketPathError::NoFolder { .. } => ErrorKind::NotFound,
             SocketPathError::AnothersSocket { .. } => ErrorKind::PermissionDenied,
             SocketPathError::InUse { .. } => ErrorKind::AddrInUse,
             SocketPathError::Locked { .. } => ErrorKind::TimedOut,
@@ -141,6 +150,7 @@ impl PathClaim {
     }
 
     fn of_user(path: &Path, user: u32) -> Result<Self, SocketPathError> {
+        folder_of(path)?;
         // What is no socket will be none later; no lock has to lie beside it.
         look(path)?;
         let mut beside = path.as_os_str().to_owned();
@@ -208,6 +218,24 @@ impl PathClaim {
         };
         Ok((socket, taken))
     }
+}
+
+/// Whether the folder of a path is there. Where the system does not say so, it says what it wants to say later.
+fn folder_of(path: &Path) -> Result<(), SocketPathError> {
+    let folder = path.parent();
+    let Some(folder) = folder.filter(|folder| !folder.as_os_str().is_empty()) else {
+        return Ok(());
+    };
+    let what = match fs::metadata(folder) {
+        Ok(found) if found.is_dir() => return Ok(()),
+        Ok(found) => kind(found.file_type()),
+        Err(error) if error.kind() == ErrorKind::NotFound => "not there",
+        Err(_) => return Ok(()),
+    };
+    Err(SocketPathError::NoFolder {
+        folder: folder.to_owned(),
+        what,
+    })
 }
 
 /// The socket at a path, if there is anything; what is something else is an error.

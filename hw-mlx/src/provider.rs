@@ -513,16 +513,14 @@ impl Provider for MlxProvider {
         let ours = self.hca.function();
         if !memory.is_reached_by(ours) {
             // Its I/O addresses are of another space: here they would name other bytes.
-            let theirs = memory.made_for();
-            let earlier = if theirs == ours.name() {
-                "an earlier opening of "
+            let (ours, theirs) = (ours.name(), memory.made_for());
+            return Err(ProviderError::Foreign(if theirs == ours {
+                format!("the memory is of an earlier opening of {ours}: allocate it anew")
             } else {
-                ""
-            };
-            return Err(ProviderError::Unsupported(format!(
-                "memory of {earlier}{theirs} for {}, which cannot reach it",
-                ours.name(),
-            )));
+                format!(
+                    "the memory is {theirs}'s, which {ours} cannot reach: open both with `,memory=NAME`"
+                )
+            }));
         }
         let bytes = memory.len() as u64;
         Self::check("bytes of a region", bytes, self.limits.max_region_bytes)?;

@@ -85,9 +85,14 @@ fn hello(client: &str, server: &str) -> Result<[String; 2]> {
     let Event::ConnectionRequest(request) = server.event()? else {
         bail!("something else than a request to connect");
     };
-    let mut place = server.region.rmr_context.to_be_bytes().to_vec();
-    place.extend((server.region.registered_address + 64).to_be_bytes());
-    server.ia.cr_accept(request.cr, Some(server.ep), &place)?;
+    let place = RmrTriplet {
+        rmr_context: server.region.rmr_context,
+        target_address: server.region.registered_address + 64,
+        segment_length: 64,
+    };
+    server
+        .ia
+        .cr_accept(request.cr, Some(server.ep), &place.to_bytes())?;
     for end in [&mut client, &mut server] {
         let event = end.event().context("the connection")?;
         ensure!(event.number() == ESTABLISHED, "no connection: {event:?}");
@@ -95,11 +100,9 @@ fn hello(client: &str, server: &str) -> Result<[String; 2]> {
 
     // It writes, then sends. What was written before a message is there when the message is.
     let place = client.ia.ep_private_data(client.ep)?;
-    let (context, address) = place.split_first_chunk().context("where to write")?;
     let remote = RmrTriplet {
-        rmr_context: u32::from_be_bytes(*context),
-        target_address: u64::from_be_bytes(*address.first_chunk().context("where to write")?),
         segment_length: 13,
+        ..RmrTriplet::from_bytes(place).context("where to write")?
     };
     client.memory.write_from(0, b"Hello, memory")?;
     client.memory.write_from(64, b"Hello, server")?;

@@ -6,23 +6,21 @@
 //! cargo run --example tokio -- 0000:3b:00.2 0000:3b:00.3
 //! ```
 //!
-//! An adapter is driven beside the tasks that use it: its driver takes in what has come and wakes them, and sleeps on
-//! its descriptor, which tokio polls with all others. Everything here is one thread's, as an instance of an adapter is;
+//! An adapter is driven beside the tasks that use it (`drive`): its driver takes in what has come and wakes them, and
+//! sleeps on its descriptor, which tokio polls with all others. Everything here is one thread's, as an instance of an adapter is;
 //! a program with several threads has a runtime of one thread in each of them, and an instance (`udapl::Adapter`). All
-//! of it needs the feature `async` of crate `udapl`.
+//! of it needs the feature `tokio` of crate `udapl`.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::runtime::Builder;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::timeout;
-use udapl::future::{Buffer, Driver, Endpoint, Handle, Pool, Request};
-use udapl::{CloseFlags, ConnQual, MemPrivFlags, OpenOptions, ia_open};
+use udapl::future::{Buffer, Driver, Endpoint, Error, Handle, Pool, Request, drive};
+use udapl::{CloseFlags, ConnQual, EndCause, MemPrivFlags, OpenOptions, ia_open};
 
 const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_000a);
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -43,23 +41,6 @@ fn pool(handle: &Handle) -> Result<Pool> {
     Ok(handle.pool(BUFFERS, 64, rights)?)
 }
 
-/// Drives an adapter until it is of no use any more, and says why.
-async fn drive(driver: &mut Driver) -> Result<()> {
-    #[expect(
-        deprecated,
-        reason = "its successor is unsafe, for what may name a descriptor that it does not own; this one owns it"
-    )]
-    let descriptor = AsyncFd::with_interest(driver.descriptor()?, Interest::READABLE)?;
-    let descriptor = &descriptor;
-    let error = driver.run(|longest| async move {
-        // When the time is over the driver looks, too.
-        if let Ok(Ok(mut readable)) = timeout(longest, descriptor.readable()).await {
-            readable.clear_ready();
-        }
-    });
-    Err(error.await.into())
-}
-
 /// Gives every client a task.
 async fn serve(handle: Handle) -> Result<()> {
     let pool = pool(&handle)?;
@@ -77,10 +58,11 @@ async fn talk(handle: Handle, pool: Pool, request: Request) -> Result<()> {
     request.accept(&endpoint, b"").await?;
     loop {
         let (came, mut text) = question.await;
-        // What is posted when a connection ends comes back with an error.
-        let Ok(_bytes) = came else {
-            return Ok(());
-        };
+        match came {
+            Ok(_bytes) => {}
+            Err(Error::Ended(EndCause::PeerDisconnected)) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
         question = endpoint.recv(buffer(&pool)?);
         let said = text.to_vec();
         if said != UNANSWERED {
@@ -144,8 +126,8 @@ async fn both(names: &[String; 2]) -> Result<usize> {
     let (asks, answers) = (client.handle(), server.handle());
     let address = answers.address()?;
     let result = tokio::select! {
-        ended = drive(&mut client) => ended.map(|()| 0).context("the client's adapter"),
-        ended = drive(&mut server) => ended.map(|()| 0).context("the server's adapter"),
+        error = drive(&mut client) => Err(error).context("the client's adapter"),
+        error = drive(&mut server) => Err(error).context("the server's adapter"),
         ended = serve(answers) => ended.map(|()| 0).context("the server"),
         right = clients(asks, address) => right.context("the clients"),
     };

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | open an adapter | [`ia_open`]; what names may say is in [`name`], what else can be set in [`OpenOptions`] |
 //! | do anything with it | [`Ia`], which lists all calls by object |
-//! | have memory that the card reaches | [`alloc`], [`pool`], [`LentMemory`] |
+//! | have memory that the card reaches | [`alloc`], [`alloc_aligned`], [`pool`], [`LentMemory`] |
 //! | use several threads | [`Adapter::instance`] |
 //! | sleep in an event loop | [`Ia::arm`] |
 //! | read and write files meanwhile | [`reactor`] |
@@ -106,7 +106,7 @@ pub use hw_mlx::{
     CloseReport, DeviceCounters, HcaConfig, PortCounters, PriorityTraffic, QueueCounters,
     VportCounters,
 };
-pub use memory::{alloc, pool};
+pub use memory::{alloc, alloc_aligned, pool};
 #[cfg(feature = "sim")]
 pub use open::simulated::{Deed, do_to_simulated};
 pub use open::{

@@ -8,20 +8,23 @@ use driver::{DmaError, DmaMemory, DmaPool, PoolBuilder};
 
 use crate::Ia;
 
-/// Allocates `bytes` zeroed bytes of the adapter's memory. They are given back when the last clone drops; an LMR made
-/// of them holds a clone.
+/// Allocates `bytes` zeroed bytes of the adapter's memory, at a multiple of 256 (`DAT_OPTIMAL_ALIGNMENT`). They are
+/// given back when the last clone drops; an LMR made of them holds a clone.
 ///
 /// # Errors
 /// The host has no more memory, or no more address space that the device can reach.
 pub fn alloc(ia: &Ia, bytes: usize) -> Result<DmaMemory, DmaError> {
-    /// `DAT_OPTIMAL_ALIGNMENT`.
-    const ALIGN: usize = 256;
-    let buffer = ia.provider().arena().alloc(bytes, ALIGN)?;
-    Ok(DmaMemory::Arena {
-        buffer,
-        offset: 0,
-        bytes,
-    })
+    const OPTIMAL_ALIGNMENT: usize = 256;
+    alloc_aligned(ia, bytes, OPTIMAL_ALIGNMENT)
+}
+
+/// As [`alloc`], at a multiple of `align`, a power of two up to 1 GiB: 4096 for files that are opened with `O_DIRECT`
+/// ([`reactor`](crate::reactor)).
+///
+/// # Errors
+/// As [`alloc`]; [`DmaError::Request`]: no bytes, or no such alignment.
+pub fn alloc_aligned(ia: &Ia, bytes: usize, align: usize) -> Result<DmaMemory, DmaError> {
+    Ok(ia.provider().arena().alloc(bytes, align)?.into())
 }
 
 /// Builds a pool of memory for the adapter: its size, the size of its pages, the NUMA node and the number of threads

@@ -29,7 +29,8 @@ pub use options::{HandedIn, OpenOptions, Simulated};
 pub enum OpenError {
     /// No backend understands the name.
     #[error(
-        "no adapter is called {name:?}: names are sim:NAME, sim:CARD/pf, sim:CARD/vf0 to sim:CARD/vf7, vfio-user:SOCKET and a PCI address like 0000:3b:00.2 (DAT_PROVIDER_NOT_FOUND)"
+        "no adapter is called {name:?}: {}names are sim:NAME, sim:CARD/pf, sim:CARD/vf0 to sim:CARD/vf7, vfio-user:SOCKET and a PCI address like 0000:3b:00.2 (DAT_PROVIDER_NOT_FOUND)",
+        of_the_kernel(name)
     )]
     NotFound {
         /// The name.
@@ -183,6 +184,23 @@ pub enum OpenError {
     /// DAT refused.
     #[error(transparent)]
     Dat(#[from] DatError),
+}
+
+/// What is said of a name under which the kernel has a network device or an RDMA device.
+fn of_the_kernel(name: &str) -> &'static str {
+    /// How the kernel and systemd call them; a number follows.
+    const BEGINNINGS: [&str; 10] = [
+        "mlx5_", "mlx4_", "eth", "eno", "ens", "enp", "ib", "ibp", "rocep", "rdmap",
+    ];
+    let is_numbered = |beginning: &&str| {
+        let rest = name.strip_prefix(beginning);
+        rest.is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+    };
+    if BEGINNINGS.iter().any(is_numbered) {
+        "that is a name of the kernel's, and `datctl devices` lists the PCI address of each card; "
+    } else {
+        ""
+    }
 }
 
 /// What is said of something, which it may begin with already.

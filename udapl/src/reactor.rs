@@ -1,10 +1,12 @@
 //! Disks, deadlines and descriptors beside an adapter, in one io_uring.
 //!
 //! A storage program moves blocks between files and peers. With a [`Reactor`] the file's half goes straight into and
-//! out of the memory that the device uses, without a copy: [`Reactor::submit`] takes a [`FileOperation`] on a
-//! [`DmaBuffer`](crate::DmaBuffer), which is what [`DmaMemory`](crate::DmaMemory) is made of. It reads, writes, if need
-//! be through to the medium, syncs, zeroes and gives space back; [`File::geometry`] says what a disk or file can. An
-//! operation ends as a [`Completion`], with the tag that it was submitted with.
+//! out of the memory that the device uses, without a copy: [`Reactor::submit`] takes a [`FileOperation`] on a range of
+//! [`DmaMemory`](crate::DmaMemory), [`bytes`](crate::DmaMemory::bytes), or of a
+//! [`DmaBuffer`](crate::DmaBuffer). It reads, writes, if need be through to the medium, syncs, zeroes and gives space
+//! back; [`File::geometry`] says what a disk or file can. An operation ends as a [`Completion`], with the tag that it
+//! was submitted with. Memory for files that are opened with `O_DIRECT` comes from
+//! [`alloc_aligned`](crate::alloc_aligned).
 //!
 //! Buffers and files that are used again and again are registered once ([`Reactor::register`],
 //! [`Reactor::register_files`]), which saves the kernel work at each operation. What it costs is in

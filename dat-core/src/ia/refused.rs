@@ -24,7 +24,7 @@ impl<P: Provider> Ia<P> {
             ProviderError::Limit { what, asked, limit } => {
                 DatError::unsupported().because(what).over(asked, limit)
             }
-            ProviderError::Unsupported(_) => {
+            ProviderError::Unsupported(_) | ProviderError::Foreign(_) => {
                 DatError::unsupported().because("not with this device; see last_device_error")
             }
             ProviderError::Unreachable { why, .. } => {

@@ -10,7 +10,18 @@ fn a_graceful_close_wants_everything_freed() {
         a.ia.close(CloseFlags::Graceful)
             .expect_err("objects are left");
     assert_eq!(refused.error, DatError::state(Subtype::StateIaInUse));
+    assert_eq!(refused.error.excess(), None);
+    let text = refused.error.to_string();
+    assert!(
+        text.ends_with("objects are left in the IA: 1 EP, 3 EVDs, 1 LMR, 1 PZ"),
+        "{text}"
+    );
     let mut ia = refused.ia;
+    let text = ia.pz_free(a.pz).expect_err("in use").to_string();
+    assert!(
+        text.ends_with("objects are in the zone: 1 EP, 1 LMR"),
+        "{text}"
+    );
     ia.ep_free(a.ep).expect("frees");
     ia.lmr_free(a.lmr.lmr).expect("frees");
     [a.recv, a.request, a.connect]

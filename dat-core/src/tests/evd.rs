@@ -363,7 +363,31 @@ fn events_of_an_evd_of_another_ia_are_not_to_be_had() {
     let wait =
         a.ia.evd_wait(b.recv, Timeout::ZERO, 1)
             .expect_err("foreign");
-    assert_eq!(wait.error.return_type(), ReturnType::InvalidHandle);
+    assert_eq!(wait.return_type(), ReturnType::InvalidHandle);
+    assert_eq!(wait.subtype(), Subtype::None);
+    assert_eq!(DatError::from(wait), wait.error);
+}
+
+#[test]
+fn a_threshold_that_the_queue_cannot_hold_is_refused_with_both_numbers() {
+    let net = Net::default();
+    let mut a = Side::new(&net, |_| {});
+    let evd = a.ia.evd_create(64, EvdFlags::SOFTWARE).expect("an EVD");
+    let most = a.ia.evd_query(evd).expect("is there").qlen;
+    let wait = a.ia.evd_wait(evd, Timeout::ZERO, most + 1);
+    let refused = wait.expect_err("too large");
+    assert_eq!(
+        (refused.return_type(), refused.subtype()),
+        (ReturnType::InvalidParameter, Subtype::Arg3)
+    );
+    let (asked, text) = (u64::from(most) + 1, refused.to_string());
+    assert_eq!(refused.error.excess(), Some((asked, most.into())));
+    assert!(
+        text.ends_with(&format!("{asked} asked for, {most} at most")),
+        "{text}"
+    );
+    let none = a.ia.evd_wait(evd, Timeout::ZERO, 0).expect_err("none");
+    assert!(none.to_string().contains("1 is the least"), "{none}");
 }
 
 #[test]

@@ -573,6 +573,44 @@ fn a_slice_stays_good_when_another_lmr_is_freed_and_not_when_its_own_is() {
 }
 
 #[test]
+fn a_slice_that_is_too_long_and_inline_data_that_are_say_both_numbers() {
+    let (_net, mut a, _b) = connected();
+    let cut = a.ia.lmr_slice(a.lmr.lmr, MEMORY.1 - 8, 16);
+    let refused = cut.expect_err("outside");
+    assert_eq!(
+        refused.excess(),
+        Some((MEMORY.1 + 8, MEMORY.1)),
+        "{refused}"
+    );
+    let limit = a.ia.ep_inline_limit(a.ep).expect("a limit");
+    let data = vec![0; limit + 1];
+    let posted =
+        a.ia.ep_post_send_inline(a.ep, &data, DtoCookie(1), NO_FLAGS);
+    let refused = posted.expect_err("too long");
+    assert_eq!(refused.subtype(), Subtype::Arg2);
+    let numbers = (limit as u64 + 1, limit as u64);
+    assert_eq!(refused.excess(), Some(numbers), "{refused}");
+}
+
+#[test]
+fn the_bytes_of_a_remote_triplet_are_its_numbers_big_endian_one_after_the_other() {
+    let triplet = RmrTriplet {
+        rmr_context: 0x0102_0304,
+        target_address: 0x1112_1314_1516_1718,
+        segment_length: 0x2122_2324_2526_2728,
+    };
+    let mut bytes = triplet.to_bytes().to_vec();
+    let expected: Vec<u8> = [1..5, 0x11..0x19, 0x21..0x29]
+        .into_iter()
+        .flatten()
+        .collect();
+    assert_eq!(bytes, expected);
+    assert_eq!(RmrTriplet::from_bytes(&bytes[..19]), None);
+    bytes.extend([0xff; 36]);
+    assert_eq!(RmrTriplet::from_bytes(&bytes), Some(triplet));
+}
+
+#[test]
 fn a_refused_post_leaves_nothing_behind() {
     let (_net, mut a, mut b) = connected();
     let good = a.triplet(0, 8);

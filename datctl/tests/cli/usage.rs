@@ -257,7 +257,7 @@ fn what_fails_says_why_in_one_line_with_the_name_and_the_number() {
         ),
         (
             &["info", "vfio-user:/nonexistent/a"],
-            "vfio-user:/nonexistent/a: connect: No such file",
+            "vfio-user:/nonexistent/a: no server there: `datctl sim serve --socket /nonexistent/a` starts one",
         ),
         (&["info", "ff:1f.7"], "0000:ff:1f.7: no such PCI"),
         (
@@ -273,7 +273,7 @@ fn what_fails_says_why_in_one_line_with_the_name_and_the_number() {
                 "info",
                 "sim:a,mac=02:00:00:00:00:01,link=unix:/nonexistent/w",
             ],
-            "sim:a: link /nonexistent/w.lock: open: No such file",
+            "sim:a: link /nonexistent/w: the folder /nonexistent is not there",
         ),
         (
             &["info", "sim:a,profile=/nonexistent/p"],
@@ -306,7 +306,7 @@ fn what_fails_says_why_in_one_line_with_the_name_and_the_number() {
         ),
         (
             &["sim", "serve", "--socket", "/nonexistent/a"],
-            "/nonexistent/a.lock: open: No such file or directory (os error 2)",
+            "the folder /nonexistent is not there",
         ),
     ] {
         let output = datctl(arguments);

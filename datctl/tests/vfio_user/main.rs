@@ -116,7 +116,7 @@ fn a_socket_that_nobody_serves_is_an_error_with_its_path() {
         .expect_err("nobody is there")
         .to_string();
     assert!(
-        error.contains("/nonexistent/nic.sock: connect: No such file"),
+        error.contains("/nonexistent/nic.sock: no server there: `datctl sim serve --socket /nonexistent/nic.sock`"),
         "{error}"
     );
     assert!(matches!(

@@ -221,11 +221,7 @@ impl DmaPool {
     /// # Errors
     /// As [`DmaPool::alloc`].
     pub fn memory(&self, bytes: usize) -> Result<DmaMemory, DmaError> {
-        Ok(DmaMemory::Arena {
-            buffer: self.alloc(bytes, 256)?,
-            offset: 0,
-            bytes,
-        })
+        Ok(self.alloc(bytes, 256)?.into())
     }
 }
 

@@ -24,6 +24,7 @@ use nix::errno::Errno;
 use nix::libc;
 use zerocopy::IntoBytes;
 
+use crate::bytes::Bytes;
 use crate::dma::{DmaBuffer, Lease};
 use crate::error::ReactorError;
 use crate::file::File;
@@ -76,7 +77,51 @@ pub enum FileOperation<'a> {
     },
 }
 
-impl FileOperation<'_> {
+impl<'a> FileOperation<'a> {
+    /// Reads from byte `offset` of the file on, to memory that a device can reach: as many bytes as there are in `to`.
+    ///
+    /// Neither copies nor references are made: `to` may be a region of an adapter ([`DmaMemory::bytes`]), and its
+    /// memory stays mapped until the operation has ended. A file that was opened with `O_DIRECT` wants an offset, a
+    /// length and memory at multiples of its block size ([`Geometry`](crate::Geometry)).
+    ///
+    /// [`DmaMemory::bytes`]: crate::DmaMemory::bytes
+    #[inline]
+    #[must_use]
+    pub const fn read(offset: u64, to: Bytes<'a>) -> Self {
+        let (buffer, buffer_offset, bytes) = to.place();
+        Self::Read {
+            offset,
+            buffer,
+            buffer_offset,
+            bytes,
+        }
+    }
+
+    /// Writes all bytes of `from` to byte `offset` of the file on. What was said of [`read`](Self::read) holds here.
+    #[inline]
+    #[must_use]
+    pub const fn write(offset: u64, from: Bytes<'a>) -> Self {
+        Self::writing(offset, from, false)
+    }
+
+    /// As [`write`](Self::write); it is on the medium when it ends.
+    #[inline]
+    #[must_use]
+    pub const fn write_through(offset: u64, from: Bytes<'a>) -> Self {
+        Self::writing(offset, from, true)
+    }
+
+    const fn writing(offset: u64, from: Bytes<'a>, through: bool) -> Self {
+        let (buffer, buffer_offset, bytes) = from.place();
+        Self::Write {
+            offset,
+            buffer,
+            buffer_offset,
+            bytes,
+            through,
+        }
+    }
+
     /// Where in the file, and how many bytes.
     #[inline]
     fn range(&self) -> (u64, u64) {

@@ -62,6 +62,23 @@ fn what_is_no_socket_stays_as_it_is_and_is_named() {
 }
 
 #[test]
+fn a_folder_that_is_not_there_is_named_and_no_lock_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    fs::write(at("file"), "").unwrap();
+    for take in TAKERS {
+        for (folder, what) in [("none", "not there"), ("file", "a regular file")] {
+            let error = take(&at(folder).join("socket")).unwrap_err();
+            let expected = format!("the folder {} is {what}", at(folder).display());
+            assert_eq!(error, expected);
+        }
+    }
+    assert_eq!(names(directory.path()), ["file"]);
+    // A path without a folder is of the one that the process is in.
+    assert!(folder_of(Path::new("socket")).is_ok());
+}
+
+#[test]
 fn a_link_to_a_socket_is_not_followed() {
     let directory = tempfile::tempdir().unwrap();
     let [socket, link] = ["socket", "link"].map(|name| directory.path().join(name));

@@ -67,7 +67,13 @@ impl Client {
                 source,
             }
         };
-        let stream = UnixStream::connect(path).map_err(failed("connect"))?;
+        let stream = UnixStream::connect(path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => VfioUserError::NoServer {
+                path: path.to_owned(),
+                source,
+            },
+            _ => failed("connect")(source),
+        })?;
         let socket = Socket::new(stream).map_err(failed("setsockopt"))?;
         let mut client = Self {
             path: path.to_owned(),

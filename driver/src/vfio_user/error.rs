@@ -22,6 +22,16 @@ pub enum VfioUserError {
         /// What the system answered.
         source: io::Error,
     },
+    /// No server has the socket open, or there is none.
+    #[error(
+        "{path}: no server there: `datctl sim serve --socket {path}` starts one for a simulated function ({source})"
+    )]
+    NoServer {
+        /// The socket.
+        path: PathBuf,
+        /// What the system answered.
+        source: io::Error,
+    },
     /// A message could not be sent, or its reply not received.
     #[error("{path}: {command}: {source}")]
     Transport {

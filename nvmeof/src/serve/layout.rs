@@ -42,7 +42,7 @@ impl Region {
     /// Bytes of it. What leaves it is nothing, which posts refuse.
     #[inline]
     pub(super) fn part(&self, at: u32, bytes: u32) -> Option<LmrSlice> {
-        self.slice.part(at, bytes)
+        self.slice.part(at.into(), bytes.into())
     }
 }
 

@@ -129,7 +129,7 @@ impl Host {
     }
 
     pub fn part(&self, at: usize, bytes: usize) -> Result<LmrSlice> {
-        let part = self.all.part(u32::try_from(at)?, u32::try_from(bytes)?);
+        let part = self.all.part(at as u64, bytes as u64);
         part.context("inside the memory")
     }
 

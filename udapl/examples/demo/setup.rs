@@ -159,7 +159,7 @@ impl Job {
             .into_iter()
             .enumerate()
         {
-            let asked = encode(&self.source.remote(0, self.source.memory.len()));
+            let asked = self.source.remote(0, self.source.memory.len()).to_bytes();
             self.a.ia.ep_connect(
                 self.a.endpoints[number],
                 address,
@@ -175,7 +175,7 @@ impl Job {
             };
             self.told_b = Some(decode(self.b.ia.cr_query(request.cr)?.private_data)?);
             let sink = &self.sinks[Kind::Write as usize];
-            let answer = encode(&sink.remote(0, sink.memory.len()));
+            let answer = sink.remote(0, sink.memory.len()).to_bytes();
             self.b
                 .ia
                 .cr_accept(request.cr, Some(self.b.endpoints[number]), &answer)?;
@@ -233,7 +233,7 @@ impl Job {
         other.ia.progress();
         match waiting.ia.evd_wait(evd, Timeout::from_micros(100), 1) {
             Ok((event, _)) => Ok(Some(event)),
-            Err(error) if error.error.return_type() == ReturnType::TimeoutExpired => Ok(None),
+            Err(error) if error.return_type() == ReturnType::TimeoutExpired => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -351,24 +351,8 @@ fn region(side: &mut Side, bytes: usize) -> Result<Region> {
     })
 }
 
-/// An RMR triplet as the two sides of this job write it: 4, 8 and 8 bytes, big-endian.
-fn encode(triplet: &RmrTriplet) -> [u8; 20] {
-    let mut bytes = [0; 20];
-    bytes[..4].copy_from_slice(&triplet.rmr_context.to_be_bytes());
-    bytes[4..12].copy_from_slice(&triplet.target_address.to_be_bytes());
-    bytes[12..].copy_from_slice(&triplet.segment_length.to_be_bytes());
-    bytes
-}
-
 fn decode(bytes: &[u8]) -> Result<RmrTriplet> {
-    let bytes = bytes
-        .get(..20)
-        .context("the private data is shorter than a triplet")?;
-    Ok(RmrTriplet {
-        rmr_context: u32::from_be_bytes(bytes[..4].try_into()?),
-        target_address: u64::from_be_bytes(bytes[4..12].try_into()?),
-        segment_length: u64::from_be_bytes(bytes[12..].try_into()?),
-    })
+    RmrTriplet::from_bytes(bytes).context("the private data is shorter than a triplet")
 }
 
 #[cfg(test)]

@@ -122,14 +122,8 @@ impl Client {
             "no connection: {event:?}"
         );
         let place = ia.ep_private_data(ep)?;
-        let (context, address) = place.split_first_chunk().context("where values are")?;
-        let address = address.first_chunk().context("where values are")?;
         Ok(Self {
-            values: RmrTriplet {
-                rmr_context: u32::from_be_bytes(*context),
-                target_address: u64::from_be_bytes(*address),
-                segment_length: u64::from(KEYS) * SLOT as u64,
-            },
+            values: RmrTriplet::from_bytes(place).context("where values are")?,
             events,
             ep,
             memory,
@@ -142,7 +136,7 @@ impl Client {
     }
 
     fn part(&self, at: usize, bytes: usize) -> Result<LmrSlice> {
-        let part = self.local.part(u32::try_from(at)?, u32::try_from(bytes)?);
+        let part = self.local.part(at as u64, bytes as u64);
         part.context("inside the memory")
     }
 

@@ -7,7 +7,8 @@ use anyhow::{Context, Result, bail, ensure};
 use udapl::{
     CloseFlags, CompletionFlags, ConnectionEventKind, ConnectionRequest, DmaMemory, DtoCompletion,
     DtoCookie, DtoStatus, EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated,
-    LmrSlice, MemPrivFlags, PspFlags, PzHandle, ReturnType, SrqAttr, SrqHandle, explain, ia_close,
+    LmrSlice, MemPrivFlags, PspFlags, PzHandle, ReturnType, RmrTriplet, SrqAttr, SrqHandle,
+    explain, ia_close,
 };
 
 use super::SERVICE;
@@ -87,7 +88,7 @@ impl Server {
         while !over.load(Ordering::Acquire) {
             match self.ia.evd_wait(self.events, LOOK, 1) {
                 Ok((event, _)) => self.take(event)?,
-                Err(waited) if waited.error.return_type() == ReturnType::TimeoutExpired => {}
+                Err(waited) if waited.return_type() == ReturnType::TimeoutExpired => {}
                 Err(waited) => return Err(waited.into()),
             }
         }
@@ -127,9 +128,12 @@ impl Server {
         let ep = self
             .ia
             .ep_create_with_srq(zone, EpEvds::all(self.events), self.srq, &attr)?;
-        let mut place = self.window.rmr_context.to_be_bytes().to_vec();
-        place.extend(self.window.registered_address.to_be_bytes());
-        Ok(self.ia.cr_accept(request.cr, Some(ep), &place)?)
+        let place = RmrTriplet {
+            rmr_context: self.window.rmr_context,
+            target_address: self.window.registered_address,
+            segment_length: self.window.registered_size,
+        };
+        Ok(self.ia.cr_accept(request.cr, Some(ep), &place.to_bytes())?)
     }
 
     fn completed(&mut self, done: &DtoCompletion) -> Result<()> {
@@ -172,8 +176,8 @@ impl Server {
 
     /// A message's room in a buffer.
     fn part(&self, buffer: u32, offset: usize) -> Result<LmrSlice> {
-        let at = u32::try_from(buffer as usize * 2 * MESSAGE + offset)?;
-        let part = self.local.part(at, u32::try_from(MESSAGE)?);
+        let at = buffer as usize * 2 * MESSAGE + offset;
+        let part = self.local.part(at as u64, MESSAGE as u64);
         part.context("inside the memory")
     }
 }

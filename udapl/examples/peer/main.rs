@@ -321,7 +321,7 @@ impl End {
                     matches!(&event, Event::Dto(done) if done.status == DtoStatus::ErrFlushed),
                     "{event:?} out of nothing"
                 ),
-                Err(error) if error.error.return_type() == ReturnType::TimeoutExpired => {}
+                Err(error) if error.return_type() == ReturnType::TimeoutExpired => {}
                 Err(error) => return Err(error.into()),
             }
         }

@@ -92,7 +92,7 @@ impl Client {
     }
 
     fn part(&self, at: usize, bytes: usize) -> Result<LmrSlice> {
-        let part = self.local.part(u32::try_from(at)?, u32::try_from(bytes)?);
+        let part = self.local.part(at as u64, bytes as u64);
         part.context("inside the memory")
     }
 

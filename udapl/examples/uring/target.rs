@@ -16,9 +16,9 @@ use nix::libc::O_DIRECT;
 use udapl::reactor::ReactorError;
 use udapl::reactor::{Clock, Completion, File, FileOperation, Instant, Reactor, RealClock};
 use udapl::{
-    Arm, CloseFlags, CompletionFlags, ConnectionEventKind, DmaBuffer, DmaMemory, DtoCookie,
-    DtoStatus, EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrSlice, MemPrivFlags,
-    OpenOptions, PspFlags, explain, ia_close, ia_open,
+    Arm, Bytes, CloseFlags, CompletionFlags, ConnectionEventKind, DmaMemory, DtoCookie, DtoStatus,
+    EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrSlice, MemPrivFlags, OpenOptions,
+    PspFlags, explain, ia_close, ia_open,
 };
 
 use super::wire::{Command, Kind, MESSAGE, Response, SERVICE};
@@ -39,7 +39,7 @@ pub struct Target {
     events: EvdHandle,
     ep: EpHandle,
     /// For each slot a command and a response; behind them, page by page, the blocks.
-    memory: DmaBuffer,
+    memory: DmaMemory,
     local: LmrSlice,
     disk: File,
     direct: bool,
@@ -59,6 +59,11 @@ const fn response_at(slot: usize) -> usize {
 }
 const fn block_at(slot: usize) -> usize {
     BLOCKS_AT + slot * BLOCK
+}
+
+/// The block of a slot, for the disk.
+fn block_of(memory: &DmaMemory, slot: usize) -> Result<Bytes<'_>> {
+    Ok(memory.bytes(block_at(slot)..block_at(slot + 1))?)
 }
 
 /// Opens the disk past the page cache, if it can be: file systems in memory cannot.
@@ -88,19 +93,14 @@ impl Target {
         let ep = ia.ep_create(Some(zone), EpEvds::all(events), Some(&attr))?;
         // On pages: what goes past the page cache has to lie on them.
         let bytes = BLOCKS_AT + SLOTS * BLOCK;
-        let memory = ia.provider().arena().alloc(bytes, BLOCK)?;
-        let region = DmaMemory::Arena {
-            buffer: memory.clone(),
-            offset: 0,
-            bytes,
-        };
+        let memory = udapl::alloc_aligned(&ia, bytes, BLOCK)?;
         let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
-        let lmr = ia.lmr_create(region, zone, rights)?.lmr;
+        let lmr = ia.lmr_create(memory.clone(), zone, rights)?.lmr;
         let local = ia.lmr_slice(lmr, 0, bytes as u64)?;
         ia.psp_create(SERVICE, events, PspFlags::CONSUMER)?;
         let mut reactor = Reactor::new(64)?;
         // Without it transfers work as well, only slower.
-        let _pinned = reactor.register(std::slice::from_ref(&memory))?;
+        let _pinned = reactor.register([memory.bytes(..)?])?;
         let mut target = Self {
             ia,
             events,
@@ -182,7 +182,7 @@ impl Target {
     }
 
     fn part(&self, at: usize, bytes: usize) -> Result<LmrSlice> {
-        let part = self.local.part(u32::try_from(at)?, u32::try_from(bytes)?);
+        let part = self.local.part(at as u64, bytes as u64);
         part.context("inside the memory")
     }
 
@@ -194,8 +194,7 @@ impl Target {
 
     /// A command has come: a block begins its way.
     fn begin(&mut self, slot: usize, bytes: usize) -> Result<()> {
-        let mut message = vec![0; bytes];
-        self.memory.read_bytes(command_at(slot), &mut message);
+        let message = self.memory.read(command_at(slot), bytes)?;
         let command = Command::parse(&message)?;
         self.commands[slot] = Some(command);
         // One block at a time, and none behind the end of what can be addressed.
@@ -211,12 +210,7 @@ impl Target {
                 post.ep_post_rdma_read(self.ep, &[block], cookie, &command.place, NO_FLAGS)?;
             }
             Kind::Read => {
-                let read = FileOperation::Read {
-                    offset,
-                    buffer: &self.memory,
-                    buffer_offset: block_at(slot),
-                    bytes: BLOCK,
-                };
+                let read = FileOperation::read(offset, block_of(&self.memory, slot)?);
                 self.reactor.submit(&self.disk, read, slot as u64)?;
             }
         }
@@ -226,13 +220,8 @@ impl Target {
     /// The client's block is here: on to the disk.
     fn store(&mut self, slot: usize) -> Result<()> {
         let command = self.commands[slot].context("a command")?;
-        let write = FileOperation::Write {
-            offset: command.block * BLOCK as u64,
-            buffer: &self.memory,
-            buffer_offset: block_at(slot),
-            bytes: BLOCK,
-            through: false,
-        };
+        let write =
+            FileOperation::write(command.block * BLOCK as u64, block_of(&self.memory, slot)?);
         self.reactor.submit(&self.disk, write, slot as u64)?;
         Ok(())
     }
@@ -261,7 +250,7 @@ impl Target {
             error,
         };
         self.memory
-            .write_bytes(response_at(slot), &response.to_bytes());
+            .write_from(response_at(slot), &response.to_bytes())?;
         let block = self.part(block_at(slot), BLOCK)?;
         let response = self.part(response_at(slot), MESSAGE)?;
         let cookie = (slot as u64) << 2;

@@ -37,20 +37,13 @@ impl Command {
         let mut bytes = [0; MESSAGE];
         bytes[0] = u8::from(self.kind == Kind::Write);
         bytes[2..4].copy_from_slice(&self.tag.to_be_bytes());
-        bytes[4..8].copy_from_slice(&self.place.rmr_context.to_be_bytes());
-        bytes[8..16].copy_from_slice(&self.place.target_address.to_be_bytes());
-        bytes[16..24].copy_from_slice(&self.place.segment_length.to_be_bytes());
+        bytes[4..24].copy_from_slice(&self.place.to_bytes());
         bytes[24..].copy_from_slice(&self.block.to_be_bytes());
         bytes
     }
 
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let bytes: &[u8; MESSAGE] = bytes.try_into().context("the length of a command")?;
-        let long = |at: usize| {
-            bytes[at..]
-                .first_chunk()
-                .map_or(0, |long| u64::from_be_bytes(*long))
-        };
         let kind = match bytes[0] {
             0 => Kind::Read,
             1 => Kind::Write,
@@ -59,12 +52,8 @@ impl Command {
         Ok(Self {
             kind,
             tag: u16::from_be_bytes([bytes[2], bytes[3]]),
-            block: long(24),
-            place: RmrTriplet {
-                rmr_context: u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
-                target_address: long(8),
-                segment_length: long(16),
-            },
+            block: u64::from_be_bytes(bytes[24..].try_into()?),
+            place: RmrTriplet::from_bytes(&bytes[4..24]).context("a place")?,
         })
     }
 }

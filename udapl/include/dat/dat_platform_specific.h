@@ -13,7 +13,15 @@
 
 typedef uint32_t DAT_UINT32;
 typedef uint64_t DAT_UINT64;
+/* C89 and C++98 have no such type, but their compilers do; they are not to complain of it. */
+#ifdef __GNUC__
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wlong-long"
+#endif
 typedef unsigned long long DAT_UVERYLONG;
+#ifdef __GNUC__
+#pragma GCC diagnostic pop
+#endif
 typedef void *DAT_PVOID;
 typedef int DAT_COUNT;
 typedef DAT_UINT64 DAT_PADDR;

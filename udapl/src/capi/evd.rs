@@ -228,7 +228,7 @@ pub(super) unsafe fn waited<T>(
             }
             Err(failed) => {
                 if matches!(
-                    failed.error.return_type(),
+                    failed.return_type(),
                     ReturnType::TimeoutExpired | ReturnType::InterruptedCall
                 ) {
                     // SAFETY: contract ROOM.

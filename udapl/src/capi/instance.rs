@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use driver::Held;
 
-use dat_core::{AsyncEvent, CloseFlags, DatError, DatResult, EvdHandle, ReturnType, Subtype};
+use dat_core::{AsyncEvent, CloseFlags, DatError, DatResult, EvdHandle};
 
 use super::adapter::{Adapter, AsyncEvd, Instance, Open, Opened, Siblings, find_owned};
 use super::directory::Entry;
@@ -95,13 +95,7 @@ impl Open {
     /// # Errors
     /// DAT_INVALID_STATE|IA_IN_USE: gracefully, and objects of the consumer's are left.
     pub(super) fn may_leave(&self, flags: CloseFlags) -> DatResult<()> {
-        if flags == CloseFlags::Graceful && !self.ia.is_unused() {
-            return Err(DatError::new(
-                ReturnType::InvalidState,
-                Subtype::StateIaInUse,
-            ));
-        }
-        Ok(())
+        self.ia.may_close(flags)
     }
 
     /// Where agents of the instance are told; their thread is started if there is none yet.

@@ -8,8 +8,8 @@ use std::cell::RefCell;
 use std::fmt;
 use std::rc::{Rc, Weak};
 
-use dat_core::{LmrHandle, LmrSlice, MemPrivFlags, RmrTriplet};
-use driver::{DmaBuffer, DmaMemory};
+use dat_core::{DtoCompletion, LmrHandle, LmrSlice, MemPrivFlags, RmrTriplet};
+use driver::{Bytes, DmaBuffer};
 
 use super::error::Error;
 use super::table::Shared;
@@ -70,12 +70,7 @@ impl Pool {
             let zone = core.zone;
             let ia = core.ia()?;
             let memory = ia.provider().arena().alloc(length, PAGE_BYTES)?;
-            let registered = DmaMemory::Arena {
-                buffer: memory.clone(),
-                offset: 0,
-                bytes: length,
-            };
-            let region = ia.lmr_create(registered, zone, rights)?;
+            let region = ia.lmr_create(memory.clone().into(), zone, rights)?;
             let whole = ia.lmr_slice(region.lmr, 0, u64::from(all))?;
             Ok::<_, Error>((memory, region, whole))
         })?;
@@ -101,6 +96,7 @@ impl Pool {
             region: Rc::clone(&self.0),
             number,
             len: self.0.bytes,
+            completion: None,
         })
     }
 
@@ -127,6 +123,7 @@ pub struct Buffer {
     region: Rc<Region>,
     number: u32,
     len: u32,
+    completion: Option<DtoCompletion>,
 }
 
 impl Buffer {
@@ -204,6 +201,31 @@ impl Buffer {
         bytes
     }
 
+    /// The completion of the last transfer that it was in, if that came so far: the immediate data that a receive came
+    /// with, or the context that was invalidated ([`DtoCompletion::detail`]), and the endpoint that a receive of an SRQ
+    /// came through ([`DtoCompletion::ep`]).
+    #[must_use]
+    pub const fn completion(&self) -> Option<&DtoCompletion> {
+        self.completion.as_ref()
+    }
+
+    pub(super) const fn set_completion(&mut self, done: DtoCompletion) {
+        self.completion = Some(done);
+    }
+
+    /// The content, in place: to look at, and to read or write files with
+    /// ([`FileOperation`](crate::reactor::FileOperation)), without a copy. For a read from a file the length is set
+    /// before ([`set_len`](Self::set_len)). Buffers of a multiple of 4096 bytes lie on pages, as `O_DIRECT` asks for.
+    ///
+    /// An operation on a file does not own the buffer, only its memory: who drops or posts the buffer before the
+    /// operation has ended has others' bytes in the file, or the file's in others' messages.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes<'_> {
+        let (start, whole) = (self.start(), Bytes::from(&self.region.memory));
+        // PANIC: the content is inside the buffer, and that inside the region.
+        whole.part(start..start + self.len()).expect("inside")
+    }
+
     /// What a peer needs to reach the content, as far as the rights of the pool allow. It stays valid as long as the
     /// pool has its region, also after the buffer has gone to another owner.
     #[must_use]
@@ -217,13 +239,11 @@ impl Buffer {
     }
 
     /// The first `bytes` bytes, to post.
-    pub(super) fn slice(&self, bytes: u32) -> Option<LmrSlice> {
-        if bytes > self.region.bytes {
+    pub(super) fn slice(&self, bytes: usize) -> Option<LmrSlice> {
+        if bytes > self.capacity() {
             return None;
         }
-        self.region
-            .whole
-            .part(self.number * self.region.stride, bytes)
+        self.region.whole.part(self.start() as u64, bytes as u64) // CAST: widening.
     }
 
     fn start(&self) -> usize {

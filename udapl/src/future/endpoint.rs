@@ -5,16 +5,19 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use dat_core::{
-    CloseFlags, ConnQual, ConnectFlags, EpAttr, EpEvds, EpHandle, MemPrivFlags, PspFlags, Qos,
-    RmrTriplet, Timeout,
+    CloseFlags, ConnQual, ConnectFlags, EndCause, EpAttr, EpEvds, EpHandle, MemPrivFlags, PspFlags,
+    Qos, RmrTriplet, SrqAttr, Timeout,
 };
 
+use super::batch::Batch;
 use super::buffer::{Buffer, Pool};
 use super::connecting::{Connecting, Disconnecting};
 use super::error::Error;
 use super::listener::Listener;
-use super::table::{LinkKey, Shared, What};
-use super::transfer::Transfer;
+use super::srq::Srq;
+use super::table::{LinkKey, Of, Shared};
+use super::transfer::{InlineTransfer, Transfer};
+use super::what::{Inline, What};
 
 /// Makes endpoints, listeners and pools. Clones belong to the same driver. When that has ended, each call answers
 /// [`Error::Closed`].
@@ -51,17 +54,47 @@ impl Handle {
     /// # Errors
     /// As [`Ia::ep_create`](dat_core::Ia::ep_create); [`Error::Closed`].
     pub fn endpoint_with(&self, attr: &EpAttr) -> Result<Endpoint, Error> {
+        self.make(attr, None)
+    }
+
+    /// An endpoint with these attributes that takes its receives from a shared receive queue.
+    ///
+    /// # Errors
+    /// As [`Ia::ep_create_with_srq`](dat_core::Ia::ep_create_with_srq): DAT_INVALID_HANDLE|SRQ if it is another
+    /// driver's. [`Error::Closed`].
+    pub fn endpoint_with_srq(&self, srq: &Srq, attr: &EpAttr) -> Result<Endpoint, Error> {
+        self.make(attr, Some(srq))
+    }
+
+    fn make(&self, attr: &EpAttr, srq: Option<&Srq>) -> Result<Endpoint, Error> {
         let link = self.shared.with(|core| {
-            let (zone, dtos, events) = (core.zone, core.dtos, core.connections);
-            let ep =
-                core.ia()?
-                    .ep_create(Some(zone), EpEvds::dto(dtos).connect(events), Some(attr))?;
-            Ok::<_, Error>(core.add_link(ep))
+            let (zone, dtos, events) = (Some(core.zone), core.dtos, core.connections);
+            let evds = EpEvds::dto(dtos).connect(events);
+            let queue = srq.map(|srq| core.srq(srq.link_of(&self.shared)));
+            let ep = match queue.transpose()? {
+                Some(queue) => core.ia()?.ep_create_with_srq(zone, evds, queue, attr)?,
+                None => core.ia()?.ep_create(zone, evds, Some(attr))?,
+            };
+            Ok::<_, Error>(core.add_link(Of::Ep(ep)))
         })?;
         Ok(Endpoint {
             shared: Rc::clone(&self.shared),
             link,
+            _srq: srq.cloned(),
         })
+    }
+
+    /// A shared receive queue.
+    ///
+    /// # Errors
+    /// As [`Ia::srq_create`](dat_core::Ia::srq_create); [`Error::Closed`].
+    pub fn srq(&self, attr: SrqAttr) -> Result<Srq, Error> {
+        let link = self.shared.with(|core| {
+            let zone = core.zone;
+            let srq = core.ia()?.srq_create(zone, attr)?;
+            Ok::<_, Error>(core.add_link(Of::Srq(srq)))
+        })?;
+        Ok(Srq::new(Rc::clone(&self.shared), link))
     }
 
     /// Listens at a connection qualifier.
@@ -126,6 +159,8 @@ impl fmt::Debug for Handle {
 pub struct Endpoint {
     shared: Rc<Shared>,
     link: LinkKey,
+    /// It is there as long as this is.
+    _srq: Option<Srq>,
 }
 
 impl Endpoint {
@@ -172,16 +207,17 @@ impl Endpoint {
     /// Sends the content of the buffer as one message.
     ///
     /// Errors of the transfer: as [`Ia::ep_post_send`](dat_core::Ia::ep_post_send), [`Error::Full`],
-    /// [`Error::Transfer`].
+    /// [`Error::Transfer`], [`Error::Ended`].
     pub fn send(&self, buffer: Buffer) -> Transfer {
         self.post(buffer, &What::Send)
     }
 
     /// Receives one message, of up to the capacity of the buffer. Receives are served in the order of posting, and may
-    /// be posted before the endpoint is connected.
+    /// be posted before the endpoint is connected. What a message brings besides its bytes is in
+    /// [`Buffer::completion`].
     ///
     /// Errors of the transfer: as [`Ia::ep_post_recv`](dat_core::Ia::ep_post_recv), [`Error::Full`],
-    /// [`Error::Transfer`].
+    /// [`Error::Transfer`]. [`Error::Ended`]: the connection has ended, and no message comes any more.
     pub fn recv(&self, buffer: Buffer) -> Transfer {
         self.post(buffer, &What::Recv)
     }
@@ -202,11 +238,114 @@ impl Endpoint {
         self.post(buffer, &What::Read(from))
     }
 
+    /// As [`send`](Self::send), with four bytes of immediate data, which the peer has with its receive
+    /// ([`Buffer::completion`]).
+    ///
+    /// Errors of the transfer: as [`Ia::ep_post_send_immediate`](dat_core::Ia::ep_post_send_immediate), and as
+    /// [`send`](Self::send).
+    pub fn send_immediate(&self, buffer: Buffer, immediate: u32) -> Transfer {
+        self.post(buffer, &What::SendImmediate(immediate))
+    }
+
+    /// As [`send`](Self::send), and invalidates the RMR context of the peer's.
+    ///
+    /// Errors of the transfer: as [`Ia::ep_post_send_invalidate`](dat_core::Ia::ep_post_send_invalidate), and as
+    /// [`send`](Self::send).
+    pub fn send_invalidate(&self, buffer: Buffer, rmr_context: u32) -> Transfer {
+        self.post(buffer, &What::SendInvalidate(rmr_context))
+    }
+
+    /// As [`write`](Self::write), and completes a receive of the peer's with four bytes of immediate data
+    /// ([`Buffer::completion`]). The receive's buffer has no bytes then.
+    ///
+    /// Errors of the transfer: as [`Ia::ep_post_rdma_write_immediate`](dat_core::Ia::ep_post_rdma_write_immediate), and
+    /// as [`write`](Self::write).
+    pub fn write_immediate(&self, buffer: Buffer, to: RmrTriplet, immediate: u32) -> Transfer {
+        self.post(buffer, &What::WriteImmediate(to, immediate))
+    }
+
+    /// Adds to a number of 8 bytes in the peer's memory. What it was is in the buffer afterwards, 8 bytes in the order
+    /// of this machine.
+    ///
+    /// Errors of the transfer: as [`Ia::ep_post_fetch_add`](dat_core::Ia::ep_post_fetch_add), and as
+    /// [`read`](Self::read).
+    pub fn fetch_add(&self, result: Buffer, remote: RmrTriplet, add: u64) -> Transfer {
+        self.post(result, &What::FetchAdd(remote, add))
+    }
+
+    /// Replaces a number in the peer's memory by `swap` if it is `compare`; otherwise as
+    /// [`fetch_add`](Self::fetch_add).
+    ///
+    /// Errors of the transfer: as [`fetch_add`](Self::fetch_add).
+    pub fn compare_swap(
+        &self,
+        result: Buffer,
+        remote: RmrTriplet,
+        compare: u64,
+        swap: u64,
+    ) -> Transfer {
+        let what = What::CompareSwap {
+            remote,
+            compare,
+            swap,
+        };
+        self.post(result, &what)
+    }
+
+    /// Sends a copy of `data` as one message, without a buffer.
+    ///
+    /// Errors of the transfer: as [`Ia::ep_post_send_inline`](dat_core::Ia::ep_post_send_inline), and as
+    /// [`send`](Self::send).
+    pub fn send_inline(&self, data: &[u8]) -> InlineTransfer {
+        self.post_inline(data, Inline::Plain)
+    }
+
+    /// As [`send_inline`](Self::send_inline), with immediate data ([`send_immediate`](Self::send_immediate)).
+    pub fn send_inline_immediate(&self, data: &[u8], immediate: u32) -> InlineTransfer {
+        self.post_inline(data, Inline::Immediate(immediate))
+    }
+
+    /// As [`send_inline`](Self::send_inline), and invalidates a context ([`send_invalidate`](Self::send_invalidate)).
+    pub fn send_inline_invalidate(&self, data: &[u8], rmr_context: u32) -> InlineTransfer {
+        self.post_inline(data, Inline::Invalidate(rmr_context))
+    }
+
+    /// Posts what the closure `post` posts, in its order: requests behind one doorbell, receives by one doorbell record
+    /// ([`Ia::batch`](dat_core::Ia::batch)). That happens when the closure has returned. What is refused says so as its
+    /// transfer's result; the others are posted.
+    ///
+    /// ```no_run
+    /// # async fn program(endpoint: udapl::future::Endpoint, pool: udapl::future::Pool, to: udapl::RmrTriplet) -> Option<()> {
+    /// let (page, header) = (pool.take()?, pool.take()?);
+    /// let (written, sent) = endpoint.batch(|batch| (batch.write(page, to), batch.send(header)));
+    /// # drop((written.await, sent.await));
+    /// # None }
+    /// ```
+    pub fn batch<T>(&self, post: impl FnOnce(&mut Batch<'_>) -> T) -> T {
+        post(&mut Batch::new(self))
+    }
+
     fn post(&self, buffer: Buffer, what: &What) -> Transfer {
-        match self.shared.with(|core| core.post(self.link, buffer, what)) {
-            Ok(op) => Transfer::posted(Rc::clone(&self.shared), op),
-            Err((error, buffer)) => Transfer::refused(error, buffer),
-        }
+        let posted = self.shared.with(|core| core.post(self.link, buffer, what));
+        Transfer::of(&self.shared, posted)
+    }
+
+    fn post_inline(&self, data: &[u8], how: Inline) -> InlineTransfer {
+        let posted = self
+            .shared
+            .with(|core| core.post_inline(self.link, data, how));
+        InlineTransfer::of(&self.shared, posted)
+    }
+
+    /// Why its connection, or the attempt to connect, has ended. `None` if it has not.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn end_cause(&self) -> Result<Option<EndCause>, Error> {
+        self.shared.with(|core| {
+            let ep = core.ep(self.link)?;
+            Ok(core.peek()?.ep_end_cause(ep)?)
+        })
     }
 
     /// Ends the connection and waits until it has ended. With GRACEFUL it first completes the requests that are posted.
@@ -238,6 +377,10 @@ impl Endpoint {
 
     pub(super) fn waited_for(&self) -> (Rc<Shared>, LinkKey) {
         (Rc::clone(&self.shared), self.link)
+    }
+
+    pub(super) const fn parts(&self) -> (&Rc<Shared>, LinkKey) {
+        (&self.shared, self.link)
     }
 
     pub(super) fn is_of(&self, shared: &Rc<Shared>) -> bool {

@@ -1,6 +1,6 @@
 //! What futures answer.
 
-use dat_core::{ConnectionEventKind, DatError, DtoCompletion};
+use dat_core::{ConnectionEventKind, DatError, DtoCompletion, EndCause};
 use driver::DmaError;
 use thiserror::Error;
 
@@ -14,6 +14,10 @@ pub enum Error {
     /// The transfer was begun and failed.
     #[error("{}", crate::explain(.0))]
     Transfer(DtoCompletion),
+    /// The connection has ended, and the transfer with it; why. That the peer has disconnected
+    /// ([`EndCause::PeerDisconnected`]) is how a receive learns that no more comes.
+    #[error("the connection has ended: {0}")]
+    Ended(EndCause),
     /// There is no connection, or it has ended.
     #[error("no connection: {0:?} ({number:#07x})", number = .0.number())]
     Connection(ConnectionEventKind),
@@ -42,4 +46,8 @@ pub enum Error {
     /// There is no memory for a pool.
     #[error(transparent)]
     Memory(#[from] DmaError),
+    /// The runtime does not watch the driver's descriptor.
+    #[cfg(feature = "tokio")]
+    #[error("the runtime does not watch the adapter's descriptor: {0}")]
+    Runtime(std::io::Error),
 }

@@ -25,22 +25,44 @@
 //! The program sleeps as it likes, with any runtime. After [`Turn::Armed`] the descriptor of the driver
 //! ([`Driver::descriptor`]) becomes readable when there is an event. A post in the meantime may take events in, so the
 //! driver has to turn again before the next sleep. [`Driver::run`] does this with the sleep it is given,
-//! [`Driver::block_on`] with the function's own.
+//! [`Driver::block_on`] with the function's own, and `drive` in a runtime of tokio (feature `tokio`).
+//!
+//! | Of an [`Ia`](crate::Ia) | Here |
+//! |---|---|
+//! | `ep_post_send`, `ep_post_recv`, `ep_post_rdma_write`, `ep_post_rdma_read` | [`Endpoint::send`], [`recv`](Endpoint::recv), [`write`](Endpoint::write), [`read`](Endpoint::read) |
+//! | `ep_post_send_immediate`, `ep_post_rdma_write_immediate` | [`Endpoint::send_immediate`], [`write_immediate`](Endpoint::write_immediate) |
+//! | `ep_post_send_invalidate` | [`Endpoint::send_invalidate`] |
+//! | `ep_post_fetch_add`, `ep_post_compare_swap` | [`Endpoint::fetch_add`], [`compare_swap`](Endpoint::compare_swap) |
+//! | `ep_post_send_inline`, `…_immediate`, `…_invalidate` | [`Endpoint::send_inline`], [`send_inline_immediate`](Endpoint::send_inline_immediate), [`send_inline_invalidate`](Endpoint::send_inline_invalidate) |
+//! | `batch` | [`Endpoint::batch`] |
+//! | `srq_create`, `ep_create_with_srq`, `srq_post_recv` | [`Handle::srq`], [`Handle::endpoint_with_srq`], [`Srq::recv`] |
+//! | `ep_end_cause` | [`Endpoint::end_cause`], [`Error::Ended`] |
+//! | a completion's `detail` and `ep` | [`Buffer::completion`] |
+//! | a region's bytes, for the [reactor](crate::reactor) | [`Buffer::bytes`] |
 
+mod batch;
 mod buffer;
 mod connecting;
 mod driver;
 mod endpoint;
 mod error;
 mod listener;
+mod srq;
 mod table;
+#[cfg(feature = "tokio")]
+mod tokio;
 mod transfer;
 mod waiting;
+mod what;
 
+pub use batch::Batch;
 pub use buffer::{Buffer, Pool};
 pub use connecting::{Connecting, Disconnecting};
 pub use driver::{Driver, Refused, Turn};
 pub use endpoint::{Endpoint, Handle};
 pub use error::Error;
 pub use listener::{Listener, Next, Request};
-pub use transfer::Transfer;
+pub use srq::Srq;
+#[cfg(feature = "tokio")]
+pub use tokio::drive;
+pub use transfer::{InlineTransfer, Transfer};

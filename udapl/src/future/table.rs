@@ -20,14 +20,16 @@ use std::task::Waker;
 
 use dat_core::{
     AsyncEvent, ConnectionEvent, ConnectionEventKind, ConnectionRequest, CrHandle, DtoCompletion,
-    DtoStatus, EpHandle, EvdHandle, Event, LmrHandle, PspHandle, PzHandle, RmrTriplet,
+    DtoStatus, EpHandle, EvdHandle, Event, LmrHandle, LmrSlice, PspHandle, PzHandle, ReturnType,
+    SrqHandle, Subtype,
 };
 use slotmap::{Key, KeyData, SlotMap};
 
 use super::buffer::Buffer;
 use super::error::Error;
 use super::waiting::{Leaving, Place, Waiting};
-use crate::{CompletionFlags, DtoCookie, Ia};
+use super::what::{Inline, Queue, What};
+use crate::{DatError, DtoCookie, Ia};
 
 slotmap::new_key_type! {
     /// An operation; as a number its cookie.
@@ -38,7 +40,6 @@ slotmap::new_key_type! {
 
 /// Events that are taken in one turn, so that tasks have theirs.
 const BUDGET: usize = 1024;
-const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
 
 /// The table, and what leaves it.
 pub(super) struct Shared {
@@ -47,12 +48,11 @@ pub(super) struct Shared {
     spent: RefCell<Vec<LmrHandle>>,
 }
 
-/// What is posted.
-pub(super) enum What {
-    Send,
-    Recv,
-    Write(RmrTriplet),
-    Read(RmrTriplet),
+/// What transfers are posted to.
+#[derive(Clone, Copy)]
+pub(super) enum Of {
+    Ep(EpHandle),
+    Srq(SrqHandle),
 }
 
 struct Op {
@@ -61,7 +61,8 @@ struct Op {
     place: usize,
     /// The buffer is as long afterwards as what came.
     fills: bool,
-    buffer: Buffer,
+    /// None: the data went into the queue itself.
+    buffer: Option<Buffer>,
     stage: Stage,
 }
 
@@ -71,9 +72,9 @@ enum Stage {
     Done(Result<usize, Error>),
 }
 
-/// An endpoint, as its futures see it.
+/// An endpoint, as its futures see it; or an SRQ, which is never connected.
 struct Link {
-    ep: EpHandle,
+    of: Of,
     /// Operations that the card may be at.
     ops: Vec<OpKey>,
     state: LinkState,
@@ -108,7 +109,7 @@ pub(super) struct Core {
     links: SlotMap<LinkKey, Link>,
     by_ep: HashMap<EpHandle, LinkKey>,
     listeners: HashMap<PspHandle, Listening>,
-    /// Endpoints that nobody has and that the device would not let end.
+    /// Endpoints and SRQs that nobody has and that the device would not let end.
     refused: Vec<LinkKey>,
     /// The device is of no use any more.
     dead: bool,
@@ -117,6 +118,8 @@ pub(super) struct Core {
     /// Who sleeps for the driver.
     sleeper: Option<Waker>,
     leaving: Vec<Leaving>,
+    /// Room for the posts of a batch.
+    batch: Vec<(OpKey, What)>,
 }
 
 impl Shared {
@@ -142,6 +145,7 @@ impl Shared {
             armed: false,
             sleeper: None,
             leaving: Vec::new(),
+            batch: Vec::new(),
         };
         Rc::new(Self {
             core: RefCell::new(core),
@@ -198,6 +202,16 @@ fn remember(slot: &mut Option<Waker>, waker: &Waker, leaving: &mut Vec<Leaving>)
     }
 }
 
+fn cookie(op: OpKey) -> DtoCookie {
+    DtoCookie(op.data().as_ffi())
+}
+
+/// The first bytes of an operation's buffer, as many as it takes.
+fn slice(ops: &SlotMap<OpKey, Op>, op: OpKey, what: &What) -> Option<LmrSlice> {
+    let buffer = ops.get(op)?.buffer.as_ref()?;
+    buffer.slice(what.bytes(buffer))
+}
+
 impl Core {
     /// The instance, for a call that may take something in: what was armed is not any more.
     pub(super) fn ia(&mut self) -> Result<&mut Ia, Error> {
@@ -237,13 +251,13 @@ impl Core {
 
 /// Transfers.
 impl Core {
-    /// Posts; what is refused comes back.
-    pub(super) fn post(
+    /// A new operation of an endpoint or SRQ, that is to be posted.
+    fn insert(
         &mut self,
         link: LinkKey,
-        buffer: Buffer,
-        what: &What,
-    ) -> Result<OpKey, (Error, Buffer)> {
+        buffer: Option<Buffer>,
+        fills: bool,
+    ) -> Result<OpKey, (Error, Option<Buffer>)> {
         if self.ia.is_none() {
             return Err((Error::Closed, buffer));
         }
@@ -253,49 +267,123 @@ impl Core {
         let Some(entry) = self.links.get_mut(link) else {
             return Err((Error::Dropped, buffer));
         };
-        let ep = entry.ep;
-        let bytes = match what {
-            What::Send | What::Write(_) => buffer.len(),
-            What::Recv => buffer.capacity(),
-            What::Read(remote) => usize::try_from(remote.segment_length).unwrap_or(usize::MAX),
-        };
-        let Some(slice) = u32::try_from(bytes).ok().and_then(|n| buffer.slice(n)) else {
+        let op = self.ops.insert(Op {
+            link,
+            place: entry.ops.len(),
+            fills,
+            buffer,
+            stage: Stage::InFlight(None),
+        });
+        entry.ops.push(op);
+        self.in_flight += 1;
+        Ok(op)
+    }
+
+    /// Takes back what was not posted.
+    fn take_back(&mut self, op: OpKey) -> Option<Buffer> {
+        self.unlink(op);
+        self.ops.remove(op)?.buffer
+    }
+
+    /// An operation with a buffer that is long enough for it.
+    pub(super) fn enter(
+        &mut self,
+        link: LinkKey,
+        buffer: Buffer,
+        what: &What,
+    ) -> Result<OpKey, (Error, Buffer)> {
+        let bytes = what.bytes(&buffer);
+        if buffer.slice(bytes).is_none() {
             let error = Error::Bounds {
                 offset: 0,
                 bytes,
                 capacity: buffer.capacity(),
             };
             return Err((error, buffer));
-        };
-        let place = entry.ops.len();
-        let op = self.ops.insert(Op {
-            link,
-            place,
-            fills: matches!(what, What::Recv | What::Read(_)),
-            buffer,
-            stage: Stage::InFlight(None),
-        });
-        entry.ops.push(op);
-        self.in_flight += 1;
-        let cookie = DtoCookie(op.data().as_ffi());
-        let posted = self.ia().and_then(|ia| {
-            let posted = match what {
-                What::Send => ia.ep_post_send(ep, &[slice], cookie, NO_FLAGS),
-                What::Recv => ia.ep_post_recv(ep, &[slice], cookie, NO_FLAGS),
-                What::Write(to) => ia.ep_post_rdma_write(ep, &[slice], cookie, to, NO_FLAGS),
-                What::Read(from) => ia.ep_post_rdma_read(ep, &[slice], cookie, from, NO_FLAGS),
-            };
-            posted.map_err(Error::Dat)
+        }
+        self.insert(link, Some(buffer), what.fills())
+            // PANIC: it comes back.
+            .map_err(|(error, buffer)| (error, buffer.expect("a buffer")))
+    }
+
+    /// Posts; what is refused comes back.
+    pub(super) fn post(
+        &mut self,
+        link: LinkKey,
+        buffer: Buffer,
+        what: &What,
+    ) -> Result<OpKey, (Error, Buffer)> {
+        let op = self.enter(link, buffer, what)?;
+        let of = self.links.get(link).map(|link| link.of);
+        let slice = slice(&self.ops, op, what);
+        let cookie = cookie(op);
+        let posted = self.ia().and_then(|ia| match (of.zip(slice), what) {
+            (Some((Of::Ep(ep), slice)), _) => Ok(what.post(Queue::One(ia, ep), slice, cookie)?),
+            (Some((Of::Srq(srq), slice)), What::Recv) => {
+                Ok(ia.srq_post_recv(srq, &[slice], cookie)?)
+            }
+            // PANIC: it was put in above, and an SRQ takes nothing else.
+            _ => unreachable!("an operation that was just made"),
         });
         let Err(error) = posted else {
             return Ok(op);
         };
-        self.unlink(op);
-        match self.ops.remove(op) {
-            Some(refused) => Err((error, refused.buffer)),
-            // PANIC: it was put in above.
-            None => unreachable!("an operation that was just made"),
+        // PANIC: it was put in above.
+        let buffer = self.take_back(op).expect("a buffer");
+        Err((error, buffer))
+    }
+
+    /// Posts a message whose data goes into the queue.
+    pub(super) fn post_inline(
+        &mut self,
+        link: LinkKey,
+        data: &[u8],
+        how: Inline,
+    ) -> Result<OpKey, Error> {
+        let ep = self.ep(link);
+        let op = self.insert(link, None, false);
+        let op = op.map_err(|(error, _)| error)?;
+        let posted = ep.and_then(|ep| Ok(how.post(self.ia()?, ep, data, cookie(op))?));
+        if let Err(error) = posted {
+            let _no_buffer = self.take_back(op);
+            return Err(error);
         }
+        Ok(op)
+    }
+
+    /// Room to gather a batch in.
+    pub(super) fn batch_room(&mut self) -> Vec<(OpKey, What)> {
+        std::mem::take(&mut self.batch)
+    }
+
+    /// Posts operations that have been entered, behind one doorbell. Those that are refused end with that.
+    pub(super) fn post_batch(&mut self, link: LinkKey, mut posts: Vec<(OpKey, What)>) {
+        let mut refused = Vec::new();
+        // With the instance all of them have ended.
+        if let Ok(ep) = self.ep(link)
+            && self.ia().is_ok()
+            && let Self {
+                ia: Some(ia), ops, ..
+            } = self
+        {
+            // Each post says for itself what came of it.
+            let _posted = ia.batch(ep, |batch| {
+                for (op, what) in &posts {
+                    let Some(slice) = slice(ops, *op, what) else {
+                        continue;
+                    };
+                    if let Err(error) = what.post(Queue::Batch(batch), slice, cookie(*op)) {
+                        refused.push((*op, error));
+                    }
+                }
+                Ok(())
+            });
+        }
+        for (op, error) in refused {
+            self.settle(op, Err(Error::Dat(error)));
+        }
+        posts.clear();
+        self.batch = posts;
     }
 
     /// The card is done with the buffer.
@@ -327,7 +415,10 @@ impl Core {
         };
         let result = match result {
             // More than there was room for is nothing that can be told as bytes of it.
-            Ok(bytes) if op.fills => op.buffer.set_len(bytes).map(|()| bytes),
+            Ok(bytes) if op.fills => match &mut op.buffer {
+                Some(buffer) => buffer.set_len(bytes).map(|()| bytes),
+                None => Ok(bytes),
+            },
             result => result,
         };
         match std::mem::replace(&mut op.stage, Stage::Done(result)) {
@@ -342,8 +433,12 @@ impl Core {
         let key = OpKey::from(KeyData::from_ffi(done.cookie.0));
         // What was left of an endpoint that is gone names nothing.
         let is_in_flight = |op: &Op| !matches!(op.stage, Stage::Done(_));
-        if !self.ops.get(key).is_some_and(is_in_flight) {
+        let op = self.ops.get_mut(key).filter(|op| is_in_flight(op));
+        let Some(op) = op else {
             return;
+        };
+        if let Some(buffer) = &mut op.buffer {
+            buffer.set_completion(done);
         }
         let result = match done.status {
             // The peer wrote elsewhere and used the receive up to say so: the buffer has what it had before.
@@ -351,8 +446,8 @@ impl Core {
             DtoStatus::Success => {
                 Ok(usize::try_from(done.transferred_length).unwrap_or(usize::MAX))
             }
-            DtoStatus::ErrFlushed
-            | DtoStatus::ErrLocalLength
+            DtoStatus::ErrFlushed => Err(self.flushed(done)),
+            DtoStatus::ErrLocalLength
             | DtoStatus::ErrLocalEp
             | DtoStatus::ErrLocalProtection
             | DtoStatus::ErrBadResponse
@@ -366,13 +461,22 @@ impl Core {
         self.settle(key, result);
     }
 
+    /// Why a transfer was flushed: its connection has ended, if the endpoint is there to say why.
+    fn flushed(&self, done: DtoCompletion) -> Error {
+        let cause = self.ia.as_ref().map(|ia| ia.ep_end_cause(done.ep));
+        match cause {
+            Some(Ok(Some(cause))) => Error::Ended(cause),
+            _ => Error::Transfer(done),
+        }
+    }
+
     /// What an operation came to, with its buffer; it is gone then. Until it has come to something the task is woken by
     /// it.
     pub(super) fn ended(
         &mut self,
         key: OpKey,
         waker: &Waker,
-    ) -> Option<(Result<usize, Error>, Buffer)> {
+    ) -> Option<(Result<usize, Error>, Option<Buffer>)> {
         // PANIC: its future has it, and it is there until the future has asked or is dropped.
         let op = self.ops.get_mut(key).expect("an operation with a future");
         if let Stage::InFlight(waiting) = &mut op.stage {
@@ -390,7 +494,7 @@ impl Core {
     pub(super) fn abandon(&mut self, key: OpKey) -> Option<Buffer> {
         let op = self.ops.get_mut(key)?;
         match &mut op.stage {
-            Stage::Done(_) => self.ops.remove(key).map(|op| op.buffer),
+            Stage::Done(_) => self.ops.remove(key)?.buffer,
             Stage::InFlight(waker) => {
                 self.leaving.extend(waker.take().map(Leaving::Dropped));
                 op.stage = Stage::Abandoned;
@@ -403,21 +507,37 @@ impl Core {
 
 /// Connections.
 impl Core {
-    pub(super) fn add_link(&mut self, ep: EpHandle) -> LinkKey {
+    pub(super) fn add_link(&mut self, of: Of) -> LinkKey {
         let link = self.links.insert(Link {
-            ep,
+            of,
             ops: Vec::new(),
             state: LinkState::Pending,
             waiting: Waiting::default(),
         });
-        self.by_ep.insert(ep, link);
+        if let Of::Ep(ep) = of {
+            self.by_ep.insert(ep, link);
+        }
         link
     }
 
     /// DAT's endpoint.
     pub(super) fn ep(&self, link: LinkKey) -> Result<EpHandle, Error> {
-        let link = self.links.get(link).ok_or(Error::Dropped)?;
-        Ok(link.ep)
+        match self.links.get(link).map(|link| link.of) {
+            Some(Of::Ep(ep)) => Ok(ep),
+            Some(Of::Srq(_)) | None => Err(Error::Dropped),
+        }
+    }
+
+    /// DAT's SRQ, if it is of this driver.
+    pub(super) fn srq(&self, link: Option<LinkKey>) -> Result<SrqHandle, Error> {
+        let Some(link) = link else {
+            let foreign = DatError::new(ReturnType::InvalidHandle, Subtype::HandleSrq);
+            return Err(foreign.because("an SRQ of another driver").into());
+        };
+        match self.links.get(link).map(|link| link.of) {
+            Some(Of::Srq(srq)) => Ok(srq),
+            Some(Of::Ep(_)) | None => Err(Error::Closed),
+        }
     }
 
     /// How far the connection is; if that is not what a future waits for, its task is woken when it is elsewhere.
@@ -473,19 +593,23 @@ impl Core {
         link.waiting.wake(&mut self.leaving);
     }
 
-    /// Nobody has an endpoint any more: it ends in the device, and then its transfers have ended. If the device
+    /// Nobody has an endpoint or SRQ any more: it ends in the device, and then its transfers have ended. If the device
     /// refuses, it is tried again later, and the buffers stay where they are.
     pub(super) fn drop_link(&mut self, key: LinkKey) {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
-        let ep = link.ep;
+        let of = link.of;
         link.waiting.wake(&mut self.leaving);
         let Ok(ia) = self.ia() else {
             return;
         };
-        if let Err(error) = ia.ep_free(ep) {
-            tracing::warn!(%error, "an endpoint stays for now");
+        let freed = match of {
+            Of::Ep(ep) => ia.ep_free(ep),
+            Of::Srq(srq) => ia.srq_free(srq),
+        };
+        if let Err(error) = freed {
+            tracing::warn!(%error, "an endpoint or SRQ stays for now");
             self.refused.push(key);
             return;
         }
@@ -497,7 +621,9 @@ impl Core {
             self.settle(op, Err(Error::Dropped));
         }
         self.links.remove(key);
-        self.by_ep.remove(&ep);
+        if let Of::Ep(ep) = of {
+            self.by_ep.remove(&ep);
+        }
     }
 
     pub(super) fn listens(&mut self, psp: PspHandle) {

@@ -14,22 +14,68 @@ use super::table::{OpKey, Shared};
 ///
 /// Dropping it does not end the transfer: the buffer goes back to its pool when the card is done with it.
 #[must_use = "a transfer that is dropped goes on, and nobody hears of it"]
-pub struct Transfer(State);
+pub struct Transfer(Flight);
 
-enum State {
-    InFlight(Rc<Shared>, OpKey),
+/// A message without a buffer ([`Endpoint::send_inline`](super::Endpoint::send_inline)). It is ready with the number of
+/// bytes moved, or with the error. Dropping it does not end the transfer.
+#[must_use = "a transfer that is dropped goes on, and nobody hears of it"]
+pub struct InlineTransfer(Flight);
+
+enum Flight {
+    Posted(Rc<Shared>, OpKey),
     /// It was never posted.
-    Refused(Error, Buffer),
+    Refused(Error, Option<Buffer>),
     Over,
+}
+
+impl Flight {
+    fn poll(&mut self, cx: &Context<'_>) -> Poll<(Result<usize, Error>, Option<Buffer>)> {
+        let ended = match std::mem::replace(self, Self::Over) {
+            Self::Posted(shared, op) => match shared.with(|core| core.ended(op, cx.waker())) {
+                Some(ended) => ended,
+                None => {
+                    *self = Self::Posted(shared, op);
+                    return Poll::Pending;
+                }
+            },
+            Self::Refused(error, buffer) => (Err(error), buffer),
+            Self::Over => panic!("a transfer was polled after it was ready"),
+        };
+        Poll::Ready(ended)
+    }
+
+    /// Nobody waits for it any more.
+    fn leave(&self) {
+        if let Self::Posted(shared, op) = self {
+            // A buffer that comes back goes to its pool.
+            drop(shared.with(|core| core.abandon(*op)));
+        }
+    }
 }
 
 impl Transfer {
     pub(super) const fn posted(shared: Rc<Shared>, op: OpKey) -> Self {
-        Self(State::InFlight(shared, op))
+        Self(Flight::Posted(shared, op))
     }
 
     pub(super) const fn refused(error: Error, buffer: Buffer) -> Self {
-        Self(State::Refused(error, buffer))
+        Self(Flight::Refused(error, Some(buffer)))
+    }
+
+    pub(super) fn of(shared: &Rc<Shared>, posted: Result<OpKey, (Error, Buffer)>) -> Self {
+        match posted {
+            Ok(op) => Self::posted(Rc::clone(shared), op),
+            Err((error, buffer)) => Self::refused(error, buffer),
+        }
+    }
+}
+
+impl InlineTransfer {
+    pub(super) fn of(shared: &Rc<Shared>, posted: Result<OpKey, Error>) -> Self {
+        Self(match posted {
+            Ok(op) => Flight::Posted(Rc::clone(shared), op),
+            Err(error) => Flight::Refused(error, None),
+        })
     }
 }
 
@@ -39,36 +85,53 @@ impl Future for Transfer {
     /// # Panics
     /// It is polled after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let ended = match std::mem::replace(&mut self.0, State::Over) {
-            State::InFlight(shared, op) => match shared.with(|core| core.ended(op, cx.waker())) {
-                Some(ended) => ended,
-                None => {
-                    self.0 = State::InFlight(shared, op);
-                    return Poll::Pending;
-                }
-            },
-            State::Refused(error, buffer) => (Err(error), buffer),
-            State::Over => panic!("a transfer was polled after it was ready"),
-        };
-        Poll::Ready(ended)
+        self.0.poll(cx).map(|(result, buffer)| {
+            // PANIC: it was posted with one.
+            (result, buffer.expect("the buffer of a transfer"))
+        })
+    }
+}
+
+impl Future for InlineTransfer {
+    type Output = Result<usize, Error>;
+
+    /// # Panics
+    /// It is polled after it was ready.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(cx).map(|(result, _no_buffer)| result)
     }
 }
 
 impl Drop for Transfer {
     fn drop(&mut self) {
-        if let State::InFlight(shared, op) = &self.0 {
-            // A buffer that comes back goes to its pool.
-            drop(shared.with(|core| core.abandon(*op)));
+        self.0.leave();
+    }
+}
+
+impl Drop for InlineTransfer {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+impl fmt::Debug for Flight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Posted(_, op) => write!(f, "Transfer({op:?})"),
+            Self::Refused(error, buffer) => write!(f, "Transfer({error}, {buffer:?})"),
+            Self::Over => write!(f, "Transfer(over)"),
         }
     }
 }
 
 impl fmt::Debug for Transfer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            State::InFlight(_, op) => write!(f, "Transfer({op:?})"),
-            State::Refused(error, buffer) => write!(f, "Transfer({error}, {buffer:?})"),
-            State::Over => write!(f, "Transfer(over)"),
-        }
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for InlineTransfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }

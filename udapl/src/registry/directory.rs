@@ -12,7 +12,8 @@ use super::{FILES, ListRefused, OVERRIDE, ProviderInfo};
 
 /// The static registry, and the dynamic one with a `P` for each entry.
 pub(crate) struct Directory<P: ?Sized> {
-    /// `None`: there is no file.
+    /// `None`: there is a file that cannot be read or is not believed, or the one that the environment names is not
+    /// there. Where nobody has made a file the registry is empty.
     records: Option<Vec<ConfEntry>>,
     providers: BTreeMap<ProviderInfo, Arc<P>>,
 }
@@ -41,7 +42,7 @@ impl<P: ?Sized> Found<P> {
 impl<P: ?Sized> Default for Directory<P> {
     fn default() -> Self {
         Self {
-            records: None,
+            records: Some(Vec::new()),
             providers: BTreeMap::new(),
         }
     }
@@ -86,9 +87,15 @@ impl<P: ?Sized> Directory<P> {
             }
             None => usual(),
         };
-        path.filter(|path| !gained || is_roots(path))
-            .and_then(|path| Self::from_file(&path))
-            .unwrap_or_default()
+        let Some(path) = path else {
+            return Self::default();
+        };
+        let read = Some(path).filter(|path| !gained || is_roots(path));
+        read.and_then(|path| Self::from_file(&path))
+            .unwrap_or_else(|| Self {
+                records: None,
+                ..Self::default()
+            })
     }
 
     fn from_file(path: &Path) -> Option<Self> {
@@ -108,7 +115,7 @@ impl<P: ?Sized> Directory<P> {
     pub(crate) fn list(&self, max: usize) -> Result<Vec<ProviderInfo>, ListRefused> {
         let Some(records) = &self.records else {
             let error = DatError::new(ReturnType::InternalError, Subtype::None)
-                .because("there is no static registry");
+                .because("the static registry cannot be read: the log says which file, and why");
             return Err(ListRefused {
                 error,
                 available: 0,
@@ -271,6 +278,27 @@ mod tests {
     fn names(of: &Directory<()>) -> Vec<&str> {
         let records = of.records.iter().flatten();
         records.map(|record| record.ia_name.as_str()).collect()
+    }
+
+    /// "Static registry missing" (dat_registry_list_providers) is the file that should be there. A machine on which
+    /// nobody has made one has an empty registry, since adapters are opened by the names of their devices.
+    ///
+    /// Clauses: REGL-3.
+    #[test]
+    fn without_a_file_nothing_is_listed_and_a_file_that_is_named_and_not_there_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let none = directory.path().join("none");
+        let list = |named: Option<&PathBuf>, usual: &[PathBuf]| {
+            Directory::<()>::of_files(named.cloned(), usual, false).list(8)
+        };
+        assert_eq!(list(None, std::slice::from_ref(&none)), Ok(vec![]));
+        let missing = list(Some(&none), &[]).unwrap_err();
+        assert_eq!(missing.error.return_type(), ReturnType::InternalError);
+        assert_eq!(missing.available, 0);
+        // One that is there and is no text.
+        let usual = [directory.path().to_owned()];
+        let unread = list(None, &usual).unwrap_err();
+        assert_eq!(unread.error.return_type(), ReturnType::InternalError);
     }
 
     /// secure_getenv(3): what a caller says to a program with rights of its own may be an attack.

@@ -92,7 +92,8 @@ pub type Opener = dyn Fn(&OpenOptions) -> Result<Ia, OpenError> + Send + Sync;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{error}; {available} entries")]
 pub struct ListRefused {
-    /// DAT_INVALID_PARAMETER|ARG1: more entries than asked for. DAT_INTERNAL_ERROR: there is no static registry.
+    /// DAT_INVALID_PARAMETER|ARG1: more entries than asked for. DAT_INTERNAL_ERROR: the file of the
+    /// static registry cannot be read, or the one that the environment names is not there.
     pub error: DatError,
     /// How many entries there are.
     pub available: usize,
@@ -142,7 +143,8 @@ impl Registry {
         Self(Directory::with_conf(text))
     }
 
-    /// The registry of this machine: the file that `DAT_OVERRIDE` names, or the usual one. Without a file it is empty.
+    /// The registry of this machine: the file that `DAT_OVERRIDE` names, or the usual one. Without a file it is
+    /// empty. One that cannot be read is missed when it is listed.
     #[must_use]
     pub fn of_this_machine() -> Self {
         Self(Directory::of_this_machine())

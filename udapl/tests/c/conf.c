@@ -186,8 +186,8 @@ static void misses(void)
 	puts("refused");
 }
 
-/* Without a file nothing is listed, and devices are opened all the same. */
-static void without_a_file(void)
+/* Where the file that was named is not there nothing can be listed, and devices are opened all the same. */
+static void without_its_file(void)
 {
 	DAT_PROVIDER_INFO info, *place = &info;
 	DAT_COUNT count = -1;
@@ -207,7 +207,7 @@ int main(int count, char **arguments)
 	int file;
 
 	if (count > 1 && strcmp(arguments[1], "none") == 0) {
-		without_a_file();
+		without_its_file();
 		return 0;
 	}
 	file = mkstemp(path);

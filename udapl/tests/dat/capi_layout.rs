@@ -85,24 +85,68 @@ fn every_structure_lies_in_c_as_in_rust() {
     compile("cc", &["-std=c11"], &path).expect_err("one assertion does not hold");
 }
 
+/// Languages, each with its compilers; those that are installed are asked.
+const DIALECTS: [(&str, [&str; 2], [&str; 3]); 2] = [
+    ("c", ["cc", "clang"], ["-std=c89", "-std=c99", "-std=c11"]),
+    (
+        "c++",
+        ["c++", "clang++"],
+        ["-std=c++98", "-std=c++11", "-std=c++17"],
+    ),
+];
+
+/// Has every compiler there is look at a text in every dialect. What it has to say is an error.
+fn compile_everywhere(text: &str) {
+    let (_folder, path) = temporary(text, "alone.c");
+    for (language, compilers, dialects) in DIALECTS {
+        let is_there = |compiler: &&str| Command::new(compiler).arg("--version").output().is_ok();
+        for compiler in compilers.into_iter().filter(is_there) {
+            for dialect in dialects {
+                compile(compiler, &["-x", language, dialect], &path)
+                    .unwrap_or_else(|said| panic!("{compiler} {dialect}: {text}{said}"));
+            }
+        }
+    }
+}
+
 #[test]
-fn each_header_can_be_included_alone_in_c_and_in_c_plus_plus() {
+fn each_header_is_clean_alone_in_every_dialect_of_c_and_of_c_plus_plus() {
     let headers = std::fs::read_dir(include().join("dat")).expect("the headers");
     let mut count = 0;
     for header in headers {
         let name = header.expect("an entry").file_name();
-        let text = format!(
-            "#include <dat/{}>\nint main(void) {{ return 0; }}\n",
-            name.to_string_lossy()
-        );
-        let (_folder, path) = temporary(&text, "alone.c");
-        compile("cc", &["-std=c99"], &path).expect("C99");
-        if Command::new("c++").arg("--version").output().is_ok() {
-            compile("c++", &["-x", "c++", "-std=c++11"], &path).expect("C++11");
-        }
+        let name = name.to_string_lossy();
+        compile_everywhere(&format!(
+            "#include <dat/{name}>\nint main(void) {{ return 0; }}\n"
+        ));
         count += 1;
     }
     assert_eq!(count, 7);
+}
+
+/// A macro is looked at where a program uses it.
+#[test]
+fn the_macros_of_the_headers_are_clean_in_every_dialect_of_c_and_of_c_plus_plus() {
+    let headers = std::fs::read_dir(include().join("dat")).expect("the headers");
+    let mut text = "#include <dat/udat.h>\n#include <dat/dat_registry.h>\n".to_owned();
+    text += "int main(void)\n{\n\tDAT_OS_WAIT_PROXY_AGENT none = DAT_OS_WAIT_PROXY_AGENT_NULL;\n";
+    let mut count = 0;
+    for header in headers {
+        let header = std::fs::read_to_string(header.expect("an entry").path()).expect("text");
+        let defined = header
+            .lines()
+            .filter_map(|line| line.strip_prefix("#define "));
+        for (name, value) in defined.filter_map(|line| line.split_once(' ')) {
+            // Numbers: of those there are the most.
+            if value.starts_with("0x") {
+                writeln!(text, "\tif ({name} == 1)\n\t\treturn 1;").expect("text");
+                count += 1;
+            }
+        }
+    }
+    text += "\treturn none.proxy_agent_func != 0;\n}\n";
+    assert!(count > 100, "{count} macros");
+    compile_everywhere(&text);
 }
 
 /// DAT 2.0 has kept the members of 1.2 where they were and put its own behind them; its table is held against the

@@ -199,6 +199,10 @@ fn memory_of_another_adapter_is_refused_by_name() {
         assert_eq!(error.subtype(), Subtype::Arg4, "{error}");
         let why = b.ia.last_device_error().expect("a reason").to_owned();
         assert!(why.contains("sim:0") && why.contains("sim:1"), "{why}");
+        assert_eq!(
+            error.detail(),
+            "the memory is sim:0's, which sim:1 cannot reach: open both with `,memory=NAME`"
+        );
     }
     b.ia.lmr_create(own, b.pz, rights).expect("its own");
     // Memory of an adapter that was closed is none of its next opening, which begins with I/O addresses of its own.

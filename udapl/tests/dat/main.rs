@@ -40,6 +40,7 @@ mod log;
 mod lossy;
 mod many_at_once;
 mod memory_ends;
+mod messages;
 mod named;
 mod network;
 mod objects;

@@ -78,6 +78,7 @@ impl<P: Provider> Ia<P> {
             ProviderError::Resources(_)
             | ProviderError::Limit { .. }
             | ProviderError::Unsupported(_)
+            | ProviderError::Foreign(_)
             | ProviderError::Device(_)
             | ProviderError::Dead(_) => self.address_refused("echo", error),
         })
@@ -105,6 +106,7 @@ impl<P: Provider> Ia<P> {
             }
             ProviderError::Resources(_)
             | ProviderError::Unreachable { .. }
+            | ProviderError::Foreign(_)
             | ProviderError::Device(_)
             | ProviderError::Dead(_) => self.device_refused(what, error, Subtype::None),
         }

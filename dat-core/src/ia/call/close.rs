@@ -8,7 +8,7 @@
 
 use super::progress::LAST_WORDS;
 use crate::cm::RejectReason;
-use crate::error::{DatError, Subtype};
+use crate::error::{DatError, DatResult, Subtype};
 use crate::handle::AnyHandle;
 use crate::handle::{
     CnoHandle, CnoKey, CrHandle, CrKey, EpHandle, EpKey, EvdKey, LmrHandle, LmrKey, PspKey,
@@ -77,6 +77,20 @@ impl<P: Provider> Ia<P> {
         !self.objects().any(|object| self.is_in_use(object))
     }
 
+    /// Whether a close with these flags succeeds.
+    ///
+    /// # Errors
+    /// DAT_INVALID_STATE|IA_IN_USE: GRACEFUL, and objects are left; the error says how many of each kind.
+    pub fn may_close(&self, flags: CloseFlags) -> DatResult<()> {
+        if flags != CloseFlags::Graceful || self.is_unused() {
+            return Ok(());
+        }
+        let left = self.objects().filter(|object| self.is_in_use(*object));
+        Err(DatError::state(Subtype::StateIaInUse)
+            .because("objects are left in the IA")
+            .with_left(left.map(AnyHandle::handle_type).collect()))
+    }
+
     /// Whether an object keeps a graceful close from succeeding. Connection requests do not, nor the endpoints lent
     /// with undecided ones, nor reserved service points that are spent, nor EVDs that the IA feeds.
     fn is_in_use(&self, object: impl Into<AnyHandle>) -> bool {
@@ -132,9 +146,7 @@ impl<P: Provider> Ia<P> {
     // The error is as large as the IA, because it is the IA; it is the caller's again.
     #[allow(clippy::result_large_err, reason = "the error hands the IA back")]
     pub fn close(mut self, flags: CloseFlags) -> Result<P, CloseRefused<P>> {
-        if flags == CloseFlags::Graceful && !self.is_unused() {
-            let error =
-                DatError::state(Subtype::StateIaInUse).because("objects are left in the IA");
+        if let Err(error) = self.may_close(flags) {
             return Err(CloseRefused { ia: self, error });
         }
         let _span = tracing::info_span!("close", instance = self.id).entered();

@@ -8,7 +8,7 @@
 //! there is nothing to share but the name; what is checked is that the memory can be shared at all, and that
 //! the name stands for one size.
 
-use crate::error::{DatError, DatResult, Subtype};
+use crate::error::{DatError, DatResult, Subtype, lasting};
 use crate::handle::{LmrHandle, LmrKey, PzHandle, PzKey};
 use crate::ia::instance::Ia;
 use crate::object::lmr::segment::LmrTriplet;
@@ -17,6 +17,9 @@ use crate::object::lmr::{Lmr, MemType, Registered, SharedMemoryId, allowed_in};
 use crate::provider::{MAX_SEGMENT_BYTES, Provider, ProviderError};
 use crate::refusal::Refusal;
 use crate::types::MemPrivFlags;
+
+/// Where nothing more is said.
+const FOREIGN: &str = "the memory is another adapter's: open both with `,memory=NAME`";
 
 /// What `lmr_create` returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +66,7 @@ impl<P: Provider> Ia<P> {
     /// [`MemPrivFlags::REMOTE_ATOMIC`] without LOCAL_WRITE. DAT_MODEL_NOT_SUPPORTED:
     /// [`MemPrivFlags::REMOTE_ATOMIC`] on a device without atomic operations.
     /// DAT_INSUFFICIENT_RESOURCES|MEMORY_REGION, DAT_INVALID_PARAMETER|ARG4 (a length the device
-    /// cannot register).
+    /// cannot register, or memory of another adapter: the error names it).
     pub fn lmr_create(
         &mut self,
         memory: P::Memory,
@@ -147,10 +150,22 @@ impl<P: Provider> Ia<P> {
         }
         let registration = match self.provider.register(self.pzs[pz].pd, &memory, privileges) {
             Ok(registration) => registration,
-            Err(error @ (ProviderError::Unsupported(_) | ProviderError::Limit { .. })) => {
+            Err(
+                error @ (ProviderError::Foreign(_)
+                | ProviderError::Unsupported(_)
+                | ProviderError::Limit { .. }),
+            ) => {
                 self.note_device_error("lmr_create", &error);
-                return Err(DatError::parameter(Subtype::Arg4, "memory")
-                    .because("the device cannot register this memory"));
+                let refused = DatError::parameter(Subtype::Arg4, "memory");
+                return Err(match error {
+                    ProviderError::Foreign(whose) => {
+                        refused.because(lasting::text(&whose, FOREIGN))
+                    }
+                    ProviderError::Limit { asked, limit, .. } => refused
+                        .because("the device cannot register so much")
+                        .over(asked, limit),
+                    _ => refused.because("the device cannot register this memory"),
+                });
             }
             Err(error) => {
                 return Err(self.device_refused(
@@ -321,10 +336,12 @@ impl<P: Provider> Ia<P> {
         let lmr = self.lmr(lmr)?;
         if offset > lmr.created.bytes || bytes > lmr.created.bytes - offset {
             return Err(DatError::parameter(Subtype::Arg3, "bytes")
-                .because("the slice reaches outside its LMR"));
+                .because("the slice ends outside its LMR")
+                .over(offset.saturating_add(bytes), lmr.created.bytes));
         }
         let too_long = DatError::parameter(Subtype::Arg3, "bytes")
-            .because("a slice holds at most 2^31 - 1 bytes");
+            .because("a slice holds at most 2^31 - 1 bytes")
+            .over(bytes, MAX_SEGMENT_BYTES);
         Ok(LmrSlice {
             address: lmr.created.address + offset,
             stamp: self.regions.table().stamp,

@@ -1,7 +1,7 @@
 //! Protection zones: a label that endpoints, SRQs and LMRs share, and the device's protection domain.
 
-use crate::error::{DatError, DatResult, Subtype};
-use crate::handle::{PzHandle, PzKey};
+use crate::error::{DatError, DatResult, Left, Subtype};
+use crate::handle::{HandleType, PzHandle, PzKey};
 use crate::ia::instance::Ia;
 use crate::object::pz::Pz;
 use crate::provider::Provider;
@@ -50,9 +50,21 @@ impl<P: Provider> Ia<P> {
         let key = self.pz_key(pz)?;
         if self.pzs[key].users != 0 {
             return Err(DatError::state(Subtype::StatePzInUse)
-                .because("an endpoint, SRQ, LMR or RMR is in it"));
+                .because("objects are in the zone")
+                .with_left(self.users_of(key)));
         }
         self.remove_pz(key)
+    }
+
+    /// What is in a PZ.
+    fn users_of(&self, pz: PzKey) -> Left {
+        let eps = self.eps.values().filter(|ep| ep.pz == Some(pz));
+        let srqs = self.srqs.values().filter(|srq| srq.pz == pz);
+        let lmrs = self.regions.iter().filter(|lmr| lmr.pz == pz);
+        let rmrs = self.rmrs.values().filter(|rmr| rmr.pz == pz);
+        let (eps, srqs) = (eps.map(|_| HandleType::Ep), srqs.map(|_| HandleType::Srq));
+        let (lmrs, rmrs) = (lmrs.map(|_| HandleType::Lmr), rmrs.map(|_| HandleType::Rmr));
+        eps.chain(srqs).chain(lmrs).chain(rmrs).collect()
     }
 
     /// Ends a PZ, or leaves it as it is.

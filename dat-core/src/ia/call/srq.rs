@@ -9,7 +9,7 @@
 
 use crate::error::{DatError, DatResult, Subtype};
 use crate::event::AsyncEvent;
-use crate::handle::{EvdKey, PzHandle, SrqHandle, SrqKey, index_of};
+use crate::handle::{EvdKey, HandleType, PzHandle, SrqHandle, SrqKey, index_of};
 use crate::ia::instance::Ia;
 use crate::ia::neighbours::LOOKS;
 use crate::object::lmr::segment::{Scope, Segment, check, pieces};
@@ -290,7 +290,10 @@ impl<P: Provider> Ia<P> {
     pub fn srq_free(&mut self, srq: SrqHandle) -> DatResult<()> {
         let key = self.srq_key(srq)?;
         if self.srqs[key].users != 0 {
-            return Err(DatError::state(Subtype::StateSrqInUse).because("an endpoint uses it"));
+            let users = core::iter::repeat_n(HandleType::Ep, self.srqs[key].users as usize); // CAST: widening.
+            return Err(DatError::state(Subtype::StateSrqInUse)
+                .because("endpoints take their buffers from it")
+                .with_left(users.collect()));
         }
         self.remove_srq(key)
     }

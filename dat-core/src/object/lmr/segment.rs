@@ -38,6 +38,36 @@ pub struct RmrTriplet {
     pub segment_length: u64,
 }
 
+impl RmrTriplet {
+    /// Bytes of [`to_bytes`](Self::to_bytes).
+    pub const BYTES: usize = 20;
+
+    /// Encodes it for a message or private data: `rmr_context`, `target_address` and `segment_length`, in 4, 8 and 8
+    /// bytes, big-endian. DAT leaves the form to the programs.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&self.rmr_context.to_be_bytes());
+        bytes[4..12].copy_from_slice(&self.target_address.to_be_bytes());
+        bytes[12..].copy_from_slice(&self.segment_length.to_be_bytes());
+        bytes
+    }
+
+    /// Decodes what [`to_bytes`](Self::to_bytes) encoded: the first 20 bytes. More may follow, since private data
+    /// comes padded. `None`: there are fewer.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (context, rest) = bytes.split_first_chunk()?;
+        let (address, rest) = rest.split_first_chunk()?;
+        let (length, _) = rest.split_first_chunk()?;
+        Some(Self {
+            rmr_context: u32::from_be_bytes(*context),
+            target_address: u64::from_be_bytes(*address),
+            segment_length: u64::from_be_bytes(*length),
+        })
+    }
+}
+
 /// What a segment is checked against.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope<'a> {

@@ -42,8 +42,9 @@ impl LmrSlice {
 
     /// Length in bytes.
     #[must_use]
-    pub const fn len(&self) -> u32 {
-        self.bytes
+    pub const fn len(&self) -> u64 {
+        // CAST: widening.
+        self.bytes as u64
     }
 
     /// Whether there is nothing in it.
@@ -54,13 +55,17 @@ impl LmrSlice {
 
     /// A part of it; `None` when it reaches outside.
     #[must_use]
-    pub const fn part(&self, offset: u32, bytes: u32) -> Option<Self> {
-        if offset > self.bytes || bytes > self.bytes - offset {
+    #[inline]
+    pub const fn part(&self, offset: u64, bytes: u64) -> Option<Self> {
+        let all = self.len();
+        if offset > all || bytes > all - offset {
             return None;
         }
-        // CAST: widening. The sum stays inside the LMR.
+        // CAST: not more than `self.bytes`. The sum stays inside the LMR.
+        #[expect(clippy::cast_possible_truncation, reason = "not more than a u32")]
+        let bytes = bytes as u32;
         Some(Self {
-            address: self.address + offset as u64,
+            address: self.address + offset,
             bytes,
             ..*self
         })

@@ -7,6 +7,7 @@ use std::path::Path;
 use nix::libc::O_DIRECT;
 
 use super::*;
+use crate::DmaMemory;
 
 /// A file with a pattern in it, of 1 MiB, in a folder.
 fn patterned(folder: &Path, reactor: &mut Reactor) -> File {
@@ -424,6 +425,36 @@ fn waits_make_one_call_and_none_where_there_is_nothing_to_say() {
     };
     assert_eq!(transfer(&[]), 1, "submitted and waited for");
     assert_eq!(transfer(&[silent]), 2, "and a poll taken back");
+}
+
+#[test]
+fn a_range_of_a_regions_memory_is_read_and_written_as_a_buffer_is() {
+    let memory = DmaMemory::from(arena().alloc(3 * 4096, 4096).unwrap());
+    let (file, mut reactor) = (temporary(), Reactor::new(8).unwrap());
+    for registered in [false, true] {
+        if registered {
+            // Either answer is legal.
+            let range = memory.bytes(4096..).unwrap();
+            reactor.register([range, range.part(..0).unwrap()]).unwrap();
+        }
+        let (from, to) = (4096..6000, 8192..8192 + 1904);
+        memory.bytes(..).unwrap().fill(0xa5);
+        memory.bytes(from.clone()).unwrap().fill(7);
+        let write = FileOperation::write(100, memory.bytes(from.clone()).unwrap());
+        assert!(matches!(one(&mut reactor, &file, write).result, Ok(1904)));
+        let through = FileOperation::write_through(100, memory.bytes(from).unwrap());
+        assert!(matches!(one(&mut reactor, &file, through).result, Ok(1904)));
+        let read = FileOperation::read(100, memory.bytes(to).unwrap());
+        assert!(matches!(one(&mut reactor, &file, read).result, Ok(1904)));
+        let came = memory.read(8191, 1906).unwrap();
+        assert_eq!((came[0], came[1905]), (0xa5, 0xa5), "beside the range");
+        assert!(came[1..1905].iter().all(|byte| *byte == 7));
+    }
+    let error = memory.bytes(..3 * 4096 + 1).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "bytes 0 to 12289 of 12288 bytes of memory"
+    );
 }
 
 #[test]

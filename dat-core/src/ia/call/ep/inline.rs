@@ -153,7 +153,16 @@ impl<P: Provider> Ia<P> {
         } else {
             refusal.map_or(Ok(()), Err)
         }
-        .map_err(|refusal| self.refused(handle, refusal))?;
+        .map_err(|refusal| {
+            let error = self.refused(handle, refusal);
+            match self.ep_inline_limit(handle) {
+                Ok(limit) if refusal == Refusal::LongInline => {
+                    // CAST: usize has at most 64 bits on every target Rust has.
+                    error.over(data.len() as u64, limit as u64)
+                }
+                _ => error,
+            }
+        })?;
         let what = Posted::request(what.op());
         self.record_post(handle.key, what, data.len() as u64, cookie.0);
         if self.observed && !flags.contains(CompletionFlags::SUPPRESS) {

@@ -34,9 +34,30 @@ pub struct WaitError {
     pub nmore: u32,
 }
 
+impl WaitError {
+    /// The type ([`DatError::return_type`]).
+    #[must_use]
+    pub const fn return_type(&self) -> ReturnType {
+        self.error.return_type()
+    }
+
+    /// The subtype ([`DatError::subtype`]).
+    #[must_use]
+    pub const fn subtype(&self) -> Subtype {
+        self.error.subtype()
+    }
+}
+
 impl From<DatError> for WaitError {
     fn from(error: DatError) -> Self {
         Self { error, nmore: 0 }
+    }
+}
+
+/// Without the number of events: for callers that answer with a [`DatResult`].
+impl From<WaitError> for DatError {
+    fn from(waited: WaitError) -> Self {
+        waited.error
     }
 }
 
@@ -179,8 +200,14 @@ impl<P: Provider> Ia<P> {
     ) -> DatResult<EvdWait> {
         let queue = self.evd_mut(evd)?;
         if threshold == 0 || threshold > queue.qlen {
-            return Err(DatError::parameter(Subtype::Arg3, "threshold")
-                .because("threshold: 1 up to the length of the queue"));
+            let refused = DatError::parameter(Subtype::Arg3, "threshold");
+            return Err(if threshold == 0 {
+                refused.because("a threshold of 0: 1 is the least")
+            } else {
+                refused
+                    .because("the queue holds fewer events than the threshold")
+                    .over(threshold.into(), queue.qlen.into())
+            });
         }
         if threshold != 1 && queue.streams.consumer_controlled() {
             // What refuses every wait comes first.

@@ -1,0 +1,118 @@
+//! Which objects are left in what was to end, by kind: as many of each as fit 12 bits.
+
+use core::fmt;
+
+use crate::handle::HandleType;
+
+/// Bits of a count.
+const BITS: u32 = 12;
+/// The largest count, which stands for all that are larger.
+const MOST: u16 = (1 << BITS) - 1;
+/// Counts of one packed number.
+const HALF: usize = 5;
+
+/// What may be left, in the order in which it is told.
+const KINDS: [(HandleType, &str, &str); 2 * HALF] = [
+    (HandleType::Ep, "EP", "EPs"),
+    (HandleType::Srq, "SRQ", "SRQs"),
+    (HandleType::Evd, "EVD", "EVDs"),
+    (HandleType::Cno, "CNO", "CNOs"),
+    (HandleType::Lmr, "LMR", "LMRs"),
+    (HandleType::Rmr, "RMR", "RMRs"),
+    (HandleType::Pz, "PZ", "PZs"),
+    (HandleType::Psp, "PSP", "PSPs"),
+    (HandleType::Rsp, "RSP", "RSPs"),
+    (HandleType::Cr, "CR", "CRs"),
+];
+
+/// How many objects of each kind are left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Left([u16; 2 * HALF]);
+
+impl Left {
+    /// As two numbers of 60 bits.
+    pub(super) const fn packed(self) -> (u64, u64) {
+        let (mut first, mut second) = (0, 0);
+        let mut at = 0;
+        while at < HALF {
+            // CAST: widening.
+            first = first << BITS | self.0[at] as u64;
+            second = second << BITS | self.0[at + HALF] as u64;
+            at += 1;
+        }
+        (first, second)
+    }
+
+    pub(super) const fn unpacked(mut first: u64, mut second: u64) -> Self {
+        let mut counts = [0; 2 * HALF];
+        let mut at = HALF;
+        while at > 0 {
+            at -= 1;
+            // CAST: 12 bits.
+            counts[at] = (first & MOST as u64) as u16;
+            counts[at + HALF] = (second & MOST as u64) as u16;
+            first >>= BITS;
+            second >>= BITS;
+        }
+        Self(counts)
+    }
+}
+
+impl FromIterator<HandleType> for Left {
+    fn from_iter<T: IntoIterator<Item = HandleType>>(objects: T) -> Self {
+        let mut left = Self::default();
+        for object in objects {
+            if let Some(at) = KINDS.iter().position(|(kind, ..)| *kind == object) {
+                left.0[at] = left.0[at].saturating_add(1).min(MOST);
+            }
+        }
+        left
+    }
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for (&count, (_, one, many)) in self.0.iter().zip(KINDS) {
+            let more = if count == MOST { " or more" } else { "" };
+            match count {
+                0 => continue,
+                1 => write!(f, "{separator}1 {one}")?,
+                _ => write!(f, "{separator}{count}{more} {many}")?,
+            }
+            separator = ", ";
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_survives_packing_and_is_counted_by_kind() {
+        let left: Left = KINDS
+            .iter()
+            .enumerate()
+            .flat_map(|(at, (kind, ..))| core::iter::repeat_n(*kind, at * 700))
+            .collect();
+        let (first, second) = left.packed();
+        assert!(first >> 60 == 0 && second >> 60 == 0);
+        assert_eq!(Left::unpacked(first, second), left);
+        assert_eq!(
+            left.to_string(),
+            "700 SRQs, 1400 EVDs, 2100 CNOs, 2800 LMRs, 3500 RMRs, 4095 or more PZs, 4095 or more PSPs, \
+             4095 or more RSPs, 4095 or more CRs"
+        );
+        let few: Left = [
+            HandleType::Lmr,
+            HandleType::Ep,
+            HandleType::Evd,
+            HandleType::Evd,
+        ]
+        .into_iter()
+        .collect();
+        assert_eq!(few.to_string(), "1 EP, 2 EVDs, 1 LMR");
+    }
+}

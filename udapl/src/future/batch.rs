@@ -1,0 +1,116 @@
+//! Several posts behind one doorbell.
+
+use std::fmt;
+use std::rc::Rc;
+
+use dat_core::RmrTriplet;
+
+use super::buffer::Buffer;
+use super::endpoint::Endpoint;
+use super::table::OpKey;
+use super::transfer::Transfer;
+use super::what::What;
+
+/// Posts of one endpoint that reach the device together ([`Endpoint::batch`]), in their order. Each is as the method
+/// of [`Endpoint`] of that name.
+pub struct Batch<'a> {
+    endpoint: &'a Endpoint,
+    posts: Vec<(OpKey, What)>,
+}
+
+impl<'a> Batch<'a> {
+    pub(super) fn new(endpoint: &'a Endpoint) -> Self {
+        let (shared, _) = endpoint.parts();
+        Self {
+            endpoint,
+            posts: shared.with(|core| core.batch_room()),
+        }
+    }
+
+    /// As [`Endpoint::recv`].
+    pub fn recv(&mut self, buffer: Buffer) -> Transfer {
+        self.post(buffer, What::Recv)
+    }
+
+    /// As [`Endpoint::send`].
+    pub fn send(&mut self, buffer: Buffer) -> Transfer {
+        self.post(buffer, What::Send)
+    }
+
+    /// As [`Endpoint::send_immediate`].
+    pub fn send_immediate(&mut self, buffer: Buffer, immediate: u32) -> Transfer {
+        self.post(buffer, What::SendImmediate(immediate))
+    }
+
+    /// As [`Endpoint::send_invalidate`].
+    pub fn send_invalidate(&mut self, buffer: Buffer, rmr_context: u32) -> Transfer {
+        self.post(buffer, What::SendInvalidate(rmr_context))
+    }
+
+    /// As [`Endpoint::write`].
+    pub fn write(&mut self, buffer: Buffer, to: RmrTriplet) -> Transfer {
+        self.post(buffer, What::Write(to))
+    }
+
+    /// As [`Endpoint::write_immediate`].
+    pub fn write_immediate(&mut self, buffer: Buffer, to: RmrTriplet, immediate: u32) -> Transfer {
+        self.post(buffer, What::WriteImmediate(to, immediate))
+    }
+
+    /// As [`Endpoint::read`].
+    pub fn read(&mut self, buffer: Buffer, from: RmrTriplet) -> Transfer {
+        self.post(buffer, What::Read(from))
+    }
+
+    /// As [`Endpoint::fetch_add`].
+    pub fn fetch_add(&mut self, result: Buffer, remote: RmrTriplet, add: u64) -> Transfer {
+        self.post(result, What::FetchAdd(remote, add))
+    }
+
+    /// As [`Endpoint::compare_swap`].
+    pub fn compare_swap(
+        &mut self,
+        result: Buffer,
+        remote: RmrTriplet,
+        compare: u64,
+        swap: u64,
+    ) -> Transfer {
+        let what = What::CompareSwap {
+            remote,
+            compare,
+            swap,
+        };
+        self.post(result, what)
+    }
+
+    /// What cannot be posted at all is refused here, what the endpoint refuses in the end.
+    fn post(&mut self, buffer: Buffer, what: What) -> Transfer {
+        let (shared, link) = self.endpoint.parts();
+        match shared.with(|core| core.enter(link, buffer, &what)) {
+            Ok(op) => {
+                self.posts.push((op, what));
+                Transfer::posted(Rc::clone(shared), op)
+            }
+            Err((error, buffer)) => Transfer::refused(error, buffer),
+        }
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        let posts = std::mem::take(&mut self.posts);
+        let (shared, link) = self.endpoint.parts();
+        shared.with(|core| core.post_batch(link, posts));
+    }
+}
+
+impl fmt::Debug for Batch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Batch({} posts of {:?})",
+            self.posts.len(),
+            self.endpoint
+        )
+    }
+}
