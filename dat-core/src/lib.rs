@@ -100,7 +100,7 @@ pub mod ep {
     pub use crate::ia::call::ep::holding::EpRecvParam;
     pub use crate::ia::call::ep::modify::EpChange;
     pub use crate::ia::call::ep::{EpParam, EpStatus};
-    pub use crate::object::ep::{attr, cause, evds, state, transport};
+    pub use crate::object::ep::{DRAIN_TIMEOUT, attr, cause, evds, state, transport};
 }
 
 /// Event dispatchers: their mode, and what calls tell of them.

@@ -5,6 +5,12 @@
 //! ([`Config::max_pending_per_peer`], [`Config::max_pending_per_listener`]). A part of all connections is kept for
 //! those we start ourselves. Whatever is over a bound is refused, and nothing is remembered of it.
 //!
+//! An accepted request costs more, since the consumer gives it an endpoint before the peer has shown that it hears the
+//! reply. If a listener has as many requests as it may have, one of an address that has few of them
+//! ([`FEW`]) is admitted all the same: the accepted request of that listener that has waited longest for its peer makes
+//! room. A peer that answers needs one round trip, so a flood from many addresses does not keep it out: it would have to
+//! be as fast as to turn over all of the listener's places in that time.
+//!
 //! What the consumer has refused is not under way any more. It is remembered for a while, since the refusal may be lost
 //! and is then asked for again, but it is in nobody's way: it counts under no bound but one of its own, and the oldest
 //! makes room ([`Refusals`]).
@@ -22,15 +28,22 @@ use super::wire::RejectReason;
 /// One of how many connections requests of others leave free.
 const KEPT_FOR_US: usize = 16;
 
+/// One of how many requests of a listener an address may have and still have others make room.
+pub(super) const FEW: usize = 64;
+
 /// Requests of others that are under way.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     by_peer: BTreeMap<[u8; 16], usize>,
     by_listener: BTreeMap<ListenId, usize>,
+    /// Those that the consumer has accepted, by listener, oldest first.
+    accepted: BTreeMap<(ListenId, u64), ConnId>,
+    next: u64,
 }
 
 impl Pending {
-    /// Whether one more request may be kept, with `connections` existing already.
+    /// Whether one more request may be kept, with `connections` existing already; and the accepted request that makes
+    /// room for it, if one has to.
     ///
     /// # Errors
     /// The reason to refuse it with.
@@ -40,17 +53,41 @@ impl Pending {
         connections: usize,
         listen: ListenId,
         peer: [u8; 16],
-    ) -> Result<(), RejectReason> {
-        let room = room(config);
+    ) -> Result<Option<ConnId>, RejectReason> {
         let of = |count: Option<&usize>| count.copied().unwrap_or(0);
-        let free = connections < room
-            && of(self.by_listener.get(&listen)) < config.max_pending_per_listener
-            && of(self.by_peer.get(&peer)) < config.max_pending_per_peer;
-        free.then_some(()).ok_or(RejectReason::NoResources)
+        let of_peer = of(self.by_peer.get(&peer));
+        if connections >= room(config) || of_peer >= config.max_pending_per_peer {
+            return Err(RejectReason::NoResources);
+        }
+        if of(self.by_listener.get(&listen)) < config.max_pending_per_listener {
+            return Ok(None);
+        }
+        let oldest = || {
+            let of_listener = (listen, 0)..=(listen, u64::MAX);
+            self.accepted.range(of_listener).next().map(|(_, id)| *id)
+        };
+        let few = of_peer < (config.max_pending_per_listener / FEW).max(1);
+        let oldest = if few { oldest() } else { None };
+        oldest.map(Some).ok_or(RejectReason::NoResources)
     }
 
     /// Brings the counts up to date with a connection whose state has changed.
-    pub(super) fn follow(&mut self, conn: &mut Conn) {
+    pub(super) fn follow(&mut self, id: ConnId, conn: &mut Conn) {
+        let accepted = matches!(conn.state, State::RepSent | State::RepAcknowledged);
+        if let Some(listen) = conn.listen {
+            match (accepted, conn.accepted_as) {
+                (true, None) => {
+                    conn.accepted_as = Some(self.next);
+                    self.accepted.insert((listen, self.next), id);
+                    self.next += 1;
+                }
+                (false, Some(number)) => {
+                    conn.accepted_as = None;
+                    self.accepted.remove(&(listen, number));
+                }
+                (true, Some(_)) | (false, None) => {}
+            }
+        }
         let pending = conn.role == Role::Passive && is_pending(conn.state);
         if pending == conn.pending {
             return;
@@ -64,7 +101,7 @@ impl Pending {
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.by_peer.is_empty() && self.by_listener.is_empty()
+        self.by_peer.is_empty() && self.by_listener.is_empty() && self.accepted.is_empty()
     }
 }
 

@@ -24,6 +24,9 @@ pub(super) const MAX_STALE: u8 = 4;
 /// longer one would only be how long a stranger takes up our room.
 const MAX_NAMED: u8 = 21;
 
+/// The longest service timeout of an MRA that is believed: 69 s, which Linux sends (`CMA_CM_MRA_SETTING` 24).
+const MAX_SERVICE: u8 = 24;
+
 /// Which end of the connection we are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
@@ -43,6 +46,8 @@ pub(super) struct Conn {
     pub(super) listen: Option<ListenId>,
     /// Counted as a request under way.
     pub(super) pending: bool,
+    /// Its number among the requests of others that were accepted and are not established.
+    pub(super) accepted_as: Option<u64>,
     /// Its number among the requests of others that were refused.
     pub(super) refused_as: Option<u64>,
     /// Our name for it.
@@ -116,6 +121,7 @@ impl Conn {
             service_id: req.service_id,
             listen: None,
             pending: false,
+            accepted_as: None,
             refused_as: None,
             local_id: req.local_comm_id,
             remote_id: None,
@@ -164,6 +170,7 @@ impl Conn {
             service_id: req.service_id,
             listen: Some(listen),
             pending: false,
+            accepted_as: None,
             refused_as: None,
             local_id,
             remote_id: Some(req.local_comm_id),
@@ -180,7 +187,7 @@ impl Conn {
             peer_wait: Self::round_trip(config, req.remote_response_timeout.min(MAX_NAMED)),
             service_wait: 0,
             // Half of the peer's patience: the other half is for the way and for our own queue.
-            mra_after: code_nanos(req.remote_response_timeout) / 2,
+            mra_after: code_nanos(req.remote_response_timeout.min(MAX_NAMED)) / 2,
             time_wait: Self::round_trip(config, config.ack_delay),
             refusal: RejectReason::Timeout,
             refusal_data: Box::default(),
@@ -194,9 +201,14 @@ impl Conn {
         }
     }
 
-    /// The peer needs as long as `service_timeout` says.
+    /// The peer needs as long as `service_timeout` says. A peer whose request was accepted can say so once: repetitions
+    /// of our reply and its acknowledgements would otherwise keep the endpoint for many times as long.
     pub(super) fn extend_wait(&mut self, service_timeout: u8) {
-        self.service_wait = Self::round_trip(&self.config, service_timeout);
+        self.service_wait = if self.role == Role::Passive && self.service_wait != 0 {
+            self.response_wait
+        } else {
+            Self::round_trip(&self.config, service_timeout.min(MAX_SERVICE))
+        };
     }
 
     /// The input that the end of the state's time is, here and now.

@@ -39,6 +39,7 @@
 //! private data in REJ, RTU, DREQ and DREP (DAT 1.2 has none there), peer-to-peer connection.
 
 mod admission;
+mod bounds;
 mod conn;
 mod event;
 mod name;
@@ -57,6 +58,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use slotmap::SlotMap;
 
+pub use bounds::{PEER_NUMBERS, PeerNumber, Treatment};
 pub use event::{CmEvent, Counters, Refused};
 pub use name::{ConnId, ListenId};
 pub use params::{AcceptParams, CmError, Config, ConnectError, ConnectParams, InUse, ack_timeout};
@@ -594,7 +596,7 @@ impl Cm {
                 self.by_remote_qp.remove(&key);
             }
         }
-        self.pending.follow(conn);
+        self.pending.follow(id, conn);
         let most = self.config.max_pending_per_listener;
         let oldest = self.refusals.follow(id, conn, most);
         self.forget_if_over(id);

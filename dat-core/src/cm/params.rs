@@ -31,8 +31,12 @@ pub struct Config {
     /// Requests from one address that may be under way, undecided or accepted and not yet established; one over it is
     /// refused for lack of resources.
     pub max_pending_per_peer: usize,
-    /// Requests to one listener that may be under way, likewise. This is also how many requests that the consumer has
-    /// refused are remembered, of all listeners together.
+    /// Requests to one listener that may be under way, likewise. One over it is refused for lack of resources, unless
+    /// its address has few of them; then the oldest accepted one makes room. This is also how many requests that the
+    /// consumer has refused are remembered, of all listeners together.
+    ///
+    /// Each is a kilobyte here. An accepted one has the consumer's endpoint besides, 6 KiB with the smallest queues: 24
+    /// MiB with the default.
     pub max_pending_per_listener: usize,
     /// The longest local ACK timeout that a peer may ask of our queue pair, or have it take by naming a delay of its
     /// adapter (5 bits, 4.096 us * 2^n). Longer ones, and 0, which is for ever, are taken as this: with them the peer's
@@ -53,8 +57,8 @@ impl Default for Config {
             packet_rate: 16,
             max_mtu: 5,
             max_connections: 65_536,
-            max_pending_per_peer: 4_096,
-            max_pending_per_listener: 16_384,
+            max_pending_per_peer: 2_048,
+            max_pending_per_listener: 4_096,
             // 17 s; with seven repetitions some minutes.
             max_ack_timeout: 22,
         }

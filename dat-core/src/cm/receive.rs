@@ -104,8 +104,12 @@ impl Cm {
         {
             self.step(now, oldest, Input::HoldOver, None);
         }
-        self.pending
-            .admit(&self.config, self.conns.len(), listen, from.path.gid)?;
+        let makes_room =
+            self.pending
+                .admit(&self.config, self.conns.len(), listen, from.path.gid)?;
+        if let Some(oldest) = makes_room {
+            self.step(now, oldest, Input::Exhausted, None);
+        }
         Ok(Admitted {
             listen,
             private_data,
@@ -170,7 +174,7 @@ impl Cm {
         if let Some(conn) = self.conns.get_mut(id) {
             let at = wait.map(|wait| now.saturating_add(wait));
             self.timers.set(id, &mut conn.deadlines, Kind::State, at);
-            self.pending.follow(conn);
+            self.pending.follow(id, conn);
         }
         self.by_local.insert(local_id, id);
         self.by_remote

@@ -28,6 +28,11 @@ impl<P: Provider> Ia<P> {
         self.nap(now, true, None)
     }
 
+    /// Turns of connections that are to come.
+    pub(crate) fn turns_ahead(&self) -> usize {
+        self.keep_alives.len()
+    }
+
     /// Requests to connect that nobody has decided.
     pub(crate) fn requests(&self) -> usize {
         self.crs.len()

@@ -108,6 +108,12 @@ impl TransportConfig {
             min_rnr_timer: own.min_rnr_timer.unwrap_or(self.min_rnr_timer),
         }
     }
+
+    /// RNR retries of an endpoint whose peer asks for `asked`: what the endpoint has of its own, else at most what the
+    /// adapter has. 7 is for ever, and a peer that asks for it and posts no receive would hold every Send.
+    pub(in crate::ia) fn rnr_retry_asked(self, own: &EpTransport, asked: u8) -> u8 {
+        own.rnr_retry.unwrap_or(asked.min(self.rnr_retry))
+    }
 }
 
 impl Default for TransportConfig {

@@ -1,4 +1,5 @@
-//! Whose turn it is to be tried when nothing was posted ([`keep_alive`](super::call::keep_alive)).
+//! Whose turn it is to be tried when nothing was posted, or to have disconnected
+//! ([`keep_alive`](super::call::keep_alive)).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +28,11 @@ impl KeepAlives {
         self.turns.first().map(|(at, _)| *at)
     }
 
+    #[cfg(test)]
+    pub(in crate::ia) fn len(&self) -> usize {
+        self.turns.len()
+    }
+
     /// Entries that an EVD's completion queue needs for them.
     pub(in crate::ia) fn entries(&self, evd: EvdKey) -> u32 {
         self.evds.get(&evd).copied().unwrap_or(0)
@@ -35,6 +41,11 @@ impl KeepAlives {
     /// An endpoint's next turn.
     pub(in crate::ia) fn add(&mut self, at: Nanos, key: EpKey) {
         self.turns.insert((at, key));
+    }
+
+    /// An endpoint's turn that will not be needed.
+    pub(in crate::ia) fn remove(&mut self, at: Nanos, key: EpKey) {
+        self.turns.remove(&(at, key));
     }
 
     /// Whose turn has come, and since when.

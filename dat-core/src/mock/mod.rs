@@ -135,6 +135,11 @@ impl Net {
         self.0.borrow().qps[&qpn].borrow().requests_posted
     }
 
+    /// RNR retries of a queue pair.
+    pub(crate) fn rnr_retry(&self, qpn: u32) -> u8 {
+        self.0.borrow().qps[&qpn].borrow().rnr_retry
+    }
+
     /// The ACK timeout code a queue pair waits by.
     pub(crate) fn ack_timeout(&self, qpn: u32) -> u8 {
         self.0.borrow().qps[&qpn].borrow().ack_timeout
@@ -561,6 +566,7 @@ impl Provider for Mock {
         state.queue = Queue::ReadyToSend;
         state.send_psn = attributes.send_psn;
         state.ack_timeout = attributes.ack_timeout;
+        state.rnr_retry = attributes.rnr_retry;
         Ok(())
     }
 

@@ -199,6 +199,7 @@ pub(crate) struct QpState {
     pub(super) send_psn: u32,
     /// As the transition to RTS said it.
     pub(super) ack_timeout: u8,
+    pub(super) rnr_retry: u8,
     pub(super) fail_next: Option<DtoStatus>,
     sizes: QueueSizes,
     request_cq: Rc<RefCell<CqState>>,
@@ -233,6 +234,7 @@ impl QpState {
             receive_psn: 0,
             send_psn: 0,
             ack_timeout: 0,
+            rnr_retry: 0,
             fail_next: None,
             sizes,
             request_cq: Rc::clone(&request_cq.0),

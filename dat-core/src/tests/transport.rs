@@ -2,11 +2,11 @@
 
 use core::time::Duration;
 
-use super::{NO_FLAGS, Side, connect, kinds};
+use super::{NO_FLAGS, Side, connect, kinds, settle};
 use crate::error::{DatError, ReturnType, Subtype};
 use crate::event::ConnectionEventKind as Kind;
 use crate::mock::Net;
-use crate::types::{DtoStatus, Qos, Timeout};
+use crate::types::{CloseFlags, CompletionFlags, DtoStatus, Qos, Timeout};
 use crate::{EndCause, EpChange, EpState, EpTransport};
 
 fn set(side: &mut Side, transport: EpTransport) -> Result<(), DatError> {
@@ -167,4 +167,160 @@ fn as_many_requests_as_were_asked_for_fit_beside_a_trial() {
     }
     let stats = a.ia.ep_stats(a.ep).expect("an EP");
     assert_eq!(stats.requests_outstanding, most.into());
+}
+
+fn cause(side: &Side) -> Option<EndCause> {
+    side.ia.ep_end_cause(side.ep).expect("an EP")
+}
+
+/// The success of a suppressed request is not told, so that it stays outstanding until a later one is.
+#[test]
+fn a_connection_whose_last_request_was_suppressed_is_tried_like_any_other() {
+    for requests in [1, 2, 5] {
+        let net = Net::default();
+        let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+        set(&mut a, keep_alive(2)).expect("legal");
+        connect(&mut a, &mut b);
+        for cookie in 0..requests {
+            b.post_recv(cookie).expect("posts");
+            a.send(cookie, CompletionFlags::SUPPRESS).expect("posts");
+        }
+        let before = net.posted(a.qpn());
+        // Not in the first turn, in which something was posted; then in each.
+        sleep(&mut a, 21);
+        assert_eq!(net.posted(a.qpn()) - before, 9);
+        assert_eq!(a.completions(a.request), []);
+        assert!(a.ia.ep_get_status(a.ep).expect("an EP").request_idle);
+        net.fail_next(a.qpn(), DtoStatus::ErrTransport);
+        let (event, _) =
+            a.ia.evd_wait(a.connect, Timeout::INFINITE, 1)
+                .expect("it ends");
+        assert_eq!(kinds(&[event]), [Kind::Broken]);
+        assert!(matches!(cause(&a), Some(EndCause::KeepAlive { .. })));
+    }
+}
+
+/// A program that takes no completions fills its EVD, and further entries stay in the completion queue.
+#[test]
+fn a_trial_is_seen_to_fail_behind_completions_that_nobody_takes() {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    set(&mut a, keep_alive(2)).expect("legal");
+    connect(&mut a, &mut b);
+    let room = a.ia.evd_query(a.request).expect("an EVD").qlen;
+    for cookie in 0..u64::from(room) {
+        if b.post_recv(cookie).is_err() {
+            b.completions(b.recv);
+            b.post_recv(cookie).expect("there is room now");
+        }
+        a.send(cookie, NO_FLAGS).expect("posts");
+        a.ia.progress();
+    }
+    sleep(&mut a, 1);
+    net.fail_next(a.qpn(), DtoStatus::ErrTransport);
+    let ten = Timeout::from_micros(10_000_000);
+    let (event, _) = a.ia.evd_wait(a.connect, ten, 1).expect("it ends");
+    assert_eq!(kinds(&[event]), [Kind::Broken]);
+    assert!(matches!(cause(&a), Some(EndCause::KeepAlive { .. })));
+    let done = a.completions(a.request).len();
+    assert_eq!(done, usize::try_from(room).expect("some"));
+}
+
+/// A request that is reported fails by itself, and a trial behind it would say nothing sooner.
+#[test]
+fn a_connection_that_waits_for_a_slow_peer_is_not_tried() {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    set(&mut a, keep_alive(2)).expect("legal");
+    connect(&mut a, &mut b);
+    net.hold();
+    a.send(1, NO_FLAGS).expect("posts");
+    sleep(&mut a, 21);
+    assert_eq!(net.posted(a.qpn()), 1);
+    // Behind a suppressed one there is a trial, one.
+    a.send(2, CompletionFlags::SUPPRESS).expect("posts");
+    sleep(&mut a, 21);
+    assert_eq!(net.posted(a.qpn()), 3);
+    let stats = a.ia.ep_stats(a.ep).expect("an EP");
+    assert_eq!((stats.requests, stats.requests_outstanding), (2, 2));
+}
+
+/// A peer that answers and never has a receive would hold a graceful disconnect for ever.
+#[test]
+fn a_graceful_disconnect_ends_whatever_the_peer_does() {
+    for (flags, transport) in [
+        (NO_FLAGS, EpTransport::default()),
+        (NO_FLAGS, keep_alive(2)),
+        (CompletionFlags::SUPPRESS, EpTransport::default()),
+        (CompletionFlags::SUPPRESS, keep_alive(2)),
+    ] {
+        let net = Net::default();
+        let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+        set(&mut a, transport).expect("legal");
+        connect(&mut a, &mut b);
+        net.hold();
+        a.send(1, flags).expect("posts");
+        a.ia.ep_disconnect(a.ep, CloseFlags::Graceful)
+            .expect("starts");
+        sleep(&mut a, 179);
+        assert_eq!(a.state(), EpState::DisconnectPending);
+        let two = Timeout::from_micros(2_000_000);
+        let (event, _) = a.ia.evd_wait(a.connect, two, 1).expect("it ends");
+        assert_eq!(kinds(&[event]), [Kind::Disconnected]);
+        assert_eq!(a.state(), EpState::Disconnected);
+        assert_eq!(cause(&a), Some(EndCause::DrainTimedOut));
+        assert_eq!(
+            a.completions(a.request),
+            [(1, DtoStatus::ErrFlushed)],
+            "and nothing of ours"
+        );
+        settle(&mut a, &mut b);
+        assert_eq!(b.connection_events(), [Kind::Disconnected]);
+        assert_eq!(cause(&b), Some(EndCause::PeerDisconnected));
+    }
+}
+
+/// A disconnect that ends in time leaves nothing that wakes the program later.
+#[test]
+fn a_graceful_disconnect_that_ends_leaves_no_timer() {
+    let (_net, mut a, mut b) = super::connected();
+    let turns = |a: &Side| a.ia.turns_ahead();
+    assert_eq!(turns(&a), 0);
+    a.ia.ep_disconnect(a.ep, CloseFlags::Graceful)
+        .expect("starts");
+    settle(&mut a, &mut b);
+    assert_eq!(a.state(), EpState::Disconnected);
+    assert_eq!(cause(&a), Some(EndCause::Disconnected));
+    assert_eq!(turns(&a), 0);
+}
+
+/// RNR retries of 7 are for ever, and a peer that says it and posts no receive would hold every Send of ours.
+#[test]
+fn a_peer_cannot_ask_for_retries_without_end() {
+    let own = |rnr_retry| EpTransport {
+        rnr_retry,
+        ..EpTransport::default()
+    };
+    // What the adapter has (6), what the peer says, what the endpoint has of its own; and what is used.
+    for (peer, ours, used) in [
+        (7, None, 6),
+        (6, None, 6),
+        (0, None, 0),
+        (7, Some(7), 7),
+        (0, Some(7), 7),
+        (7, Some(2), 2),
+    ] {
+        let net = Net::default();
+        let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+        set(&mut a, own(Some(peer))).expect("legal");
+        set(&mut b, own(ours)).expect("legal");
+        connect(&mut a, &mut b);
+        assert_eq!(net.rnr_retry(b.qpn()), used, "accepts: {peer} {ours:?}");
+        let net = Net::default();
+        let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+        set(&mut a, own(ours)).expect("legal");
+        set(&mut b, own(Some(peer))).expect("legal");
+        connect(&mut a, &mut b);
+        assert_eq!(net.rnr_retry(a.qpn()), used, "connects: {peer} {ours:?}");
+    }
 }

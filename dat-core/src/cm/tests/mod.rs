@@ -4,6 +4,7 @@ mod chaos;
 mod endings;
 mod establishing;
 mod hostile;
+mod numbers;
 mod refusals;
 mod strangers;
 

@@ -4,10 +4,10 @@
 //! numbers, service IDs, even communication IDs. It does not forge the address its datagrams come from; who can do that
 //! is on the path, and RoCE has no answer to him.
 
-use super::wire::{DreqRepr, RejRepr, Rejected, RepRepr};
+use super::wire::{DreqRepr, MraRepr, RejRepr, Rejected, RepRepr, RtuRepr};
 use super::*;
 
-const STRANGER: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 66];
+pub(super) const STRANGER: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 66];
 
 fn from(gid: [u8; 16]) -> MadAddress {
     MadAddress {
@@ -20,7 +20,7 @@ fn from(gid: [u8; 16]) -> MadAddress {
 }
 
 /// The request a third party at `gid` sends, changed by `change`.
-fn request_from(gid: [u8; 16], random: u64, change: impl FnOnce(&mut ReqRepr)) -> Mad {
+pub(super) fn request_from(gid: [u8; 16], random: u64, change: impl FnOnce(&mut ReqRepr)) -> Mad {
     let mut cm = Cm::new(Config {
         local_ca_guid: 0xcccc_0000_0000_0066,
         ..Config::default()
@@ -44,12 +44,18 @@ fn request_from(gid: [u8; 16], random: u64, change: impl FnOnce(&mut ReqRepr)) -
 }
 
 /// B takes a datagram of the stranger's; what it answers.
-fn b_takes(pair: &mut Pair, gid: [u8; 16], mad: &Mad) -> Vec<Message> {
+pub(super) fn b_takes(pair: &mut Pair, gid: [u8; 16], mad: &Mad) -> Vec<Message> {
     let (now, random) = (pair.now, pair.random.next());
     takes(&mut pair.b, now, gid, mad, random)
 }
 
-fn takes(cm: &mut Cm, now: Nanos, gid: [u8; 16], mad: &Mad, random: u64) -> Vec<Message> {
+pub(super) fn takes(
+    cm: &mut Cm,
+    now: Nanos,
+    gid: [u8; 16],
+    mad: &Mad,
+    random: u64,
+) -> Vec<Message> {
     cm.handle_mad(now, &from(gid), mad, random);
     let answers = core::iter::from_fn(|| cm.poll_transmit()).map(|(to, mad)| {
         assert_eq!(to.path.gid, gid, "only the sender is answered");
@@ -58,7 +64,7 @@ fn takes(cm: &mut Cm, now: Nanos, gid: [u8; 16], mad: &Mad, random: u64) -> Vec<
     answers.collect()
 }
 
-fn reject_of(answers: &[Message]) -> Option<RejectReason> {
+pub(super) fn reject_of(answers: &[Message]) -> Option<RejectReason> {
     match answers {
         [Message::Rej(rej)] => Some(rej.reason),
         _ => None,
@@ -101,7 +107,7 @@ fn a_stranger_that_names_anothers_queue_pair_ends_no_connection() {
 }
 
 /// A reply to a request, which names B's adapter and queue pair.
-fn reply_to(request: &Mad, target_ack_delay: u8) -> Mad {
+pub(super) fn reply_to(request: &Mad, target_ack_delay: u8) -> Mad {
     let Ok((tid, Message::Req(req))) = Message::parse(request) else {
         panic!("a REQ")
     };
@@ -125,7 +131,7 @@ fn reply_to(request: &Mad, target_ack_delay: u8) -> Mad {
     .to_mad(tid)
 }
 
-fn drained(cm: &mut Cm) -> Vec<CmEvent> {
+pub(super) fn drained(cm: &mut Cm) -> Vec<CmEvent> {
     core::iter::from_fn(|| cm.poll_event()).collect()
 }
 
@@ -204,6 +210,50 @@ fn a_stranger_that_knows_every_name_of_a_connection_cannot_end_it() {
         b_takes(&mut pair, STRANGER, &message.to_mad(1));
     }
     both_stay_connected(&mut pair, a, b);
+}
+
+/// What is pending is not ended, answered or prolonged either: REP, RTU and MRA are a peer's only from its own address.
+#[test]
+fn a_stranger_that_knows_every_name_of_a_pending_connection_cannot_take_part_in_it() {
+    let mra = |theirs, ours, acknowledged| {
+        Message::Mra(MraRepr {
+            local_comm_id: theirs,
+            remote_comm_id: ours,
+            acknowledged,
+            service_timeout: 24,
+        })
+    };
+    // The active side waits for a reply.
+    let (mut pair, a, _) = Pair::requested();
+    let ours = pair.a.conns[a].local_id;
+    let again = pair.a.conns[a].repeatable.as_deref().copied();
+    let (now, req) = (pair.now, again.expect("a REQ"));
+    let forged = [
+        Message::parse(&reply_to(&req, 0)).expect("a REP").1,
+        mra(0x66, ours, Rejected::Req),
+    ];
+    for message in forged {
+        let answers = takes(&mut pair.a, now, STRANGER, &message.to_mad(1), 1);
+        let refused = matches!(message, Message::Rep(_)).then_some(RejectReason::InvalidCommId);
+        assert_eq!(reject_of(&answers), refused);
+        assert_eq!(drained(&mut pair.a), []);
+        assert_eq!(pair.a.state(a), Some(State::ReqSent), "{message:?}");
+    }
+    // The passive side waits for the RTU.
+    let (mut pair, a, b) = Pair::replied();
+    let (ours, theirs) = (pair.b.conns[b].local_id, pair.a.conns[a].local_id);
+    let rtu = Message::Rtu(RtuRepr {
+        local_comm_id: theirs,
+        remote_comm_id: ours,
+    });
+    for message in [rtu, mra(theirs, ours, Rejected::Rep)] {
+        assert_eq!(b_takes(&mut pair, STRANGER, &message.to_mad(1)), []);
+        assert_eq!(drained(&mut pair.b), []);
+        assert_eq!(pair.b.state(b), Some(State::RepSent), "{message:?}");
+    }
+    pair.a.ready(pair.now, a).expect("a reply");
+    pair.run_for(MILLISECOND);
+    assert_eq!(pair.take(B), [CmEvent::Established { conn: b }]);
 }
 
 /// What the consumer is told about a peer, it may decide by: a list of addresses that may connect.
@@ -321,6 +371,139 @@ fn undecided_requests_of_a_stranger_leave_room_for_others_and_for_us() {
         pair.b.connect(pair.now, connect_params()),
         Err(ConnectError::TooMany(96))
     );
+}
+
+/// A consumer that accepts everything at once gives each request an endpoint. Strangers of a hundred addresses ask as
+/// fast as they can and answer nothing; the peer asks in the middle of it, connects each time, and waits for no more
+/// than a few turns.
+#[test]
+fn accepted_requests_that_nobody_completes_are_bounded_and_keep_no_peer_out() {
+    let mut pair = Pair::listening();
+    let most = config(B).max_pending_per_listener;
+    let (mut endpoints, mut most_endpoints, mut longest) = (0_usize, 0, 0);
+    let (mut number, mut qpn, mut connects) = (0_u32, 0, 0);
+    let mut asked: Option<(ConnId, u32)> = None;
+    // 20,000 requests, 64 each turn: a turn takes in no more.
+    for turn in 0_u32..313 {
+        for _ in 0..64 {
+            let mut gid = STRANGER;
+            gid[15] = 100 + u8::try_from(number % 100).expect("small");
+            number += 1;
+            let mad = request_from(gid, 77, |req| {
+                (req.local_comm_id, req.local_qpn) = (number, number);
+                req.local_response_timeout = 31;
+                req.max_cm_retries = 15;
+            });
+            let (now, random) = (pair.now, pair.random.next());
+            pair.b.handle_mad(now, &from(gid), &mad, random);
+        }
+        if asked.is_none() {
+            let random = pair.random.next();
+            let a = pair.connect(ConnectParams {
+                qpn: turn,
+                random,
+                ..connect_params()
+            });
+            asked = Some((a, turn));
+        }
+        // The honest one's datagrams arrive behind the strangers', once each turn.
+        for (_, mad) in core::iter::from_fn(|| pair.a.poll_transmit()).collect::<Vec<_>>() {
+            let (now, random) = (pair.now, pair.random.next());
+            pair.b.handle_mad(now, &A.address(), &mad, random);
+        }
+        for event in drained(&mut pair.b) {
+            match event {
+                CmEvent::Request { conn, .. } => {
+                    endpoints += 1;
+                    qpn += 1;
+                    let with = AcceptParams {
+                        qpn,
+                        ..accept_params()
+                    };
+                    pair.b.accept(pair.now, conn, with).expect("a request");
+                }
+                CmEvent::AcceptFailed { conn } => {
+                    endpoints -= 1;
+                    pair.b.release(pair.now, conn);
+                }
+                CmEvent::Established { .. } => {}
+                other => panic!("{other:?}"),
+            }
+            most_endpoints = most_endpoints.max(endpoints);
+        }
+        for (to, mad) in core::iter::from_fn(|| pair.b.poll_transmit()).collect::<Vec<_>>() {
+            if to.path.gid == A.gid() {
+                pair.a.handle_mad(pair.now, &B.address(), &mad, 1);
+            }
+        }
+        for event in drained(&mut pair.a) {
+            let (a, since) = asked.take().expect("it asked");
+            assert!(
+                matches!(event, CmEvent::Reply { conn, .. } if conn == a),
+                "turn {turn}: {event:?}"
+            );
+            pair.a.ready(pair.now, a).expect("a reply");
+            longest = longest.max(turn - since);
+            connects += 1;
+        }
+        pair.now += MILLISECOND;
+    }
+    let established = pair.b.conns.values();
+    let established = established.filter(|conn| conn.state == State::Established);
+    assert!(connects > 100 && established.count() >= connects - 1);
+    assert!(longest <= 2, "{longest} turns");
+    // Those that were accepted, those of a turn, and the peer's.
+    assert!(most_endpoints <= most + 64 + connects, "{most_endpoints}");
+    assert!(most_endpoints > most / 2, "the bound is reached");
+}
+
+/// Few addresses do not push out what others have.
+#[test]
+fn an_address_with_many_requests_makes_nobody_make_room() {
+    let mut pair = Pair::listening();
+    pair.b.config = Config {
+        max_pending_per_peer: 256,
+        max_pending_per_listener: 256,
+        ..config(B)
+    };
+    let ask = |pair: &mut Pair, last: u8, n: u32| {
+        let mut gid = STRANGER;
+        gid[15] = last;
+        let mad = request_from(gid, 77, |req| (req.local_comm_id, req.local_qpn) = (n, n));
+        let (now, random) = (pair.now, pair.random.next());
+        pair.b.handle_mad(now, &from(gid), &mad, random);
+        // Who makes room is told so; who asks is refused or asks the consumer.
+        let sent = core::iter::from_fn(|| pair.b.poll_transmit());
+        let refused = sent
+            .filter(|(to, _)| to.path.gid == gid)
+            .find_map(|(_, mad)| reject_of(&[Message::parse(&mad).expect("ours").1]));
+        for event in drained(&mut pair.b) {
+            if let CmEvent::Request { conn, .. } = event {
+                let accepted = pair.b.accept(pair.now, conn, accept_params());
+                accepted.expect("a request");
+            } else {
+                assert!(matches!(event, CmEvent::AcceptFailed { .. }), "{event:?}");
+            }
+        }
+        while pair.b.poll_transmit().is_some() {}
+        refused
+    };
+    for n in 0..256 {
+        assert_eq!(ask(&mut pair, 66, n), None);
+    }
+    assert_eq!(ask(&mut pair, 66, 256), Some(RejectReason::NoResources));
+    for n in 0..4 {
+        assert_eq!(ask(&mut pair, 67, n), None, "it has few: others make room");
+    }
+    assert_eq!(ask(&mut pair, 67, 4), Some(RejectReason::NoResources));
+    assert_eq!(ask(&mut pair, 68, 0), None);
+    // Each address's requests are still counted.
+    let left = |last: u8| {
+        let conns = pair.b.conns.values();
+        let held = conns.filter(|it| it.peer.path.gid[15] == last && it.state == State::RepSent);
+        held.count()
+    };
+    assert_eq!((left(66), left(67), left(68)), (251, 4, 1));
 }
 
 /// The requester names how long we wait for it (REQ, local and remote CM response timeout): 31 is 2.4 hours.

@@ -125,7 +125,10 @@ impl<P: Provider> Ia<P> {
         let asked = self.eps[ep.key].transport;
         peer.path = asked.on(self.eps[ep.key].attr.qos, peer.path);
         peer.retry_count = asked.retry_count.unwrap_or(peer.retry_count);
-        peer.rnr_retry = asked.rnr_retry.unwrap_or(peer.rnr_retry);
+        peer.rnr_retry = self
+            .config
+            .transport
+            .rnr_retry_asked(&asked, peer.rnr_retry);
         peer.ack_timeout = asked.ack_timeout.unwrap_or(peer.ack_timeout);
         if let Err(error) = self.bring_up(ep.key, &peer, psn) {
             // The queue pair is somewhere between INIT and RTS; its endpoint must be usable again.

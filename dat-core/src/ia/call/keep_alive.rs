@@ -1,15 +1,25 @@
-//! Keep-alive: connections on which nothing was posted for a while are tried with an RDMA Write of no bytes, so that a
-//! peer that has died without a word is noticed.
+//! Keep-alive: connections on which nothing was posted and nothing completed for a while are tried with an RDMA Write of
+//! no bytes, so that a peer that has died without a word is noticed. The same turns end a graceful disconnect that takes
+//! too long ([`DRAIN_TIMEOUT`]).
 //!
-//! Nobody looks at all endpoints: each has the time of its next turn, and those whose time has come are looked at. A
-//! connection with requests outstanding needs no trial: they fail if nobody answers.
+//! Nobody looks at all endpoints: each has the time of its next turn, and those whose time has come are looked at.
+//!
+//! A trial is due whether or not requests are outstanding. The success of a suppressed request is not reported, so it
+//! stays outstanding until a later request is reported, for ever if there is none. One case needs no trial: the last
+//! request outstanding is reported and its entry has not come. It fails by itself if the peer is dead, and a trial behind
+//! it would fail no sooner.
+//!
+//! A trial has a place of its own in the send queue and in the completion queue, so neither a queue full of suppressed
+//! requests nor one full of unsignalled ones stops it. A program that takes no completions fills its EVD, and then
+//! entries stay in the completion queue, where the failure of a trial is not seen. If a trial is outstanding at the next
+//! turn, the completion queue is therefore emptied beyond what the EVD is said to hold.
 
 use crate::attributes::HIDDEN;
 use crate::error::{DatResult, Subtype};
 use crate::handle::{EpKey, EvdKey};
 use crate::ia::instance::Ia;
-use crate::object::ep::Setup;
 use crate::object::ep::state::EpState;
+use crate::object::ep::{DRAIN_TIMEOUT, Setup};
 use crate::provider::{CompletionQueue, Nanos, Provider, QueuePair};
 
 /// How many are looked at, at a time.
@@ -20,7 +30,8 @@ impl<P: Provider> Ia<P> {
     pub(in crate::ia) fn keep_alive(&mut self, key: EpKey) {
         let now = self.provider.now();
         if let Some(ep) = self.eps.get_mut(key) {
-            ep.idle_since = ep.qp.get().map_or(0, |qp| qp.counts().requests);
+            let qp = ep.qp.get();
+            ep.idle_since = qp.map_or((0, 0), |qp| (qp.counts().requests, 0));
             self.next_turn(key, now);
         }
     }
@@ -46,37 +57,77 @@ impl<P: Provider> Ia<P> {
                 return;
             };
             // Another turn may have taken its place.
-            if let Some(ep) = self.eps.get(key).filter(|ep| ep.next_turn == at)
-                && ep.hot.state == EpState::Connected
-            {
-                self.try_idle(key, ep.request_evd);
-                self.next_turn(key, now);
+            let Some(ep) = self.eps.get(key).filter(|ep| ep.next_turn == at) else {
+                continue;
+            };
+            match ep.hot.state {
+                EpState::Connected => {
+                    self.try_idle(key, ep.request_evd);
+                    self.next_turn(key, now);
+                }
+                EpState::DisconnectPending => self.drain_timed_out(key),
+                EpState::Unconnected
+                | EpState::Reserved
+                | EpState::PassiveConnectionPending
+                | EpState::ActiveConnectionPending
+                | EpState::TentativeConnectionPending
+                | EpState::CompletionPending
+                | EpState::Disconnected => {}
             }
         }
     }
 
-    /// Tries a connection if nothing has been posted on it since its last turn.
+    /// A graceful disconnect begins: it has this long.
+    pub(in crate::ia) fn bound_drain(&mut self, key: EpKey) {
+        let now = self.provider.now();
+        self.no_more_turns(key);
+        if let Some(ep) = self.eps.get_mut(key) {
+            ep.next_turn = now.saturating_add(DRAIN_TIMEOUT);
+            self.keep_alives.add(ep.next_turn, key);
+        }
+    }
+
+    /// The connection of an endpoint ends: it has no more turns.
+    pub(in crate::ia) fn no_more_turns(&mut self, key: EpKey) {
+        if let Some(ep) = self.eps.get(key) {
+            self.keep_alives.remove(ep.next_turn, key);
+        }
+    }
+
+    /// Tries a connection if nothing was posted and nothing completed on it since its last turn.
     fn try_idle(&mut self, key: EpKey, request_evd: Option<EvdKey>) {
+        let is_tried = self.eps.get(key).is_some_and(|ep| ep.own_outstanding);
         // The completion of the last trial may be there.
-        match request_evd {
-            Some(evd) => {
-                self.drain_evd(evd, true);
-            }
+        let all_seen = match request_evd {
+            Some(evd) => self.drain_evd(evd, !is_tried),
             None => {
                 self.drain_discard(key);
+                true
             }
-        }
+        };
         let Some(ep) = self.eps.get_mut(key) else {
             return;
         };
         let Some(qp) = ep.qp.get_mut() else { return };
-        let is_idle = qp.requests_outstanding() == 0 && qp.counts().requests == ep.idle_since;
-        // Refused only where the device has as many requests outstanding as it can: none of them is ours.
-        if is_idle && ep.hot.state == EpState::Connected && qp.post_own().is_ok() {
+        let now = (qp.counts().requests, qp.requests_outstanding());
+        let fails_by_itself = all_seen && now.1 != 0 && !qp.ends_silently();
+        // A queue without room has as many requests as the device can do; `make_qp` leaves a place for ours else.
+        if now == ep.idle_since
+            && !fails_by_itself
+            && !ep.own_outstanding
+            && ep.hot.state == EpState::Connected
+            && qp.post_own().is_ok()
+        {
             ep.own_outstanding = true;
             ep.counts.own();
         }
-        ep.idle_since = qp.counts().requests;
+        // When ours is done, all before it are: its completion is not the program's.
+        let outstanding = if ep.own_outstanding {
+            0
+        } else {
+            qp.requests_outstanding()
+        };
+        ep.idle_since = (qp.counts().requests, outstanding);
     }
 
     /// Makes room for what such an endpoint brings into the completion queue of its requests.

@@ -312,7 +312,10 @@ impl<P: Provider> Ia<P> {
             mtu,
             reads_out,
             retry_count: transport.retry_count,
-            rnr_retry: ep.transport.rnr_retry.unwrap_or(rnr_retry),
+            rnr_retry: self
+                .config
+                .transport
+                .rnr_retry_asked(&ep.transport, rnr_retry),
             ack_timeout: transport.ack_timeout.unwrap_or(ack_timeout),
         };
         ep.private_data = private_data.into();

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use super::DRAIN_TIMEOUT;
 use crate::cm::RejectReason;
 use crate::provider::PORT_DOWN;
 use crate::types::DtoStatus;
@@ -12,8 +13,11 @@ use crate::types::DtoStatus;
 pub enum EndCause {
     /// This side has disconnected, or given the attempt up.
     Disconnected,
-    /// The peer has disconnected.
+    /// The peer has disconnected: an orderly end.
     PeerDisconnected,
+    /// This side has disconnected gracefully, and requests were still outstanding when the time for that was over. They
+    /// are flushed.
+    DrainTimedOut,
     /// The request was turned down.
     Rejected {
         /// By the peer's program; otherwise by the connection manager there.
@@ -62,6 +66,11 @@ impl fmt::Display for EndCause {
         match self {
             Self::Disconnected => f.write_str("this side has disconnected"),
             Self::PeerDisconnected => f.write_str("the peer has disconnected"),
+            Self::DrainTimedOut => write!(
+                f,
+                "this side has disconnected gracefully, and requests were still outstanding after {} s",
+                DRAIN_TIMEOUT / 1_000_000_000
+            ),
             Self::Rejected {
                 by_consumer: true, ..
             } => f.write_str("the peer's program has rejected the request"),

@@ -58,6 +58,12 @@ pub(crate) struct Hot {
     pub(crate) takes_inline: bool,
 }
 
+/// How long a graceful disconnect may take. Then it becomes an abrupt one: requests that are still outstanding are
+/// flushed, and DISCONNECTED comes with [`EndCause::DrainTimedOut`](cause::EndCause::DrainTimedOut). Longer than the retries of a request whose peer is
+/// dead take with the longest ACK timeout that a peer may ask for ([`Config::max_ack_timeout`](crate::cm::Config::max_ack_timeout)), so that such an end
+/// is told with its own cause.
+pub const DRAIN_TIMEOUT: Nanos = 180_000_000_000;
+
 /// Bytes of a DTO of one segment that is posted at once, for each operation: at most what a segment can have. Those of
 /// requests are 0 unless the endpoint is connected and not observed, and each is where such a request may have no
 /// segment; receives' where buffers come from an SRQ or have no segments. So one comparison of a length tells all of
@@ -119,8 +125,8 @@ pub(crate) struct Ep<P: Provider> {
     pub(crate) private_data: Box<[u8]>,
     /// A request of our own is in the queue: to learn when the consumer's last is done, or whether the peer is there.
     pub(crate) own_outstanding: bool,
-    /// Requests posted when it was last looked at for keep-alive; and when that is done next.
-    pub(crate) idle_since: u64,
+    /// Requests posted and requests outstanding when it was last looked at for keep-alive; and when that is done next.
+    pub(crate) idle_since: (u64, u32),
     pub(crate) next_turn: Nanos,
     /// The queue pair has been able to receive, so the device will report its last SRQ buffer.
     pub(crate) has_received: bool,
@@ -234,7 +240,7 @@ impl<P: Provider> Ep<P> {
             cause: None,
             private_data: Box::default(),
             own_outstanding: false,
-            idle_since: 0,
+            idle_since: (0, 0),
             next_turn: 0,
             has_received: false,
             last_buffer: false,

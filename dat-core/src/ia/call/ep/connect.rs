@@ -9,7 +9,8 @@
 //!
 //! A graceful disconnect waits in DISCONNECT_PENDING until the requests are done. Completions say so,
 //! except those nobody asked for: behind a request posted with SUPPRESS goes a request of our own, an
-//! RDMA Write of no bytes, whose completion ends the wait and is shown to nobody.
+//! RDMA Write of no bytes, whose completion ends the wait and is shown to nobody. The wait has an end whatever the peer
+//! does ([`DRAIN_TIMEOUT`](crate::object::ep::DRAIN_TIMEOUT)): a peer that answers and never has a receive would otherwise hold it for ever.
 
 use super::queues;
 use crate::attributes::{MAX_PRIVATE_DATA, MAX_PRIVATE_DATA_TO_PORT, gid_of};
@@ -251,6 +252,7 @@ impl<P: Provider> Ia<P> {
             (EpState::Connected, CloseFlags::Graceful) => {
                 self.move_to(ep.key, EpEvent::Drain);
                 self.drain_begins(ep.key);
+                self.bound_drain(ep.key);
                 self.advance_drain(ep.key);
             }
             (
@@ -431,6 +433,7 @@ impl<P: Provider> Ia<P> {
             self.blame(key, EndCause::Disconnected);
         }
         self.drain_over(key);
+        self.no_more_turns(key);
         self.move_to(key, event);
         self.let_go(key);
         let Some(ep) = self.eps.get(key) else {
@@ -603,6 +606,26 @@ impl<P: Provider> Ia<P> {
             ep.own_outstanding = true;
             ep.counts.own();
         }
+    }
+
+    /// A graceful disconnect has not come to its end in time: it becomes an abrupt one.
+    pub(in crate::ia) fn drain_timed_out(&mut self, key: EpKey) {
+        // What is done by now counts.
+        self.drain_queues_of(key);
+        self.settle_effects();
+        let Some(ep) = self.eps.get(key) else { return };
+        if ep.hot.state != EpState::DisconnectPending {
+            return;
+        }
+        let own = u32::from(ep.own_outstanding);
+        let outstanding = ep.qp.get().map_or(0, QueuePair::requests_outstanding) - own;
+        tracing::warn!(ep = ?key, outstanding, "a graceful disconnect has timed out");
+        self.blame(key, EndCause::DrainTimedOut);
+        self.enter_disconnected(
+            key,
+            EpEvent::ConnectionEnded,
+            ConnectionEventKind::Disconnected,
+        );
     }
 
     /// The last request of a graceful disconnect is done.

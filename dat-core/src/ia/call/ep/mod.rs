@@ -525,6 +525,7 @@ impl<P: Provider> Ia<P> {
         }
         self.let_go(key);
         self.drain_over(key);
+        self.no_more_turns(key);
         if may_receive {
             self.move_to(key, EpEvent::Freed);
         }
