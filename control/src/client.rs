@@ -1,6 +1,7 @@
 //! The side of who looks.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -50,18 +51,74 @@ pub enum ClientError {
         /// What it says of itself.
         theirs: Box<Version>,
     },
+    /// Something else is looked at there.
+    #[error("{}: this is the control socket of {}: `{}`", path.display(), is.name(), is.command(path))]
+    OfAnother {
+        /// The socket.
+        path: PathBuf,
+        /// What it is of.
+        is: Side,
+    },
     /// The request was refused.
     #[error("{0}")]
     Refused(#[from] Refusal),
 }
 
+/// What has a control socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// A process that has an adapter open.
+    Adapter,
+    /// nvmeofd.
+    Target,
+    /// Simulated functions that are served.
+    World,
+}
+
+impl Side {
+    const ALL: [Self; 3] = [Self::Adapter, Self::Target, Self::World];
+
+    /// A method that it alone has.
+    const fn method(self) -> &'static str {
+        match self {
+            Self::Adapter => "resource",
+            Self::Target => "subsystem.add",
+            Self::World => "sim.time",
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Adapter => "an adapter",
+            Self::Target => "nvmeofd",
+            Self::World => "simulated functions that are served",
+        }
+    }
+
+    /// The command that looks at it.
+    fn command(self, path: &Path) -> String {
+        let path = path.display();
+        match self {
+            Self::Adapter => format!("datctl stat {path}"),
+            Self::Target => format!("nvmeofd ctl {path} status"),
+            Self::World => format!("datctl sim ctl {path} time"),
+        }
+    }
+
+    /// What it means that there is no socket.
+    const fn absent(self) -> &'static str {
+        match self {
+            Self::Adapter => "no process has an adapter open with control= and this path",
+            Self::Target => "no nvmeofd has this control socket ([control] socket)",
+            Self::World => "no simulated functions are served with --steer and this path",
+        }
+    }
+}
+
 /// What it means that nobody can be connected to, beside what the system calls it.
-fn explained(error: io::Error) -> io::Error {
+fn explained(side: Side, error: io::Error) -> io::Error {
     let known = [
-        (
-            io::ErrorKind::NotFound,
-            "no process has an adapter open with control= and this path",
-        ),
+        (io::ErrorKind::NotFound, side.absent()),
         (
             io::ErrorKind::ConnectionRefused,
             "no socket, or one whose process has ended",
@@ -87,17 +144,28 @@ pub struct Client {
     notices: Vec<Value>,
 }
 
+/// To wait for what comes, together with other descriptors.
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.get_ref().as_fd()
+    }
+}
+
 impl Client {
     /// Connects.
     ///
     /// # Errors
     /// [`ClientError::System`].
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
+        Self::connect_to(path, Side::Adapter)
+    }
+
+    fn connect_to(path: &Path, side: Side) -> Result<Self, ClientError> {
         let failed = |error| ClientError::System {
             path: path.to_owned(),
             error,
         };
-        let stream = UnixStream::connect(path).map_err(|error| failed(explained(error)))?;
+        let stream = UnixStream::connect(path).map_err(|error| failed(explained(side, error)))?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
         Ok(Self {
             path: path.to_owned(),
@@ -107,13 +175,20 @@ impl Client {
         })
     }
 
-    /// Connects, and sees that both sides mean the same.
+    /// Connects, and sees that the socket is of this side, and that both sides mean the same.
     ///
     /// # Errors
-    /// [`ClientError`]; among them [`ClientError::Schema`].
-    pub fn connect_alike(path: &Path) -> Result<Self, ClientError> {
-        let mut client = Self::connect(path)?;
+    /// [`ClientError`]; among them [`ClientError::Schema`] and [`ClientError::OfAnother`].
+    pub fn connect_alike(path: &Path, side: Side) -> Result<Self, ClientError> {
+        let mut client = Self::connect_to(path, side)?;
         let theirs: Version = client.call("version", Value::Null)?;
+        let has = |one: Side| theirs.methods.iter().any(|method| method == one.method());
+        if let Some(is) = Side::ALL.into_iter().find(|one| has(*one) && !has(side)) {
+            return Err(ClientError::OfAnother {
+                path: path.to_owned(),
+                is,
+            });
+        }
         if theirs.schema == SCHEMA {
             return Ok(client);
         }

@@ -17,5 +17,5 @@ mod server;
 #[cfg(test)]
 mod tests;
 
-pub use client::{Client, ClientError};
+pub use client::{Client, ClientError, Side};
 pub use server::{Access, ServeError, Service, Subject, Tell, serve, serve_handed_in};

@@ -25,34 +25,46 @@ pub enum Kind {
     Gauge,
 }
 
-/// Samples of one metric: labels and number.
-type Samples = Vec<(String, u64)>;
+/// One metric: what it is, what it counts, and its samples, labels and number each.
+#[derive(Debug)]
+struct Metric {
+    kind: Kind,
+    help: String,
+    samples: Vec<(String, u64)>,
+}
 
 /// A text that is being made.
 #[derive(Debug, Default)]
 pub struct Text {
-    metrics: BTreeMap<String, (Option<Kind>, Samples)>,
-    /// The lines of each.
-    histograms: BTreeMap<String, String>,
+    metrics: BTreeMap<String, Metric>,
+    /// What each counts, and its lines.
+    histograms: BTreeMap<String, (String, String)>,
 }
 
 impl Text {
-    /// One sample. `labels` are as they are written, their values through [`label`].
-    pub fn add(&mut self, name: &str, kind: Kind, labels: &str, number: u64) {
-        let (of, samples) = self.metrics.entry(name.to_owned()).or_default();
-        *of = Some(kind);
-        samples.push((labels.to_owned(), number));
+    /// One sample; `help` says for people what is counted. `labels` are as they are written, their values through
+    /// [`label`].
+    pub fn add(&mut self, name: &str, kind: Kind, help: &str, labels: &str, number: u64) {
+        let metric = self.metrics.entry(name.to_owned());
+        let metric = metric.or_insert_with(|| Metric {
+            kind,
+            help: help.to_owned(),
+            samples: Vec::new(),
+        });
+        metric.samples.push((labels.to_owned(), number));
     }
 
     /// A histogram of seconds: how many took less than each boundary, and how many there were and took in all.
     pub fn histogram(
         &mut self,
         name: &str,
+        help: &str,
         labels: &str,
         buckets: impl IntoIterator<Item = (f64, u64)>,
         (count, sum): (u64, f64),
     ) {
-        let lines = self.histograms.entry(name.to_owned()).or_default();
+        let histogram = self.histograms.entry(name.to_owned());
+        let (_, lines) = histogram.or_insert_with(|| (help.to_owned(), String::new()));
         for (boundary, below) in buckets {
             let _ = writeln!(lines, "{name}_bucket{{{labels},le=\"{boundary}\"}} {below}");
         }
@@ -65,20 +77,22 @@ impl Text {
     #[must_use]
     pub fn finish(self) -> String {
         let mut text = String::new();
-        for (name, (kind, samples)) in &self.metrics {
-            let (kind, suffix) = match kind {
-                Some(Kind::Gauge) => ("gauge", ""),
-                Some(Kind::Counter) | None => ("counter", "_total"),
+        for (name, metric) in &self.metrics {
+            let (kind, suffix) = match metric.kind {
+                Kind::Gauge => ("gauge", ""),
+                Kind::Counter => ("counter", "_total"),
             };
-            let _ = writeln!(text, "# TYPE {name} {kind}");
-            for (labels, number) in samples {
+            let help = label(&metric.help);
+            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+            for (labels, number) in &metric.samples {
                 let _ = writeln!(text, "{name}{suffix}{{{labels}}} {number}");
             }
         }
-        for (name, lines) in &self.histograms {
+        for (name, (help, lines)) in &self.histograms {
+            let help = label(help);
             let _ = write!(
                 text,
-                "# TYPE {name} histogram\n# UNIT {name} seconds\n{lines}"
+                "# HELP {name} {help}\n# TYPE {name} histogram\n# UNIT {name} seconds\n{lines}"
             );
         }
         text.push_str("# EOF\n");
@@ -86,12 +100,64 @@ impl Text {
     }
 }
 
-/// A label's value ("Escaping").
+/// A label's value, or a help's text ("Escaping").
 #[must_use]
 pub fn label(text: &str) -> String {
     text.replace('\\', "\\\\")
         .replace('"', "\\\"")
         .replace('\n', "\\n")
+}
+
+/// What of a text is not as OpenMetrics 1.0.0 and a person want it: a sample without HELP and TYPE of its metric before
+/// it, a metric whose samples are not together, or no end.
+///
+/// # Errors
+/// The first such line, and what is wrong with it.
+pub fn check(text: &str) -> Result<(), String> {
+    let mut described: BTreeMap<&str, [bool; 2]> = BTreeMap::new();
+    let (mut current, mut ended) = ("", false);
+    for line in text.lines() {
+        let wrong = |what: &str| Err(format!("{line}: {what}"));
+        if ended {
+            return wrong("it comes after the end");
+        }
+        if line == "# EOF" {
+            ended = true;
+        } else if let Some(comment) = line.strip_prefix("# ") {
+            let mut words = comment.splitn(3, ' ');
+            let (Some(kind), Some(name), Some(rest)) = (words.next(), words.next(), words.next())
+            else {
+                return wrong("it has no kind, name and text");
+            };
+            if name != current && described.contains_key(name) {
+                return wrong("the metric was described before");
+            }
+            current = name;
+            let has = described.entry(name).or_default();
+            match kind {
+                "HELP" => has[0] = rest.contains(' '),
+                "TYPE" => has[1] = true,
+                "UNIT" => {}
+                _ => return wrong("it is neither HELP, TYPE nor UNIT"),
+            }
+        } else {
+            let name = line.split(['{', ' ']).next().unwrap_or_default();
+            if described.get(current) != Some(&[true, true]) {
+                return wrong("its metric has no HELP and TYPE before it");
+            }
+            let is_of_it = ["", "_total", "_bucket", "_count", "_sum"]
+                .iter()
+                .any(|suffix| name.strip_suffix(suffix) == Some(current));
+            if !is_of_it {
+                return wrong("it is no sample of the metric above it");
+            }
+        }
+    }
+    if ended {
+        Ok(())
+    } else {
+        Err("there is no end".to_owned())
+    }
 }
 
 /// Answers whoever asks, for as long as there is a text.

@@ -258,7 +258,7 @@ impl Adapter {
             .map(ToString::to_string)
             .collect();
         format!(
-            "{peer} is not reached from {}: {error}; --address gives the adapter an address of the peer's network",
+            "{peer} is not reached from {}: `,address=IP/PREFIX` behind the adapter's name, or --address IP, gives it an address of the peer's network",
             ours.join(", ")
         )
         .into()

@@ -17,6 +17,9 @@ use crate::report::{Report, pairs, table};
 pub(crate) struct Info {
     /// The adapter: a PCI address, vfio-user:SOCKET or sim:NAME.
     name: String,
+    /// Also its capabilities, its limits, and what it has counted.
+    #[arg(long)]
+    all: bool,
     #[command(flatten)]
     options: AdapterOptions,
 }
@@ -41,6 +44,9 @@ pub(crate) struct Adapter {
     /// What it has counted so far; only where it is asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     counters: Option<Counted>,
+    /// A person is shown all of it.
+    #[serde(skip)]
+    all: bool,
 }
 
 #[derive(Serialize)]
@@ -129,6 +135,7 @@ pub(crate) fn run(info: &Info) -> Result<Adapter, Box<dyn Error>> {
     let mut adapter = Adapter::of(&mut ia)?;
     let stats = udapl::Adapter::of(&ia).stats()?;
     adapter.counters = Some(Counted::of(&stats));
+    adapter.all = info.all;
     let report = udapl::ia_close(ia, CloseFlags::Graceful)?;
     if let Some(cause) = report.dead {
         adapter.health = Health {
@@ -197,6 +204,7 @@ impl Adapter {
                 cause: hca.dead_cause().map(|cause| cause.to_string()),
             },
             counters: None,
+            all: true,
         })
     }
 }
@@ -395,6 +403,9 @@ impl Report for Adapter {
                 ]
             }),
         );
+        if !self.all {
+            return format!("{text}\n\n{gids}\n\nmore with --all: capabilities, limits, counters");
+        }
         let counters = self.counters.as_ref();
         let counters = counters.map_or_else(String::new, |all| format!("\n\n{}", all.human()));
         format!("{text}\n\n{gids}\n\ncapabilities\n{can}\n\nlimits\n{limits}{counters}")

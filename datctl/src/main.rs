@@ -65,8 +65,13 @@ use self::record::Record;
 use self::report::{Output, Usage};
 use self::rping::Rping;
 
-const EXIT_STATUS: &str =
-    "Exit status: 0 ok; 1 not ok, the reason is on the error stream; 2 usage.";
+const EXIT_STATUS: &str = "Exit status: 0 ok; 1 not ok, the reason is on the error stream; 2 usage.
+
+Examples:
+  datctl devices
+  datctl doctor
+  datctl info 3b:00.2
+  datctl perf sim:a sim:b";
 
 /// ConnectX functions and DAT adapters from the command line.
 #[derive(Parser)]
@@ -85,17 +90,23 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Lists the ConnectX functions of this machine: who has them, and whether they could be opened now.
+    #[command(after_help = "Examples:
+  datctl devices")]
     Devices,
     /// Gives a function to vfio-pci, so that a program can have it, and prints what undoes that.
     ///
     /// Refused: a function whose interfaces carry the default route or a TCP connection (yours, perhaps), a physical
     /// function that has virtual ones, a machine without an IOMMU.
+    #[command(after_help = "Examples:
+  datctl bind 3b:00.2")]
     Bind {
         /// PCI addresses, such as 3b:00.2.
         #[arg(required = true)]
         device: Vec<PciAddress>,
     },
     /// Gives a function back to the kernel.
+    #[command(after_help = "Examples:
+  datctl unbind 3b:00.2")]
     Unbind {
         /// PCI addresses, such as 3b:00.2.
         #[arg(required = true)]
@@ -105,6 +116,9 @@ enum Command {
     ///
     /// Without a device: the functions that are bound to vfio-pci, or else all. Lines that only make things faster
     /// do not count for the exit status.
+    #[command(after_help = "Examples:
+  datctl doctor
+  datctl doctor 3b:00.2 --fix --dry-run")]
     Doctor {
         /// PCI addresses, such as 3b:00.2.
         device: Vec<PciAddress>,
@@ -120,74 +134,132 @@ enum Command {
         dry_run: bool,
     },
     /// Simulated functions for other processes.
+    #[command(after_help = "Examples:
+  datctl sim serve --socket /tmp/a.sock --socket /tmp/b.sock
+  datctl sim profiles")]
     Sim {
         #[command(subcommand)]
         command: SimCommand,
     },
     /// Opens an adapter and says what it is, can do, and how it is.
+    #[command(after_help = "Examples:
+  datctl info 3b:00.2
+  datctl info sim:a --all")]
     Info(Info),
     /// Sends messages back and forth between two adapters and compares what comes back.
     ///
     /// Two adapters: both ends are here. One: this is the passive end (--listen) or the active one (--connect).
+    #[command(after_help = "Examples:
+  datctl ping sim:a sim:b
+  datctl ping 3b:00.2 --listen
+  datctl ping 3b:00.2 --connect fe80::5eff:fe10:1")]
+    #[command(override_usage = "datctl ping [OPTIONS] <NAME> <PEER|--listen|--connect <IP>>")]
     Ping(Ping),
     /// Measures latency and bandwidth of Send, RDMA Write and RDMA Read between two adapters.
     ///
     /// Two adapters: both ends are here. One: this is the passive end (--listen) or the active one (--connect). The
     /// active end chooses everything.
+    #[command(after_help = "Examples:
+  datctl perf sim:a sim:b
+  datctl perf 3b:00.2 --listen
+  datctl perf 3b:00.2 --connect fe80::5eff:fe10:1 --bytes 64,4k,1M --svg latencies.svg")]
+    #[command(override_usage = "datctl perf [OPTIONS] <NAME> <PEER|--listen|--connect <IP>>")]
     Perf(Perf),
     /// Measures how fast connections are made and ended, and what takes how long, as cmtime of rdma-core does.
     ///
     /// Two adapters: both ends are here. One: this is the passive end (--listen) or the active one (--connect).
+    #[command(after_help = "Examples:
+  datctl cmtime sim:a sim:b --count 1000 --at-once 16")]
+    #[command(override_usage = "datctl cmtime [OPTIONS] <NAME> <PEER|--listen|--connect <IP>>")]
     Cmtime(Cmtime),
     /// Does what rping of librdmacm does, with any RDMA stack at the other end: Send, RDMA Read and RDMA Write.
     ///
     /// A peer whose address does not contain its MAC, as IPv4 ones do not, is named with --neighbour.
+    #[command(after_help = "Examples:
+  datctl rping 3b:00.2,address=192.0.2.1/24 --listen
+  datctl rping 3b:00.2,address=192.0.2.2/24 --connect 192.0.2.1")]
+    #[command(override_usage = "datctl rping [OPTIONS] <NAME> <--listen|--connect <IP>>")]
     Rping(Rping),
     /// Asks a function everything it says of itself, and writes it into one file.
     ///
     /// Capabilities, registers, port and vport, firmware, and the commands with their answers; what names the card is
     /// replaced. The function is reset before and after, and nothing in it is set. The file is a profile of the
     /// simulator: sim:NAME,profile=FILE.
+    #[command(after_help = "Examples:
+  datctl record 3b:00.2 mine.toml")]
     Record(Record),
     /// Accepts a card: does everything to a function, or two, that a program will, and compares every byte.
     ///
     /// One table, and one directory with all there is to know, for whoever is to look at it. Lines that cannot be done
     /// here are skipped with the reason. It works on simulated functions too, and says so.
+    #[command(after_help = "Examples:
+  datctl accept 3b:00.2 3b:00.3 --hours 12")]
     Accept(Accept),
     /// Shows the objects of a live process: endpoints, EVDs, SRQs, memory.
+    #[command(after_help = "Examples:
+  datctl resource /run/target/4711.sock")]
     Resource(live::resource::Options),
     /// Shows what a live process has counted, with its adapter and device.
+    #[command(after_help = "Examples:
+  datctl stat /run/target/4711.sock
+  datctl stat /run/target/4711.sock --all")]
     Stat(live::stat::Options),
     /// Shows what the endpoints of a live process do now, again and again.
+    #[command(after_help = "Examples:
+  datctl top /run/target/4711.sock
+  datctl top /run/target/4711.sock --interval 0.2 --count 10")]
     Top(live::top::Options),
     /// Tells what happens in a live process: link, addresses, connections and why they end.
+    #[command(after_help = "Examples:
+  datctl monitor /run/target/4711.sock")]
     Monitor(live::monitor::Options),
     /// Shows what the instances of a live process did last, if they record: posts, completions, states.
+    #[command(after_help = "Examples:
+  datctl recorder /run/target/4711.sock --pcapng last.pcapng")]
     Recorder(live::recorder::Options),
     /// Prints the sequence of a connection from a file of a flight recorder, and draws it as a ladder of both sides.
     ///
     /// A file is written by `datctl recorder --pcapng`, and by a process with NAME,recorder=FOLDER when a connection
     /// breaks. Wireshark opens it, too.
+    #[command(after_help = "Examples:
+  datctl decode last.pcapng
+  datctl decode last.pcapng --connection 1 --svg ladder.svg")]
     Decode(decode::Options),
     /// Gives the counters of a live process as OpenMetrics text.
+    #[command(after_help = "Examples:
+  datctl metrics /run/target/4711.sock
+  datctl metrics /run/target/4711.sock --listen 127.0.0.1:9401 --latencies")]
     Metrics(live::metrics::Options),
     /// Says what a number or a name from a log means.
+    #[command(after_help = "Examples:
+  datctl explain 0x15
+  datctl explain DAT_DTO_ERR_REMOTE_ACCESS")]
     Explain(live::explain::Options),
     /// Writes the manual pages of datctl and its commands.
+    #[command(after_help = "Examples:
+  datctl man /usr/share/man/man1
+  datctl man | man -l -")]
     Man(manual::Man),
     /// Prints the completions of a shell.
-    ///
-    /// datctl completions bash > /usr/share/bash-completion/completions/datctl
+    #[command(after_help = "Examples:
+  datctl completions bash > /usr/share/bash-completion/completions/datctl")]
     Completions(manual::Completions),
 }
 
 #[derive(Subcommand)]
 enum SimCommand {
     /// Serves simulated functions on sockets; two are linked with each other. Runs until it is killed.
+    #[command(after_help = "Examples:
+  datctl sim serve --socket /tmp/a.sock --socket /tmp/b.sock
+  datctl sim serve --socket /tmp/a --socket /tmp/b --socket /tmp/c --switch rate=100G")]
     Serve(Box<serve::Options>),
     /// Lists what a simulated function can be: sim:NAME,profile=PROFILE, and --profile of `sim serve`.
+    #[command(after_help = "Examples:
+  datctl sim profiles")]
     Profiles,
     /// Steers what is served with --steer: faults of the link, what happens to functions, time, counters.
+    #[command(after_help = "Examples:
+  datctl sim ctl /tmp/steer.sock link loss=5%")]
     Ctl(steer::Options),
 }
 
@@ -216,7 +288,14 @@ fn main() -> ExitCode {
 /// What is said beside the output: to the error stream as `RUST_LOG` asks, and with `accept` in all detail into its
 /// bundle.
 fn log(command: &Command) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    // An acceptance run raises alarms on purpose, and its table says what came of each: warnings are in its bundle.
+    let usual = if matches!(command, Command::Accept(_)) {
+        "off"
+    } else {
+        // Why there is no way to a peer is the command's error, with what can be done about it.
+        "warn,dat_core::ia::call::ep::connect=error"
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
     let errors = fmt::layer()
         .with_ansi(report::has_colours(&stderr()))
         .with_writer(stderr)

@@ -140,6 +140,12 @@ pub(crate) fn table<const N: usize>(
     table.trim_fmt()
 }
 
+/// A number, and of what: `1 endpoint`, `2 endpoints`.
+pub(crate) fn counted(number: usize, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{plural}")
+}
+
 /// Names and values, one pair a line.
 pub(crate) fn pairs(rows: impl IntoIterator<Item = (&'static str, String)>) -> String {
     let mut table = plain();

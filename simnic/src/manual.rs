@@ -3,11 +3,14 @@
 //! Both are made from what the command line itself is read by, so they name what there is. Options that are hidden from
 //! help are hidden here, too.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Command;
 use clap_complete::Shell;
+
+/// Before the examples at the end of a command's help.
+const EXAMPLES: &str = "Examples:\n";
 
 /// `man`: where the pages go.
 #[derive(clap::Args)]
@@ -31,10 +34,8 @@ pub struct Completions {
 /// # Errors
 /// None that memory does not have.
 pub fn page(command: Command) -> io::Result<Vec<u8>> {
-    let mut page = Vec::new();
     let source = source(&command);
-    man(command, source).render(&mut page)?;
-    Ok(page)
+    rendered(command, source).map(|(_, page)| page)
 }
 
 /// Writes one page for each command that is not hidden, into a folder that is made if need be; their names.
@@ -53,18 +54,33 @@ pub fn pages(mut command: Command, folder: &Path) -> io::Result<Vec<String>> {
             continue;
         }
         left.extend(command.get_subcommands().cloned());
-        let page = man(command, source.clone());
-        pages.push(page.get_filename());
-        page.generate_to(folder)?;
+        let (name, page) = rendered(command, source.clone())?;
+        std::fs::write(folder.join(&name), page)?;
+        pages.push(name);
     }
     pages.sort_unstable();
     Ok(pages)
 }
 
-fn man(command: Command, source: String) -> clap_mangen::Man {
-    clap_mangen::Man::new(command)
+/// A page's name and its text. Examples that help shows at its end have a section of their own.
+fn rendered(command: Command, source: String) -> io::Result<(String, Vec<u8>)> {
+    let after = command.get_after_help().map(ToString::to_string);
+    let after = after.unwrap_or_default();
+    let (more, examples) = after.split_once(EXAMPLES).unwrap_or((&after, ""));
+    let command = match more.trim_end() {
+        "" => command.after_help(None::<&'static str>),
+        more => command.after_help(more.to_owned()),
+    };
+    let man = clap_mangen::Man::new(command)
         .source(source)
-        .manual("uDAPL")
+        .manual("uDAPL");
+    let mut page = Vec::new();
+    man.render(&mut page)?;
+    if !examples.is_empty() {
+        let examples = examples.trim_end().replace('\\', "\\e").replace('-', "\\-");
+        write!(page, ".SH EXAMPLES\n.nf\n{examples}\n.fi\n")?;
+    }
+    Ok((man.get_filename(), page))
 }
 
 /// What every page of a program says it belongs to.
@@ -89,7 +105,11 @@ mod tests {
     fn program() -> Command {
         Command::new("card")
             .version("1.2.3")
-            .subcommand(Command::new("serve").about("Serves."))
+            .subcommand(
+                Command::new("serve")
+                    .about("Serves.")
+                    .after_help("It ends by SIGTERM.\n\nExamples:\n  card serve --a"),
+            )
             .subcommand(Command::new("inside").hide(true))
     }
 
@@ -101,6 +121,9 @@ mod tests {
         for page in pages {
             let text = std::fs::read_to_string(folder.path().join(&page)).expect("text");
             assert!(text.contains("\"card 1.2.3\""), "{page}: {text}");
+            let examples = ".SH EXAMPLES\n.nf\n  card serve \\-\\-a\n.fi\n";
+            assert_eq!(text.contains(examples), page == "card-serve.1", "{text}");
+            assert!(!text.contains("Examples:"), "{text}");
         }
     }
 

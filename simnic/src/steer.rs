@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use control::rpc::{FAILED, INVALID_PARAMS, Refusal};
 use control::schema::{Counters, SCHEMA, SimCounters, SimTime, Version};
-use control::{Access, Client, Service, Subject, Tell};
+use control::{Access, Client, Service, Side, Subject, Tell};
 use hw_sim::{LinkFaults, LinkId, Sim, SimFunction};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -212,7 +212,7 @@ pub fn run(options: &Options) -> Result<Answer, Box<dyn Error>> {
         let path = options.socket.display();
         return Err(format!("{path}: nothing is served with --steer {path}").into());
     }
-    let mut client = Client::connect_alike(&options.socket)?;
+    let mut client = Client::connect_alike(&options.socket, Side::World)?;
     Ok(match &options.what {
         What::Link { faults } => {
             Answer::Time(client.call("sim.link", json!({ "faults": faults }))?)

@@ -39,6 +39,152 @@ const OF_COMMANDS: [&str; 5] = [
     "_refused",
 ];
 
+/// What the adapter's own counters count, by group and name. Those of the device have their names from elsewhere.
+const HELP: [(&str, &str, &str); 30] = [
+    (
+        "connections",
+        "connects",
+        "Connections that were asked for.",
+    ),
+    (
+        "connections",
+        "requests",
+        "Requests of peers that consumers were asked about.",
+    ),
+    (
+        "connections",
+        "accepted",
+        "Requests of peers that consumers accepted.",
+    ),
+    ("connections", "established", "Connections that came about."),
+    ("connections", "ended", "Connections that ended."),
+    (
+        "connections",
+        "unreachable",
+        "Attempts to connect without an answer.",
+    ),
+    (
+        "connections",
+        "timed_out",
+        "Attempts to connect whose time was over.",
+    ),
+    (
+        "connections",
+        "accept_failed",
+        "Accepted requests that did not become a connection.",
+    ),
+    (
+        "memory",
+        "firmware_pages",
+        "Pages of 4 KiB that the firmware holds.",
+    ),
+    (
+        "memory",
+        "registrations",
+        "Regions that were registered since the opening.",
+    ),
+    ("memory", "regions", "Regions that are registered now."),
+    (
+        "memory",
+        "registered_bytes",
+        "Bytes of the regions that are registered now.",
+    ),
+    ("instance", "requests", "DTOs and binds that were posted."),
+    (
+        "instance",
+        "request_bytes",
+        "Bytes of requests, those that RDMA Reads ask for among them.",
+    ),
+    (
+        "instance",
+        "doorbells",
+        "Doorbells that were rung for requests; a batch rings one.",
+    ),
+    (
+        "instance",
+        "recvs",
+        "Receives that were posted to endpoints.",
+    ),
+    (
+        "instance",
+        "received_bytes",
+        "Bytes of messages that arrived.",
+    ),
+    (
+        "instance",
+        "full",
+        "Posts that were refused because a queue was full.",
+    ),
+    (
+        "instance",
+        "requests_failed",
+        "Requests that failed or were flushed.",
+    ),
+    (
+        "instance",
+        "recvs_failed",
+        "Receives that failed or were flushed.",
+    ),
+    (
+        "instance",
+        "requests_outstanding",
+        "Requests that are not known to be done, now.",
+    ),
+    (
+        "instance",
+        "recvs_outstanding",
+        "Receives that are not known to be done, now.",
+    ),
+    (
+        "instance",
+        "wakeups",
+        "Times that a wait which slept ran again.",
+    ),
+    (
+        "instance",
+        "completions",
+        "Completions that were taken from the device.",
+    ),
+    ("instance", "eps", "Endpoints, now."),
+    ("instance", "evds", "Event dispatchers, now."),
+    ("instance", "srqs", "Shared receive queues, now."),
+    ("instance", "pzs", "Protection zones, now."),
+    ("instance", "lmrs", "Local memory regions, now."),
+    ("instance", "rmrs", "Remote memory regions, now."),
+];
+
+/// What a counter of a group counts.
+fn help(group: &str, counter: &str) -> String {
+    let own = HELP
+        .iter()
+        .find(|(of, name, _)| (*of, *name) == (group, counter));
+    if let Some((_, _, help)) = own {
+        return (*help).to_owned();
+    }
+    let of = match group {
+        "queue" => "of the device's queue pairs, as `rdma statistic` calls it",
+        "vport" => "of the function's vport, as `ethtool -S` calls it",
+        "port" => "of the card's port, as `ethtool -S` calls it",
+        "priorities" => "of a priority of the card's port, after `ethtool -S`",
+        "connections" => "of the connection manager: datagrams",
+        "network" => "of ARP, neighbour discovery and echoes: frames",
+        "instance" => "of an instance of the adapter",
+        _ => "of the adapter",
+    };
+    format!("Counter {counter} {of}.")
+}
+
+/// What a counter of commands counts, by its ending.
+fn help_of_command(ending: &str) -> &'static str {
+    match ending {
+        "_answered" => "Commands of this kind that the device has answered.",
+        "_refused" => "Commands of this kind among those answered that the device refused.",
+        "_unanswered" => "Commands of this kind that the device did not answer.",
+        "_longest_nanoseconds" => "The longest time that a command of this kind took.",
+        _ => "Time that all commands of this kind took, in nanoseconds.",
+    }
+}
+
 /// `metrics`
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -88,12 +234,12 @@ fn scraped(client: &mut Client, options: &Options) -> Result<String, Box<dyn Err
 fn text(stat: &Stat) -> String {
     let mut made = Text::default();
     let adapter = label(&stat.adapter);
-    let mut add = |name: String, labels: String, count: u64| {
+    let mut add = |name: String, help: &str, labels: String, count: u64| {
         let is_gauge = GAUGES
             .iter()
             .any(|gauge| name.ends_with(&format!("_{gauge}")));
         let kind = if is_gauge { Kind::Gauge } else { Kind::Counter };
-        made.add(&name, kind, &labels, count);
+        made.add(&name, kind, help, &labels, count);
     };
     for (group, counters) in &stat.groups {
         for (counter, count) in counters.iter().flatten() {
@@ -108,13 +254,19 @@ fn text(stat: &Stat) -> String {
                     };
                     let command = label(counter.trim_end_matches(ending));
                     let labels = format!("{labels},command=\"{command}\"");
-                    add(format!("udapl_command{ending}"), labels, *count);
+                    let help = help_of_command(ending);
+                    add(format!("udapl_command{ending}"), help, labels, *count);
                 }
                 "refused_by_us" | "refused_by_peers" => {
                     let labels = format!("{labels},reason=\"{}\"", label(counter));
-                    add(format!("udapl_connections_{group}"), labels, *count);
+                    let who = group.trim_start_matches("refused_by_");
+                    let help = format!("Connections refused by {who}, by the reason of the REJ.");
+                    add(format!("udapl_connections_{group}"), &help, labels, *count);
                 }
-                group => add(format!("udapl_{group}_{counter}"), labels, *count),
+                group => {
+                    let help = help(group, counter);
+                    add(format!("udapl_{group}_{counter}"), &help, labels, *count);
+                }
             }
         }
     }
@@ -124,23 +276,43 @@ fn text(stat: &Stat) -> String {
             match counter.split_once("_DAT_") {
                 Some((side, status)) => {
                     let labels = format!("{labels},status=\"DAT_{}\"", label(status));
-                    add(format!("udapl_instance_{side}_ended"), labels, *count);
+                    let help = format!("What of {side} failed or was flushed, by status.");
+                    add(
+                        format!("udapl_instance_{side}_ended"),
+                        &help,
+                        labels,
+                        *count,
+                    );
                 }
-                None => add(format!("udapl_instance_{counter}"), labels.clone(), *count),
+                None => {
+                    let (name, help) = (
+                        format!("udapl_instance_{counter}"),
+                        help("instance", counter),
+                    );
+                    add(name, &help, labels.clone(), *count);
+                }
             }
         }
         let silent = stat.silent.contains(&instance.instance);
-        add("udapl_instance_silent".to_owned(), labels, silent.into());
+        let help = "1 while the instance's thread makes no call, so that its figures are old.";
+        add(
+            "udapl_instance_silent".to_owned(),
+            help,
+            labels,
+            silent.into(),
+        );
     }
     histogram(
         &mut made,
         "udapl_instance_completion_latency_seconds",
+        "Time from the doorbell of a request until its completion was taken in; some requests are timed.",
         stat,
         |instance| instance.latency.completion.as_ref(),
     );
     histogram(
         &mut made,
         "udapl_instance_wakeup_latency_seconds",
+        "Time from when the device wrote a completion until the wait that slept ran again.",
         stat,
         |instance| instance.latency.wakeup.as_ref(),
     );
@@ -151,6 +323,7 @@ fn text(stat: &Stat) -> String {
 fn histogram(
     text: &mut Text,
     name: &str,
+    help: &str,
     stat: &Stat,
     of: impl Fn(&Instance) -> Option<&Histogram>,
 ) {
@@ -163,7 +336,7 @@ fn histogram(
             let below = all.buckets.iter().filter(|(end, _)| *end <= 1 << power);
             (seconds(1 << power), below.map(|(_, count)| count).sum())
         });
-        text.histogram(name, &labels, buckets, (all.count, seconds(all.sum)));
+        text.histogram(name, help, &labels, buckets, (all.count, seconds(all.sum)));
     }
 }
 
@@ -198,6 +371,7 @@ mod tests {
             ..Stat::default()
         };
         let text = text(&stat);
+        metrics::check(&text).expect("OpenMetrics");
         let name = "udapl_instance_completion_latency_seconds";
         let has = |line: &str| {
             let line = format!("{name}{line}\n");
@@ -253,22 +427,30 @@ mod tests {
             ..Stat::default()
         };
         let expected = "\
+# HELP udapl_command_answered Commands of this kind that the device has answered.
 # TYPE udapl_command_answered counter
 udapl_command_answered_total{adapter=\"sim:\\\"a\\\"\",command=\"query_qp\"} 5
+# HELP udapl_connections_refused_by_us Connections refused by us, by the reason of the REJ.
 # TYPE udapl_connections_refused_by_us counter
 udapl_connections_refused_by_us_total{adapter=\"sim:\\\"a\\\"\",reason=\"Consumer\"} 1
+# HELP udapl_instance_requests DTOs and binds that were posted.
 # TYPE udapl_instance_requests counter
 udapl_instance_requests_total{adapter=\"sim:\\\"a\\\"\",ia=\"7\"} 9
+# HELP udapl_instance_requests_ended What of requests failed or was flushed, by status.
 # TYPE udapl_instance_requests_ended counter
 udapl_instance_requests_ended_total{adapter=\"sim:\\\"a\\\"\",ia=\"7\",status=\"DAT_DTO_ERR_FLUSHED\"} 4
+# HELP udapl_instance_silent 1 while the instance's thread makes no call, so that its figures are old.
 # TYPE udapl_instance_silent gauge
 udapl_instance_silent{adapter=\"sim:\\\"a\\\"\",ia=\"7\"} 1
+# HELP udapl_memory_regions Regions that are registered now.
 # TYPE udapl_memory_regions gauge
 udapl_memory_regions{adapter=\"sim:\\\"a\\\"\"} 2
+# HELP udapl_queue_out_of_sequence Counter out_of_sequence of the device's queue pairs, as `rdma statistic` calls it.
 # TYPE udapl_queue_out_of_sequence counter
 udapl_queue_out_of_sequence_total{adapter=\"sim:\\\"a\\\"\"} 3
 # EOF
 ";
         assert_eq!(text(&stat), expected);
+        metrics::check(expected).expect("OpenMetrics");
     }
 }

@@ -1,17 +1,19 @@
 //! Looking at a process from outside, by the control socket of an adapter that it has open (docs/control.md).
 
+mod columns;
 pub(crate) mod explain;
 pub(crate) mod metrics;
 pub(crate) mod monitor;
 pub(crate) mod recorder;
 pub(crate) mod resource;
 pub(crate) mod stat;
+mod terminal;
 pub(crate) mod top;
 
 use std::path::PathBuf;
 
 use control::rpc::METHOD_NOT_FOUND;
-use control::{Client, ClientError};
+use control::{Client, ClientError, Side};
 use serde_json::Value;
 
 /// The process that is looked at.
@@ -24,7 +26,7 @@ pub(crate) struct Target {
 impl Target {
     /// Connects, and sees that both sides mean the same.
     pub(crate) fn connect(&self) -> Result<Client, ClientError> {
-        Client::connect_alike(&self.socket)
+        Client::connect_alike(&self.socket, Side::Adapter)
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::Target;
-use crate::report::{Report, table};
+use crate::report::{Report, counted, table};
 
 /// `resource`
 #[derive(clap::Args)]
@@ -52,21 +52,24 @@ impl Report for Shown {
 }
 
 fn of_instance(instance: &Instance, silent: &[u32]) -> String {
-    let count = |name: &str| instance.counters.get(name).copied().unwrap_or(0);
+    let count = |name: &str, what: &str| {
+        let count = instance.counters.get(name).copied().unwrap_or(0);
+        counted(usize::try_from(count).unwrap_or(usize::MAX), what)
+    };
     let old = if silent.contains(&instance.instance) {
         ", as it last said: its thread makes no call"
     } else {
         ""
     };
     let head = format!(
-        "instance {}: {} endpoints, {} EVDs, {} SRQs, {} LMRs, {} RMRs, {} PZs{old}",
+        "instance {}: {}, {}, {}, {}, {}, {}{old}",
         instance.instance,
-        count("eps"),
-        count("evds"),
-        count("srqs"),
-        count("lmrs"),
-        count("rmrs"),
-        count("pzs")
+        count("eps", "endpoint"),
+        count("evds", "EVD"),
+        count("srqs", "SRQ"),
+        count("lmrs", "LMR"),
+        count("rmrs", "RMR"),
+        count("pzs", "PZ")
     );
     let endpoints = table(
         [

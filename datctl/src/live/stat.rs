@@ -6,23 +6,31 @@ use control::schema::{Counters, Stat};
 use serde::Serialize;
 
 use super::{Target, ask};
-use crate::report::{Report, table};
+use crate::report::{Report, counted, table};
 
 /// `stat`
 #[derive(clap::Args)]
 pub(crate) struct Options {
     #[command(flatten)]
     target: Target,
+    /// Also each kind of command, the port with its priorities and the vport.
+    #[arg(long)]
+    all: bool,
     /// Counters that are 0, too.
     #[arg(long)]
     zeros: bool,
 }
+
+/// Groups with many counters, which most people do not look for.
+const LONG: [&str; 4] = ["commands", "port", "priorities", "vport"];
 
 /// What it has counted.
 #[derive(Serialize)]
 pub(crate) struct Shown {
     #[serde(flatten)]
     stat: Stat,
+    #[serde(skip)]
+    all: bool,
     #[serde(skip)]
     zeros: bool,
 }
@@ -31,6 +39,7 @@ pub(crate) fn run(options: &Options) -> Result<Shown, Box<dyn Error>> {
     let mut client = options.target.connect()?;
     Ok(Shown {
         stat: ask(&mut client, "stat")?,
+        all: options.all,
         zeros: options.zeros,
     })
 }
@@ -67,7 +76,14 @@ impl Report for Shown {
                 ]
             })
         });
-        let groups = self.stat.groups.iter();
+        let is_shown = |name: &str| self.all || !LONG.contains(&name);
+        let left_out = self.stat.groups.iter().filter(|(name, _)| !is_shown(name));
+        let left_out = left_out.flat_map(|(_, counters)| counters.iter().flatten());
+        let left_out = left_out
+            .filter(|(_, count)| self.zeros || **count != 0)
+            .count();
+        let commands = self.commands();
+        let groups = self.stat.groups.iter().filter(|(name, _)| is_shown(name));
         let groups = groups.map(|(name, counters)| (name.replace('_', " "), counters.as_ref()));
         let rows = instances
             .chain(groups)
@@ -75,16 +91,34 @@ impl Report for Shown {
                 None => vec![[of, "not told".to_owned(), String::new()]],
                 Some(counters) => self.rows(&of, counters),
             })
+            .chain(commands)
             .chain(timed);
-        format!(
-            "{}\n{}",
-            self.stat.adapter,
-            table(["of", "counter", "count"], rows)
-        )
+        let table = table(["of", "counter", "count"], rows);
+        let more = if left_out == 0 {
+            String::new()
+        } else {
+            format!("\n{} more with --all", counted(left_out, "counter"))
+        };
+        format!("{}\n{table}{more}", self.stat.adapter)
     }
 }
 
 impl Shown {
+    /// All commands together, where they are not shown by kind.
+    fn commands(&self) -> Vec<[String; 3]> {
+        let commands = self.stat.groups.get("commands").and_then(Option::as_ref);
+        let Some(commands) = commands.filter(|_| !self.all) else {
+            return Vec::new();
+        };
+        let all = ["answered", "refused", "unanswered"].map(|what| {
+            let ending = format!("_{what}");
+            let of_kind = commands.iter().filter(|(name, _)| name.ends_with(&ending));
+            let count: u64 = of_kind.map(|(_, count)| count).sum();
+            (what.to_owned(), count)
+        });
+        self.rows("commands", &all.into())
+    }
+
     fn rows(&self, of: &str, counters: &Counters) -> Vec<[String; 3]> {
         let shown = counters
             .iter()

@@ -1,12 +1,16 @@
 //! `datctl top`: a screen that lives. What each endpoint does now, how long that takes, and what the network does to
 //! it.
 //!
+//! On a terminal it is a screen that is drawn anew ([`super::terminal`]), in as many columns and lines as there is room
+//! for ([`super::columns`]); `q` and Ctrl-C end it. Elsewhere it is plain text, with all columns.
+//!
 //! As long as it runs the process takes the time of some requests and of wakeups; each screen tells of those that were
 //! measured since the one before.
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::io::{IsTerminal, Write, stdout};
+use std::io::{self, IsTerminal, Write, stdout};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use control::schema::{Counters, Endpoint, Histogram, Latency, Resource, Stat};
@@ -14,8 +18,10 @@ use control::{Client, ClientError};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::columns::{Column, lines, wrapped};
+use super::terminal::{Terminal, Woken};
 use super::{Target, ask, measure};
-use crate::report::{Output, Report, table};
+use crate::report::{Output, Report, counted};
 use crate::value::within;
 
 /// Endpoints of an instance that are looked at.
@@ -29,8 +35,10 @@ const TROUBLES: [&str; 6] = [
     "out_of_buffer",
     "duplicate_request",
 ];
-/// Clears a terminal.
-const CLEAR: &str = "\x1b[H\x1b[J";
+/// Endpoints of a text that goes nowhere to be looked at.
+const ENDPOINTS: usize = 20;
+/// How long a socket is listened to that has something to say.
+const AT_ONCE: Duration = Duration::from_millis(1);
 
 /// `top`
 #[derive(clap::Args)]
@@ -40,12 +48,12 @@ pub(crate) struct Options {
     /// Seconds between two looks.
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = seconds)]
     interval: f64,
-    /// Screens, after which it ends. Without it, it ends with the process that is looked at, or by Ctrl-C.
+    /// Screens, after which it ends. Without it, it ends with the process that is looked at, or by q or Ctrl-C.
     #[arg(long, value_name = "N", value_parser = within(1..=u64::MAX))]
     count: Option<u64>,
-    /// Endpoints on a screen, the busiest first.
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = within(1..=usize::MAX))]
-    endpoints: usize,
+    /// Endpoints on a screen, the busiest first [default: as many as a terminal has lines for, and 20 elsewhere].
+    #[arg(long, value_name = "N", value_parser = within(1..=usize::MAX))]
+    endpoints: Option<usize>,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -86,7 +94,7 @@ pub(crate) struct Screen {
     instances: Vec<OfInstance>,
     silent: Vec<u32>,
     #[serde(skip)]
-    shown: usize,
+    shown: Option<usize>,
 }
 
 /// What an instance measured between two looks.
@@ -148,9 +156,11 @@ struct Rates {
 pub(crate) fn run(options: &Options, output: Output) -> Result<(), Box<dyn Error>> {
     let mut client = options.target.connect()?;
     measure(&mut client)?;
+    if !output.json && stdout().is_terminal() {
+        return live(options, &mut client);
+    }
     let mut before = Look::take(&mut client)?;
     let mut screens = 0;
-    let live = !output.json && stdout().is_terminal();
     while options.count.is_none_or(|count| screens < count) {
         // Nobody has subscribed, so nothing comes but the end of the process.
         let pause = Duration::from_secs_f64(options.interval);
@@ -160,9 +170,7 @@ pub(crate) fn run(options: &Options, output: Output) -> Result<(), Box<dyn Error
         };
         let now = Look::take(&mut client)?;
         let screen = Screen::between(&before, &now, options.endpoints);
-        if live {
-            write!(stdout(), "{CLEAR}")?;
-        } else if screens != 0 && !output.json {
+        if screens != 0 && !output.json {
             writeln!(stdout())?;
         }
         output.show(&screen)?;
@@ -170,6 +178,61 @@ pub(crate) fn run(options: &Options, output: Output) -> Result<(), Box<dyn Error
         screens += 1;
     }
     Ok(())
+}
+
+/// The same on a terminal. The last screen stays there, unless a person has ended it.
+fn live(options: &Options, client: &mut Client) -> Result<(), Box<dyn Error>> {
+    let mut before = Look::take(client)?;
+    let mut screen = Screen::between(&before, &before, options.endpoints);
+    let terminal = Terminal::enter()?;
+    let mut screens = 0;
+    while options.count.is_none_or(|count| screens < count) {
+        screen.draw()?;
+        let until = Instant::now() + Duration::from_secs_f64(options.interval);
+        match turn(client, &terminal, &screen, until)? {
+            Turn::Over => break,
+            Turn::Quit => return Ok(()),
+            Turn::Time => {}
+        }
+        let now = Look::take(client)?;
+        screen = Screen::between(&before, &now, options.endpoints);
+        before = now;
+        screens += 1;
+    }
+    drop(terminal);
+    let (width, _) = Terminal::size();
+    writeln!(stdout(), "{}", screen.text(Some(width), None).join("\n"))?;
+    Ok(())
+}
+
+/// How a screen's time ended.
+enum Turn {
+    Time,
+    /// A person has had enough.
+    Quit,
+    /// The process has ended.
+    Over,
+}
+
+/// Waits for the next screen.
+fn turn(
+    client: &mut Client,
+    terminal: &Terminal,
+    screen: &Screen,
+    until: Instant,
+) -> Result<Turn, Box<dyn Error>> {
+    loop {
+        match terminal.wait(client.as_fd(), until)? {
+            Woken::Quit => return Ok(Turn::Quit),
+            Woken::Time => return Ok(Turn::Time),
+            Woken::Redraw => screen.draw()?,
+            // Nobody has subscribed, so nothing comes but the end of the process.
+            Woken::Other => match client.notice::<Value>(Some(AT_ONCE)) {
+                Err(ClientError::Over(_)) => return Ok(Turn::Over),
+                told => drop(told?),
+            },
+        }
+    }
 }
 
 /// How much a second a counter grew by.
@@ -180,7 +243,7 @@ fn rate(name: &str, before: Option<&Counters>, now: &Counters, seconds: f64) -> 
 }
 
 impl Screen {
-    fn between(before: &Look, now: &Look, shown: usize) -> Self {
+    fn between(before: &Look, now: &Look, shown: Option<usize>) -> Self {
         let seconds = (now.at - before.at).as_secs_f64().max(1e-9);
         let mut known: BTreeMap<(u32, u32), &Endpoint> = BTreeMap::new();
         for instance in &before.resource.instances {
@@ -261,16 +324,31 @@ impl Screen {
     }
 }
 
-/// A time in nanoseconds, in microseconds or what else is short.
+/// A number in the unit that leaves it below 1000, with two digits at least: 295, 36, 5.2. The first unit has no
+/// fractions.
+fn in_units(number: f64, units: &[(f64, &str)]) -> String {
+    let mut said = String::new();
+    for (at, (size, unit)) in units.iter().enumerate() {
+        let number = number / size;
+        // What is rounded up to 10 has two digits without a fraction.
+        let is_short = at != 0 && number < 9.95;
+        said = if is_short {
+            format!("{number:.1}{unit}")
+        } else {
+            format!("{number:.0}{unit}")
+        };
+        if number < 999.5 {
+            break;
+        }
+    }
+    said
+}
+
+/// A time in nanoseconds.
 fn time(nanoseconds: u64) -> String {
+    let units = [(1.0, "ns"), (1e3, "us"), (1e6, "ms"), (1e9, "s")];
     // CAST: told roughly.
-    let time = nanoseconds as f64;
-    let units = [(1e9, "s"), (1e6, "ms"), (1e3, "us")];
-    let unit = units.into_iter().find(|(size, _)| time >= *size);
-    unit.map_or_else(
-        || format!("{time}ns"),
-        |(size, name)| format!("{:.3}{name}", time / size),
-    )
+    in_units(nanoseconds as f64, &units)
 }
 
 /// Half of them and 99 of 100 took less.
@@ -281,19 +359,106 @@ fn times(of: Option<&Quantiles>) -> String {
     )
 }
 
-/// A rate, short: 1234567 is `1.23M`.
+/// A rate, short: 1234567 is `1.2M`.
 fn short(rate: f64) -> String {
-    let units = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
-    let unit = units.into_iter().find(|(size, _)| rate >= *size);
-    unit.map_or_else(
-        || format!("{rate:.0}"),
-        |(size, name)| format!("{:.2}{name}", rate / size),
+    in_units(
+        rate,
+        &[(1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T")],
     )
 }
 
-impl Report for Screen {
-    fn human(&self) -> String {
-        let rows = self.endpoints.iter().take(self.shown).map(|one| {
+impl Screen {
+    /// Draws it on the terminal.
+    fn draw(&self) -> io::Result<()> {
+        let (width, height) = Terminal::size();
+        Terminal::draw(&self.text(Some(width), Some(height)))
+    }
+
+    /// Its lines: none is longer than the width, and there are no more than the height.
+    fn text(&self, width: Option<usize>, height: Option<usize>) -> Vec<String> {
+        let troubles = if self.troubles.is_empty() {
+            "no packet lost, repeated or refused".to_owned()
+        } else {
+            let told = self.troubles.iter();
+            let told: Vec<String> = told
+                .map(|(name, count)| format!("{name} {count}"))
+                .collect();
+            told.join(", ")
+        };
+        let head = format!(
+            "{}: {}, {}; in {:.1} s: {troubles}",
+            self.adapter,
+            counted(self.endpoints.len(), "endpoint"),
+            counted(
+                usize::try_from(self.connections).unwrap_or(usize::MAX),
+                "connection"
+            ),
+            self.seconds
+        );
+        let mut text = wrapped(&head, width);
+        let mut last = Vec::new();
+        for one in &self.instances {
+            let samples = one.completion.as_ref().map_or(0, |of| of.samples);
+            let line = format!(
+                "instance {}: {} wakeups/s, woken in {}; done in {} ({samples} requests timed)",
+                one.instance,
+                short(one.wakeups),
+                times(one.wakeup.as_ref()),
+                times(one.completion.as_ref()),
+            );
+            last.extend(wrapped(&line, width));
+        }
+        for number in &self.silent {
+            let line = format!("instance {number} is silent: its thread makes no call");
+            last.extend(wrapped(&line, width));
+        }
+        let mut shown = self.shown.unwrap_or(ENDPOINTS);
+        if let Some(height) = height {
+            last.truncate(height / 3);
+            // Titles, and how many are left out.
+            let fit = height.saturating_sub(text.len() + last.len() + 2);
+            shown = self.shown.unwrap_or(usize::MAX).min(fit);
+        }
+        text.extend(self.table(shown, width));
+        let left_out = self.endpoints.len().saturating_sub(shown);
+        if left_out != 0 {
+            text.push(format!("{left_out} more, less busy"));
+        }
+        text.extend(last);
+        text.truncate(height.unwrap_or(usize::MAX));
+        text
+    }
+
+    /// Titles, and the busiest endpoints.
+    fn table(&self, shown: usize, width: Option<usize>) -> Vec<String> {
+        let number = |title, rank| Column {
+            title,
+            rank,
+            is_number: true,
+        };
+        let word = |title, rank| Column {
+            title,
+            rank,
+            is_number: false,
+        };
+        // Where there are several instances, an endpoint's number alone does not say which it is.
+        let of_instance = if self.instances.len() > 1 { 1 } else { 10 };
+        let columns = [
+            number("ia", of_instance),
+            number("ep", 0),
+            word("state", 6),
+            word("peer", 2),
+            number("req/s", 7),
+            number("B/s out", 3),
+            number("recv/s", 8),
+            number("B/s in", 4),
+            number("fail/s", 9),
+            number("out", 11),
+            number("posted", 13),
+            number("done p50/p99", 5),
+            number("woken p50/p99", 12),
+        ];
+        let rows = self.endpoints.iter().take(shown).map(|one| {
             [
                 one.instance.to_string(),
                 one.endpoint.to_string(),
@@ -310,62 +475,164 @@ impl Report for Screen {
                 times(one.wakeup.as_ref()),
             ]
         });
-        let rates = table(
-            [
-                "ia",
-                "ep",
-                "state",
-                "peer",
-                "requests/s",
-                "B/s out",
-                "recvs/s",
-                "B/s in",
-                "failed/s",
-                "out",
-                "posted",
-                "done in p50/p99",
-                "woken in p50/p99",
-            ],
-            rows,
-        );
-        let troubles = if self.troubles.is_empty() {
-            "no packet lost, repeated or refused".to_owned()
-        } else {
-            let told = self.troubles.iter();
-            let told: Vec<String> = told
-                .map(|(name, count)| format!("{name} {count}"))
-                .collect();
-            told.join(", ")
+        let rows: Vec<_> = rows.collect();
+        lines(&columns, &rows, width)
+    }
+}
+
+impl Report for Screen {
+    fn human(&self) -> String {
+        self.text(None, None).join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn screen(endpoints: u32, instances: u32) -> Screen {
+        let took = |p50, p99| {
+            Some(Quantiles {
+                samples: 1234,
+                p50,
+                p99,
+            })
         };
-        let left_out = self.endpoints.len().saturating_sub(self.shown);
-        let mut lines = vec![
-            format!(
-                "{}: {} endpoints, {} connections; in {:.1} s: {troubles}",
-                self.adapter,
-                self.endpoints.len(),
-                self.connections,
-                self.seconds
-            ),
-            rates,
+        let peers = [
+            "fe80::5eff:fe10:1",
+            "2001:db8:1111:2222:3333:4444:5555:6666",
+            "192.0.2.1",
         ];
-        if left_out != 0 {
-            lines.push(format!("{left_out} more, less busy"));
+        let endpoints = (0..endpoints).map(|number| Rates {
+            instance: 1 + number % instances,
+            endpoint: number,
+            state: ["Connected", "Unconnected", "DisconnectPending"][number as usize % 3]
+                .to_owned(),
+            peer: (number % 5 != 4).then(|| peers[number as usize % 3].to_owned()),
+            requests: 123_456.0 * f64::from(number),
+            request_bytes: 8.83e9,
+            recvs: 0.0,
+            received_bytes: 36.15e6,
+            failed: 0.0,
+            requests_outstanding: 1023,
+            recvs_outstanding: 64,
+            completion: took(294_912, 5_242_880),
+            wakeup: took(999_999, 68_719_476_736),
+        });
+        let instances = (1..=instances).map(|instance| OfInstance {
+            instance,
+            wakeups: 1234.5,
+            completion: took(294_912, 5_242_880),
+            wakeup: None,
+        });
+        Screen {
+            adapter:
+                "vfio-user:/run/a/rather/long/path/of/a/socket/that/somebody/has/chosen/nic.sock"
+                    .to_owned(),
+            seconds: 1.0,
+            endpoints: endpoints.collect(),
+            troubles: TROUBLES.map(|name| (name.to_owned(), 3)).into(),
+            connections: 4,
+            instances: instances.collect(),
+            silent: vec![1],
+            shown: None,
         }
-        for one in &self.instances {
-            let samples = one.completion.as_ref().map_or(0, |of| of.samples);
-            lines.push(format!(
-                "instance {}: {} wakeups/s, woken in {}; done in {} ({samples} requests timed)",
-                one.instance,
-                short(one.wakeups),
-                times(one.wakeup.as_ref()),
-                times(one.completion.as_ref()),
-            ));
+    }
+
+    /// The cells of a row, between which there are two spaces or more.
+    fn cells(line: &str) -> Vec<&str> {
+        line.split("  ")
+            .map(str::trim)
+            .filter(|cell| !cell.is_empty())
+            .collect()
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal_and_no_cell_is_broken() {
+        for (endpoints, instances) in [(0, 1), (1, 1), (4, 1), (4, 2), (40, 1), (40, 12)] {
+            let screen = screen(endpoints, instances);
+            let all: Vec<String> = screen.text(None, None);
+            let whole: Vec<&str> = all.iter().flat_map(|line| cells(line)).collect();
+            for width in 40..=200 {
+                for height in [12, 24, 50] {
+                    let text = screen.text(Some(width), Some(height));
+                    assert!(text.len() <= height, "{} lines of {height}", text.len());
+                    for line in &text {
+                        assert!(line.chars().count() <= width, "{width}: {line:?}");
+                    }
+                    let (titles, _) = text
+                        .iter()
+                        .enumerate()
+                        .find(|(_, line)| cells(line).contains(&"ep"))
+                        .expect("the titles");
+                    let columns = cells(&text[titles]).len();
+                    let rows = text
+                        .len()
+                        .saturating_sub(titles + 1)
+                        .min(endpoints as usize);
+                    let rows = text[titles + 1..].iter().take(rows);
+                    let rows = rows.take_while(|line| {
+                        !line.contains("more, less busy") && !line.contains("instance")
+                    });
+                    for row in rows {
+                        let row = cells(row);
+                        assert_eq!(row.len(), columns, "{width}: {row:?} of {text:#?}");
+                        assert!(row.iter().all(|cell| whole.contains(cell)), "{row:?}");
+                    }
+                }
+            }
         }
-        for number in &self.silent {
-            lines.push(format!(
-                "instance {number} is silent: its thread makes no call"
-            ));
+    }
+
+    #[test]
+    fn a_terminal_of_80_columns_has_what_matters_most() {
+        let titles = |screen: &Screen, width| {
+            let text = screen.text(Some(width), Some(24));
+            let line = text.iter().find(|line| cells(line).contains(&"ep"));
+            cells(line.expect("the titles")).join(" ")
+        };
+        let mut screen = screen(4, 1);
+        for one in &mut screen.endpoints {
+            one.peer = Some("fe80::5eff:fe10:1".to_owned());
+            one.state = "Connected".to_owned();
         }
-        lines.join("\n")
+        assert_eq!(
+            titles(&screen, 80),
+            "ep state peer req/s B/s out recv/s B/s in done p50/p99"
+        );
+        assert_eq!(titles(&screen, 40), "ep peer B/s out B/s in");
+        assert_eq!(
+            titles(&screen, 200),
+            "ia ep state peer req/s B/s out recv/s B/s in fail/s out posted done p50/p99 woken p50/p99"
+        );
+    }
+
+    #[test]
+    fn numbers_have_two_digits_and_the_unit_that_fits() {
+        for (nanoseconds, wanted) in [
+            (7, "7ns"),
+            (999, "999ns"),
+            (1_000, "1.0us"),
+            (9_949, "9.9us"),
+            (9_950, "10us"),
+            (294_912, "295us"),
+            (999_499, "999us"),
+            (999_999, "1.0ms"),
+            (5_242_880, "5.2ms"),
+            (68_719_476_736, "69s"),
+            (5_000_000_000_000, "5000s"),
+        ] {
+            assert_eq!(time(nanoseconds), wanted);
+        }
+        for (rate, wanted) in [
+            (0.0, "0"),
+            (0.4, "0"),
+            (999.4, "999"),
+            (999.6, "1.0k"),
+            (8_830.0, "8.8k"),
+            (36.15e6, "36M"),
+        ] {
+            assert_eq!(short(rate), wanted);
+        }
     }
 }

@@ -208,16 +208,14 @@ pub(crate) fn run(perf: &Perf, output: Output) -> Result<bool, Box<dyn Error>> {
         with_histograms: perf.histogram,
         ..figures
     };
-    // First of all: a disk that is full by now has cost no measurement.
+    // The files first: who reads the output may have gone before its end. And the output also if a disk is full: the
+    // figures are there no other way.
+    let filled = [
+        csv.map(|drawing| drawing.fill(&figures.csv())),
+        svg.map(|drawing| drawing.fill(&plot::draw(&figures))),
+    ];
     output.show(&figures)?;
-    for (drawing, text) in [
-        (csv, Figures::csv as fn(&Figures) -> String),
-        (svg, plot::draw as fn(&Figures) -> String),
-    ] {
-        if let Some(drawing) = drawing {
-            drawing.fill(&text(&figures))?;
-        }
-    }
+    filled.into_iter().flatten().collect::<Result<(), _>>()?;
     Ok(figures.complete)
 }
 

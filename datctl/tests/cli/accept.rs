@@ -102,8 +102,22 @@ fn two_served_functions_are_accepted_and_the_bundle_has_everything() {
 fn functions_of_the_own_process_lose_their_link_and_are_reset_and_wanted_back() {
     for [one, other] in [["sim:c/vf0", "sim:c/vf1"], ["sim:a", "sim:b"]] {
         let directory = tempfile::tempdir().expect("a directory");
-        let (code, report) = accept(directory.path(), &[one, other]);
-        assert_eq!(code, Some(0), "{report:#}");
+        let bundle = directory.path().join("bundle");
+        let place = bundle.display().to_string();
+        let output = datctl(&["--json", "accept", "--bundle", &place, one, other]);
+        let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+        assert_eq!(output.status.code(), Some(0), "{report:#}");
+        // What the run provokes is in its bundle, and not before the eyes of who waits for it.
+        let said = String::from_utf8(output.stderr).expect("text");
+        for line in said.lines() {
+            let verdict = line.split("  ").next();
+            assert!(matches!(verdict, Some("ok" | "skipped")), "{line}");
+        }
+        let trace = fs::read_to_string(bundle.join("trace.log")).expect("the trace");
+        assert!(
+            trace.contains(" ERROR ") || trace.contains(" WARN "),
+            "alarms were raised"
+        );
         for (name, end) in [
             ("link", "messages pass again"),
             ("reset", "opened again, and messages pass"),

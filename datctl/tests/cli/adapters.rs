@@ -197,7 +197,7 @@ fn a_person_gets_tables() {
         "16.35.1012",
         "fe80::5eff:fe10:1",
         "alive",
-        "limits",
+        "more with --all: capabilities, limits, counters",
     ] {
         assert!(text.contains(part), "{part} in {text}");
     }
@@ -259,7 +259,7 @@ fn an_adapter_says_what_it_counts_and_the_network_of_each_address() {
     let commands = info["counters"]["commands"].as_array().expect("a list");
     let enabled = commands.iter().find(|it| it["name"] == "ENABLE_HCA");
     assert_eq!(enabled.expect("it was sent")["answered"], json!(1));
-    let output = datctl(&["info", NAME]);
+    let output = datctl(&["info", NAME, "--all"]);
     let text = String::from_utf8(output.stdout).expect("text");
     for part in [
         "192.0.2.1/24",

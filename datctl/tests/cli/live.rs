@@ -177,8 +177,14 @@ fn what_a_process_counts_is_read_from_outside() {
     assert_eq!(stat["instances"][0]["counters"]["requests"], 5);
     assert_eq!(stat["instances"][1]["counters"]["recvs"], 5);
     assert!(stat["groups"]["commands"]["create_qp_answered"].as_u64() >= Some(2));
-    let human = String::from_utf8(watched.run(&["stat"]).stdout).expect("text");
+    let human = String::from_utf8(watched.run(&["stat", "--all"]).stdout).expect("text");
     assert!(human.contains("create_qp_answered"), "{human}");
+    let human = String::from_utf8(watched.run(&["stat"]).stdout).expect("text");
+    assert!(!human.contains("create_qp_answered"), "{human}");
+    let commands = human.lines().find(|line| line.contains("commands"));
+    let words: Vec<&str> = commands.unwrap_or_default().split_whitespace().collect();
+    assert_eq!(words[..2], ["commands", "answered"], "{human}");
+    assert!(human.ends_with(" more with --all\n"), "{human}");
 }
 
 #[test]
@@ -392,7 +398,7 @@ fn metrics_are_text_for_prometheus_once_or_by_http() {
     watched.send();
     let once = watched.run(&["metrics"]);
     let once = String::from_utf8(once.stdout).expect("text");
-    assert!(once.ends_with("# EOF\n"), "{once}");
+    control::metrics::check(&once).expect("OpenMetrics");
     let requests = "udapl_instance_requests_total{adapter=\"sim:live-metrics\",ia=\"";
     assert!(once.contains(requests), "{once}");
     let socket = watched.socket.display().to_string();
@@ -498,6 +504,107 @@ fn a_socket_that_nobody_serves_is_said_and_so_is_one_of_something_else() {
         assert_eq!(output.status.code(), Some(1));
         let said = String::from_utf8(output.stderr).expect("text");
         assert!(said.starts_with(&format!("datctl: {path}: ")), "{said}");
+    }
+}
+
+/// A control socket that is nvmeofd's, as far as its methods say.
+struct Target(#[expect(dead_code, reason = "the socket ends without it")] control::Tell);
+
+impl control::Subject for Target {
+    fn call(&mut self, _: &str, _: &Value) -> Result<Value, control::rpc::Refusal> {
+        Ok(serde_json::json!({
+            "schema": control::schema::SCHEMA, "library": "", "adapter": "nvmeofd", "process": 1,
+            "methods": ["version", "status", "stat", "subsystem.add"],
+        }))
+    }
+
+    fn notices(&mut self) -> Vec<Value> {
+        Vec::new()
+    }
+}
+
+#[test]
+fn every_command_says_whose_socket_it_is_if_it_is_no_adapters() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("control");
+    let _served = control::serve(&path, control::Access::default(), Target).expect("it listens");
+    let socket = path.display().to_string();
+    for command in ["stat", "top", "metrics", "monitor", "resource", "recorder"] {
+        let output = datctl(&[command, &socket]);
+        assert_eq!(output.status.code(), Some(1), "{command}");
+        let said = String::from_utf8(output.stderr).expect("text");
+        let wanted = format!(
+            "datctl: {socket}: this is the control socket of nvmeofd: `nvmeofd ctl {socket} status`\n"
+        );
+        assert_eq!(said, wanted, "{command}");
+    }
+    let mut watched = Watched::new("sim:live-side");
+    let socket = watched.socket.display().to_string();
+    let steered = watched.while_running(|| datctl(&["sim", "ctl", &socket, "time"]));
+    let said = String::from_utf8(steered.stderr).expect("text");
+    let wanted =
+        format!("{socket}: this is the control socket of an adapter: `datctl stat {socket}`");
+    assert!(said.contains(&wanted), "{said}");
+}
+
+/// A terminal of 80 columns shows what fits; `q` and Ctrl-C end it, and it is then as it was before.
+#[test]
+fn top_on_a_terminal_is_ended_by_a_key_and_gives_the_terminal_back() {
+    use std::os::fd::AsFd;
+    use std::process::{Command, Stdio};
+
+    use nix::pty::{Winsize, openpty};
+    use nix::sys::termios::tcgetattr;
+
+    let mut watched = Watched::new("sim:live-terminal");
+    let socket = watched.socket.display().to_string();
+    for key in [b"q", b"\x03"] {
+        let size = Winsize {
+            ws_row: 24,
+            ws_col: 80,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        let pty = openpty(Some(&size), None).expect("a terminal");
+        let before = tcgetattr(pty.slave.as_fd()).expect("its settings");
+        let end = || Stdio::from(pty.slave.try_clone().expect("its other end"));
+        // In a session of its own, of which this is the terminal: Ctrl-C is a signal there.
+        let mut child = Command::new("setsid")
+            .args(["--ctty", env!("CARGO_BIN_EXE_datctl"), "top", &socket])
+            .args(["--interval", "3600"])
+            .stdin(end())
+            .stdout(end())
+            .stderr(end())
+            .spawn()
+            .expect("datctl runs");
+        let mut master = std::fs::File::from(pty.master);
+        let (status, screen) = watched.while_running(|| {
+            let mut screen = String::new();
+            let mut some = [0; 4096];
+            // The screen is there when its last line is.
+            while !screen.contains("\x1b[J") {
+                let bytes = master.read(&mut some).expect("a screen");
+                screen.push_str(&String::from_utf8_lossy(&some[..bytes]));
+            }
+            master.write_all(key).expect("a key");
+            let status = child.wait().expect("it ends");
+            while !screen.contains("\x1b[?1049l") {
+                let bytes = master.read(&mut some).expect("its end");
+                screen.push_str(&String::from_utf8_lossy(&some[..bytes]));
+            }
+            (status, screen)
+        });
+        assert_eq!(status.code(), Some(0), "{screen:?}");
+        assert!(screen.starts_with("\x1b[?1049h"), "{screen:?}");
+        let (_, drawn) = screen.split_once("\x1b[H").expect("a screen");
+        let (drawn, _) = drawn.split_once("\x1b[J").expect("its end");
+        for line in drawn.split('\n') {
+            let line = line.trim_end_matches(['\r']).trim_end_matches("\x1b[K");
+            assert!(line.chars().count() <= 80, "{line:?}");
+        }
+        assert!(drawn.contains("2 endpoints"), "{drawn}");
+        let after = tcgetattr(pty.slave.as_fd()).expect("its settings");
+        assert_eq!(after, before);
     }
 }
 

@@ -243,10 +243,44 @@ fn histograms_are_shown_written_and_drawn() {
         "write of 64 B",
         "read of 64 B",
         "99.99 %",
+        "logarithmic axis",
         "nothing of a card",
     ] {
         assert!(drawn.contains(part), "{part}");
     }
+}
+
+/// Files are whole also where nobody reads the output to its end.
+#[test]
+fn files_are_written_before_anything_is_printed() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let place = |name: &str| folder.path().join(name).display().to_string();
+    let (csv, svg) = (place("h.csv"), place("h.svg"));
+    let short = [
+        "perf",
+        "sim:a",
+        "sim:b",
+        "--operation",
+        "write",
+        "--measure",
+        "latency",
+    ];
+    let files = [
+        "--bytes", "64", "--count", "50", "--csv", &csv, "--svg", &svg,
+    ];
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    // The first write finds nobody.
+    drop(reader);
+    let status = std::process::Command::new(env!("CARGO_BIN_EXE_datctl"))
+        .args(short)
+        .args(files)
+        .stdout(writer)
+        .status()
+        .expect("datctl runs");
+    assert!(status.success(), "{status}");
+    let read = |path: &str| std::fs::read_to_string(path).expect("a file");
+    assert!(read(&csv).lines().count() > 1, "{}", read(&csv));
+    assert!(read(&svg).ends_with("</svg>\n"), "{}", read(&svg));
 }
 
 #[test]

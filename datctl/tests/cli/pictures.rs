@@ -158,12 +158,7 @@ fn the_screens_over_a_process_with_traffic_are_those_of_the_pictures() {
         &resource,
     );
     let stat = run("stat SOCKET").expect("it answers");
-    let own: Vec<&str> = stat
-        .lines()
-        .filter(|line| !line.trim_start().starts_with("commands"))
-        .collect();
-    let command = "datctl stat /run/target/4711.sock | grep -v ^.commands";
-    show("stat", command, &own.join("\n"));
+    show("stat", "datctl stat /run/target/4711.sock", &stat);
     let metrics = run("metrics SOCKET").expect("it answers");
     let own: Vec<&str> = metrics
         .lines()

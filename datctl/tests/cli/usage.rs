@@ -35,6 +35,7 @@ fn every_command_explains_itself() {
         assert_eq!(output.status.code(), Some(0), "{command:?}");
         let text = String::from_utf8(output.stdout).expect("text");
         assert!(text.contains("Usage: datctl"), "{text}");
+        assert!(text.contains("Examples:\n  datctl "), "{text}");
         assert!(
             !text.contains("machine-root"),
             "what is for tests is hidden: {text}"
@@ -193,6 +194,32 @@ fn options_that_do_not_go_together_are_usage_in_one_line() {
         let (code, value) = json(arguments);
         assert_eq!(code, Some(2));
         assert!(value["error"].as_str().is_some_and(|it| it.contains(part)));
+    }
+}
+
+#[test]
+fn what_can_be_done_about_a_peer_of_another_network_is_said_once() {
+    let output = datctl(&["ping", "sim:a", "--connect", "1.2.3.4"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        String::from_utf8(output.stderr).expect("text"),
+        "datctl: 1.2.3.4 is not reached from fe80::5eff:fe10:1/64: `,address=IP/PREFIX` behind the adapter's name, or \
+         --address IP, gives it an address of the peer's network\n"
+    );
+}
+
+#[test]
+fn the_usage_line_names_arguments_in_the_order_in_which_they_work() {
+    for (command, other) in [
+        ("ping", "<PEER|--listen|--connect <IP>>"),
+        ("perf", "<PEER|--listen|--connect <IP>>"),
+        ("cmtime", "<PEER|--listen|--connect <IP>>"),
+        ("rping", "<--listen|--connect <IP>>"),
+    ] {
+        let text = datctl(&[command, "--help"]).stdout;
+        let text = String::from_utf8(text).expect("text");
+        let usage = format!("Usage: datctl {command} [OPTIONS] <NAME> {other}\n");
+        assert!(text.contains(&usage), "{text}");
     }
 }
 
@@ -387,6 +414,10 @@ fn there_is_a_manual_page_for_every_command_and_nothing_in_it_is_hidden() {
         assert!(
             !page.contains("machine\\-root"),
             "what is for tests is hidden: {name}"
+        );
+        assert!(
+            page.contains(".SH EXAMPLES\n.nf\n  datctl "),
+            "{name}: {page}"
         );
     }
     let printed = datctl(&["man"]).stdout;

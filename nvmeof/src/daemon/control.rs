@@ -205,7 +205,8 @@ impl Subject for Answers {
                     }))).collect::<Vec<_>>(),
                     "workers": status.ports.iter().flat_map(|of| of.workers.iter().map(|one| json!({
                         "port": of.id, "worker": one.worker, "commands": one.commands, "refused": one.refused,
-                        "connections": one.connections, "sleeps": one.sleeps,
+                        "connections": one.connections, "sleeps": one.sleeps, "queue_depth": one.queue_depth,
+                        "latency": one.latency,
                     }))).collect::<Vec<_>>(),
                 }))
             }

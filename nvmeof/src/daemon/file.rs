@@ -6,13 +6,18 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use driver::PciAddress;
 use nix::unistd::{Group, User};
 use serde::Deserialize;
 use toml::Spanned;
+use udapl::OpenError;
 use uuid::Uuid;
 
+use super::check::{Check, Named};
+use super::log::log_filter;
 use super::mistake::{Mistake, Mistakes};
 use super::settings::{
     ControlSettings, ControlSocket, HostSettings, NamespaceSettings, PortSettings, SERVICE,
@@ -38,7 +43,7 @@ const LONGEST: u64 = 16 << 20;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Form {
-    log: Option<String>,
+    log: Option<Spanned<String>>,
     control: Option<Spanned<ControlForm>>,
     metrics: Option<MetricsForm>,
     #[serde(default)]
@@ -150,9 +155,31 @@ struct ReferralForm {
 /// # Errors
 /// What is wrong with it, line by line.
 pub fn read(path: &Path) -> Result<Settings, Mistakes> {
+    parse(path, &text_of(path)?)
+}
+
+/// Reads a file, and looks at what it names as that is now.
+///
+/// # Errors
+/// What is wrong with the text, line by line.
+pub fn check(path: &Path) -> Result<Check, Mistakes> {
+    let text = text_of(path)?;
+    let (settings, named) = read_all(path, &text)?;
+    Ok(Check::new(path, &text, settings, named))
+}
+
+/// Reads the text of a file.
+///
+/// # Errors
+/// What is wrong with it, line by line.
+pub fn parse(path: &Path, text: &str) -> Result<Settings, Mistakes> {
+    read_all(path, text).map(|(settings, _)| settings)
+}
+
+fn text_of(path: &Path) -> Result<String, Mistakes> {
     let failed = |message: String| Mistakes {
         path: path.to_owned(),
-        mistakes: vec![Mistake::at("", &(0..0), message)],
+        mistakes: vec![Mistake::of_file(message)],
     };
     let length = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
     if length.len() > LONGEST {
@@ -161,15 +188,13 @@ pub fn read(path: &Path) -> Result<Settings, Mistakes> {
             length.len()
         )));
     }
-    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
-    parse(path, &text)
+    std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))
 }
 
-/// Reads the text of a file.
-///
-/// # Errors
-/// What is wrong with it, line by line.
-pub fn parse(path: &Path, text: &str) -> Result<Settings, Mistakes> {
+/// What a text says, and what it names, with the places.
+type All = (Settings, Vec<(Named, Range<usize>)>);
+
+fn read_all(path: &Path, text: &str) -> Result<All, Mistakes> {
     let form: Form = toml::from_str(text).map_err(|error| Mistakes {
         path: path.to_owned(),
         mistakes: vec![Mistake::at(
@@ -181,11 +206,12 @@ pub fn parse(path: &Path, text: &str) -> Result<Settings, Mistakes> {
     let mut reader = Reader {
         text,
         mistakes: Vec::new(),
+        named: Vec::new(),
     };
     let settings = reader.settings(form);
     let mut mistakes = reader.mistakes;
     if mistakes.is_empty() {
-        return Ok(settings);
+        return Ok((settings, reader.named));
     }
     mistakes.sort_by_key(|mistake| (mistake.line, mistake.column));
     Err(Mistakes {
@@ -194,16 +220,69 @@ pub fn parse(path: &Path, text: &str) -> Result<Settings, Mistakes> {
     })
 }
 
+/// What is wrong with an adapter's name, without DAT's name for it, and with the option that may be meant.
+fn of_name(error: &OpenError) -> String {
+    let text = error.to_string();
+    let text = text.trim_end_matches(" (DAT_PROVIDER_NOT_FOUND)");
+    let OpenError::BadOption { name, option, why } = error else {
+        return text.to_owned();
+    };
+    let key = option.split('=').next().unwrap_or(option);
+    // Options are listed as `key=form; key=form`.
+    let known = why.split_once("there are ").map(|(_, known)| known);
+    let known = known.into_iter().flat_map(|known| known.split("; "));
+    let known: Vec<&str> = known.filter_map(|one| one.split('=').next()).collect();
+    if known.is_empty() {
+        return text.to_owned();
+    }
+    match nearest(key, &known) {
+        Some(meant) => format!("{name}: {key:?} is no option; did you mean {meant}?"),
+        None => format!(
+            "{name}: {key:?} is no option; there are {}",
+            known.join(", ")
+        ),
+    }
+}
+
+/// The word that a mistyped one may stand for: at most two letters are others, and at least half are the same.
+fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    let distances = known.iter().map(|one| (distance(word, one), *one));
+    let (distance, one) = distances.min()?;
+    (distance <= 2 && 2 * distance <= one.len()).then_some(one)
+}
+
+/// Letters to insert, remove or replace (Levenshtein).
+fn distance(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (down, letter) in one.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = down + 1;
+        for (across, theirs) in other.bytes().enumerate() {
+            let replaced = diagonal + usize::from(letter != theirs);
+            diagonal = row[across + 1];
+            row[across + 1] = replaced.min(diagonal + 1).min(row[across] + 1);
+        }
+    }
+    row[other.len()]
+}
+
 /// Who reads, and what was found wrong.
 struct Reader<'a> {
     text: &'a str,
     mistakes: Vec<Mistake>,
+    /// What is named, and where.
+    named: Vec<(Named, Range<usize>)>,
 }
 
 impl Reader<'_> {
     fn wrong<T>(&mut self, at: &Spanned<T>, message: impl Into<String>) {
         self.mistakes
             .push(Mistake::at(self.text, &at.span(), message));
+    }
+
+    /// It is looked at by who wants to know what is there now.
+    fn names<T>(&mut self, what: Named, at: &Spanned<T>) {
+        self.named.push((what, at.span()));
     }
 
     /// A number in a range, or the usual one.
@@ -258,11 +337,18 @@ impl Reader<'_> {
 
     fn settings(&mut self, form: Form) -> Settings {
         let control = form.control.and_then(|control| self.control(control));
-        let metrics = form
-            .metrics
-            .and_then(|metrics| self.address(&metrics.address));
+        let metrics = form.metrics.and_then(|metrics| {
+            let address = self.address(&metrics.address)?;
+            self.names(Named::Address(address), &metrics.address);
+            Some(address)
+        });
+        if let Some(log) = &form.log
+            && let Err(what) = log_filter(log.get_ref())
+        {
+            self.wrong(log, what);
+        }
         let mut settings = Settings {
-            log: form.log,
+            log: form.log.map(Spanned::into_inner),
             control,
             metrics,
             ..Settings::default()
@@ -289,7 +375,10 @@ impl Reader<'_> {
         let head = form.span().start..form.span().start;
         let form = form.into_inner();
         let socket = match (form.socket, form.descriptor) {
-            (Some(path), None) => ControlSocket::Path(path.into_inner()),
+            (Some(path), None) => {
+                self.names(Named::Socket(path.get_ref().clone()), &path);
+                ControlSocket::Path(path.into_inner())
+            }
             (None, Some(name)) => ControlSocket::Given(name),
             (Some(_), Some(_)) | (None, None) => {
                 let what = "a control socket has one of socket and descriptor";
@@ -330,16 +419,31 @@ impl Reader<'_> {
         }
     }
 
+    fn adapter(&mut self, given: &Spanned<String>) {
+        let options = udapl::OpenOptions::default();
+        let parsed = udapl::name::parse(given.get_ref(), &options);
+        let known = parsed.and_then(|(device, _)| {
+            let rest = ["sim:", "vfio-user:"].map(|kind| device.strip_prefix(kind));
+            let is_played = rest.into_iter().flatten().any(|rest| !rest.is_empty());
+            if is_played || device.parse::<PciAddress>().is_ok() {
+                return Ok(());
+            }
+            let name = device.to_owned();
+            Err(OpenError::NotFound { name })
+        });
+        match known {
+            Ok(()) => self.names(Named::Adapter(given.get_ref().clone()), given),
+            Err(error) => self.wrong(given, of_name(&error)),
+        }
+    }
+
     fn port(&mut self, form: PortForm, ports: &mut BTreeMap<u16, PortSettings>) {
         let free = (1..=u16::MAX)
             .find(|id| !ports.contains_key(id))
             .unwrap_or(1);
         let id = self.number("id", form.id.as_ref(), free, 1, 0xffff);
         let usual = PortSettings::new(form.adapter.get_ref());
-        let options = udapl::OpenOptions::default();
-        if let Err(error) = udapl::name::parse(form.adapter.get_ref(), &options) {
-            self.wrong(&form.adapter, error.to_string());
-        }
+        self.adapter(&form.adapter);
         let mut access = BTreeMap::new();
         for of in &form.access {
             let group = self.number("group", Some(&of.group), 1, 1, GROUPS.into());
@@ -423,6 +527,9 @@ impl Reader<'_> {
             if let (None, Some(key)) = (&host.key, &host.controller_key) {
                 self.wrong(key, "a host has a controller_key only beside its own key");
             }
+            for key in [&host.key, &host.controller_key].into_iter().flatten() {
+                self.names(Named::Key(key.get_ref().clone()), key);
+            }
             let settings = HostSettings {
                 key: host.key.map(Spanned::into_inner),
                 controller_key: host.controller_key.map(Spanned::into_inner),
@@ -500,6 +607,25 @@ impl Reader<'_> {
                 4096 => settings.shift = 12,
                 _ => self.wrong(bytes, "block_size is 512 or 4096"),
             }
+        }
+        let block = 1 << settings.shift;
+        if let Some(path) = &form.file {
+            let file = Named::File {
+                path: path.get_ref().clone(),
+                block,
+                read_only: form.read_only,
+            };
+            self.names(file, path);
+        }
+        if let (Source::Memory(bytes) | Source::Faulty(bytes) | Source::Null(bytes), Some(given)) = (
+            &settings.source,
+            form.memory
+                .as_ref()
+                .or(form.faulty.as_ref())
+                .or(form.null.as_ref()),
+        ) {
+            let bytes = *bytes;
+            self.names(Named::Size { bytes, block }, given);
         }
         if let Some(uuid) = &form.uuid {
             match uuid.get_ref().parse() {

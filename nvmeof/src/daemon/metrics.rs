@@ -1,8 +1,17 @@
 //! What is counted, as OpenMetrics text.
 
+use core::ops::RangeInclusive;
+use std::time::Duration;
+
 use control::metrics::{Kind, Text, label};
 
-use super::status::Status;
+use super::status::{Status, WorkerStatus};
+
+/// Boundaries of latencies, as powers of two of nanoseconds: those of [`crate::serve::Took`].
+const BOUNDARIES: RangeInclusive<u32> = 10..=35;
+
+/// One metric of something: its name, what it counts, and how many.
+type Sample<'a> = (&'a str, &'a str, u64);
 
 /// The text.
 #[must_use]
@@ -13,12 +22,20 @@ pub fn text(status: &Status) -> String {
         for one in &subsystem.namespaces {
             let labels = format!("{of},nsid=\"{}\"", one.nsid);
             let counters = [
-                ("reads", one.reads),
-                ("writes", one.writes),
-                ("read_bytes", one.read_bytes),
-                ("written_bytes", one.written_bytes),
+                ("reads", "Read commands of the namespace.", one.reads),
+                ("writes", "Write commands of the namespace.", one.writes),
+                (
+                    "read_bytes",
+                    "Bytes read from the namespace.",
+                    one.read_bytes,
+                ),
+                (
+                    "written_bytes",
+                    "Bytes written to the namespace.",
+                    one.written_bytes,
+                ),
             ];
-            let gauges = [("size_bytes", one.bytes)];
+            let gauges = [("size_bytes", "Size of the namespace.", one.bytes)];
             add(&mut text, "namespace", &labels, &counters, &gauges);
         }
         let connected = status.controllers.iter();
@@ -26,31 +43,96 @@ pub fn text(status: &Status) -> String {
         let (controllers, queues) = connected.fold((0, 0), |(controllers, queues), one| {
             (controllers + 1, queues + one.queues.len() as u64) // CAST: widening.
         });
-        let gauges = [("controllers", controllers), ("io_queues", queues)];
+        let gauges = [
+            (
+                "controllers",
+                "Controllers of the subsystem: hosts that are connected, once for each way.",
+                controllers,
+            ),
+            (
+                "io_queues",
+                "I/O queues of the subsystem's controllers.",
+                queues,
+            ),
+        ];
         add(&mut text, "subsystem", &of, &[], &gauges);
     }
     for port in &status.ports {
         for one in &port.workers {
             let labels = format!("port=\"{}\",worker=\"{}\"", port.id, one.worker);
-            let counters = [
-                ("commands", one.commands),
-                ("refused", one.refused),
-                ("connections", one.connections),
-                ("sleeps", one.sleeps),
-            ];
-            let gauges = [("serves", one.serves.into())];
-            add(&mut text, "worker", &labels, &counters, &gauges);
+            worker(&mut text, &labels, one);
         }
     }
     text.finish()
 }
 
+fn worker(text: &mut Text, labels: &str, one: &WorkerStatus) {
+    let counters = [
+        (
+            "commands",
+            "Commands that the worker has answered.",
+            one.commands,
+        ),
+        (
+            "refused",
+            "Commands among them that were refused.",
+            one.refused,
+        ),
+        (
+            "connections",
+            "Connections that the worker has taken, one for each queue.",
+            one.connections,
+        ),
+        (
+            "sleeps",
+            "Times that the worker had nothing to do and slept.",
+            one.sleeps,
+        ),
+    ];
+    let gauges = [
+        (
+            "serves",
+            "1 while the worker's thread runs.",
+            one.serves.into(),
+        ),
+        (
+            "queue_depth",
+            "Commands that are at the worker now: taken in, and their answers have not left.",
+            one.queue_depth,
+        ),
+        (
+            "queue_size",
+            "Commands that can be at the worker at once (ios of its port).",
+            one.queue_size.into(),
+        ),
+    ];
+    add(text, "worker", labels, &counters, &gauges);
+    for (kind, took) in &one.latency {
+        let labels = format!("{labels},kind=\"{kind}\"");
+        let buckets = BOUNDARIES.map(|power| {
+            let below = took.buckets.iter().filter(|(end, _)| *end <= 1 << power);
+            (seconds(1 << power), below.map(|(_, count)| count).sum())
+        });
+        text.histogram(
+            "nvmeof_worker_command_latency_seconds",
+            "Time from when a command was taken in until its answer had left; one of 64 is timed.",
+            &labels,
+            buckets,
+            (took.count, seconds(took.sum)),
+        );
+    }
+}
+
+fn seconds(nanoseconds: u64) -> f64 {
+    Duration::from_nanos(nanoseconds).as_secs_f64()
+}
+
 /// Adds what is counted of one thing, and what it is at.
-fn add(text: &mut Text, of: &str, labels: &str, counters: &[(&str, u64)], gauges: &[(&str, u64)]) {
+fn add(text: &mut Text, of: &str, labels: &str, counters: &[Sample<'_>], gauges: &[Sample<'_>]) {
     let kinds = [(Kind::Counter, counters), (Kind::Gauge, gauges)];
     for (kind, all) in kinds {
-        for (name, value) in all {
-            text.add(&format!("nvmeof_{of}_{name}"), kind, labels, *value);
+        for (name, help, value) in all {
+            text.add(&format!("nvmeof_{of}_{name}"), kind, help, labels, *value);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// A mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// Its line, from 1.
+    /// Its line, from 1; 0: the file as a whole, of which no line is shown.
     pub line: usize,
     /// Its column, from 1, in characters.
     pub column: usize,
@@ -20,6 +20,17 @@ pub struct Mistake {
 }
 
 impl Mistake {
+    /// Of a file that could not be read.
+    pub(super) fn of_file(message: impl Into<String>) -> Self {
+        Self {
+            line: 0,
+            column: 0,
+            length: 0,
+            text: String::new(),
+            message: message.into(),
+        }
+    }
+
     pub(super) fn at(file: &str, span: &Range<usize>, message: impl Into<String>) -> Self {
         let start = floor(file, span.start.min(file.len()));
         let begins = file[..start].rfind('\n').map_or(0, |at| at + 1);
@@ -67,6 +78,10 @@ impl fmt::Display for Mistakes {
                 text,
                 message,
             } = mistake;
+            if *line == 0 {
+                write!(f, "{}: {message}", self.path.display())?;
+                continue;
+            }
             let margin = " ".repeat(line.to_string().len());
             writeln!(f, "{}:{line}:{column}: {message}", self.path.display())?;
             writeln!(f, " {line} | {text}")?;

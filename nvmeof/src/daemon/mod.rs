@@ -7,6 +7,8 @@
 //!   reload      Settings that are to be there instead  -->  the steps from here to there
 //!   control     the control socket: methods that look, and methods that take one such step
 //!   metrics     counters as OpenMetrics text
+//!   check       what a configuration names, as it is now: files, cards, addresses
+//!   log         what is logged, and what is no such value
 //!   notify      what the service manager is told
 //! ```
 //!
@@ -14,8 +16,10 @@
 //! again. A step that is refused changes nothing; one that is done changes the settings too, so that what is written
 //! to a file is what is there.
 
+mod check;
 mod control;
 pub mod file;
+mod log;
 mod metrics;
 mod mistake;
 pub mod notify;
@@ -26,7 +30,9 @@ mod state;
 mod status;
 mod write;
 
+pub use self::check::{Check, Named, counted};
 pub use self::control::{Controlled, SocketError, serve};
+pub use log::log_filter;
 pub use metrics::text as metrics;
 pub use mistake::{Mistake, Mistakes};
 pub use port::PortError;

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use control::schema::Histogram;
 use serde::Serialize;
 use uuid::Uuid;
 
 use super::state::Daemon;
 use super::write::access_name;
 use crate::model::{Controller, Namespace, Subsystem};
+use crate::serve::{KINDS, Took};
 
 /// Everything.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -51,6 +53,12 @@ pub struct WorkerStatus {
     pub connections: u64,
     /// Times it slept.
     pub sleeps: u64,
+    /// Commands that are at it now.
+    pub queue_depth: u64,
+    /// How many can be at it at once.
+    pub queue_size: u32,
+    /// How long commands of I/O queues took, of which one of 64 is timed: `read`, `write`, `other`.
+    pub latency: BTreeMap<&'static str, Histogram>,
 }
 
 /// A subsystem.
@@ -121,6 +129,7 @@ impl Daemon {
     #[must_use]
     pub fn status(&self) -> Status {
         let done = self.target().done();
+        let took = self.target().took();
         let ports = self.settings().ports.iter().map(|(id, port)| {
             let workers = self.workers(*id).into_iter().map(|(worker, serves)| {
                 let done = done.get(&worker).copied().unwrap_or_default();
@@ -131,6 +140,9 @@ impl Daemon {
                     refused: done.refused,
                     connections: done.connections,
                     sleeps: done.sleeps,
+                    queue_depth: done.here,
+                    queue_size: port.ios,
+                    latency: took.get(&worker).map(latency).unwrap_or_default(),
                 }
             });
             let access = port.access.iter();
@@ -151,6 +163,19 @@ impl Daemon {
             controllers: model.controllers().map(controller).collect(),
         })
     }
+}
+
+fn latency(took: &[Took; KINDS.len()]) -> BTreeMap<&'static str, Histogram> {
+    let kinds = KINDS.into_iter().zip(took);
+    let kinds = kinds.map(|(kind, took)| {
+        let histogram = Histogram {
+            count: took.count,
+            sum: took.nanoseconds,
+            buckets: took.buckets().filter(|(_, count)| *count != 0).collect(),
+        };
+        (kind, histogram)
+    });
+    kinds.collect()
 }
 
 fn subsystem(of: &Subsystem) -> SubsystemStatus {

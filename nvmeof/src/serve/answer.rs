@@ -30,12 +30,14 @@ impl Worker {
         ep: EpHandle,
         bytes: Option<u32>,
     ) -> Result<(), WorkerError> {
+        self.over.here += 1;
         let Some(id) = self.queues.of(ep) else {
             self.ios[at as usize].begin(super::queue::QueueId::NONE, Sqe::new_zeroed(), 0);
             return self.drop_io(at);
         };
         let sqe = self.memory.command(at);
         self.ios[at as usize].begin(id, sqe, bytes.unwrap_or(0).saturating_sub(COMMAND));
+        self.begin_time(at);
         let Some(queue) = self.queues.get_mut(id) else {
             return self.drop_io(at);
         };

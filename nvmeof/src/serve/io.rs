@@ -31,7 +31,7 @@ use std::sync::Arc;
 use super::fused::Lock;
 use super::layout::Spot;
 use super::queue::QueueId;
-use crate::model::Answer;
+use crate::model::{Answer, Moment};
 use crate::nvme::sgl::Data;
 use crate::nvme::{Sqe, Status};
 
@@ -173,6 +173,8 @@ pub(super) struct Io {
     pub result: u64,
     /// The data goes to the host before the response.
     pub writes: bool,
+    /// When it was taken in, if it is one that is timed.
+    pub began: Option<Moment>,
 }
 
 impl Io {
@@ -193,6 +195,7 @@ impl Io {
             status: Status::SUCCESS,
             result: 0,
             writes: false,
+            began: None,
         }
     }
 
@@ -227,6 +230,7 @@ impl Io {
         self.status = Status::SUCCESS;
         self.result = 0;
         self.writes = false;
+        self.began = None;
     }
 
     /// It is answered; `writes`: its data goes to the host before that.

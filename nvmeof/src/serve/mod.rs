@@ -28,7 +28,9 @@ mod layout;
 mod queue;
 mod steps;
 mod target;
+mod times;
 mod worker;
 
 pub use target::Target;
+pub use times::{KINDS, Took};
 pub use worker::{Over, Worker, WorkerConfig, WorkerError};

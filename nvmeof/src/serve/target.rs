@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::inbox::{Inbox, Message};
+use super::times::{KINDS, Times, Took};
 use super::worker::Over;
 use crate::model::{Model, Moment, Notice, WorkerId};
 
@@ -101,6 +102,14 @@ impl Target {
         let counts = lock(&self.0.counts);
         counts.iter().map(|(id, one)| (*id, one.read())).collect()
     }
+
+    /// How long the commands took that workers have timed, by [`KINDS`].
+    #[must_use]
+    pub fn took(&self) -> BTreeMap<WorkerId, [Took; KINDS.len()]> {
+        let counts = lock(&self.0.counts);
+        let all = counts.iter();
+        all.map(|(id, one)| (*id, one.times.read())).collect()
+    }
 }
 
 /// What a worker has done, for other threads to read. It alone writes it.
@@ -112,6 +121,8 @@ struct Counts {
     queues: AtomicU64,
     sleeps: AtomicU64,
     refused: AtomicU64,
+    here: AtomicU64,
+    times: Times,
 }
 
 impl Counts {
@@ -122,6 +133,7 @@ impl Counts {
             queues: self.queues.load(Ordering::Relaxed),
             sleeps: self.sleeps.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
+            here: self.here.load(Ordering::Relaxed),
             ..Over::default()
         }
     }
@@ -140,6 +152,11 @@ impl Member {
         self.id
     }
 
+    /// How long the worker's commands took.
+    pub(super) fn times(&self) -> &Times {
+        &self.counts.times
+    }
+
     /// Lets others read what the worker has done.
     #[inline]
     pub(super) fn tell(&self, done: &Over) {
@@ -149,6 +166,7 @@ impl Member {
         self.counts.queues.store(done.queues, Ordering::Relaxed);
         self.counts.sleeps.store(done.sleeps, Ordering::Relaxed);
         self.counts.refused.store(done.refused, Ordering::Relaxed);
+        self.counts.here.store(done.here, Ordering::Relaxed);
     }
 }
 

@@ -25,6 +25,7 @@ use super::io::{Io, State, Step};
 use super::layout::Memory;
 use super::queue::{QueueId, Queues, Step as QueueStep};
 use super::target::{Member, Target};
+use super::times::Timing;
 use crate::model::{Moment, WorkerId};
 
 /// Events that are taken at once.
@@ -130,6 +131,8 @@ pub struct Over {
     pub buffers_left: usize,
     /// Commands that were refused; their answers are counted, too.
     pub refused: u64,
+    /// Commands that are here now: taken in, and their answers have not left.
+    pub here: u64,
 }
 
 /// A worker.
@@ -137,7 +140,8 @@ pub struct Worker {
     pub(super) target: Target,
     pub(super) id: WorkerId,
     pub(super) config: WorkerConfig,
-    member: Member,
+    pub(super) member: Member,
+    pub(super) timing: Timing,
     pub(super) membership: Membership,
     /// I/Os that met a locked block.
     pub(super) locked_out: Vec<u32>,
@@ -219,6 +223,7 @@ impl Worker {
             id,
             config,
             member,
+            timing: Timing::default(),
             membership: Membership {
                 inbox,
                 fences: Vec::new(),
@@ -342,6 +347,7 @@ impl Worker {
             return Ok(false);
         }
         self.next_tick = now + TICK;
+        self.member.tell(&self.over);
         let heard = self.queues.heard();
         self.target.with(|model| {
             heard.for_each(|controller| model.hear(controller, now));
@@ -430,6 +436,11 @@ impl Worker {
             let has_left = succeeded || first != at;
             queue.was_heard |= has_left;
             self.over.commands += u64::from(has_left);
+            if let Some(began) = self.ios[first as usize].began
+                && has_left
+            {
+                self.end_time(first, began);
+            }
             self.ios[first as usize].step(Step::Left);
             self.release(first)?;
             if first == at {
@@ -538,6 +549,7 @@ impl Worker {
             self.target.unlock(&lock);
         }
         self.spare.push(at);
+        self.over.here -= 1;
         if let Some(of) = self.queues.get_mut(queue) {
             of.outstanding -= 1;
             if let Some(next) = of.behind.pop_front() {

@@ -146,7 +146,7 @@ fn each_refusal_says_why_and_nothing_has_changed() -> Result<()> {
         (
             "listener.add",
             json!({"adapter": "sim:b,adress=1"}),
-            "\"adress\" is no option; there are ",
+            "\"adress\" is no option; did you mean address?",
         ),
         (
             "listener.add",
@@ -360,6 +360,47 @@ fn the_program_asks_as_a_person_types() -> Result<()> {
         "{said}"
     );
     let (content, said) = run(&["ctl", "/nowhere", "status"])?;
-    assert!(!content && said.contains("/nowhere"), "{said}");
+    let wanted = "/nowhere: no nvmeofd has this control socket ([control] socket)";
+    assert!(!content && said.contains(wanted), "{said}");
+    process.end()
+}
+
+/// Something that answers as an adapter's control socket does.
+struct Adapter(#[expect(dead_code, reason = "the socket ends without it")] control::Tell);
+
+impl control::Subject for Adapter {
+    fn call(&mut self, _: &str, _: &Value) -> Result<Value, control::rpc::Refusal> {
+        Ok(json!({
+            "schema": control::schema::SCHEMA, "library": "", "adapter": "sim:a", "process": 1,
+            "methods": ["version", "resource", "stat"],
+        }))
+    }
+
+    fn notices(&mut self) -> Vec<Value> {
+        Vec::new()
+    }
+}
+
+#[test]
+fn the_socket_of_an_adapter_is_told_from_nvmeofds_and_the_other_way_round() -> Result<()> {
+    let place = Place::new()?;
+    let adapter = place.path("adapter");
+    let _served = control::serve(&adapter, control::Access::default(), Adapter)?;
+    let (content, said) = run(&["ctl", adapter.to_str().expect("a text"), "status"])?;
+    let wanted = format!(
+        "{0}: this is the control socket of an adapter: `datctl stat {0}`",
+        adapter.display()
+    );
+    assert!(!content && said.contains(&wanted), "{said}");
+
+    let process = place.start()?;
+    let ours = place.path("control");
+    let other = Client::connect_alike(&ours, control::Side::Adapter);
+    let said = other.err().context("it is nvmeofd's")?.to_string();
+    let wanted = format!(
+        "{0}: this is the control socket of nvmeofd: `nvmeofd ctl {0} status`",
+        ours.display()
+    );
+    assert_eq!(said, wanted);
     process.end()
 }

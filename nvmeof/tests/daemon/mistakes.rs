@@ -12,7 +12,7 @@ fn parse(text: &str) -> Result<Settings, String> {
 }
 
 /// A file, and the beginnings of the lines that are said of it.
-const MISTAKES: [(&str, &[&str]); 25] = [
+const MISTAKES: [(&str, &[&str]); 30] = [
     (
         "log = \"info\"\n[control]\nuser = 0",
         &["f.toml:2:1: a control socket has one of socket and descriptor"],
@@ -37,7 +37,31 @@ const MISTAKES: [(&str, &[&str]); 25] = [
     ("[[port]]\nid = 1", &["f.toml:1:1: missing field `adapter`"]),
     (
         "[[port]]\nadapter = \"sim:a,adress=x\"",
-        &["f.toml:2:11: sim:a,adress=x: \"adress\" is no option; there are "],
+        &["f.toml:2:11: sim:a,adress=x: \"adress\" is no option; did you mean address?"],
+    ),
+    (
+        "[[port]]\nadapter = \"sim:a,colour=red\"",
+        &["f.toml:2:11: sim:a,colour=red: \"colour\" is no option; there are address, gateway"],
+    ),
+    (
+        "[[port]]\nadapter = \"mlx5_0\"",
+        &["f.toml:2:11: no adapter is called \"mlx5_0\": names are sim:NAME"],
+    ),
+    (
+        "log = \"lots\"",
+        &[
+            "f.toml:1:7: \"lots\": log is error, warn, info, debug, trace or off, or TARGET=LEVEL",
+            " 1 | log = \"lots\"",
+            "   |       ^^^^^^",
+        ],
+    ),
+    (
+        "log = \"info,hw_mxl=debug\"",
+        &["f.toml:1:7: \"hw_mxl=debug\": nothing here logs as \"hw_mxl\"; there are control, "],
+    ),
+    (
+        "log = \"hw_mlx=loud\"",
+        &["f.toml:1:7: \"hw_mlx=loud\": log is error"],
     ),
     (
         "[[port]]\nadapter = \"sim:a\"\nservice = 65536",
@@ -137,6 +161,10 @@ fn each_mistake_is_told_with_its_line_its_column_and_the_line_itself() {
                 "{text}\nsaid\n{said}\nnot\n{line}"
             );
         }
+        assert!(
+            !said.contains("DAT_"),
+            "DAT's name is of no use here: {said}"
+        );
         assert_eq!(
             said.lines().count() % 3,
             0,
@@ -162,7 +190,9 @@ fn a_check_says_what_is_in_a_file_or_what_is_wrong_with_it() -> Result<()> {
         said,
         (
             true,
-            format!("{name}: 1 ports, 0 subsystems, 0 namespaces\n")
+            format!(
+                "{name}: 1 port, 0 subsystems, 0 namespaces; the text was checked, and looked at as of now: 1 adapter; 0 warnings\n"
+            )
         )
     );
     std::fs::write(&path, "[[port]]\nadapter = 1\n")?;
@@ -172,7 +202,113 @@ fn a_check_says_what_is_in_a_file_or_what_is_wrong_with_it() -> Result<()> {
         "{said}"
     );
     let (content, said) = run(&["--check", "/nowhere/nvmeofd.toml"])?;
-    assert!(!content && said.contains("No such file"), "{said}");
+    assert!(!content);
+    assert_eq!(
+        said,
+        "nvmeofd: /nowhere/nvmeofd.toml: No such file or directory (os error 2)\n"
+    );
+    Ok(())
+}
+
+/// What a text names may come later: each is a warning with its place, and the exit status is 0.
+#[test]
+fn a_check_warns_of_what_is_not_there_as_of_now() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    // The first port that a person cannot have is that of somebody else.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
+    std::fs::write(at("odd"), vec![0; 1000])?;
+    std::fs::write(at("small"), vec![0; 100])?;
+    std::fs::write(at("good"), vec![0; 4096])?;
+    std::fs::write(at("key"), "DHHC-1:00:mistyped:")?;
+    let path = at("nvmeofd.toml");
+    let text = format!(
+        "\
+[control]
+socket = \"/nowhere/control\"
+[metrics]
+address = \"{}\"
+[[port]]
+adapter = \"ffff:ff:1f.7,address=192.0.2.1/24\"
+[[port]]
+adapter = \"sim:a,link=unix:/nowhere/wire\"
+[[port]]
+adapter = \"vfio-user:/nowhere/nic\"
+[[subsystem]]
+nqn = \"nqn.2026-11.test:s\"
+[[subsystem.host]]
+nqn = \"nqn.2026-11.test:h\"
+key = \"{}\"
+controller_key = \"/nowhere/key\"
+[[subsystem.namespace]]
+file = \"/nowhere/disk\"
+[[subsystem.namespace]]
+file = \"{}\"
+[[subsystem.namespace]]
+file = \"{}\"
+[[subsystem.namespace]]
+file = \"{}\"
+[[subsystem.namespace]]
+file = \"/dev/null\"
+[[subsystem.namespace]]
+memory = 1000001
+[[subsystem.namespace]]
+file = \"{}\"
+read_only = true
+",
+        taken.local_addr()?,
+        at("key"),
+        folder.path().display(),
+        at("odd"),
+        at("small"),
+        at("good"),
+    );
+    std::fs::write(&path, text)?;
+    let (content, said) = run(&["--check", &path])?;
+    assert!(content, "{said}");
+    for (place, what) in [
+        ("2:10", "the folder /nowhere is not there"),
+        ("4:11", "cannot be listened at: Address already in use"),
+        (
+            "6:11",
+            "this machine has no PCI function ffff:ff:1f.7; `datctl devices`",
+        ),
+        ("8:11", "the folder /nowhere is not there"),
+        (
+            "10:11",
+            "no function is served at /nowhere/nic: `datctl sim serve --socket /nowhere/nic`",
+        ),
+        ("15:7", "has no key: "),
+        ("16:18", "/nowhere/key: No such file"),
+        ("18:8", "/nowhere/disk: No such file"),
+        (
+            "20:8",
+            "is a folder; a namespace lies on a regular file or a block device",
+        ),
+        (
+            "22:8",
+            "1000 bytes are 1 block of 512 bytes, and the last 488 bytes belong to none",
+        ),
+        ("24:8", "100 bytes are less than a block of 512"),
+        ("26:8", "/dev/null is a special file"),
+        (
+            "28:10",
+            "1000001 bytes are 1953 blocks of 512 bytes, and the last 65 bytes",
+        ),
+    ] {
+        let begins = format!("{path}:{place}: warning: as of now ");
+        let is_said = |line: &str| {
+            line.strip_prefix(&begins)
+                .is_some_and(|rest| rest.contains(what))
+        };
+        assert!(
+            said.lines().any(is_said),
+            "{place} {what} is not in\n{said}"
+        );
+    }
+    let counts = "3 ports, 1 subsystem, 7 namespaces; the text was checked, and looked at as of now: \
+                  3 adapters, 1 address, 6 files, 1 folder of a socket, 2 keys, 1 size; 13 warnings\n";
+    assert!(said.contains(counts), "{said}");
     Ok(())
 }
 

@@ -82,6 +82,14 @@ impl Place {
         Ok(fs::write(self.path("nvmeofd.toml"), text)?)
     }
 
+    /// Writes the same configuration behind other lines.
+    pub fn prepend(&self, lines: &str) -> Result<()> {
+        self.configure(&self.subsystem(""))?;
+        let path = self.path("nvmeofd.toml");
+        let text = fs::read_to_string(&path)?;
+        Ok(fs::write(path, format!("{lines}{text}"))?)
+    }
+
     /// Starts a daemon, and waits until it serves.
     pub fn start(&self) -> Result<Process> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nvmeofd"));
@@ -95,8 +103,18 @@ impl Place {
 
     /// Starts it with something to read from.
     pub fn start_with(&self, mut command: Command, input: Stdio) -> Result<Process> {
-        command.env("NOTIFY_SOCKET", self.path("notify"));
         command.env_remove("RUST_LOG").stdin(input);
+        self.spawned(command)
+    }
+
+    /// Starts it with `RUST_LOG` in its environment.
+    pub fn start_with_log(&self, mut command: Command, log: &str) -> Result<Process> {
+        command.env("RUST_LOG", log).stdin(Stdio::null());
+        self.spawned(command)
+    }
+
+    fn spawned(&self, mut command: Command) -> Result<Process> {
+        command.env("NOTIFY_SOCKET", self.path("notify"));
         let child = command.spawn()?;
         let process = Process { child };
         self.told("READY=1")?;

@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 use nvmeof::nvme::Status;
 use nvmeof::nvme::command::io;
@@ -195,7 +195,7 @@ fn sighup_takes_in_what_is_different_and_says_what_takes_a_restart() -> Result<(
     place.configure(&place.subsystem("").replace("/disk", "/no-disk"))?;
     process.signal(Signal::SIGHUP)?;
     place.told("RELOADING=1")?;
-    assert!(place.told("READY=1")?.contains("1 subsystems"));
+    assert!(place.told("READY=1")?.contains("1 subsystem,"));
     assert_eq!(host.read(&mut queue, 0, 1, 0, 512)?, Status::SUCCESS);
     let mut sqe = transfer(io::READ, 0, 1);
     sqe.nsid = 2.into();
@@ -230,7 +230,13 @@ fn counters_are_scraped_by_http() -> Result<()> {
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")?;
     let mut said = String::new();
     stream.read_to_string(&mut said)?;
+    let (_, text) = said.split_once("\r\n\r\n").context("an answer")?;
+    control::metrics::check(text).map_err(anyhow::Error::msg)?;
     for line in [
+        "nvmeof_worker_queue_size{port=\"1\",worker=\"0\"} 512",
+        // The first command of an I/O queue, and that of the admin queue was the first of all.
+        "# TYPE nvmeof_worker_command_latency_seconds histogram",
+        "# TYPE nvmeof_worker_queue_depth gauge",
         "nvmeof_namespace_read_bytes_total{subsystem=\"nqn.2026-11.test:disks\",nsid=\"1\"} 4096",
         "nvmeof_namespace_reads_total{subsystem=\"nqn.2026-11.test:disks\",nsid=\"1\"} 1",
         "nvmeof_namespace_size_bytes{subsystem=\"nqn.2026-11.test:disks\",nsid=\"1\"} 4194304",
@@ -246,6 +252,104 @@ fn counters_are_scraped_by_http() -> Result<()> {
     }
     drop(host);
     process.end()
+}
+
+/// The first command is timed, and one of 64 after that. Those of admin queues, which may wait for an event, are not.
+#[test]
+fn commands_of_io_queues_are_timed_by_kind_and_those_that_are_here_are_counted() -> Result<()> {
+    let place = Place::new()?;
+    let process = place.start()?;
+    let mut host = place.host()?;
+    let (_admin, controller) = host.controller(&subsystem())?;
+    let mut queue = host.io_queue(&subsystem(), controller, 1, 32)?;
+    for _ in 0..128 {
+        assert_eq!(host.read(&mut queue, 0, 1, 0, 512)?, Status::SUCCESS);
+    }
+    for _ in 0..192 {
+        assert_eq!(host.write(&mut queue, 0, 1, 0, 512)?, Status::SUCCESS);
+    }
+    let status: Value = place.client()?.call("status", Value::Null)?;
+    let worker = &status["ports"][0]["workers"][0];
+    let count = |kind: &str| worker["latency"][kind]["count"].as_u64();
+    assert_eq!(
+        [count("read"), count("write"), count("other")],
+        [Some(2), Some(3), Some(0)],
+        "{worker}"
+    );
+    let sum = worker["latency"]["read"]["sum"].as_u64();
+    assert!(sum > Some(0), "{worker}");
+    // The last answer may still be on its way.
+    assert!(worker["queue_depth"].as_u64() <= Some(1), "{worker}");
+    assert_eq!(worker["queue_size"], 512);
+    drop(host);
+    process.end()
+}
+
+/// A filter that changes is in effect from SIGHUP on, and one that is none changes nothing.
+#[test]
+fn sighup_takes_in_another_log() -> Result<()> {
+    let place = Place::new()?;
+    let again = |log: &str| place.prepend(&format!("log = \"{log}\"\n"));
+    again("error")?;
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_nvmeofd"));
+    command.arg(place.path("nvmeofd.toml"));
+    command.stderr(fs::File::create(place.path("log"))?);
+    let process = place.start_by(command)?;
+    let said = || fs::read_to_string(place.path("log"));
+    assert_eq!(said()?, "", "no error has happened");
+    let reload = |log: &str| -> Result<()> {
+        again(log)?;
+        process.signal(Signal::SIGHUP)?;
+        place.told("RELOADING=1")?;
+        place.told("READY=1")?;
+        Ok(())
+    };
+    reload("info")?;
+    let after = said()?;
+    assert!(
+        after.contains("the configuration was read again") && after.contains("steps=1"),
+        "{after}"
+    );
+    reload("lots")?;
+    let after = said()?;
+    assert!(
+        after.contains("nvmeofd.toml:1:7: \"lots\": log is error"),
+        "{after}"
+    );
+    reload("error")?;
+    let before = said()?;
+    reload("error,nvmeof=error")?;
+    assert_eq!(said()?, before, "nothing but errors is told");
+    process.end()
+}
+
+/// `RUST_LOG` comes before the file, and what of the file is not in effect is told.
+#[test]
+fn sighup_tells_that_another_log_has_no_effect_beside_rust_log() -> Result<()> {
+    let place = Place::new()?;
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_nvmeofd"));
+    command.arg(place.path("nvmeofd.toml"));
+    command.stderr(fs::File::create(place.path("log"))?);
+    let process = place.start_with_log(command, "warn")?;
+    place.prepend("log = \"debug\"\n")?;
+    process.signal(Signal::SIGHUP)?;
+    place.told("RELOADING=1")?;
+    place.told("READY=1")?;
+    let said = fs::read_to_string(place.path("log"))?;
+    let wanted =
+        "takes a restart, and is as it was: log = \"debug\": RUST_LOG=warn comes before it";
+    assert!(said.contains(wanted), "{said}");
+    process.end()?;
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_nvmeofd"))
+        .arg(place.path("nvmeofd.toml"))
+        .env("RUST_LOG", "lots")
+        .output()?;
+    let said = String::from_utf8(output.stderr)?;
+    assert!(
+        !output.status.success() && said.contains("nvmeofd: RUST_LOG: \"lots\": log is error"),
+        "{said}"
+    );
+    Ok(())
 }
 
 #[test]

@@ -32,6 +32,40 @@ fn the_demonstration_prints_what_is_to_be_typed_and_serves_64_mib() -> Result<()
     command.stdout(File::create(place.path("out"))?);
     let process = place.start_by(command)?;
     let said = fs::read_to_string(place.path("out"))?;
+    let first = said.lines().next().unwrap_or_default();
+    let (program, rest) = first.split_once(" run ").expect("a command");
+    assert_eq!(
+        Path::new(program).file_name(),
+        Some("simnic".as_ref()),
+        "{first}"
+    );
+    assert_eq!(
+        rest,
+        format!(
+            "--ports 1 --link unix:{demo}/wire --address 192.0.2.2 -- sh -c 'modprobe nvme-rdma && \
+             nvme connect -t rdma -a 192.0.2.1 -s 4420 -n nqn.2026-11.test:demo && nvme list && \
+             mkfs.ext4 -q /dev/nvme0n1 && mkdir -p /mnt && mount /dev/nvme0n1 /mnt && df -h /mnt'"
+        )
+    );
+    assert!(
+        Path::new(&format!("{demo}/wire")).exists(),
+        "the other end is there"
+    );
+    // Each option is a field of what reads simnic's command line.
+    let simnic = include_str!("../../../simnic/src/run.rs");
+    let (_, fields) = simnic
+        .split_once("pub struct Options {")
+        .expect("its options");
+    let (fields, _) = fields.split_once("\n}\n").expect("their end");
+    let (options, _) = rest.split_once(" -- ").expect("a command for the guest");
+    let options: Vec<&str> = options
+        .split(' ')
+        .filter_map(|word| word.strip_prefix("--"))
+        .collect();
+    assert_eq!(options, ["ports", "link", "address"]);
+    for option in options {
+        assert!(fields.contains(&format!("\n    {option}: ")), "--{option}");
+    }
     for line in [
         format!(
             "  datctl sim serve --profile roce --socket {demo}/nic.sock --link unix:{demo}/wire"
@@ -118,6 +152,45 @@ fn workers_run_on_their_processors_and_from_the_beginning_again_where_these_are_
     assert_eq!(of("nvmeofd"), Some(all.as_str()), "{threads:?}");
     drop(host);
     process.end()
+}
+
+#[test]
+fn the_program_says_its_name_and_writes_pages_with_examples_and_completions() -> Result<()> {
+    let (content, said) = run(&["--version"])?;
+    assert!(content);
+    assert_eq!(said, format!("nvmeofd {}\n", env!("CARGO_PKG_VERSION")));
+    let folder = tempfile::tempdir()?;
+    let (content, said) = run(&["man", folder.path().to_str().expect("a text")])?;
+    assert!(content, "{said}");
+    let mut pages = Vec::new();
+    for entry in fs::read_dir(folder.path())? {
+        let path = entry?.path();
+        let page = fs::read_to_string(&path)?;
+        assert!(
+            page.contains(".SH EXAMPLES\n.nf\n  nvmeofd "),
+            "{path:?}: {page}"
+        );
+        pages.extend(
+            path.file_name()
+                .map(|name| name.to_string_lossy().into_owned()),
+        );
+    }
+    pages.sort_unstable();
+    let wanted = [
+        "nvmeofd-completions.1",
+        "nvmeofd-ctl.1",
+        "nvmeofd-man.1",
+        "nvmeofd.1",
+    ];
+    assert_eq!(pages, wanted);
+    for shell in ["bash", "zsh", "fish"] {
+        let (content, script) = run(&["completions", shell])?;
+        assert!(
+            content && script.contains("nvmeofd") && script.contains("check"),
+            "{script}"
+        );
+    }
+    Ok(())
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io::{Write, stdout};
 use std::path::PathBuf;
 
-use control::Client;
+use control::{Client, Side};
 use serde_json::{Map, Value};
 
 /// `ctl`
@@ -21,7 +21,7 @@ pub(crate) struct Options {
 /// Asks, and prints the answer as JSON; a text as it is.
 pub(crate) fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let params = params(&options.arguments)?;
-    let mut client = Client::connect(&options.socket)?;
+    let mut client = Client::connect_alike(&options.socket, Side::Target)?;
     let answer: Value = client.call(&options.method, params)?;
     let text = match answer.as_str() {
         Some(text) => text.to_owned(),

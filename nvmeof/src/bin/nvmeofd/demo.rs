@@ -1,7 +1,7 @@
-//! `nvmeofd --demo`: a file of 64 MiB on a simulated function, and the commands by which a virtual machine mounts it.
+//! `nvmeofd --demo`: a file of 64 MiB on a simulated function, and the command by which a stock kernel mounts it.
 //!
 //! ```text
-//!   nvmeofd -- simulated function --(Unix socket)-- datctl sim serve -- QEMU -- mlx5_ib, nvme-rdma of the guest
+//!   nvmeofd -- simulated function --(Unix socket)-- simnic run: QEMU -- mlx5_ib, nvme-rdma of the guest
 //! ```
 
 use std::error::Error;
@@ -67,6 +67,8 @@ pub(crate) fn run(
         }),
         ports: [(1, port)].into(),
         subsystems: [(name.clone(), subsystem)].into(),
+        // The command is the first line of the terminal.
+        log: Some("warn".to_owned()),
         ..Settings::default()
     };
     let text = commands(&folder, &wire, &disk, name, service);
@@ -90,8 +92,44 @@ fn make_disk(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
     Ok(path)
 }
 
+/// The one command that does it all: a kernel with a port on the other end of the wire, in which the disk is connected,
+/// formatted and mounted.
+fn mounts(wire: &Path, name: &Nqn, service: u16) -> String {
+    let link = quoted(&format!("unix:{}", wire.display()));
+    let name = quoted(name.as_str());
+    let script = format!(
+        "modprobe nvme-rdma && nvme connect -t rdma -a {HERE} -s {service} -n {name} && nvme list && \
+         mkfs.ext4 -q /dev/nvme0n1 && mkdir -p /mnt && mount /dev/nvme0n1 /mnt && df -h /mnt"
+    );
+    let simnic = quoted(&simnic().display().to_string());
+    let script = quoted(&script);
+    format!("{simnic} run --ports 1 --link {link} --address {GUEST} -- sh -c {script}")
+}
+
+/// The program as a shell finds it, or beside this one.
+fn simnic() -> PathBuf {
+    let name = PathBuf::from("simnic");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_found = std::env::split_paths(&path).any(|folder| folder.join(&name).is_file());
+    let beside = std::env::current_exe()
+        .ok()
+        .map(|here| here.with_file_name(&name));
+    let beside = beside.filter(|beside| !is_found && beside.is_file());
+    beside.unwrap_or(name)
+}
+
+/// As one word of a shell.
+fn quoted(word: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-:=,+".contains(letter);
+    if word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
 /// What a person types.
 fn commands(folder: &Path, wire: &Path, disk: &Path, name: &Nqn, service: u16) -> String {
+    let mounts = mounts(wire, name, service);
     let (wire, disk) = (wire.display(), disk.display());
     let nic = folder.join("nic.sock");
     let nic = nic.display();
@@ -99,10 +137,14 @@ fn commands(folder: &Path, wire: &Path, disk: &Path, name: &Nqn, service: u16) -
     let socket = socket.display();
     format!(
         "\
+{mounts}
+
+mounts this disk in a stock kernel, which it boots for that, and shows that; paste it into another shell.
+
 serving {disk}, 64 MiB, as namespace 1 of {name}
         at {HERE} port {service}, on a simulated function whose wire is {wire}
 
-A card for a virtual machine, on the other end of that wire:
+With a machine of your own: its card, on the other end of that wire:
   datctl sim serve --profile roce --socket {nic} --link unix:{wire}
 
 The machine: QEMU 10.1 or later; the card reaches its memory, which is why that is shared:

@@ -3,30 +3,34 @@
 use std::error::Error;
 use std::io::{IsTerminal, stderr};
 
+use nvmeof::daemon::log_filter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload::{Handle, Layer as Reloadable};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
+
+/// The level without a word of it.
+pub(crate) const USUAL: &str = "info";
 
 /// The log, and what of it is told.
 pub(crate) struct Log {
     filter: Handle<EnvFilter, Registry>,
 }
 
-/// `RUST_LOG` comes before what the configuration says.
-fn filter(level: Option<&str>) -> Result<EnvFilter, Box<dyn Error>> {
-    if std::env::var_os("RUST_LOG").is_some() {
-        return EnvFilter::try_from_default_env()
-            .map_err(|error| format!("RUST_LOG: {error}").into());
-    }
-    let level = level.unwrap_or("info");
-    EnvFilter::try_new(level).map_err(|error| format!("log = {level:?}: {error}").into())
+/// `RUST_LOG`, which comes before what the configuration says.
+fn environment() -> Option<String> {
+    let value = std::env::var_os("RUST_LOG")?;
+    Some(value.to_string_lossy().into_owned())
 }
 
 impl Log {
     /// Begins.
     pub(crate) fn begin(level: Option<&str>) -> Result<Self, Box<dyn Error>> {
-        let (reloadable, handle) = Reloadable::new(filter(level)?);
+        let filter = match environment() {
+            Some(value) => log_filter(&value).map_err(|error| format!("RUST_LOG: {error}"))?,
+            None => log_filter(level.unwrap_or(USUAL))?,
+        };
+        let (reloadable, handle) = Reloadable::new(filter);
         let lines = fmt::layer()
             .with_target(false)
             .with_ansi(stderr().is_terminal())
@@ -44,10 +48,15 @@ impl Log {
     }
 
     /// From now on this is told.
-    pub(crate) fn set(&self, level: Option<&str>) {
-        let set = filter(level).map(|filter| self.filter.reload(filter));
-        if let Err(error) = set {
-            tracing::error!(%error, "what is logged stays as it is");
+    ///
+    /// # Errors
+    /// `RUST_LOG` is set, and comes before it; or it is no filter. What is logged stays as it is.
+    pub(crate) fn set(&self, level: Option<&str>) -> Result<(), String> {
+        if let Some(value) = environment() {
+            return Err(format!("RUST_LOG={value} comes before it"));
         }
+        let filter = log_filter(level.unwrap_or(USUAL))?;
+        let set = self.filter.reload(filter);
+        set.map_err(|error| error.to_string())
     }
 }

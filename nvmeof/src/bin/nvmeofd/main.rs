@@ -26,22 +26,37 @@ use nvmeof::daemon::{NamespaceSettings, PortSettings, Settings, SubsystemSetting
 use nvmeof::disk::Source;
 use nvmeof::nvme::Nqn;
 
-const EXIT_STATUS: &str = "Exit status: 0 ended by SIGTERM or SIGINT, all connections closed; 1 not ok, the reason is on the error stream; 2 usage.";
+const AFTER: &str = "Exit status: 0 ended by SIGTERM or SIGINT, all connections closed; 1 not ok, the reason is on the error stream; 2 usage.
+
+Examples:
+  nvmeofd --demo
+  nvmeofd --check /etc/nvmeofd/nvmeofd.toml
+  nvmeofd /etc/nvmeofd/nvmeofd.toml
+  nvmeofd --adapter 3b:00.2,address=192.0.2.1/24 --disk /dev/sdb";
+const AFTER_CTL: &str = "Examples:
+  nvmeofd ctl /run/nvmeofd/control.sock status
+  nvmeofd ctl /run/nvmeofd/control.sock namespace.add subsystem=nqn.2026-11.org.example:disks file=/dev/sdc
+  nvmeofd ctl /run/nvmeofd/control.sock save";
+const AFTER_MAN: &str = "Examples:
+  nvmeofd man /usr/share/man/man1";
+const AFTER_COMPLETIONS: &str = "Examples:
+  nvmeofd completions bash > /usr/share/bash-completion/completions/nvmeofd";
 
 /// An NVMe over RDMA target.
 #[derive(Parser)]
-#[command(version, about, after_help = EXIT_STATUS)]
+#[command(name = "nvmeofd", version, about, after_help = AFTER)]
 #[command(args_conflicts_with_subcommands = true)]
 struct Arguments {
     /// The configuration file.
     #[arg(conflicts_with_all = ["demo", "adapter"])]
     file: Option<PathBuf>,
-    /// Says what is wrong with the file, if anything is, and serves nothing.
+    /// Says what is wrong with the file, and what of the files, adapters, addresses and keys that it names is not there
+    /// as of now; serves nothing. Exit status 1 if the text is wrong, 0 with warnings alone.
     #[arg(long, requires = "file")]
     check: bool,
     #[command(subcommand)]
     command: Option<Command>,
-    /// Serves a file of 64 MiB on a simulated function, and says how a virtual machine mounts it.
+    /// Serves a file of 64 MiB on a simulated function, and prints the command by which a stock kernel mounts it.
     #[arg(long, conflicts_with = "adapter")]
     demo: bool,
     /// With --demo: the folder for its sockets and its file, which then stay; a temporary one without it.
@@ -67,9 +82,14 @@ struct Arguments {
 #[derive(clap::Subcommand)]
 enum Command {
     /// Asks a running daemon at its control socket, or changes it.
+    #[command(after_help = AFTER_CTL)]
     Ctl(ctl::Options),
     /// Writes the manual pages into a folder.
+    #[command(after_help = AFTER_MAN)]
     Man(manual::Options),
+    /// Prints the completions of a shell.
+    #[command(after_help = AFTER_COMPLETIONS)]
+    Completions(manual::Completions),
 }
 
 fn main() -> ExitCode {
@@ -88,20 +108,20 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         match command {
             Command::Ctl(options) => ctl::run(options)?,
             Command::Man(options) => manual::write::<Arguments>(options)?,
+            Command::Completions(options) => manual::completions::<Arguments>(options)?,
         }
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(path) = &arguments.file {
-        let settings = file::read(path)?;
         if arguments.check {
-            writeln!(
-                std::io::stdout(),
-                "{}: {}",
-                path.display(),
-                counted(&settings)
-            )?;
+            let check = file::check(path)?;
+            if !check.warnings.mistakes.is_empty() {
+                writeln!(std::io::stderr(), "{}", check.warnings)?;
+            }
+            writeln!(std::io::stdout(), "{check}")?;
             return Ok(ExitCode::SUCCESS);
         }
+        let settings = file::read(path)?;
         return run::run(&settings, Some(path), || Ok(()));
     }
     if arguments.demo {
@@ -117,17 +137,6 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         return run::run(&settings, None, || Ok(()));
     }
     Err("nothing to serve: a configuration file, --demo, or --adapter and --disk".into())
-}
-
-/// What there is in a file, in a line.
-fn counted(settings: &Settings) -> String {
-    let namespaces = settings.subsystems.values();
-    format!(
-        "{} ports, {} subsystems, {} namespaces",
-        settings.ports.len(),
-        settings.subsystems.len(),
-        namespaces.map(|one| one.namespaces.len()).sum::<usize>()
-    )
 }
 
 /// What a command line without a file says.

@@ -1,8 +1,10 @@
-//! `nvmeofd man DIR`: its manual pages, made from what the command line is read by.
+//! `nvmeofd man DIR`, `nvmeofd completions SHELL`: made from what the command line is read by.
 
+use std::io::{self, Write, stdout};
 use std::path::PathBuf;
 
 use clap::Parser;
+use clap_complete::Shell;
 
 /// `man`: where they go.
 #[derive(clap::Args)]
@@ -12,11 +14,52 @@ pub(crate) struct Options {
     folder: PathBuf,
 }
 
-/// Writes them.
-pub(crate) fn write<Program: Parser>(options: &Options) -> std::io::Result<()> {
+/// `completions`: for whom.
+#[derive(clap::Args)]
+pub(crate) struct Completions {
+    /// The shell.
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+/// Writes the pages.
+pub(crate) fn write<Program: Parser>(options: &Options) -> io::Result<()> {
     std::fs::create_dir_all(&options.folder)?;
-    clap_mangen::generate_to(
-        Program::command().disable_help_subcommand(true),
-        &options.folder,
-    )
+    let mut program = Program::command().disable_help_subcommand(true);
+    // Each command then knows what it is called from the root on.
+    program.build();
+    let mut left = vec![program];
+    while let Some(mut command) = left.pop() {
+        left.extend(command.get_subcommands().cloned());
+        let name = command.get_display_name().map(str::to_owned);
+        let name = name.unwrap_or_else(|| command.get_name().to_owned());
+        // Help shows examples at its end; a page has a section for them.
+        let after = command.get_after_help().map(ToString::to_string);
+        let after = after.unwrap_or_default();
+        let (more, examples) = after.split_once("Examples:\n").unwrap_or((&after, ""));
+        command = match more.trim_end() {
+            "" => command.after_help(None::<&'static str>),
+            more => command.after_help(more.to_owned()),
+        };
+        let mut page = Vec::new();
+        clap_mangen::Man::new(command).render(&mut page)?;
+        if !examples.is_empty() {
+            let examples = examples.replace('\\', "\\e").replace('-', "\\-");
+            write!(page, ".SH EXAMPLES\n.nf\n{}\n.fi\n", examples.trim_end())?;
+        }
+        std::fs::write(options.folder.join(format!("{name}.1")), page)?;
+    }
+    Ok(())
+}
+
+/// Prints the script.
+pub(crate) fn completions<Program: Parser>(options: &Completions) -> io::Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(
+        options.shell,
+        &mut Program::command(),
+        "nvmeofd",
+        &mut script,
+    );
+    stdout().lock().write_all(&script)
 }

@@ -15,11 +15,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nvmeof::daemon::notify::{Notify, watchdog};
-use nvmeof::daemon::{Controlled, Daemon, Settings, file, metrics, serve};
+use nvmeof::daemon::{Controlled, Daemon, Settings, counted, file, metrics, serve};
 
 use udapl::reactor::names_handed_in;
 
-use crate::log::Log;
+use crate::log::{Log, USUAL};
 
 /// How often the main thread looks whether anybody still serves.
 const LOOK: Duration = Duration::from_millis(500);
@@ -128,10 +128,11 @@ fn summary(of: &Controlled) -> String {
         (serving + u32::from(worker.serves), all + 1)
     });
     format!(
-        "{} subsystems, {} ports, {serving} of {all} workers, {} controllers",
-        status.subsystems.len(),
-        status.ports.len(),
-        status.controllers.len()
+        "{}, {}, {serving} of {}, {}",
+        counted(status.subsystems.len(), "subsystem"),
+        counted(status.ports.len(), "port"),
+        counted(all, "worker"),
+        counted(status.controllers.len(), "controller")
     )
 }
 
@@ -147,8 +148,16 @@ fn reload(of: &Controlled, path: Option<&Path>, log: &Log) {
             return;
         }
     };
-    log.set(wanted.log.as_deref());
-    let told = of.lock().reload(&wanted);
+    let before = of.lock().settings().log.clone();
+    let mut told = of.lock().reload(&wanted);
+    if before != wanted.log {
+        let level = wanted.log.as_deref();
+        let what = format!("log = {:?}", level.unwrap_or(USUAL));
+        match log.set(level) {
+            Ok(()) => told.done.push(what),
+            Err(why) => told.needs_restart.push(format!("{what}: {why}")),
+        }
+    }
     for (what, error) in &told.refused {
         tracing::error!(%error, "not done: {what}");
     }

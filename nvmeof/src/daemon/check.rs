@@ -1,0 +1,306 @@
+//! What a configuration names, looked at as it is now: files, cards, addresses, folders, keys.
+//!
+//! The text of a file says what is to be there, and [`super::file`] finds what is wrong with the text. What the text
+//! names may come later (a disk, a card, a folder of `/run`), so what is missing of it is a warning, with the place in
+//! the file. Nothing is taken or locked: a file is opened and closed again, and an address is bound for a moment.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io::{Seek, SeekFrom};
+use std::net::{SocketAddr, TcpListener};
+use std::ops::Range;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use driver::PciAddress;
+use udapl::name;
+
+use super::mistake::{Mistake, Mistakes};
+use super::settings::Settings;
+use crate::auth::Key;
+
+/// Something that is named in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// A disk.
+    File {
+        /// Where.
+        path: PathBuf,
+        /// Bytes of a block.
+        block: u64,
+        /// Nothing is written.
+        read_only: bool,
+    },
+    /// The size of a disk in memory.
+    Size {
+        /// Bytes.
+        bytes: u64,
+        /// Bytes of a block.
+        block: u64,
+    },
+    /// An adapter, with its options.
+    Adapter(String),
+    /// Where counters are read.
+    Address(SocketAddr),
+    /// A socket that is to be made.
+    Socket(PathBuf),
+    /// The file of a host's key.
+    Key(PathBuf),
+}
+
+/// What a file says, and what of it is not there as of now.
+#[derive(Debug)]
+pub struct Check {
+    /// What the file says.
+    pub settings: Settings,
+    /// What is not there, or cannot be used, in the order of the file.
+    pub warnings: Mistakes,
+    /// How many things of each kind were looked at.
+    looked_at: BTreeMap<&'static str, usize>,
+}
+
+impl Check {
+    pub(super) fn new(
+        path: &Path,
+        text: &str,
+        settings: Settings,
+        named: Vec<(Named, Range<usize>)>,
+    ) -> Self {
+        let machine = Path::new("/");
+        let mut warnings = Vec::new();
+        let mut looked_at = BTreeMap::new();
+        for (one, span) in named {
+            *looked_at.entry(one.kind()).or_default() += 1;
+            if let Some(what) = one.complaint(machine) {
+                let message = format!("warning: as of now {what}");
+                warnings.push(Mistake::at(text, &span, message));
+            }
+        }
+        warnings.sort_by_key(|warning| (warning.line, warning.column));
+        Self {
+            settings,
+            warnings: Mistakes {
+                path: path.to_owned(),
+                mistakes: warnings,
+            },
+            looked_at,
+        }
+    }
+}
+
+/// A number, and of what: `1 port`, `2 ports`.
+#[must_use]
+pub fn counted(number: usize, what: &str) -> String {
+    let plural = match what.strip_suffix('s') {
+        _ if number == 1 => what.to_owned(),
+        Some(_) => format!("{what}es"),
+        None => format!("{what}s"),
+    };
+    format!("{number} {plural}")
+}
+
+/// What there is in the file, and what was looked at.
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            settings,
+            warnings,
+            looked_at,
+        } = self;
+        let namespaces = settings.subsystems.values();
+        let namespaces: usize = namespaces.map(|one| one.namespaces.len()).sum();
+        write!(
+            f,
+            "{}: {}, {}, {}; ",
+            warnings.path.display(),
+            counted(settings.ports.len(), "port"),
+            counted(settings.subsystems.len(), "subsystem"),
+            counted(namespaces, "namespace")
+        )?;
+        if looked_at.is_empty() {
+            return f.write_str("the text was checked, and it names nothing to look at");
+        }
+        let kinds = looked_at.iter();
+        let kinds: Vec<String> = kinds.map(|(kind, number)| counted(*number, kind)).collect();
+        write!(
+            f,
+            "the text was checked, and looked at as of now: {}; {}",
+            kinds.join(", "),
+            counted(warnings.mistakes.len(), "warning")
+        )
+    }
+}
+
+impl Named {
+    const fn kind(&self) -> &'static str {
+        match self {
+            Self::File { .. } => "file",
+            Self::Size { .. } => "size",
+            Self::Adapter(_) => "adapter",
+            Self::Address(_) => "address",
+            Self::Socket(_) => "folder of a socket",
+            Self::Key(_) => "key",
+        }
+    }
+
+    /// What is missing. `machine` is the folder that holds sys.
+    fn complaint(&self, machine: &Path) -> Option<String> {
+        match self {
+            Self::File {
+                path,
+                block,
+                read_only,
+            } => match size(path, *read_only) {
+                Ok(bytes) => left_over(bytes, *block),
+                Err(what) => Some(what),
+            },
+            Self::Size { bytes, block } => left_over(*bytes, *block),
+            Self::Adapter(text) => adapter(text, machine),
+            Self::Address(address) => {
+                let bound = TcpListener::bind(address);
+                let error = bound.err()?;
+                Some(format!("{address} cannot be listened at: {error}"))
+            }
+            Self::Socket(path) => no_folder(path),
+            Self::Key(path) => match fs::read_to_string(path) {
+                Ok(text) => {
+                    let error = text.parse::<Key>().err()?;
+                    Some(format!("{} has no key: {error}", path.display()))
+                }
+                Err(error) => Some(format!("{}: {error}", path.display())),
+            },
+        }
+    }
+}
+
+/// The size of a disk that can be opened as a namespace opens it.
+fn size(path: &Path, read_only: bool) -> Result<u64, String> {
+    let failed = |error| format!("{}: {error}", path.display());
+    let kind = fs::metadata(path).map_err(failed)?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        let is = if kind.is_dir() {
+            "a folder"
+        } else {
+            "a special file"
+        };
+        return Err(format!(
+            "{} is {is}; a namespace lies on a regular file or a block device",
+            path.display()
+        ));
+    }
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .read(true)
+        .write(!read_only)
+        .open(path)
+        .map_err(failed)?;
+    file.seek(SeekFrom::End(0)).map_err(failed)
+}
+
+/// What no host sees of a disk, since it is no whole block.
+fn left_over(bytes: u64, block: u64) -> Option<String> {
+    if bytes < block {
+        return Some(format!("{bytes} bytes are less than a block of {block}"));
+    }
+    let left = bytes % block;
+    (left != 0).then(|| {
+        format!(
+            "{bytes} bytes are {} of {block} bytes, and the last {left} bytes belong to none",
+            counted(
+                usize::try_from(bytes / block).unwrap_or(usize::MAX),
+                "block"
+            )
+        )
+    })
+}
+
+/// The folder that a socket is to be made in.
+fn no_folder(path: &Path) -> Option<String> {
+    let folder = path.parent().filter(|one| !one.as_os_str().is_empty())?;
+    (!folder.is_dir()).then(|| format!("the folder {} is not there", folder.display()))
+}
+
+fn adapter(text: &str, machine: &Path) -> Option<String> {
+    // The text was checked before.
+    let (device, options) = name::parse(text, &udapl::OpenOptions::default()).ok()?;
+    let simulated = options.simulated;
+    let made = [options.control, simulated.link, simulated.pcap];
+    if let Some(what) = made.iter().flatten().find_map(|path| no_folder(path)) {
+        return Some(what);
+    }
+    if let Some(socket) = device.strip_prefix("vfio-user:") {
+        return (!Path::new(socket).exists()).then(|| {
+            format!("no function is served at {socket}: `datctl sim serve --socket {socket}`")
+        });
+    }
+    let address: PciAddress = device.parse().ok()?;
+    let function = machine.join(format!("sys/bus/pci/devices/{address}"));
+    if !function.exists() {
+        return Some(format!(
+            "this machine has no PCI function {address}; `datctl devices` lists those there are"
+        ));
+    }
+    let driver = fs::read_link(function.join("driver"));
+    let driver = driver.as_deref().ok().and_then(Path::file_name);
+    let driver = driver.map(|name| name.to_string_lossy().into_owned());
+    match driver.as_deref() {
+        Some("vfio-pci") => None,
+        Some(other) => Some(format!(
+            "{address} belongs to driver {other}, not vfio-pci: `datctl bind {address}`"
+        )),
+        None => Some(format!(
+            "{address} has no driver, and takes vfio-pci: `datctl bind {address}`"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn numbers_of_one_have_no_plural() {
+        assert_eq!(counted(1, "port"), "1 port");
+        assert_eq!(counted(0, "port"), "0 ports");
+        assert_eq!(counted(2, "address"), "2 addresses");
+    }
+
+    #[test]
+    fn a_function_is_there_and_bound_to_vfio_pci_or_that_is_said() {
+        let machine = tempfile::tempdir().expect("a folder");
+        let devices = machine.path().join("sys/bus/pci/devices");
+        for (address, driver) in [
+            ("0000:3b:00.2", Some("vfio-pci")),
+            ("0000:3b:00.3", Some("mlx5_core")),
+            ("0000:3b:00.4", None),
+        ] {
+            let function = devices.join(address);
+            fs::create_dir_all(&function).expect("a function");
+            if let Some(driver) = driver {
+                let driver = Path::new("/sys/bus/pci/drivers").join(driver);
+                symlink(driver, function.join("driver")).expect("its driver");
+            }
+        }
+        let said = |adapter: &str| Named::Adapter(adapter.to_owned()).complaint(machine.path());
+        assert_eq!(said("3b:00.2,address=192.0.2.1/24"), None);
+        for (name, wanted) in [
+            (
+                "3b:00.3",
+                "0000:3b:00.3 belongs to driver mlx5_core, not vfio-pci: `datctl bind 0000:3b:00.3`",
+            ),
+            (
+                "3b:00.4",
+                "0000:3b:00.4 has no driver, and takes vfio-pci: `datctl bind 0000:3b:00.4`",
+            ),
+            (
+                "3b:00.5",
+                "this machine has no PCI function 0000:3b:00.5; `datctl devices` lists those there are",
+            ),
+        ] {
+            assert_eq!(said(name).as_deref(), Some(wanted));
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What is logged, as key `log` of the configuration and `RUST_LOG` say it.
+//!
+//! tracing-subscriber takes a word that is no level for a target, and a daemon with such a filter logs nothing at all.
+//! So each directive is checked first: its level is one, and its target is a part of this program.
+
+use tracing_subscriber::EnvFilter;
+
+/// The form of the value, for errors.
+const FORM: &str =
+    "log is error, warn, info, debug, trace or off, or TARGET=LEVEL, with commas between several";
+/// Levels that there are; the numbers are tracing's own.
+const LEVELS: [&str; 12] = [
+    "off", "error", "warn", "info", "debug", "trace", "0", "1", "2", "3", "4", "5",
+];
+/// Crates of this program that log.
+const TARGETS: [&str; 9] = [
+    "control",
+    "dat_core",
+    "driver",
+    "hw_mlx",
+    "hw_sim",
+    "hw_sim_host",
+    "nvmeof",
+    "nvmeofd",
+    "udapl",
+];
+
+/// The filter that a value of `log` asks for.
+///
+/// # Errors
+/// What is wrong with it, and what would be right.
+pub fn log_filter(text: &str) -> Result<EnvFilter, String> {
+    for directive in directives(text) {
+        let (target, level) = match directive.rsplit_once('=') {
+            // An `=` within a span's fields sets no level.
+            Some((target, level)) if !level.contains(['}', ']']) => (Some(target), level),
+            _ if directive.contains('[') => continue,
+            _ => (None, directive),
+        };
+        let level = level.trim().to_ascii_lowercase();
+        if !LEVELS.contains(&level.as_str()) {
+            return Err(format!("{directive:?}: {FORM}"));
+        }
+        let target = target.and_then(|target| target.split('[').next());
+        if let Some(target) = target.map(str::trim).filter(|target| !target.is_empty())
+            && !is_known(target)
+        {
+            return Err(format!(
+                "{directive:?}: nothing here logs as {target:?}; there are {}",
+                TARGETS.join(", ")
+            ));
+        }
+    }
+    // Without the spaces that people put behind commas.
+    let text = directives(text).collect::<Vec<_>>().join(",");
+    EnvFilter::try_new(text).map_err(|error| format!("{error}: {FORM}"))
+}
+
+/// The parts between commas, without those commas that a span's fields have between them.
+fn directives(text: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0_u32;
+    let parts = text.split(move |letter| {
+        match letter {
+            '[' | '{' => depth += 1,
+            ']' | '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        letter == ',' && depth == 0
+    });
+    parts.map(str::trim).filter(|part| !part.is_empty())
+}
+
+/// A filter's target is the beginning of what it lets through.
+fn is_known(target: &str) -> bool {
+    TARGETS.iter().any(|one| {
+        let rest = target.strip_prefix(one);
+        one.starts_with(target) || rest.is_some_and(|rest| rest.starts_with("::"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+
+    #[test]
+    fn a_filter_has_levels_that_there_are_and_targets_that_log() {
+        for good in [
+            "info",
+            "WARN",
+            "off",
+            "3",
+            "",
+            "warn,hw_mlx=trace",
+            "nvmeof::serve=debug, udapl=info",
+            "hw_=debug",
+            "info,[connect{ep=3}]=debug",
+            "dat_core[connect{ep=3}]=trace",
+            "info,[connect]",
+        ] {
+            log_filter(good).expect(good);
+        }
+        for (wrong, part) in [
+            (
+                "lots",
+                "\"lots\": log is error, warn, info, debug, trace or off, or TARGET=LEVEL",
+            ),
+            ("hw_mlx", "\"hw_mlx\": log is error"),
+            ("info,hw_mlx=lots", "\"hw_mlx=lots\": log is error"),
+            (
+                "hw_mxl=debug",
+                "nothing here logs as \"hw_mxl\"; there are control, dat_core",
+            ),
+            ("udaplx=debug", "nothing here logs as \"udaplx\""),
+        ] {
+            let said = log_filter(wrong).expect_err(wrong);
+            assert!(said.contains(part), "{wrong}: {said}");
+        }
+    }
+
+    /// What the daemon is made of is in the lock file, and so is which of it logs.
+    #[test]
+    fn the_targets_are_the_crates_of_the_daemon_that_log() {
+        let lock = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.lock");
+        let lock = std::fs::read_to_string(lock).expect("the lock file");
+        let lock: toml::Table = toml::from_str(&lock).expect("TOML");
+        let mut needs = BTreeMap::new();
+        for package in lock["package"].as_array().expect("packages") {
+            let of = package.get("dependencies").and_then(toml::Value::as_array);
+            let of = of.into_iter().flatten().filter_map(toml::Value::as_str);
+            let name = package["name"].as_str().expect("a name");
+            // One that is there in two versions is named with its version.
+            let names = of.filter_map(|one| one.split(' ').next());
+            needs
+                .entry(name)
+                .or_insert_with(BTreeSet::new)
+                .extend(names);
+        }
+        let (mut left, mut seen) = (vec!["nvmeof"], BTreeSet::new());
+        while let Some(name) = left.pop() {
+            if seen.insert(name) {
+                left.extend(needs.get(name).into_iter().flatten());
+            }
+        }
+        // loom is of tests alone.
+        let ours = seen.into_iter().filter(|name| {
+            let logs = needs.get(name).is_some_and(|of| of.contains("tracing"));
+            logs && !name.starts_with("tracing") && *name != "loom"
+        });
+        let crates: BTreeSet<String> = ours
+            .map(|name| match name {
+                "udapl-control" => "control".to_owned(),
+                name => name.replace('-', "_"),
+            })
+            .chain(["nvmeofd".to_owned()])
+            .collect();
+        assert_eq!(crates, TARGETS.map(str::to_owned).into());
+    }
+}

@@ -1,0 +1,167 @@
+//! How long commands of I/O queues take: from the turn that takes one in until the turn that learns that its answer has
+//! left.
+//!
+//! One command of 64 is timed, so that most cost no look at the clock. A worker writes its own histograms and nobody
+//! else's; other threads read them. Boundaries are powers of two, so that histograms of workers and of daemons add up.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::worker::Worker;
+use crate::model::{Moment, Tally};
+use crate::nvme::command::io;
+
+/// One command of so many is timed.
+const EVERY: u32 = 64;
+/// Boundaries of the histograms in nanoseconds, as powers of two: about a microsecond to half a minute. Longer times
+/// are in none but the count.
+const FIRST: u32 = 10;
+const BOUNDARIES: usize = 26;
+
+/// Kinds of commands that are told apart.
+pub const KINDS: [&str; 3] = ["read", "write", "other"];
+
+/// How long commands of one kind took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Took {
+    /// Commands that were timed.
+    pub count: u64,
+    /// Nanoseconds of all of them.
+    pub nanoseconds: u64,
+    /// Commands that took less than each boundary, and not less than the one before.
+    buckets: [u64; BOUNDARIES],
+}
+
+impl Took {
+    /// Boundaries in nanoseconds, with how many commands took less than each and not less than the one before.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
+        (FIRST..).map(|power| 1 << power).zip(self.buckets)
+    }
+}
+
+/// The same while it is counted.
+#[derive(Debug, Default)]
+struct Counted {
+    count: AtomicU64,
+    nanoseconds: AtomicU64,
+    buckets: [AtomicU64; BOUNDARIES],
+}
+
+/// A worker's histograms, by kind.
+#[derive(Debug, Default)]
+pub(super) struct Times([Counted; KINDS.len()]);
+
+impl Times {
+    fn add(&self, opcode: u8, nanoseconds: u64) {
+        let kind = match opcode {
+            io::READ => 0,
+            io::WRITE => 1,
+            _ => 2,
+        };
+        let Counted {
+            count,
+            nanoseconds: sum,
+            buckets,
+        } = &self.0[kind];
+        Tally::add(count, 1);
+        Tally::add(sum, nanoseconds);
+        // The first power of two that it is less than.
+        let power = u64::BITS - nanoseconds.leading_zeros();
+        let at = usize::try_from(power.saturating_sub(FIRST)).unwrap_or(usize::MAX);
+        if let Some(bucket) = buckets.get(at) {
+            Tally::add(bucket, 1);
+        }
+    }
+
+    pub(super) fn read(&self) -> [Took; KINDS.len()] {
+        [0, 1, 2].map(|kind| {
+            let of: &Counted = &self.0[kind];
+            let mut took = Took {
+                count: of.count.load(Ordering::Relaxed),
+                nanoseconds: of.nanoseconds.load(Ordering::Relaxed),
+                ..Took::default()
+            };
+            for (to, from) in took.buckets.iter_mut().zip(&of.buckets) {
+                *to = from.load(Ordering::Relaxed);
+            }
+            took
+        })
+    }
+}
+
+/// When a command of so many is timed.
+#[derive(Debug)]
+pub(super) struct Timing {
+    /// Commands until the next one that is.
+    left: u32,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        // The first one is.
+        Self { left: 1 }
+    }
+}
+
+impl Worker {
+    /// A command was taken in: its time begins, if it is one that is timed.
+    #[inline]
+    pub(super) fn begin_time(&mut self, at: u32) {
+        self.timing.left -= 1;
+        if self.timing.left == 0 {
+            self.begin_timed(at);
+        }
+    }
+
+    #[cold]
+    fn begin_timed(&mut self, at: u32) {
+        self.timing.left = EVERY;
+        self.ios[at as usize].began = Some(self.target.now());
+    }
+
+    /// The answer of a command that is timed has left.
+    #[cold]
+    pub(super) fn end_time(&mut self, at: u32, began: Moment) {
+        let io = &self.ios[at as usize];
+        let attached = self
+            .queues
+            .get(io.queue)
+            .and_then(|of| of.attached.as_ref());
+        if attached.is_some_and(|one| one.number != 0) {
+            let took = self.target.now().saturating_sub(began).as_nanos();
+            let took = u64::try_from(took).unwrap_or(u64::MAX);
+            self.member.times().add(io.sqe.opcode, took);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_in_the_bucket_whose_boundary_is_the_first_above_it() {
+        let times = Times::default();
+        for (nanoseconds, opcode) in [
+            (0, io::READ),
+            (1023, io::READ),
+            (1024, io::READ),
+            (2047, io::READ),
+            (1 << 35, io::WRITE),
+            (u64::MAX >> 1, io::FLUSH),
+        ] {
+            times.add(opcode, nanoseconds);
+        }
+        let [reads, writes, others] = times.read();
+        assert_eq!(reads.count, 4);
+        assert_eq!(reads.nanoseconds, 1023 + 1024 + 2047);
+        let of = |took: &Took| {
+            took.buckets()
+                .filter(|(_, count)| *count != 0)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(&reads), [(1024, 2), (2048, 2)]);
+        assert_eq!(writes.buckets().last(), Some((1 << 35, 0)));
+        assert_eq!((of(&writes), writes.count), (vec![], 1));
+        assert_eq!((of(&others), others.count), (vec![], 1));
+    }
+}
