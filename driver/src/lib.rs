@@ -91,7 +91,7 @@ pub use register::{Be32, Be64, Readable, RegisterValue, Ro, Rw, Wo, Writable};
 pub use rights::has_gained_rights;
 pub use ring_probe::RingProbe;
 pub use signals::HeldSignals;
-pub use socket_path::{SocketPathError, TakenPath, listen_at};
+pub use socket_path::{SocketPathError, TakenPath, listen_at, listen_privately};
 pub use space::DmaSpace;
 pub use vfio::{PciAddress, VfioError, VfioFds};
 pub use vfio_user::{Server as VfioUserServer, VfioUserError};

@@ -383,7 +383,10 @@ impl Ring {
     /// 6.18. A registered eventfd is told.
     fn sleep_beside(&mut self, timeout: Duration) -> io::Result<()> {
         self.enable()?;
-        let news = self.news()?;
+        // The polls of a ring that was made anew are gone: the caller comes again.
+        let Some(news) = self.news()? else {
+            return Ok(());
+        };
         match news.read() {
             // What it tells of is seen below.
             Ok(_) | Err(Errno::EAGAIN) => {}
@@ -406,16 +409,21 @@ impl Ring {
         }
     }
 
-    /// What the ring tells of completions, and of what the kernel has put off.
-    fn news(&mut self) -> io::Result<Arc<EventFd>> {
-        if let Some(news) = &self.news {
-            return Ok(Arc::clone(news));
+    /// What the ring tells of completions, and of what the kernel has put off. None if another thread had entered the
+    /// ring, which was made anew for this one.
+    fn news(&mut self) -> io::Result<Option<Arc<EventFd>>> {
+        if self.news.is_none() {
+            let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+            let news = EventFd::from_value_and_flags(0, flags)?;
+            match self.ring.submitter().register_eventfd(news.as_raw_fd()) {
+                Ok(()) => self.news = Some(Arc::new(news)),
+                Err(error) if error.raw_os_error() == Some(Errno::EEXIST as i32) => {
+                    self.make_anew()?;
+                }
+                Err(error) => return Err(error),
+            }
         }
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let news = Arc::new(EventFd::from_value_and_flags(0, flags)?);
-        self.ring.submitter().register_eventfd(news.as_raw_fd())?;
-        self.news = Some(Arc::clone(&news));
-        Ok(news)
+        Ok(self.news.clone())
     }
 
     /// True if a completion can be taken.
@@ -596,6 +604,25 @@ mod tests {
                 // Told by the ring: nobody would wait for this time to pass.
                 ring.sleep_beside(Duration::MAX).unwrap();
             });
+            assert!(ring.has_completions(), "{kind:?}");
+        }
+    }
+
+    /// Who makes a ring for another thread may enter it first, to give the kernel buffers and files.
+    #[test]
+    fn a_sleep_beside_a_ring_that_another_thread_has_entered_is_like_any_other() {
+        for kind in [Kind::OneThread, Kind::AnyThread] {
+            let mut ring = Ring::new(kind, 4).unwrap();
+            let entered = std::thread::scope(|scope| scope.spawn(|| ring.enable()).join());
+            entered.unwrap().unwrap();
+            for _ in 0..2 {
+                ring.sleep_beside(Duration::from_millis(1)).unwrap();
+            }
+            let interrupt = Interrupt::new().unwrap();
+            let entry = crate::reactor::poll_entry(&interrupt).user_data(POLL);
+            ring.push_plain(&entry).unwrap();
+            interrupt.signal();
+            ring.sleep_beside(Duration::MAX).unwrap();
             assert!(ring.has_completions(), "{kind:?}");
         }
     }

@@ -18,13 +18,18 @@
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf, absolute};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+};
+use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::geteuid;
 use thiserror::Error;
 
@@ -35,6 +40,8 @@ use crate::real_clock::RealClock;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often it is asked meanwhile.
 const ASK: Duration = Duration::from_millis(1);
+/// Connections that wait to be taken, as the standard library has it.
+const BACKLOG: i32 = 128;
 
 /// Why a path cannot be taken for a socket.
 #[derive(Debug, Error)]
@@ -126,6 +133,22 @@ pub fn listen_at(path: &Path) -> Result<(UnixListener, TakenPath), SocketPathErr
     PathClaim::new(path)?.bind(|path| UnixListener::bind(path))
 }
 
+/// [`listen_at`], at a socket that is its owner's alone from the first moment on: it has its mode before it has a name.
+///
+/// # Errors
+/// [`SocketPathError`]: what is there, or what the system answered.
+pub fn listen_privately(path: &Path) -> Result<(UnixListener, TakenPath), SocketPathError> {
+    PathClaim::new(path)?.bind(|path| {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+        // The file has the mode of the socket, less the umask (Linux `net/unix/af_unix.c` `unix_bind_bsd`).
+        fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+        bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+        listen(&socket, Backlog::new(BACKLOG)?)?;
+        Ok(UnixListener::from(socket))
+    })
+}
+
 /// What is known of a path while nobody else can take it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Occupant {
@@ -193,10 +216,10 @@ impl PathClaim {
         }
     }
 
-    /// Binds a socket there. `bind` makes it, and has it listen if it is to.
+    /// Binds a socket there. `make` makes it, and has it listen if it is to.
     pub(crate) fn bind<S>(
         self,
-        bind: impl FnOnce(&Path) -> io::Result<S>,
+        make: impl FnOnce(&Path) -> io::Result<S>,
     ) -> Result<(S, TakenPath), SocketPathError> {
         let path = &self.path;
         if self.occupant()? == Occupant::Somebody {
@@ -209,7 +232,7 @@ impl PathClaim {
             Ok(()) => tracing::debug!("{}: a socket nobody has open is gone", path.display()),
             Err(_) => {}
         }
-        let socket = bind(path).map_err(system(path, "bind"))?;
+        let socket = make(path).map_err(system(path, "bind"))?;
         let metadata = fs::symlink_metadata(path).map_err(system(path, "lstat"))?;
         let taken = TakenPath {
             // The program may change its directory before the path is given back.
@@ -272,6 +295,30 @@ fn inode(metadata: &Metadata) -> (u64, u64) {
 pub struct TakenPath {
     path: PathBuf,
     inode: (u64, u64),
+}
+
+impl TakenPath {
+    /// Gives the socket to a user and a group, or leaves it with its own, and sets its mode. The socket that was made
+    /// is meant, and nothing that has taken its name meanwhile.
+    ///
+    /// # Errors
+    /// Something else is at the path; the system refuses.
+    pub fn give_to(&self, user: Option<u32>, group: Option<u32>, mode: u32) -> io::Result<()> {
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW;
+        let opened = OpenOptions::new()
+            .read(true)
+            .custom_flags(flags.bits())
+            .open(&self.path)?;
+        if inode(&opened.metadata()?) != self.inode {
+            let what = "another file has taken the place of the socket";
+            return Err(io::Error::new(ErrorKind::AlreadyExists, what));
+        }
+        // Neither call takes a descriptor of a path alone; the kernel's name for it leads to the file itself.
+        let itself = format!("/proc/self/fd/{}", opened.as_raw_fd());
+        // In this order: no group may connect that is not meant.
+        chown(&itself, user, group)?;
+        fs::set_permissions(&itself, fs::Permissions::from_mode(mode))
+    }
 }
 
 impl Drop for TakenPath {

@@ -162,6 +162,35 @@ fn a_path_that_has_become_anothers_is_not_removed() {
     assert_eq!(fs::read_to_string(&path).unwrap(), "another's");
 }
 
+fn mode_of(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+/// A link in the place of the socket leads to a file whose owner and mode are no business of ours.
+#[test]
+fn a_private_socket_is_so_from_the_first_moment_on_and_is_given_away_by_itself() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let (listener, taken) = listen_privately(&path).unwrap();
+    assert_eq!(mode_of(&path) & 0o077, 0, "before anything else is done");
+    taken.give_to(None, None, 0o660).unwrap();
+    assert_eq!(mode_of(&path), 0o660);
+    drop(UnixStream::connect(&path).unwrap());
+    listener.accept().unwrap();
+    let file = directory.path().join("file");
+    fs::write(&file, "precious").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o400)).unwrap();
+    fs::remove_file(&path).unwrap();
+    symlink(&file, &path).unwrap();
+    let error = taken.give_to(None, None, 0o666).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, "another's").unwrap();
+    assert!(taken.give_to(None, None, 0o606).is_err());
+    assert_eq!(mode_of(&file), 0o400);
+    assert_ne!(mode_of(&path), 0o606);
+}
+
 #[test]
 fn what_lies_at_the_locks_path_is_neither_followed_nor_written() {
     let directory = tempfile::tempdir().unwrap();

@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use rustix::net::{
@@ -25,6 +25,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::message::{
     Command, ERROR, HEADER_BYTES, Header, MAX_FDS, MAX_PAYLOAD, TYPE_MASK, TYPE_REPLY,
 };
+use crate::clock::{Instant, monotonic_now};
 
 /// How long the other side may take to read what it asked for, or to finish what it began.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
@@ -66,6 +67,7 @@ pub(crate) fn verdict<T>(answer: &Result<T, Errno>) -> (u32, u32) {
 pub(crate) struct Socket {
     stream: UnixStream,
     patience: Duration,
+    now: fn() -> Instant,
 }
 
 impl Socket {
@@ -77,7 +79,18 @@ impl Socket {
     pub(crate) fn with_patience(stream: UnixStream, patience: Duration) -> io::Result<Self> {
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
-        Ok(Self { stream, patience })
+        Ok(Self {
+            stream,
+            patience,
+            now: monotonic_now,
+        })
+    }
+
+    /// By another clock.
+    #[cfg(test)]
+    pub(crate) fn by(mut self, now: fn() -> Instant) -> Self {
+        self.now = now;
+        self
     }
 
     /// Two ends of a connection, the second of which is to be given away.
@@ -95,7 +108,7 @@ impl Socket {
     /// Sends the parts as one message.
     pub(crate) fn send(&self, parts: &[&[u8]], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let total: usize = parts.iter().map(|part| part.len()).sum();
-        let begun = Instant::now();
+        let begun = (self.now)();
         let mut sent = 0;
         while sent < total {
             let mut skip = sent;
@@ -144,7 +157,7 @@ impl Socket {
                 Err(error) => return Err(error),
             }
         };
-        let begun = Instant::now();
+        let begun = (self.now)();
         self.fill(&mut header[first..], &mut fds, begun)?;
         // PANIC: the array has the header's size, and every bit pattern is a header.
         let header = Header::read_from_bytes(&header).expect("a header's bytes");
@@ -222,7 +235,7 @@ impl Socket {
 
     /// Whether a message that began at `begun` may go on.
     fn check(&self, begun: Instant) -> io::Result<()> {
-        if begun.elapsed() < self.patience {
+        if (self.now)().since(begun) < self.patience {
             return Ok(());
         }
         Err(io::Error::new(

@@ -12,6 +12,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use tempfile::TempDir;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -408,8 +410,20 @@ fn memory_that_could_harm_the_server_is_refused() {
     let shrinks = tempfile::tempfile().unwrap();
     shrinks.set_len(8192).unwrap();
     let not_memory = File::open("/dev/null").unwrap();
-    let refused: [(Vec<u8>, &[BorrowedFd<'_>]); 11] = [
+    // A file on a disk has no seals at all; one in memory may have none, or only others.
+    let memory_with = |seals: SealFlag| {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let file = File::from(memfd_create(c"test", flags).unwrap());
+        file.set_len(8192).unwrap();
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).unwrap();
+        file
+    };
+    let unsealed = memory_with(SealFlag::empty());
+    let grows_not = memory_with(SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL);
+    let refused: [(Vec<u8>, &[BorrowedFd<'_>]); 13] = [
         (map(3, 0, 0x1000, 4096), &[shrinks.as_fd()]),
+        (map(3, 0, 0x1000, 4096), &[unsealed.as_fd()]),
+        (map(3, 0, 0x1000, 4096), &[grows_not.as_fd()]),
         (map(3, 0, 0x1000, 4096), &[not_memory.as_fd()]),
         (map(3, 0, 0x1000, 4096), &[good, good]),
         (map(0, 0, 0x1000, 4096), &[good]),

@@ -1,5 +1,6 @@
 //! Clients who want to be a burden: what they leave behind, and how long they can hold a server.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -16,11 +17,11 @@ use nix::unistd::pipe;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use zerocopy::IntoBytes;
 
-use super::super::message::{self as wire, Command, MAX_FDS, TYPE_COMMAND};
+use super::super::message::{self as wire, Command, HEADER_BYTES, MAX_FDS, TYPE_COMMAND};
 use super::super::socket::{self, Socket};
 use super::{Raw, Rig, Server, map, set_irqs};
 use crate::accepting::{Refusal, refusal};
-use crate::clock::Clock;
+use crate::clock::{Clock, Instant};
 use crate::double::Double;
 use crate::real_clock::RealClock;
 
@@ -48,25 +49,75 @@ fn descriptors_that_are_too_many_are_closed() {
     assert_eq!(reader.read(&mut [0]).unwrap(), 0);
 }
 
+/// A message of which a piece arrives whenever the reader looks at its clock, which is a second later each time.
+#[derive(Default)]
+struct Drip {
+    to: Option<UnixStream>,
+    bytes: Vec<u8>,
+    piece: usize,
+    now: u64,
+}
+
+thread_local! {
+    static DRIP: RefCell<Drip> = RefCell::default();
+}
+
+fn dripping() -> Instant {
+    DRIP.with_borrow_mut(|drip| {
+        drip.now += 1_000_000_000;
+        let piece = drip.piece.min(drip.bytes.len());
+        let bytes: Vec<u8> = drip.bytes.drain(..piece).collect();
+        drip.to.as_ref().unwrap().write_all(&bytes).unwrap();
+        Instant(drip.now)
+    })
+}
+
 /// A client that sends a byte now and then holds a server (or a server its client) no longer than one that sends none.
 #[test]
-fn a_message_that_drips_is_given_up() {
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
-    let socket = Socket::with_patience(ours, PATIENCE).unwrap();
-    let drip = thread::spawn(move || {
-        let header = socket::header(1, Command::DMA_MAP.0, 0x8000, TYPE_COMMAND, 0);
-        theirs.write_all(header.as_bytes()).unwrap();
-        let (clock, mut bytes) = (RealClock::new(), 0);
-        while theirs.write_all(&[0]).is_ok() {
-            bytes += 1;
-            clock.wait(&[], clock.now() + PATIENCE / 10);
+fn a_message_that_drips_is_given_up_when_its_time_is_over_and_not_before() {
+    for (piece, is_taken) in [(1, false), (2, true)] {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let socket = Socket::new(ours).unwrap().by(dripping);
+        let header = socket::header(1, Command::DMA_MAP.0, 0, TYPE_COMMAND, 0);
+        let (first, rest) = header.as_bytes().split_at(piece);
+        (&theirs).write_all(first).unwrap();
+        DRIP.set(Drip {
+            to: Some(theirs),
+            bytes: rest.to_vec(),
+            piece,
+            now: 0,
+        });
+        match socket.receive(|| true) {
+            Ok(message) => assert!(is_taken && message.is_some(), "{piece} bytes a second"),
+            Err(error) => {
+                assert!(!is_taken, "{piece} bytes a second: {error}");
+                assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+            }
         }
-        bytes
-    });
-    let error = socket.receive(|| true).err().unwrap();
-    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
-    drop(socket);
-    assert!(drip.join().unwrap() < 0x8000, "the message never ended");
+    }
+}
+
+/// The kernel hands out the descriptors of each send by themselves.
+#[test]
+fn descriptors_of_a_message_count_together_however_many_sends_bring_them() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let socket = Socket::with_patience(ours, PATIENCE).unwrap();
+    let (mut reader, writer) = pipe().map(|(r, w)| (File::from(r), w)).unwrap();
+    let each = MAX_FDS / 2 + 2;
+    let borrowed = vec![writer.as_fd(); each];
+    let header = socket::header(1, Command::DMA_MAP.0, 0, TYPE_COMMAND, 0);
+    for half in header.as_bytes().chunks(HEADER_BYTES / 2) {
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&borrowed)));
+        let slices = [io::IoSlice::new(half)];
+        sendmsg(&theirs, &slices, &mut control, SendFlags::NOSIGNAL).unwrap();
+    }
+    let error = socket.receive(|| false).err().unwrap();
+    let expected = format!("a message with {} descriptors", 2 * each);
+    assert!(error.to_string().contains(&expected), "{error}");
+    drop(writer);
+    assert_eq!(reader.read(&mut [0]).unwrap(), 0, "they are closed");
 }
 
 #[test]
