@@ -260,7 +260,7 @@ impl DatError {
 
     /// Adds which objects are left, in what the call was to end.
     #[must_use]
-    pub(crate) const fn with_left(mut self, left: Left) -> Self {
+    pub(crate) fn with_left(mut self, left: Left) -> Self {
         let (first, second) = left.packed();
         self.excess = match NonZeroU64::new(first | LEFT) {
             Some(asked) => Some(Excess {
@@ -273,7 +273,7 @@ impl DatError {
     }
 
     /// Which objects are left, where that is why the call was refused.
-    const fn left(self) -> Option<Left> {
+    fn left(self) -> Option<Left> {
         match self.excess {
             Some(Excess { asked, allowed }) if allowed & LEFT != 0 => {
                 Some(Left::unpacked(asked.get() & !LEFT, allowed & !LEFT))

@@ -176,7 +176,8 @@ fn both_taken(path: &Path) -> io::Error {
     let path = path.display();
     let what = format!(
         "{path}: both ends of this wire are taken by other functions: three or more programs need a switch, \
-         `datctl sim serve --socket A --socket B --socket C --switch rate=100G`, and each opens vfio-user:SOCKET"
+         `datctl sim serve --socket A --socket B --socket C --switch rate=100G`, and each opens \
+         vfio-user:SOCKET,address=IP/24"
     );
     io::Error::new(ErrorKind::AddrInUse, what)
 }

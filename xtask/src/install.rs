@@ -310,6 +310,17 @@ mod tests {
         assert_eq!(declared(&prefix), exported(&prefix), "declared, exported");
         let linked_in = prefix.compile("demo", &["--cflags", "--static", "--libs"]);
         assert_eq!(prefix.run(Command::new(&linked_in)), DEMO);
+        let source = shell::root().join("udapl/tests/c/demo.c");
+        let mut alone = prefix.cc("alone", &source, &["--cflags", "--static", "--libs"]);
+        // The linker warns of dlopen(3): a program linked like this loads no providers of other libraries.
+        alone.arg("-static").env("LC_ALL", "C");
+        shell::capture(alone).expect("it links as pkg-config says");
+        let alone = prefix.0.path().join("alone");
+        let mut needed = Command::new("readelf");
+        needed.arg("-d").arg(&alone);
+        let needed = prefix.run(needed);
+        assert!(!needed.contains("(NEEDED)"), "{needed}");
+        assert_eq!(prefix.run(Command::new(&alone)), DEMO);
     }
 
     /// What IAO-1, IAO-5, IAO-6, PINI-1, REGL-1, REGL-2, REGL-3 say, in C.

@@ -31,30 +31,25 @@ pub(crate) struct Left([u16; 2 * HALF]);
 
 impl Left {
     /// As two numbers of 60 bits.
-    pub(super) const fn packed(self) -> (u64, u64) {
-        let (mut first, mut second) = (0, 0);
-        let mut at = 0;
-        while at < HALF {
-            // CAST: widening.
-            first = first << BITS | self.0[at] as u64;
-            second = second << BITS | self.0[at + HALF] as u64;
-            at += 1;
-        }
-        (first, second)
+    pub(super) fn packed(self) -> (u64, u64) {
+        let pack = |counts: &[u16]| {
+            let counts = counts.iter().copied().map(u64::from);
+            counts.fold(0, |packed, count| packed << BITS | count)
+        };
+        let (first, second) = self.0.split_at(HALF);
+        (pack(first), pack(second))
     }
 
-    pub(super) const fn unpacked(mut first: u64, mut second: u64) -> Self {
-        let mut counts = [0; 2 * HALF];
-        let mut at = HALF;
-        while at > 0 {
-            at -= 1;
-            // CAST: 12 bits.
-            counts[at] = (first & MOST as u64) as u16;
-            counts[at + HALF] = (second & MOST as u64) as u16;
-            first >>= BITS;
-            second >>= BITS;
+    pub(super) fn unpacked(first: u64, second: u64) -> Self {
+        let mut left = Self::default();
+        let (one, other) = left.0.split_at_mut(HALF);
+        for (counts, mut packed) in [(one, first), (other, second)] {
+            for count in counts.iter_mut().rev() {
+                *count = u16::try_from(packed & u64::from(MOST)).unwrap_or(MOST);
+                packed >>= BITS;
+            }
         }
-        Self(counts)
+        left
     }
 }
 

@@ -164,7 +164,13 @@ impl<P: Provider> Ia<P> {
                     ProviderError::Limit { asked, limit, .. } => refused
                         .because("the device cannot register so much")
                         .over(asked, limit),
-                    _ => refused.because("the device cannot register this memory"),
+                    ProviderError::Unsupported(_)
+                    | ProviderError::Resources(_)
+                    | ProviderError::Unreachable { .. }
+                    | ProviderError::Device(_)
+                    | ProviderError::Dead(_) => {
+                        refused.because("the device cannot register this memory")
+                    }
                 });
             }
             Err(error) => {
