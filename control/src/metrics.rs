@@ -209,3 +209,51 @@ fn answer(mut stream: &TcpStream, status: &str, body: &str) -> io::Result<()> {
         "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {bytes}\r\nConnection: close\r\n\r\n{body}"
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_is_made_is_well_formed_and_one_without_help_or_end_is_not() {
+        let mut text = Text::default();
+        text.add("a_b", Kind::Counter, "What it counts.", "x=\"1\"", 3);
+        text.add("a_b", Kind::Counter, "What it counts.", "x=\"2\"", 4);
+        text.add("a_c", Kind::Gauge, "A \"word\" on\nit.", "x=\"1\"", 5);
+        text.histogram(
+            "a_d",
+            "How long it takes.",
+            "x=\"1\"",
+            [(0.5, 1)],
+            (1, 0.25),
+        );
+        let text = text.finish();
+        assert_eq!(check(&text), Ok(()));
+        assert!(
+            text.contains("# HELP a_b What it counts.\n# TYPE a_b counter\na_b_total{x=\"1\"} 3\n")
+        );
+        assert!(
+            text.contains("# HELP a_c A \\\"word\\\" on\\nit.\n"),
+            "{text}"
+        );
+        for (from, to, wrong) in [
+            (
+                "# HELP a_b What it counts.\n",
+                "",
+                "no HELP and TYPE before it",
+            ),
+            ("# TYPE a_c gauge\n", "", "no HELP and TYPE before it"),
+            ("a_c{x", "a_e{x", "no sample of the metric above it"),
+            ("# EOF\n", "", "there is no end"),
+            ("# EOF\n", "# EOF\na_b_total 1\n", "after the end"),
+            (
+                "# EOF\n",
+                "# HELP a_b What it counts.\n# EOF\n",
+                "described before",
+            ),
+        ] {
+            let said = check(&text.replacen(from, to, 1)).expect_err(wrong);
+            assert!(said.contains(wrong), "{said}");
+        }
+    }
+}

@@ -19,7 +19,7 @@ use crate::dialer::Dialer;
 use crate::ends::{Ends, Target, connect_by};
 use crate::hello::{Hello, Role};
 use crate::perf::latency;
-use crate::report::{Output, Report, table};
+use crate::report::{Output, Report, counted, table};
 use crate::value::within;
 use simnic::signals::Stop;
 
@@ -260,8 +260,9 @@ impl Report for Times {
         ];
         let mut text = table(header, rows);
         text.push_str(&format!(
-            "\n\n{} connections, {} at once",
-            self.connections, self.at_once
+            "\n\n{}, {} at once",
+            counted(self.connections, "connection"),
+            self.at_once
         ));
         if self.simulated {
             text.push_str("\nsimulated: how fast the simulator is, and nothing of a card");

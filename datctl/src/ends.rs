@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::adapter::AdapterOptions;
 use crate::dialer::Dialer;
 use crate::listener::Listener;
-use crate::report::{Output, Report, Usage};
+use crate::report::{Output, Report, Usage, counted};
 use crate::value::address;
 
 /// Where a passive end listens, unless it is told: an IB service ID that nobody else has.
@@ -89,7 +89,8 @@ pub(crate) struct Answered {
 
 impl Report for Answered {
     fn human(&self) -> String {
-        format!("answered {} messages", self.answered)
+        let answered = usize::try_from(self.answered).unwrap_or(usize::MAX);
+        format!("answered {}", counted(answered, "message"))
     }
 }
 

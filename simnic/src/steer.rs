@@ -178,18 +178,22 @@ pub struct Options {
 #[derive(clap::Subcommand, Debug)]
 enum What {
     /// Sets the faults of the link: a list like loss=1%,delay=5us, or none.
+    #[command(after_help = "Examples:\n  simnic ctl /tmp/steer.sock link loss=1%,delay=5us")]
     Link {
         /// The words of --faults of `serve`.
         faults: String,
     },
     /// Something happens to a function: removal, ones, freeze, health:0x01, bus-error, wanted-back, link-down, link-up.
+    #[command(after_help = "Examples:\n  simnic ctl /tmp/steer.sock function 1:link-down")]
     Function {
         /// What, with the number of its socket in front if that is not 0, as 1:removal.
         event: String,
     },
     /// Says what time it is in the world.
+    #[command(after_help = "Examples:\n  simnic ctl /tmp/steer.sock time")]
     Time,
     /// Says what the functions have done.
+    #[command(after_help = "Examples:\n  simnic ctl /tmp/steer.sock counters")]
     Counters,
 }
 

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::bundle::Bundle;
 use super::subject::Subject;
-use crate::report::{Report, table};
+use crate::report::{Report, counted, table};
 
 /// The whole run.
 #[derive(Serialize)]
@@ -106,7 +106,8 @@ impl Report for Acceptance {
             [Verdict::Ok, Verdict::NotOk, Verdict::Skipped].map(|it| self.count(it));
         let word = if self.ok { "accepted" } else { "not accepted" };
         text.push_str(&format!(
-            "\n\n{word}: {ok} lines ok, {bad} not ok, {skipped} skipped, which say nothing\nkept in {}",
+            "\n\n{word}: {} ok, {bad} not ok, {skipped} skipped, which say nothing\nkept in {}",
+            counted(ok, "line"),
             self.bundle
         ));
         if self.simulated {

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::Target;
 use crate::accept::bytes;
-use crate::report::Report;
+use crate::report::{Report, counted};
 
 /// Events of an instance that the socket puts into a file.
 const EVENTS_OF_A_FILE: u64 = 8_192;
@@ -62,9 +62,9 @@ impl Report for Shown {
                 );
             }
             let head = format!(
-                "instance {}: {} events, {} before them; in ms before now",
+                "instance {}: {}, {} before; in ms before now",
                 one.instance,
-                one.events.len(),
+                counted(one.events.len(), "event"),
                 one.before
             );
             [&[head], one.events.as_slice()].concat().join("\n")
@@ -74,8 +74,8 @@ impl Report for Shown {
             silent.map(|number| format!("instance {number} is silent: its thread makes no call"));
         let function = self.0.function.iter().map(|function| {
             let head = format!(
-                "the function: {} events, {} before them; in ms before now",
-                function.events.len(),
+                "the function: {}, {} before; in ms before now",
+                counted(function.events.len(), "event"),
                 function.before
             );
             [&[head], function.events.as_slice()].concat().join("\n")

@@ -138,16 +138,18 @@ impl Terminal {
             return Ok(None);
         };
         let number = i32::try_from(came.ssi_signo).unwrap_or(0);
-        match Signal::try_from(number)? {
-            Signal::SIGWINCH => Ok(Some(Woken::Redraw)),
-            Signal::SIGTSTP => {
-                self.give_back();
-                raise(Signal::SIGSTOP)?;
-                self.take()?;
-                Ok(Some(Woken::Redraw))
-            }
-            _ => Ok(Some(Woken::Quit)),
+        let signal = Signal::try_from(number)?;
+        if signal == Signal::SIGTSTP {
+            self.give_back();
+            raise(Signal::SIGSTOP)?;
+            self.take()?;
         }
+        let is_drawn_again = [Signal::SIGTSTP, Signal::SIGWINCH].contains(&signal);
+        Ok(Some(if is_drawn_again {
+            Woken::Redraw
+        } else {
+            Woken::Quit
+        }))
     }
 }
 

@@ -550,8 +550,10 @@ mod tests {
     #[test]
     fn no_line_is_wider_than_the_terminal_and_no_cell_is_broken() {
         for (endpoints, instances) in [(0, 1), (1, 1), (4, 1), (4, 2), (40, 1), (40, 12)] {
-            let screen = screen(endpoints, instances);
+            let mut screen = screen(endpoints, instances);
+            screen.shown = Some(usize::MAX);
             let all: Vec<String> = screen.text(None, None);
+            screen.shown = None;
             let whole: Vec<&str> = all.iter().flat_map(|line| cells(line)).collect();
             for width in 40..=200 {
                 for height in [12, 24, 50] {

@@ -157,7 +157,7 @@ fn panel(mut page: Document, name: &str, latency: &Latency, top: f64) -> Documen
     for (down, (percent, us)) in (0_u32..).zip(marks) {
         let (x, y) = (across(us), top + 26.0 + 14.0 * f64::from(down));
         page = page.add(line((x, y - 8.0), (x, ground), RED).set("stroke-dasharray", "3 3"));
-        let label = format!("{percent} %: {us:.2} us");
+        let label = format!("{percent} %: {}", tick_label(us));
         page = page.add(text(&label, x + 4.0, y, "start", RED).set("font-size", 11));
     }
     page

@@ -320,7 +320,7 @@ fn what_instances_did_last_is_told_where_they_record() {
     let last = watched.run(&["recorder", "--events", "1"]);
     let last = String::from_utf8(last.stdout).expect("text");
     assert!(
-        last.contains("1 events, 1 before them") && last.contains("does not record"),
+        last.contains("1 event, 1 before;") && last.contains("does not record"),
         "{last}"
     );
 }

@@ -30,6 +30,18 @@ const TARGETS: [&str; 9] = [
 /// # Errors
 /// What is wrong with it, and what would be right.
 pub fn log_filter(text: &str) -> Result<EnvFilter, String> {
+    filter(text, is_known)
+}
+
+/// The filter that `RUST_LOG` asks for, which may name targets of other programs.
+///
+/// # Errors
+/// What is wrong with it, and what would be right.
+pub fn log_filter_of_environment(text: &str) -> Result<EnvFilter, String> {
+    filter(text, |_| true)
+}
+
+fn filter(text: &str, is_known: impl Fn(&str) -> bool) -> Result<EnvFilter, String> {
     for directive in directives(text) {
         let (target, level) = match directive.rsplit_once('=') {
             // An `=` within a span's fields sets no level.
@@ -114,6 +126,9 @@ mod tests {
             ),
             ("udaplx=debug", "nothing here logs as \"udaplx\""),
         ] {
+            let is_of_target = part.starts_with("nothing");
+            let of_environment = log_filter_of_environment(wrong);
+            assert_eq!(of_environment.is_ok(), is_of_target, "{wrong}");
             let said = log_filter(wrong).expect_err(wrong);
             assert!(said.contains(part), "{wrong}: {said}");
         }

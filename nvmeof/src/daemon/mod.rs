@@ -32,7 +32,7 @@ mod write;
 
 pub use self::check::{Check, Named, counted};
 pub use self::control::{Controlled, SocketError, serve};
-pub use log::log_filter;
+pub use log::{log_filter, log_filter_of_environment};
 pub use metrics::text as metrics;
 pub use mistake::{Mistake, Mistakes};
 pub use port::PortError;

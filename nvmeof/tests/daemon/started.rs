@@ -30,7 +30,9 @@ fn the_demonstration_prints_what_is_to_be_typed_and_serves_64_mib() -> Result<()
         "nqn.2026-11.test:demo",
     ]);
     command.stdout(File::create(place.path("out"))?);
+    command.stderr(File::create(place.path("err"))?);
     let process = place.start_by(command)?;
+    assert_eq!(fs::read_to_string(place.path("err"))?, "");
     let said = fs::read_to_string(place.path("out"))?;
     let first = said.lines().next().unwrap_or_default();
     let (program, rest) = first.split_once(" run ").expect("a command");

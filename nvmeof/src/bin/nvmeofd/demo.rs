@@ -67,8 +67,8 @@ pub(crate) fn run(
         }),
         ports: [(1, port)].into(),
         subsystems: [(name.clone(), subsystem)].into(),
-        // The command is the first line of the terminal.
-        log: Some("warn".to_owned()),
+        // The command is the first line of the terminal: that the wire has no other end yet goes without saying.
+        log: Some("error".to_owned()),
         ..Settings::default()
     };
     let text = commands(&folder, &wire, &disk, name, service);

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io::{IsTerminal, stderr};
 
-use nvmeof::daemon::log_filter;
+use nvmeof::daemon::{log_filter, log_filter_of_environment};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload::{Handle, Layer as Reloadable};
 use tracing_subscriber::util::SubscriberInitExt;
@@ -27,7 +27,9 @@ impl Log {
     /// Begins.
     pub(crate) fn begin(level: Option<&str>) -> Result<Self, Box<dyn Error>> {
         let filter = match environment() {
-            Some(value) => log_filter(&value).map_err(|error| format!("RUST_LOG: {error}"))?,
+            Some(value) => {
+                log_filter_of_environment(&value).map_err(|error| format!("RUST_LOG: {error}"))?
+            }
             None => log_filter(level.unwrap_or(USUAL))?,
         };
         let (reloadable, handle) = Reloadable::new(filter);
