@@ -28,6 +28,10 @@ pub(crate) struct Connection {
     pub(crate) measures: bool,
     /// Notices that found no room since the last that did.
     pub(crate) lost: u64,
+    /// Whose it is.
+    pub(crate) user: u32,
+    /// When it was let in or last asked something whole, in requests of all clients.
+    pub(crate) asked: u64,
 }
 
 /// A client is let go.
@@ -36,7 +40,7 @@ pub(crate) struct Over;
 
 impl Connection {
     /// Takes a client in. An error is the system's.
-    pub(crate) fn new(stream: UnixStream) -> std::io::Result<Self> {
+    pub(crate) fn new(stream: UnixStream, user: u32, asked: u64) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self {
             stream,
@@ -46,6 +50,8 @@ impl Connection {
             subscribed: false,
             measures: false,
             lost: 0,
+            user,
+            asked,
         })
     }
 

@@ -5,12 +5,14 @@
 //! docs/control.md says it with examples.
 //!
 //! Whoever connects is a stranger until the system has said who it is (`SO_PEERCRED`), and untrusted afterwards:
-//! requests, what waits to be read by a client, and clients are bounded.
+//! requests, what waits to be read by a client, and clients are bounded. Where all places are taken, a client of the
+//! user who has the most makes room, the one that has asked for nothing for the longest time.
 #![forbid(unsafe_code)]
 
 mod client;
 mod connection;
 pub mod metrics;
+mod places;
 pub mod rpc;
 pub mod schema;
 mod server;

@@ -1,20 +1,30 @@
 //! Counters as OpenMetrics text (OpenMetrics 1.0.0), and a server for whoever scrapes them.
 //!
-//! The server answers `GET /metrics` and nothing else, one client at a time, with bounds on what it reads and on how
-//! long.
+//! The server answers `GET /metrics` and nothing else. It has [`CLIENTS`] clients at a time, by poll(2); one more takes
+//! the place of another ([`makes_room`]). Each has [`PATIENCE`] from its connection until it has its answer, however
+//! slowly it asks and reads, and [`LONGEST_HEAD`] bytes to ask with.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::time::Duration;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::places::{is_told, makes_room};
 
 /// "Overall Structure".
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Bytes of a request's head.
 const LONGEST_HEAD: usize = 8 * 1024;
-/// How long a client may take to ask and to read.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Clients at a time.
+pub(crate) const CLIENTS: usize = 16;
+/// How long a client has from its connection until it has its answer.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// How long nobody is let in after the system had nothing to let him in with.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// What a metric is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,50 +174,213 @@ pub fn check(text: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// Why there is none any more.
-pub fn serve<E>(
-    listener: &TcpListener,
-    mut text: impl FnMut() -> Result<String, E>,
-) -> Result<(), E> {
-    for stream in listener.incoming() {
-        let asked = stream.and_then(|stream| Ok((head(&stream)?, stream)));
-        let sent = match asked {
-            Ok((Some(path), stream)) if path == "/metrics" => answer(&stream, "200 OK", &text()?),
-            Ok((Some(_), stream)) => answer(&stream, "404 Not Found", "there is /metrics\n"),
-            Ok((None, stream)) => answer(&stream, "400 Bad Request", "GET /metrics\n"),
-            Err(error) => Err(error),
+pub fn serve<E>(listener: &TcpListener, text: impl FnMut() -> Result<String, E>) -> Result<(), E> {
+    let began = Instant::now();
+    let mut scrapers = Scrapers::new(listener, text, || began.elapsed());
+    loop {
+        scrapers.turn()?;
+    }
+}
+
+/// The clients of a listener, by a clock.
+pub(crate) struct Scrapers<'a, T, C> {
+    listener: &'a TcpListener,
+    text: T,
+    now: C,
+    clients: Vec<Scraper>,
+    /// Nobody is let in before.
+    deaf_until: Duration,
+    /// Clients that ended without an answer.
+    lost: u64,
+}
+
+/// A client.
+struct Scraper {
+    stream: TcpStream,
+    source: IpAddr,
+    /// When it has to have its answer.
+    until: Duration,
+    head: Vec<u8>,
+    /// What it is answered, and how much of that it has; empty until it has asked.
+    answer: Vec<u8>,
+    sent: usize,
+}
+
+impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T, C> {
+    pub(crate) fn new(listener: &'a TcpListener, text: T, now: C) -> Self {
+        if let Err(error) = listener.set_nonblocking(true) {
+            tracing::warn!(%error, "a client that goes at once may hold up the others at the metrics");
+        }
+        Self {
+            listener,
+            text,
+            now,
+            clients: Vec::new(),
+            deaf_until: Duration::ZERO,
+            lost: 0,
+        }
+    }
+
+    /// Sleeps until a client has something to say or its time is over, and does what there is to do.
+    pub(crate) fn turn(&mut self) -> Result<(), E> {
+        let (knocks, ready) = self.sleep();
+        let now = (self.now)();
+        for (at, is_ready) in ready.into_iter().enumerate().rev() {
+            let client = &mut self.clients[at];
+            let mut ended = if client.until <= now {
+                Err(ErrorKind::TimedOut.into())
+            } else {
+                Ok(false)
+            };
+            if is_ready && ended.is_ok() {
+                ended = client.hear();
+                if client.answer.is_empty()
+                    && let Ok(true) = ended
+                {
+                    client.answer = response(&client.head, &mut self.text)?;
+                }
+                if !client.answer.is_empty() {
+                    ended = client.tell();
+                }
+            }
+            match ended {
+                Ok(false) => {}
+                Ok(true) => drop(self.clients.swap_remove(at)),
+                Err(error) => self.lose(at, &error),
+            }
+        }
+        if knocks {
+            self.admit(now);
+        }
+        Ok(())
+    }
+
+    /// Whether somebody knocks, and which clients can be heard or told something.
+    fn sleep(&self) -> (bool, Vec<bool>) {
+        let now = (self.now)();
+        let is_deaf = now < self.deaf_until;
+        let dues = self.clients.iter().map(|client| client.until);
+        let due = dues.chain(is_deaf.then_some(self.deaf_until)).min();
+        // Rounded up, or the last millisecond would be spent awake.
+        let left = due.map(|due| due.saturating_sub(now) + Duration::from_micros(999));
+        let timeout = left.map_or(PollTimeout::NONE, |left| {
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+        });
+        let knocks = if is_deaf {
+            PollFlags::empty()
+        } else {
+            PollFlags::POLLIN
         };
-        if let Err(error) = sent {
-            tracing::warn!(%error, "a scraper");
+        let mut fds = vec![PollFd::new(self.listener.as_fd(), knocks)];
+        fds.extend(self.clients.iter().map(|client| {
+            let wants = if client.answer.is_empty() {
+                PollFlags::POLLIN
+            } else {
+                PollFlags::POLLOUT
+            };
+            PollFd::new(client.stream.as_fd(), wants)
+        }));
+        // What fails here is tried again: a signal, or memory that the kernel lacks.
+        let _ = poll(&mut fds, timeout);
+        let is_ready = |fd: &PollFd<'_>| fd.any().unwrap_or(false);
+        (
+            !is_deaf && is_ready(&fds[0]),
+            fds[1..].iter().map(is_ready).collect(),
+        )
+    }
+
+    fn admit(&mut self, now: Duration) {
+        let accepted = self.listener.accept().and_then(|(stream, from)| {
+            stream.set_nonblocking(true)?;
+            Ok((stream, from.ip()))
+        });
+        let (stream, source) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            Err(error) => {
+                tracing::warn!(%error, "a scraper is not let in");
+                self.deaf_until = now + PAUSE;
+                return;
+            }
+        };
+        if self.clients.len() >= CLIENTS {
+            let clients = self.clients.iter();
+            let clients: Vec<_> = clients.map(|one| (one.source, one.until)).collect();
+            if let Some(at) = makes_room(&clients, &source) {
+                self.lose(at, &io::Error::other("its place went to another"));
+            }
+        }
+        self.clients.push(Scraper {
+            stream,
+            source,
+            until: now + PATIENCE,
+            head: Vec::new(),
+            answer: Vec::new(),
+            sent: 0,
+        });
+    }
+
+    /// A client ends without an answer.
+    fn lose(&mut self, at: usize, error: &io::Error) {
+        let client = self.clients.swap_remove(at);
+        self.lost += 1;
+        if is_told(self.lost) {
+            let (from, times) = (client.source, self.lost);
+            tracing::warn!(%from, times, %error, "a scraper had no answer");
         }
     }
-    Ok(())
 }
 
-/// The path that is asked for by GET. `None`: something else.
-fn head(mut stream: &TcpStream) -> io::Result<Option<String>> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut head = Vec::new();
-    let mut some = [0; 1024];
-    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        let read = stream.read(&mut some)?;
-        head.extend_from_slice(&some[..read]);
-        if read == 0 || head.len() > LONGEST_HEAD {
-            return Ok(None);
+impl Scraper {
+    /// Takes in what has come. Whether that is all that is looked at.
+    fn hear(&mut self) -> io::Result<bool> {
+        let mut some = [0; 1024];
+        while self.answer.is_empty() && !self.has_asked() {
+            match self.stream.read(&mut some) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(read) => self.head.extend_from_slice(&some[..read]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
         }
+        Ok(true)
     }
-    let head = String::from_utf8_lossy(&head);
+
+    fn has_asked(&self) -> bool {
+        self.head.len() > LONGEST_HEAD || self.head.windows(4).any(|end| end == b"\r\n\r\n")
+    }
+
+    /// Gives it as much of its answer as it takes. Whether it has all.
+    fn tell(&mut self) -> io::Result<bool> {
+        while self.sent < self.answer.len() {
+            match self.stream.write(&self.answer[self.sent..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(sent) => self.sent += sent,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// What a head is answered.
+fn response<E>(head: &[u8], text: &mut impl FnMut() -> Result<String, E>) -> Result<Vec<u8>, E> {
+    let head = String::from_utf8_lossy(head);
     let mut words = head.lines().next().unwrap_or_default().split(' ');
-    let (method, path) = (words.next(), words.next());
-    Ok(path.filter(|_| method == Some("GET")).map(str::to_owned))
-}
-
-fn answer(mut stream: &TcpStream, status: &str, body: &str) -> io::Result<()> {
+    let is_whole = head.len() <= LONGEST_HEAD;
+    let (status, body) = match (words.next(), words.next()) {
+        (Some("GET"), Some("/metrics")) if is_whole => ("200 OK", text()?),
+        (Some("GET"), Some(_)) if is_whole => ("404 Not Found", "there is /metrics\n".to_owned()),
+        _ => ("400 Bad Request", "GET /metrics\n".to_owned()),
+    };
     let bytes = body.len();
-    write!(
-        stream,
+    let answer = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {bytes}\r\nConnection: close\r\n\r\n{body}"
-    )
+    );
+    Ok(answer.into_bytes())
 }
 
 #[cfg(test)]

@@ -2,24 +2,25 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
-use driver::{SocketPathError, TakenPath, listen_at};
+use driver::{SocketPathError, TakenPath, listen_privately};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-use nix::unistd::{Gid, Uid, chown, geteuid};
+use nix::unistd::{Uid, geteuid};
 use serde_json::Value;
 use thiserror::Error;
 
 use crate::connection::{Connection, Over};
+use crate::places::{is_told, makes_room};
 use crate::rpc::{self, Answer, Notification, Refusal};
 
-/// Clients at a time. One more is let go at once.
-const CLIENTS: usize = 16;
+/// Clients at a time. One more takes the place of another ([`makes_room`]). They have no deadline: who waits for what
+/// happens has nothing to ask.
+pub(crate) const CLIENTS: usize = 16;
 /// Requests of one client that are answered before the next one's turn.
 const REQUESTS_AT_ONCE: usize = 16;
 
@@ -130,16 +131,10 @@ pub fn serve<S: Subject + 'static>(
             error,
         }
     };
-    let (listener, taken) = listen_at(path)?;
+    let (listener, taken) = listen_privately(path)?;
     let mode = if access.group.is_some() { 0o660 } else { 0o600 };
-    std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).map_err(failed("its mode"))?;
-    let (user, group) = (
-        access.user.map(Uid::from_raw),
-        access.group.map(Gid::from_raw),
-    );
-    chown(path, user, group)
-        .map_err(io::Error::from)
-        .map_err(failed("its owner"))?;
+    let given = taken.give_to(access.user, access.group, mode);
+    given.map_err(failed("its owner and mode"))?;
     serve_on(listener, path, Some(taken), access, subject)
 }
 
@@ -187,6 +182,9 @@ fn serve_on<S: Subject + 'static>(
         told,
         ended: Some(ended),
         clients: Vec::new(),
+        requests: 0,
+        refused: 0,
+        displaced: 0,
         measures: false,
         _taken: taken,
     };
@@ -210,6 +208,12 @@ struct Server<S> {
     /// A byte ends it. Its own end means that nobody will.
     ended: Option<UnixStream>,
     clients: Vec<Connection>,
+    /// Requests of all clients, and clients that were let in.
+    requests: u64,
+    /// Who was not let in.
+    refused: u64,
+    /// Clients that made room for others.
+    displaced: u64,
     /// One of them wants to know how long things take.
     measures: bool,
     _taken: Option<TakenPath>,
@@ -362,6 +366,8 @@ impl<S: Subject> Server<S> {
             let Some(line) = self.clients[at].next_line() else {
                 break;
             };
+            self.requests += 1;
+            self.clients[at].asked = self.requests;
             let answer = self.answer(at, &line);
             if let Some(answer) = answer {
                 self.clients[at].say(&answer)?;
@@ -426,24 +432,42 @@ impl<S: Subject> Server<S> {
                 .group
                 .is_some_and(|group| belongs(who.uid(), who.gid(), group));
         if !may {
-            tracing::warn!(
-                user = who.uid(),
-                process = who.pid(),
-                "refused at the control socket"
-            );
+            self.refused += 1;
+            if is_told(self.refused) {
+                tracing::warn!(
+                    user = who.uid(),
+                    process = who.pid(),
+                    times = self.refused,
+                    "refused at the control socket"
+                );
+            }
             return;
         }
         if self.clients.len() >= CLIENTS {
-            tracing::warn!(
-                clients = CLIENTS,
-                process = who.pid(),
-                "the control socket has no place left"
-            );
-            return;
+            self.make_room(who.uid());
         }
-        match Connection::new(stream) {
+        self.requests += 1;
+        match Connection::new(stream, who.uid(), self.requests) {
             Ok(client) => self.clients.push(client),
             Err(error) => tracing::warn!(%error, "a client of the control socket"),
+        }
+    }
+
+    /// Lets a client go, for one more of a user.
+    fn make_room(&mut self, user: u32) {
+        let clients = self.clients.iter();
+        let clients: Vec<_> = clients.map(|one| (one.user, one.asked)).collect();
+        if let Some(at) = makes_room(&clients, &user) {
+            let gone = self.clients.swap_remove(at);
+            self.displaced += 1;
+            if is_told(self.displaced) {
+                tracing::warn!(
+                    clients = CLIENTS,
+                    user = gone.user,
+                    times = self.displaced,
+                    "the control socket had no place left: its idlest client made room"
+                );
+            }
         }
     }
 }

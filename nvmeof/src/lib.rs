@@ -6,7 +6,8 @@
 //!      v
 //!   serve    workers: an instance of an adapter each, with its queues, its I/Os and its disks' ring     one thread each
 //!      |        a command that reads or writes touches its worker alone
-//!      |        every other command goes to the model, behind one lock
+//!      |        every other command goes to the model, behind one lock; what takes its time there, the powers of
+//!      |        authentication, to a thread of its own
 //!      v
 //!   model    subsystems, namespaces, controllers: what each command means. No I/O, no clock, no thread
 //!      |
@@ -21,6 +22,7 @@ pub mod auth;
 #[cfg(feature = "daemon")]
 pub mod daemon;
 pub mod disk;
+mod lines;
 pub mod model;
 pub mod nvme;
 pub mod serve;

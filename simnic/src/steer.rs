@@ -254,3 +254,49 @@ impl fmt::Display for Answer {
 fn seconds(nanoseconds: u64) -> f64 {
     std::time::Duration::from_nanos(nanoseconds).as_secs_f64()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use hw_sim::SimConfig;
+
+    use super::*;
+
+    /// Whether the server has let a client go.
+    fn is_let_go(mut stream: &UnixStream) -> bool {
+        stream.set_nonblocking(true).expect("a socket");
+        let read = stream.read(&mut [0; 64]);
+        read.map_or_else(
+            |error| error.kind() != ErrorKind::WouldBlock,
+            |read| read == 0,
+        )
+    }
+
+    /// Each has a request that never ends, of which a byte comes in each round; who is let go comes again.
+    #[test]
+    fn a_world_is_steered_beside_more_clients_than_there_are_places_that_drip() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("steer");
+        let world = World {
+            sim: Sim::new(SimConfig::seeded(1)),
+            link: None,
+            functions: Vec::new(),
+            seed: 1,
+        };
+        let _service = serve(&path, world).expect("a socket");
+        let connect = || UnixStream::connect(&path).expect("it listens");
+        let mut drips: Vec<UnixStream> = (0..20).map(|_| connect()).collect();
+        let mut honest = Client::connect(&path).expect("it listens");
+        for _ in 0..50 {
+            for drip in &mut drips {
+                if drip.write_all(b"x").is_err() || is_let_go(drip) {
+                    *drip = connect();
+                }
+            }
+            let time: SimTime = honest.call("sim.time", Value::Null).expect("an answer");
+            assert_eq!(time.at, 0);
+        }
+    }
+}

@@ -83,6 +83,7 @@ mod wired;
 
 pub use attendant::Attendant;
 pub use dat_core::cm::{Counters as ConnectionCounters, Refused, RejectReason};
+pub use dat_core::log_budget;
 pub use dat_core::{
     Address, Agent, AnyHandle, Arm, Armed, AsyncEvent, Batch, CloseFlags, CnoHandle, CnoLook,
     CnoParam, CnoWait, CompletionFlags, ConnQual, ConnectFlags, ConnectionEvent,

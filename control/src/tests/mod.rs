@@ -1,6 +1,8 @@
 //! A served socket, and clients that mean well and that do not.
 
-use std::io::{Read, Write};
+mod metrics;
+
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
@@ -11,6 +13,7 @@ use serde_json::{Value, json};
 use crate::connection::LONGEST_REQUEST;
 use crate::rpc::{self, Refusal};
 use crate::schema;
+use crate::server::CLIENTS;
 use crate::{Access, Client, ClientError, Service, Subject, Tell, serve};
 
 /// Echoes, and tells what it is given to tell.
@@ -192,25 +195,57 @@ fn a_client_that_reads_nothing_is_let_go() {
     let _: Value = other.call("echo", json!({})).expect("an answer");
 }
 
-#[test]
-fn no_more_than_sixteen_are_let_in() {
-    let world = world();
-    let mut clients: Vec<Client> = Vec::new();
-    for _ in 0..16 {
-        let mut client = Client::connect(world.service.path()).expect("it listens");
-        let _: Value = client.call("echo", json!({})).expect("an answer");
-        clients.push(client);
+/// Whether the server has let a client go; what it has said besides is read.
+fn is_let_go(mut stream: &UnixStream) -> bool {
+    stream.set_nonblocking(true).expect("a socket");
+    loop {
+        match stream.read(&mut [0; 64]) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => return error.kind() != ErrorKind::WouldBlock,
+        }
     }
-    let mut one_more = Client::connect(world.service.path()).expect("it listens");
-    let refused = one_more.call::<Value>("echo", json!({}));
-    assert!(refused.is_err());
-    clients.pop();
-    // The server finds out when it looks; whoever asks again gets the place.
-    let found = (0..1_000).any(|_| {
-        let mut client = Client::connect(world.service.path()).expect("it listens");
-        client.call::<Value>("echo", json!({})).is_ok()
-    });
-    assert!(found);
+}
+
+#[test]
+fn a_client_too_many_takes_the_place_of_the_one_that_has_asked_for_nothing_longest() {
+    let world = world();
+    let connect = || UnixStream::connect(world.service.path()).expect("it listens");
+    let mut honest = Client::connect(world.service.path()).expect("it listens");
+    let mut ask = || {
+        let echoed: Result<Value, _> = honest.call("echo", json!({}));
+        echoed.expect("whoever asks keeps his place");
+    };
+    ask();
+    let silent: Vec<UnixStream> = (1..CLIENTS).map(|_| connect()).collect();
+    // One is let in at a time, and each answer takes a turn: they are all there, and it has asked since.
+    (0..2 * CLIENTS).for_each(|_| ask());
+    assert_eq!(answers(&world, b"\n").lines().count(), 1);
+    ask();
+    let gone: Vec<bool> = silent.iter().map(is_let_go).collect();
+    let first_alone: Vec<bool> = (1..CLIENTS).map(|number| number == 1).collect();
+    assert_eq!(gone, first_alone);
+}
+
+/// Each has a request that never ends, of which a byte comes in each round; who is let go comes again.
+#[test]
+fn an_honest_client_is_answered_beside_as_many_as_there_are_places_that_drip() {
+    let world = world();
+    let connect = || UnixStream::connect(world.service.path()).expect("it listens");
+    let mut drips: Vec<UnixStream> = (0..CLIENTS).map(|_| connect()).collect();
+    let mut honest = Client::connect(world.service.path()).expect("it listens");
+    for round in 0..200 {
+        for drip in &mut drips {
+            if drip.write_all(b"x").is_err() || is_let_go(drip) {
+                *drip = connect();
+            }
+        }
+        let echoed: Result<Value, _> = honest.call("echo", json!({ "round": round }));
+        assert_eq!(echoed.expect("an answer"), json!({ "round": round }));
+        let mut newcomer = Client::connect(world.service.path()).expect("it listens");
+        let echoed: Result<Value, _> = newcomer.call("echo", json!({}));
+        echoed.expect("an answer for whoever comes now");
+    }
 }
 
 #[test]

@@ -205,6 +205,7 @@ impl Run {
             worker: 0,
             queue,
             entries: if queue == 0 { 32 } else { 128 },
+            source: std::net::IpAddr::from([192, 0, 2, 9]),
         };
         let subsystem = |discovery| name(if discovery { DISCOVERY } else { DISKS });
         match step {

@@ -121,23 +121,24 @@ fn keys_take_memory_for_what_is_there_and_give_it_back() {
         .set_log_page_size(12)
         .set_translations_octword_size(u32::MAX);
     // Its last entries make a table of 32 MiB; the sixteenth has no room beside the keys.
-    let mut control = UmrCtrlSeg::new();
-    control
-        .set_inline(true)
-        .set_translation_offset_en(true)
-        .set_translation_offset(0xfffc)
-        .set_translation_offset_47_16(0x1f)
-        .set_klm_octwords(4);
-    let body = [
-        control.as_array(),
-        Mkc::new().as_array().as_slice(),
-        &[0; 64],
-    ]
-    .concat();
-    let grow = |side: &mut Side, index: u32| {
+    let grow_by = |side: &mut Side, index: u32, offset: u32| {
+        let mut control = UmrCtrlSeg::new();
+        control
+            .set_inline(true)
+            .set_translation_offset_en(true)
+            .set_translation_offset(offset & 0xffff)
+            .set_translation_offset_47_16(offset >> 16)
+            .set_klm_octwords(4);
+        let body = [
+            control.as_array(),
+            Mkc::new().as_array().as_slice(),
+            &[0; 64],
+        ]
+        .concat();
         side.post(WqeOpcode::UMR, index << 8, &body);
         side.wait_cqe().opcode()
     };
+    let grow = |side: &mut Side, index: u32| grow_by(side, index, 0x1f_fffc);
     let keys: Vec<u32> = (0..17)
         .map(|_| side.bench.exec(&create).unwrap().mkey_index())
         .collect();
@@ -148,5 +149,31 @@ fn keys_take_memory_for_what_is_there_and_give_it_back() {
     destroy.set_mkey_index(keys[0]);
     side.bench.exec(&destroy).unwrap();
     assert_eq!(grow(&mut side, keys[15]), CqeOpcode::REQ);
+    // All but 64 KiB of the rest. What is left goes to keys that are made with a table of 2 KiB.
+    let done = grow_by(&mut side, keys[16], 0x1f_fffc - 4096);
+    assert_eq!(done, CqeOpcode::REQ);
+    const ENTRIES: usize = 256;
+    let octwords = u32::try_from(ENTRIES / 2).unwrap();
+    create
+        .memory_key_mkey_entry_mut()
+        .set_free(false)
+        .set_lr(true)
+        .set_len(4096 * u64::try_from(ENTRIES).unwrap())
+        .set_translations_octword_size(octwords);
+    create.set_translations_octword_actual_size(octwords);
+    let table = list(&[side.data.1; ENTRIES]);
+    let make = |side: &mut Side| side.bench.exec_with(&create, &table);
+    let mut made = Vec::new();
+    while let Ok(out) = make(&mut side) {
+        made.push(out.mkey_index());
+        assert!(made.len() < 32, "keys take memory without an end");
+    }
+    let refused = side.bench.status_with(&create, &table);
+    assert_eq!(refused, CmdStatus::NO_RESOURCES);
+    assert!(made.len() > 16, "{}", made.len());
+    destroy.set_mkey_index(made[0]);
+    side.bench.exec(&destroy).unwrap();
+    make(&mut side).unwrap();
+    make(&mut side).unwrap_err();
     assert_eq!(grow(&mut side, keys[16]), CqeOpcode::REQ_ERR);
 }

@@ -58,6 +58,8 @@ enum State {
     Done,
     /// It is told why not.
     Failed(u8),
+    /// It was told why not; there is no second try.
+    Over(u8),
 }
 
 /// The authentication of a queue.
@@ -109,10 +111,35 @@ impl Exchange {
         self.state == State::Done
     }
 
+    /// Why the host has failed, if it has.
+    #[must_use]
+    pub const fn failure(&self) -> Option<u8> {
+        match self.state {
+            State::Failed(reason) | State::Over(reason) => Some(reason),
+            State::Begin
+            | State::Challenge
+            | State::Reply
+            | State::Success
+            | State::Confirm
+            | State::Done => None,
+        }
+    }
+
+    /// The host has failed and was told so.
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        matches!(self.state, State::Over(_))
+    }
+
     /// Authentication Send: what the host says. `random` fills bytes.
     pub fn send(&mut self, message: &[u8], random: &mut dyn FnMut(&mut [u8])) {
+        // The first failure is the one that is told.
+        if self.failure().is_some() {
+            return;
+        }
         let said = match message {
-            [COMMON, NEGOTIATE, ..] if message.len() >= 8 => {
+            // Once: each challenge is a power to work out.
+            [COMMON, NEGOTIATE, ..] if message.len() >= 8 && self.state == State::Begin => {
                 self.transaction = number(message, 4);
                 self.negotiate(message, random)
             }
@@ -272,10 +299,10 @@ impl Exchange {
                 let mut message = head(COMMON, FAILURE1);
                 (message[6], message[7]) = (1, why);
                 message.truncate(8);
-                self.state = State::Begin;
+                self.state = State::Over(why);
                 Some(message)
             }
-            State::Begin | State::Reply | State::Confirm | State::Done => None,
+            State::Begin | State::Reply | State::Confirm | State::Done | State::Over(_) => None,
         }
     }
 }
@@ -363,6 +390,30 @@ mod tests {
                 assert_eq!(failure(&mut one), Some(1));
             }
             assert_eq!(one.is_done(), spoilt.is_none());
+        }
+    }
+
+    /// Who has us answer our own challenge, as the controller, learns the answer that a host would give where both have
+    /// one key.
+    #[test]
+    fn our_own_challenge_is_not_answered_whoever_sends_it() {
+        let answer = include_str!("answer.hex").trim();
+        let byte = |at: usize| u8::from_str_radix(&answer[at..at + 2], 16).expect("hex");
+        let answer: Vec<u8> = (0..64).step_by(2).map(byte).collect();
+        for (theirs, is_ours) in [([0x11; 32], true), ([0x12; 32], false)] {
+            let mut one = exchange(true);
+            one.send(&ask(&[1], &[0]), &mut ones);
+            one.receive().expect("a challenge");
+            let mut message = reply(&answer, 32);
+            message[8] = 1;
+            message[48..80].copy_from_slice(&theirs);
+            one.send(&message, &mut ones);
+            if is_ours {
+                assert_eq!(failure(&mut one), Some(1));
+                assert!(one.is_over() && one.receive().is_none());
+            } else {
+                assert_eq!(one.receive().map(|said| (said[1], said[8])), Some((3, 1)));
+            }
         }
     }
 

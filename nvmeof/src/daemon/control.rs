@@ -267,12 +267,14 @@ fn change(daemon: &mut Daemon, method: &str, params: &Value) -> Result<Value, Re
                 let what = "a host has a controller_key only beside its own key";
                 return Err(wrong(what.to_owned()));
             }
-            let allowed = daemon.allow_host(&name(&of.subsystem)?, &name(&of.host)?, &settings);
+            let host = host(&of.host, daemon)?;
+            let allowed = daemon.allow_host(&name(&of.subsystem)?, &host, &settings);
             allowed.map_err(refused)?;
         }
         "host.forbid" => {
             let of: OfHost = read(params)?;
-            let forbidden = daemon.forbid_host(&name(&of.subsystem)?, &name(&of.host)?);
+            let host = host(&of.host, daemon)?;
+            let forbidden = daemon.forbid_host(&name(&of.subsystem)?, &host);
             forbidden.map_err(refused)?;
         }
         "listener.add" => return add_listener(daemon, params),
@@ -389,6 +391,12 @@ fn object(params: &Value) -> Result<Map<String, Value>, Refusal> {
 fn name(text: &str) -> Result<Nqn, Refusal> {
     text.parse()
         .map_err(|error: crate::nvme::nqn::NqnError| wrong(error.to_string()))
+}
+
+/// A host's name.
+fn host(text: &str, daemon: &Daemon) -> Result<Nqn, Refusal> {
+    let name = Nqn::of_host(text, daemon.settings().strict);
+    name.map_err(|error| wrong(error.to_string()))
 }
 
 /// What has this name.

@@ -44,6 +44,9 @@ const LONGEST: u64 = 16 << 20;
 #[serde(deny_unknown_fields)]
 struct Form {
     log: Option<Spanned<String>>,
+    /// Names of hosts have to have the form of a qualified name.
+    #[serde(default)]
+    strict: bool,
     control: Option<Spanned<ControlForm>>,
     metrics: Option<MetricsForm>,
     #[serde(default)]
@@ -347,7 +350,9 @@ impl Reader<'_> {
         {
             self.wrong(log, what);
         }
+        let strict = form.strict;
         let mut settings = Settings {
+            strict,
             log: form.log.map(Spanned::into_inner),
             control,
             metrics,
@@ -358,7 +363,7 @@ impl Reader<'_> {
         }
         let mut uuids = BTreeMap::new();
         for subsystem in form.subsystem {
-            self.subsystem(subsystem, &mut settings.subsystems, &mut uuids);
+            self.subsystem(subsystem, strict, &mut settings.subsystems, &mut uuids);
         }
         for referral in form.referral {
             let port = self.number("port", referral.port.as_ref(), 1, 1, 0xffff);
@@ -504,6 +509,7 @@ impl Reader<'_> {
     fn subsystem(
         &mut self,
         form: SubsystemForm,
+        strict: bool,
         subsystems: &mut BTreeMap<Nqn, SubsystemSettings>,
         uuids: &mut BTreeMap<Uuid, String>,
     ) {
@@ -521,8 +527,12 @@ impl Reader<'_> {
             subsystem.model = model.into_inner();
         }
         for host in form.host {
-            let Some(host_name) = self.name(&host.nqn) else {
-                continue;
+            let host_name = match Nqn::of_host(host.nqn.get_ref(), strict) {
+                Ok(name) => name,
+                Err(error) => {
+                    self.wrong(&host.nqn, error.to_string());
+                    continue;
+                }
             };
             if let (None, Some(key)) = (&host.key, &host.controller_key) {
                 self.wrong(key, "a host has a controller_key only beside its own key");

@@ -50,6 +50,7 @@ impl Daemon {
             }
         }
         self.set_log(wanted.log.clone());
+        self.set_strict(wanted.strict);
         self.take_away(&before, wanted, &mut told);
         for (name, subsystem) in &wanted.subsystems {
             match before.subsystems.get(name) {

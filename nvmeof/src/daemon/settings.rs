@@ -17,6 +17,8 @@ pub const SERVICE: u16 = 4420;
 /// Everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
+    /// Names of hosts have to have the form of a qualified name.
+    pub strict: bool,
     /// What is logged, as `RUST_LOG` has it.
     pub log: Option<String>,
     /// The control socket.

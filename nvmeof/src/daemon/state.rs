@@ -1,8 +1,9 @@
 //! What is there, and the steps by which it changes.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Read};
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::port::{Port, PortError};
@@ -111,6 +112,7 @@ impl Daemon {
         daemon.settings.log.clone_from(&settings.log);
         daemon.settings.control.clone_from(&settings.control);
         daemon.settings.metrics = settings.metrics;
+        daemon.set_strict(settings.strict);
         let started = daemon.fill(settings);
         match started {
             Ok(()) => Ok(daemon),
@@ -119,6 +121,12 @@ impl Daemon {
                 Err(error)
             }
         }
+    }
+
+    /// Whether names of hosts that connect from now on have to have the form of a qualified name.
+    pub(super) fn set_strict(&mut self, strict: bool) {
+        self.settings.strict = strict;
+        self.target.with(|model| model.set_strict(strict));
     }
 
     fn fill(&mut self, settings: &Settings) -> Result<(), DaemonError> {
@@ -557,9 +565,23 @@ fn open(
     })
 }
 
-/// The key in a file, for a host.
-fn key_in(host: &Nqn, file: &Path) -> Result<Key, DaemonError> {
-    let text = std::fs::read_to_string(file).map_err(|error| DaemonError::Key {
+/// The key in a file, for a host. A process that has keys leaves no core that has them, and no other process of its
+/// user looks into it.
+fn key_in(host: &Nqn, path: &Path) -> Result<Key, DaemonError> {
+    let read = || {
+        let mut file = std::fs::File::open(path)?;
+        let (owner, mode) = (file.metadata()?.uid(), file.metadata()?.mode() & 0o7777);
+        if let Some(others) = may_read(mode) {
+            let file = path.display();
+            tracing::warn!(%host, owner, "the key in {file} can be read by {others}: its mode is {mode:04o}, and 0600 would do");
+        }
+        nix::sys::prctl::set_dumpable(false)?;
+        let mut text = zeroize::Zeroizing::new(String::new());
+        file.read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let file = path;
+    let text = read().map_err(|error| DaemonError::Key {
         host: host.clone(),
         file: file.to_owned(),
         error,
@@ -569,4 +591,50 @@ fn key_in(host: &Nqn, file: &Path) -> Result<Key, DaemonError> {
         file: file.to_owned(),
         error,
     })
+}
+
+/// Who may read a file of this mode besides its owner, if anybody may.
+const fn may_read(mode: u32) -> Option<&'static str> {
+    match (mode & 0o040 != 0, mode & 0o004 != 0) {
+        (_, true) => Some("everybody"),
+        (true, false) => Some("its group"),
+        (false, false) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{file, write};
+    use super::*;
+
+    #[test]
+    fn a_key_file_that_others_can_read_is_told_by_who_can() {
+        for (mode, others) in [
+            (0o600, None),
+            (0o400, None),
+            (0o620, None),
+            (0o640, Some("its group")),
+            (0o644, Some("everybody")),
+            (0o604, Some("everybody")),
+        ] {
+            assert_eq!(may_read(mode), others, "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn a_host_of_a_file_is_called_as_it_likes_unless_the_file_is_strict() {
+        let text = |strict: &str| {
+            let of = "[[subsystem]]\nnqn = \"nqn.2026-11.test:disks\"\n";
+            format!("{strict}{of}[[subsystem.host]]\nnqn = \"not-a-nqn\"\n")
+        };
+        let parse = |text: &str| file::parse(Path::new("test"), text);
+        for loose in ["", "strict = false\n"] {
+            let settings = parse(&text(loose)).expect("a name");
+            assert_eq!(parse(&write::text(&settings)), Ok(settings));
+        }
+        let mistakes = parse(&text("strict = true\n")).expect_err("no qualified name");
+        assert!(mistakes.to_string().contains("not-a-nqn"), "{mistakes}");
+        let strict = parse("strict = true\n").expect("a file");
+        assert_eq!(parse(&write::text(&strict)), Ok(strict));
+    }
 }

@@ -22,6 +22,9 @@ fn put(out: &mut String, settings: &Settings) -> core::fmt::Result {
     if let Some(log) = &settings.log {
         writeln!(out, "log = {}", quoted(log))?;
     }
+    if settings.strict {
+        writeln!(out, "strict = true")?;
+    }
     if let Some(control) = &settings.control {
         writeln!(out, "\n[control]")?;
         match &control.socket {

@@ -52,6 +52,7 @@ impl Model {
         let Some(controller) = self.controllers.get_mut(&id) else {
             return Outcome::Answered(Status::INTERNAL.into());
         };
+        self.latest = now;
         controller.hear(now);
         if sqe.flags & FUSE != 0 || sqe.flags & PSDT != PSDT_SGL {
             return Outcome::Answered(Status::INVALID_FIELD.dnr().into());

@@ -1,5 +1,6 @@
 //! Connect: a connection becomes a queue (Base specification, "Connect command and response").
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::controller::Beginning;
@@ -21,6 +22,8 @@ pub struct Place {
     pub queue: u16,
     /// Entries that it said the queue has.
     pub entries: u16,
+    /// The host's address.
+    pub source: IpAddr,
 }
 
 /// What a connection has become.
@@ -108,6 +111,7 @@ impl Model {
         data: &ConnectData,
         now: Moment,
     ) -> Result<Connected, NotConnected> {
+        self.latest = now;
         if connect.format != 0 {
             return Err(NotConnected::of(Status::CONNECT_FORMAT));
         }
@@ -122,7 +126,8 @@ impl Model {
         if connect.size == 0 || connect.size >= most.min(place.entries) {
             return Err(NotConnected::in_command(at::SIZE));
         }
-        let host = Nqn::of_field(&data.host).map_err(|_| NotConnected::in_data(at::HOST))?;
+        let host = Nqn::of_hosts_field(&data.host, self.is_strict);
+        let host = host.map_err(|_| NotConnected::in_data(at::HOST))?;
         let name = Nqn::of_field(&data.subsystem);
         let name = name.map_err(|_| NotConnected::in_data(at::SUBSYSTEM))?;
         let shelf = match self.subsystems.get(&name) {
@@ -148,7 +153,8 @@ impl Model {
         let must_authenticate = match self.controllers.get(&controller) {
             Some(one) => {
                 let (host, name) = (one.host().clone(), one.subsystem().clone());
-                self.begin_authentication(controller, connect.queue, &host, &name)
+                let queue = (controller, connect.queue);
+                self.begin_authentication(queue, &host, &name, place.source, now)
             }
             None => false,
         };
@@ -182,7 +188,9 @@ impl Model {
                 result: 0,
             });
         };
-        tracing::info!(controller = id, %host, %subsystem, port = place.port, keep_alive_ms = connect.keep_alive_ms, "controller");
+        if let Some(unlogged) = self.lines.take(place.source, "controller", now) {
+            tracing::info!(controller = id, %host, %subsystem, port = place.port, keep_alive_ms = connect.keep_alive_ms, unlogged, "controller");
+        }
         let controller = Controller::new(Beginning {
             id,
             subsystem,
@@ -190,6 +198,7 @@ impl Model {
             host_id: data.host_id,
             port: place.port,
             worker: place.worker,
+            source: place.source,
             keep_alive_ms: super::feature::keep_alive(connect.keep_alive_ms),
             now,
         });

@@ -1,6 +1,7 @@
 //! A controller: what a host has of a subsystem, from its Connect on the admin queue until that queue is over.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
 
 use super::event::Events;
 use super::{Moment, WorkerId};
@@ -24,6 +25,7 @@ pub struct Controller {
     host_id: [u8; 16],
     port: u16,
     worker: WorkerId,
+    source: IpAddr,
     is_discovery: bool,
     pub(super) configuration: Configuration,
     /// CSTS.
@@ -52,6 +54,7 @@ pub(super) struct Beginning {
     pub host_id: [u8; 16],
     pub port: u16,
     pub worker: WorkerId,
+    pub source: IpAddr,
     pub keep_alive_ms: u32,
     pub now: Moment,
 }
@@ -66,6 +69,7 @@ impl Controller {
             host_id: beginning.host_id,
             port: beginning.port,
             worker: beginning.worker,
+            source: beginning.source,
             configuration: Configuration::default(),
             status: 0,
             keep_alive_ms: beginning.keep_alive_ms,
@@ -116,6 +120,12 @@ impl Controller {
     #[must_use]
     pub const fn worker(&self) -> WorkerId {
         self.worker
+    }
+
+    /// The host's address.
+    #[must_use]
+    pub const fn source(&self) -> IpAddr {
+        self.source
     }
 
     /// It is one of discovery.

@@ -341,7 +341,11 @@ impl Model {
             id::ARBITRATION | id::POWER | id::TEMPERATURE | id::ATOMICITY => {
                 Answer::result(controller.kept.get(known.id, 0).into())
             }
-            id::EVENTS | id::KEEP_ALIVE if !is_current => Answer::done(),
+            id::EVENTS | id::KEEP_ALIVE | id::RESERVATION_MASK | id::WRITE_PROTECTION
+                if !is_current =>
+            {
+                Answer::done()
+            }
             id::WRITE_CACHE => Answer::result(1),
             id::QUEUES => Answer::result(Controller::queues_granted()),
             id::EVENTS => Answer::result(controller.events.wanted().into()),

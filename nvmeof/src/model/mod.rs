@@ -27,7 +27,7 @@ mod reserve;
 mod subsystem;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -35,6 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use access::{GROUPS, PortAccess};
+pub use authenticate::{PATIENCE as AUTHENTICATION_PATIENCE, Turn};
 pub use connect::{Connected, NotConnected, Place};
 pub use controller::Controller;
 pub(crate) use identify::COPY_BLOCKS;
@@ -143,6 +144,13 @@ pub enum Notice {
         /// Which.
         controller: u16,
     },
+    /// All workers: the host of this I/O queue has not shown who it is, and the connection ends.
+    Queue {
+        /// Whose.
+        controller: u16,
+        /// Which.
+        queue: u16,
+    },
 }
 
 /// A place where hosts connect.
@@ -171,7 +179,15 @@ pub struct Model {
     /// Keys of hosts that have to authenticate.
     keys: BTreeMap<Nqn, crate::auth::Keys>,
     exchanges: authenticate::Exchanges,
+    /// Exchanges that have begun.
+    tickets: u64,
     random: authenticate::Random,
+    /// Names of hosts have to have the form of a qualified name.
+    is_strict: bool,
+    /// Lines of the log that strangers cause.
+    lines: crate::lines::Lines,
+    /// The latest time that was told.
+    latest: Moment,
 }
 
 /// Why a configuration is refused.
@@ -230,6 +246,11 @@ impl Model {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Whether names of hosts have to have the form of a qualified name. It holds for hosts that connect from now on.
+    pub const fn set_strict(&mut self, is_strict: bool) {
+        self.is_strict = is_strict;
     }
 
     /// What workers have to be told since this was asked for the last time.
@@ -464,7 +485,10 @@ impl Model {
 
     fn end_controller(&mut self, id: u16) {
         if let Some(controller) = self.controllers.remove(&id) {
-            tracing::info!(controller = id, host = %controller.host(), subsystem = %controller.subsystem(), "controller is over");
+            let told = self.lines.take(controller.source(), "over", self.latest);
+            if let Some(unlogged) = told {
+                tracing::info!(controller = id, host = %controller.host(), subsystem = %controller.subsystem(), unlogged, "controller is over");
+            }
             self.exchanges.retain(|(of, _), _| *of != id);
             self.notices.push(Notice::Over { controller: id });
         }
@@ -481,19 +505,24 @@ impl Model {
 
     /// Ends controllers whose hosts were silent for longer than their keep-alive time. When the next one is due.
     pub fn expire(&mut self, now: Moment) -> Option<Moment> {
+        self.latest = now;
+        self.expire_exchanges(now);
         let is_silent = |one: &Controller| one.deadline().is_some_and(|until| until <= now);
         for id in self.controllers_that(is_silent) {
             let controller = &self.controllers[&id];
-            tracing::warn!(
-                controller = id,
-                host = %controller.host(),
-                keep_alive_ms = controller.keep_alive_ms(),
-                "no keep-alive: the host is taken for dead"
-            );
+            if let Some(unlogged) = self.lines.take(controller.source(), "silent", now) {
+                tracing::warn!(
+                    controller = id,
+                    host = %controller.host(),
+                    keep_alive_ms = controller.keep_alive_ms(),
+                    unlogged,
+                    "no keep-alive: the host is taken for dead"
+                );
+            }
             self.fail_controller(id);
         }
         let due = self.controllers.values().filter_map(Controller::deadline);
-        due.min()
+        due.chain(self.next_exchange()).min()
     }
 
     /// Ports, subsystems or hosts have changed: who discovers is told.

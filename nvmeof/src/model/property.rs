@@ -44,13 +44,23 @@ impl Model {
         else {
             return Status::INVALID_FIELD.dnr().into();
         };
-        let Ok(value) = u32::try_from(wanted.value) else {
-            return Status::INVALID_FIELD.dnr().into();
-        };
         match (wanted.offset, wanted.is_long) {
             (property::CC, false) => {
                 let was_ready = controller.is_ready();
-                controller.configure(Configuration(value));
+                // CAST: the lower half, which is all that there is of a property of four bytes.
+                let to = Configuration(wanted.value as u32);
+                if !controller.configure(to)
+                    && let Some(unlogged) =
+                        self.lines
+                            .take(controller.source(), "configuration", self.latest)
+                {
+                    tracing::warn!(
+                        controller = id,
+                        configuration = to.0,
+                        unlogged,
+                        "a configuration that is not offered"
+                    );
+                }
                 if was_ready && !controller.is_ready() {
                     controller.reset();
                     self.notices.push(super::Notice::Reset { controller: id });
@@ -63,19 +73,14 @@ impl Model {
 }
 
 impl Controller {
-    fn configure(&mut self, to: Configuration) {
+    /// False if the configuration is not one that is offered.
+    fn configure(&mut self, to: Configuration) -> bool {
+        let is_offered = to.is_offered() || !to.is_enabled() || self.configuration.is_enabled();
         let from = self.configuration;
         self.configuration = to;
         match (from.is_enabled(), to.is_enabled()) {
-            (false, true) if to.is_offered() => self.status |= csts::RDY,
-            (false, true) => {
-                tracing::warn!(
-                    controller = self.id(),
-                    configuration = to.0,
-                    "a configuration that is not offered"
-                );
-                self.fail();
-            }
+            (false, true) if is_offered => self.status |= csts::RDY,
+            (false, true) => self.fail(),
             (true, false) => self.status &= !(csts::RDY | csts::SHST | csts::CFS),
             (true, true) | (false, false) => {}
         }
@@ -84,5 +89,6 @@ impl Controller {
             (1.., 0) => self.status &= !csts::SHST,
             _ => {}
         }
+        is_offered
     }
 }

@@ -153,6 +153,33 @@ impl Sqe {
         self.cdw10.get() as u64 | (self.cdw11.get() as u64) << 32
     }
 
+    /// The first block, if this is a command of a queue that has one. Copy has the first block of its target there,
+    /// and an error of it may be at a source: it has none.
+    #[must_use]
+    pub const fn start(&self, queue: u16) -> Option<u64> {
+        match (queue, self.opcode) {
+            (1.., io::READ | io::WRITE | io::COMPARE | io::WRITE_ZEROES | io::VERIFY) => {
+                Some(self.first_block())
+            }
+            _ => None,
+        }
+    }
+
+    /// The namespace, if this is a command of a queue that is about one, or about all. A fabrics command has its type
+    /// there.
+    #[must_use]
+    pub const fn namespace(&self, queue: u16) -> Option<u32> {
+        match (queue, self.opcode) {
+            (_, admin::FABRICS) => None,
+            (
+                0,
+                admin::IDENTIFY | admin::GET_LOG_PAGE | admin::SET_FEATURES | admin::GET_FEATURES,
+            )
+            | (1.., _) => Some(self.nsid.get()),
+            (0, _) => None,
+        }
+    }
+
     /// Number of blocks (NLB, which counts from zero).
     #[must_use]
     pub const fn blocks(&self) -> u32 {
@@ -163,12 +190,6 @@ impl Sqe {
     #[must_use]
     pub const fn is_forced(&self) -> bool {
         self.cdw12.get() & 1 << 30 != 0
-    }
-
-    /// Protection information is to be made or checked.
-    #[must_use]
-    pub const fn protection(&self) -> u32 {
-        self.cdw12.get() >> 26 & 0xf
     }
 }
 

@@ -121,7 +121,7 @@ pub struct Property {
     pub offset: u32,
     /// It is 8 bytes, not 4.
     pub is_long: bool,
-    /// What it is set to.
+    /// What it is set to. Of a property of four bytes the upper four are reserved in the command, and not here.
     pub value: u64,
 }
 
@@ -134,10 +134,12 @@ impl Property {
             1 => true,
             _ => return None,
         };
+        let upper = if is_long { sqe.cdw13.get() } else { 0 };
+        // CAST: widening.
         Some(Self {
             offset: sqe.cdw11.get(),
             is_long,
-            value: sqe.cdw12.get() as u64 | (sqe.cdw13.get() as u64) << 32,
+            value: sqe.cdw12.get() as u64 | (upper as u64) << 32,
         })
     }
 }

@@ -77,9 +77,9 @@ pub struct ErrorEntry {
     pub status: U16,
     /// Where in the command the parameter is; 0xffff is none.
     pub location: U16,
-    /// The first block.
+    /// The first block of a command that has one, or 0.
     pub block: U64,
-    /// The namespace.
+    /// The namespace of a command that has one, or 0.
     pub nsid: U32,
     rsvd_1c: [u8; 36],
 }
@@ -96,8 +96,8 @@ impl ErrorEntry {
             cid: sqe.cid,
             status: status.field().into(),
             location: 0xffff.into(),
-            block: sqe.first_block().into(),
-            nsid: sqe.nsid,
+            block: sqe.start(sqid).unwrap_or(0).into(),
+            nsid: sqe.namespace(sqid).unwrap_or(0).into(),
             rsvd_1c: [0; 36],
         }
     }

@@ -57,6 +57,31 @@ impl Nqn {
             .parse()
     }
 
+    /// A host's name from its field. Linux and SPDK take any name that the field holds, and administrators give hosts
+    /// names of their own; only where it is to be `strict` it has the form of a qualified name.
+    ///
+    /// # Errors
+    /// [`NqnError`].
+    pub fn of_hosts_field(field: &[u8; 256], strict: bool) -> Result<Self, NqnError> {
+        let length = field.iter().position(|byte| *byte == 0);
+        let text = &field[..length.ok_or(NqnError::Text)?];
+        Self::of_host(
+            core::str::from_utf8(text).map_err(|_| NqnError::Text)?,
+            strict,
+        )
+    }
+
+    /// A host's name, likewise.
+    ///
+    /// # Errors
+    /// [`NqnError`].
+    pub fn of_host(text: &str, strict: bool) -> Result<Self, NqnError> {
+        if strict || text.is_empty() || text.contains(char::is_control) || text.len() > LONGEST {
+            return text.parse();
+        }
+        Ok(Self(text.into()))
+    }
+
     /// As a field of 256 bytes.
     #[must_use]
     pub fn field(&self) -> [u8; 256] {
@@ -123,6 +148,33 @@ mod tests {
             format!("{long}a").parse::<Nqn>(),
             Err(NqnError::Length(224))
         );
+    }
+
+    /// nvmet and SPDK let these in.
+    #[test]
+    fn a_host_may_have_any_name_that_its_field_holds_unless_names_are_strict() {
+        for name in [
+            "not-a-nqn",
+            "x",
+            "nqn.",
+            "host 1",
+            "\u{e9}t\u{e9}",
+            &"a".repeat(LONGEST),
+        ] {
+            let host = Nqn::of_host(name, false).expect("a name");
+            assert_eq!(host.as_str(), name);
+            assert_eq!(Nqn::of_hosts_field(&host.field(), false), Ok(host.clone()));
+            assert!(Nqn::of_hosts_field(&host.field(), true).is_err(), "{name}");
+        }
+        for name in ["", "a\nb", "a\u{7f}", &"a".repeat(LONGEST + 1)] {
+            assert!(Nqn::of_host(name, false).is_err(), "{name:?}");
+        }
+        let mut field = [0xff; 256];
+        assert_eq!(Nqn::of_hosts_field(&field, false), Err(NqnError::Text));
+        field[200] = 0;
+        assert_eq!(Nqn::of_hosts_field(&field, false), Err(NqnError::Text));
+        let good = Nqn::of_hosts_field(&Nqn::discovery().field(), true);
+        assert_eq!(good, Ok(Nqn::discovery()));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::io::Step;
 use super::layout::{COMMAND, PAGE, Spot};
 use super::queue::{Attached, State, Step as QueueStep};
 use super::worker::{Worker, WorkerError, cookie, kind};
-use crate::model::{MAX_TRANSFER, Outcome};
+use crate::model::{Answer, MAX_TRANSFER, Outcome};
 use crate::nvme::command::{Direction, admin};
 use crate::nvme::fabrics::{Connect, ConnectData, kind as fabrics};
 use crate::nvme::sgl::Data;
@@ -42,7 +42,7 @@ impl Worker {
             return self.drop_io(at);
         };
         queue.outstanding += 1;
-        let is_overrun = queue.is_overrun();
+        let (is_overrun, source) = (queue.is_overrun(), queue.place.source);
         match (queue.state(), bytes) {
             (State::Ending | State::Draining, _) => self.drop_io(at),
             // Not even a capsule: the connection is on its way out.
@@ -52,11 +52,16 @@ impl Worker {
             }
             _ if is_overrun => {
                 let of = queue.attached.as_ref().map(|one| one.controller);
-                tracing::warn!(
-                    worker = self.id,
-                    controller = of,
-                    "more commands than the queue has entries"
-                );
+                let told = self.lines.take(source, "overrun", self.target.now());
+                if let Some(unlogged) = told {
+                    tracing::warn!(
+                        worker = self.id,
+                        controller = of,
+                        %source,
+                        unlogged,
+                        "more commands than the queue has entries"
+                    );
+                }
                 self.drop_io(at)?;
                 self.fail(id)
             }
@@ -64,12 +69,17 @@ impl Worker {
                 // A capsule without a whole command cannot be answered: the host breaks the rules, and its controller
                 // is over.
                 let of = queue.attached.as_ref().map(|one| one.controller);
-                tracing::warn!(
-                    worker = self.id,
-                    controller = of,
-                    bytes,
-                    "a capsule without a command"
-                );
+                let told = self.lines.take(source, "capsule", self.target.now());
+                if let Some(unlogged) = told {
+                    tracing::warn!(
+                        worker = self.id,
+                        controller = of,
+                        bytes,
+                        %source,
+                        unlogged,
+                        "a capsule without a command"
+                    );
+                }
                 self.drop_io(at)?;
                 self.fail(id)
             }
@@ -102,9 +112,12 @@ impl Worker {
         };
         queue.advance();
         let sqe = io.sqe;
-        match sqe.sgl.data() {
-            Ok(data) => io.data = data,
-            Err(status) => return self.refuse(at, status),
+        // A command without data has no descriptor: what is in its place says nothing.
+        if sqe.direction() != Direction::None {
+            match sqe.sgl.data() {
+                Ok(data) => io.data = data,
+                Err(status) => return self.refuse(at, status),
+            }
         }
         let is_fabrics = sqe.opcode == admin::FABRICS;
         if let Data::Capsule { offset, bytes } = io.data {
@@ -240,7 +253,9 @@ impl Worker {
                 self.respond_with(at, Status::SUCCESS, connected.result());
             }
             Err(refused) => {
-                tracing::info!(worker = self.id, queue = place.queue, status = %refused.status, "connect refused");
+                if let Some(unlogged) = self.lines.take(place.source, "connect", now) {
+                    tracing::info!(worker = self.id, queue = place.queue, host = %place.source, status = %refused.status, unlogged, "connect refused");
+                }
                 self.respond_with(at, refused.status, refused.result);
             }
         }
@@ -287,52 +302,41 @@ impl Worker {
         let (region, from) = self.memory.at(spot);
         let keys = [0, 8].map(|key| region.buffer.read_obj::<U64>(from as usize + key).get());
         let is_reservation = number != 0 && sqe.opcode != admin::FABRICS;
-        let authenticates = sqe.opcode == admin::FABRICS
+        if sqe.opcode == admin::FABRICS
             && matches!(
                 sqe.fabrics_type(),
                 fabrics::AUTHENTICATION_SEND | fabrics::AUTHENTICATION_RECEIVE
-            );
-        let mut said = Vec::new();
-        if authenticates {
-            said.resize(io.bytes as usize, 0); // CAST: at most a page.
-            region.buffer.read_bytes(from as usize, &mut said);
+            )
+        {
+            return self.authenticate(at, (controller, number), room);
         }
-        let (outcome, is_known) = self.target.with(|model| {
-            let outcome = if authenticates {
-                model.authenticate(controller, number, &sqe, &said, room)
-            } else if is_reservation {
+        let outcome = self.target.with(|model| {
+            if is_reservation {
                 model.reserve(controller, number, &sqe, keys, room)
             } else {
                 model.command(controller, number, &sqe, room, now)
-            };
-            (
-                outcome,
-                !authenticates || model.is_authenticated(controller, number),
-            )
+            }
         });
-        if authenticates
-            && is_known
-            && let Some(queue) = self.queues.get_mut(io.queue)
-            && let Some(attached) = &mut queue.attached
-        {
-            attached.must_authenticate = false;
-        }
         match outcome {
             Outcome::Waits => {
                 io.step(Step::Hold);
                 self.held.entry(controller).or_default().push_back(at);
                 self.tell_events(controller);
             }
-            Outcome::Answered(answer) => {
-                let (region, to) = self.memory.at(spot);
-                region.buffer.write_bytes(to as usize, &answer.data);
-                // At most `room`.
-                io.bytes = u32::try_from(answer.data.len()).unwrap_or(room);
-                io.answer(answer.status, answer.result, io.bytes != 0);
-                self.ready.push(at);
-            }
+            Outcome::Answered(answer) => self.answer_with(at, &answer),
         }
         Ok(())
+    }
+
+    /// Answers a command as the model says, whose data is no longer than the host has room for.
+    pub(super) fn answer_with(&mut self, at: u32, answer: &Answer) {
+        let io = &mut self.ios[at as usize];
+        let (region, to) = self.memory.at(io.spot.unwrap_or(Spot::Page(at)));
+        region.buffer.write_bytes(to as usize, &answer.data);
+        // The model gives no more than there is room for, which is 32 bits.
+        io.bytes = u32::try_from(answer.data.len()).unwrap_or(0);
+        io.answer(answer.status, answer.result, io.bytes != 0);
+        self.ready.push(at);
     }
 
     /// Answers event requests as long as there are events for them.

@@ -4,7 +4,7 @@ use udapl::{CloseFlags, ConnectionRequest, EpAttr, EpEvds, EpHandle, EpState};
 use zerocopy::IntoBytes;
 
 use super::io::State as IoState;
-use super::queue::{QueueId, State, Step};
+use super::queue::{Attached, QueueId, State, Step};
 use super::worker::{Worker, WorkerError};
 use crate::model::{ADMIN_ENTRIES, Moment, Place, QUEUE_ENTRIES, QUEUES};
 use crate::nvme::Status;
@@ -44,7 +44,10 @@ impl Worker {
         let taken = data.and_then(|data| Ok((data, check(data)?)));
         let taken = taken.and_then(|(data, entries)| {
             let ep = self.endpoint(entries).map_err(|error| {
-                tracing::warn!(worker = self.id, %host, %error, "no endpoint for one more queue");
+                let told = self.lines.take(host, "endpoint", self.target.now());
+                if let Some(unlogged) = told {
+                    tracing::warn!(worker = self.id, %host, %error, unlogged, "no endpoint for one more queue");
+                }
                 Reject::Resources
             })?;
             Ok((data, entries, ep))
@@ -52,7 +55,10 @@ impl Worker {
         let (data, entries, ep) = match taken {
             Ok(taken) => taken,
             Err(reject) => {
-                tracing::info!(worker = self.id, %host, reason = reject.text(), "connection rejected");
+                let told = self.lines.take(host, "rejected", self.target.now());
+                if let Some(unlogged) = told {
+                    tracing::info!(worker = self.id, %host, reason = reject.text(), unlogged, "connection rejected");
+                }
                 if let Err(error) = self.ia.cr_reject_with(request.cr, reject.data().as_bytes()) {
                     tracing::debug!(worker = self.id, %host, %error, "it had given up");
                 }
@@ -61,7 +67,10 @@ impl Worker {
         };
         let reply = AcceptData::new(entries);
         if let Err(error) = self.ia.cr_accept(request.cr, Some(ep), reply.as_bytes()) {
-            tracing::info!(worker = self.id, %host, %error, "connection not accepted");
+            let told = self.lines.take(host, "accept", self.target.now());
+            if let Some(unlogged) = told {
+                tracing::info!(worker = self.id, %host, %error, unlogged, "connection not accepted");
+            }
             return Ok(self.ia.ep_free(ep)?);
         }
         self.over.connections += 1;
@@ -70,6 +79,7 @@ impl Worker {
             worker: self.id,
             queue: data.queue.get(),
             entries,
+            source: host,
         };
         let room = self.ia.query().ia.max_dto_per_ep;
         self.queues.add(ep, place, room, self.target.now());
@@ -184,6 +194,22 @@ impl Worker {
         Ok(())
     }
 
+    /// The host of a queue has not shown who it is.
+    pub(super) fn queue_over(&mut self, controller: u16, number: u16) -> Result<(), WorkerError> {
+        for id in self.queues.ids() {
+            let queue = self.queues.get(id);
+            let attached = queue.and_then(|queue| queue.attached.as_ref());
+            // One of the same number that is known is another connection.
+            let is_it = |one: &Attached| {
+                (one.controller, one.number) == (controller, number) && one.must_authenticate
+            };
+            if attached.is_some_and(is_it) {
+                self.leave(id)?;
+            }
+        }
+        Ok(())
+    }
+
     /// A controller was disabled or shut down: its I/O queues end, and whoever waits for an event is told.
     pub(super) fn controller_reset(&mut self, controller: u16) -> Result<(), WorkerError> {
         for id in self.queues.ids() {
@@ -212,11 +238,15 @@ impl Worker {
             if matches!(queue.state(), State::Accepted | State::Connected)
                 && now.saturating_sub(queue.since) >= STRANGERS
             {
-                tracing::info!(
-                    worker = self.id,
-                    queue = queue.place.queue,
-                    "a connection without Connect"
-                );
+                if let Some(unlogged) = self.lines.take(queue.place.source, "stranger", now) {
+                    tracing::info!(
+                        worker = self.id,
+                        queue = queue.place.queue,
+                        host = %queue.place.source,
+                        unlogged,
+                        "a connection without Connect"
+                    );
+                }
                 self.leave(id)?;
             }
         }

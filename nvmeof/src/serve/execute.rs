@@ -217,10 +217,8 @@ pub(super) fn check(sqe: &Sqe, attached: &Attached, local: &Local) -> Result<Wan
     }
     let shift = namespace.shift();
     match sqe.opcode {
+        // No namespace has protection information, and without it PRINFO says nothing, here and of Copy.
         opcode::READ | opcode::WRITE | opcode::COMPARE => {
-            if sqe.protection() != 0 {
-                return Err(Status::INVALID_FIELD.dnr());
-            }
             inside(namespace, sqe.first_block(), sqe.blocks().into())?;
             let bytes = sqe.blocks() << shift;
             if bytes > MAX_TRANSFER {
@@ -246,7 +244,7 @@ pub(super) fn check(sqe: &Sqe, attached: &Attached, local: &Local) -> Result<Wan
         }
         opcode::COPY => {
             // Bits 11:8 of dword 12: the format of the ranges, of which 0 is the one that is there.
-            if sqe.cdw12.get() >> 8 & 0xf != 0 || sqe.protection() != 0 {
+            if sqe.cdw12.get() >> 8 & 0xf != 0 {
                 return Err(Status::INVALID_FIELD.dnr());
             }
             let ranges = (sqe.cdw12.get() & 0xff) + 1;

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::fused::Lock;
+use crate::model::Answer;
 
 /// What there is to tell.
 #[derive(Clone, Debug)]
@@ -19,6 +20,17 @@ pub(super) enum Message {
     Reset(u16),
     /// This controller is over: its connections end.
     Over(u16),
+    /// The host of this queue of a controller has not shown who it is: its connection ends.
+    Queue(u16, u16),
+    /// What a host said to show who it is was worked out.
+    Authenticated {
+        /// Which I/O it came with.
+        io: u32,
+        /// What the host is answered.
+        answer: Answer,
+        /// It is known from now on.
+        is_known: bool,
+    },
     /// Somebody locks a block: writes that are at it are waited for.
     Fence(Arc<Lock>),
     /// The block that this I/O wants is locked.

@@ -17,6 +17,7 @@
 //! comes as a message.
 
 mod answer;
+mod authenticate;
 mod buffers;
 mod connection;
 mod disks;

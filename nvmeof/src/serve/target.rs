@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use super::authenticate::Waiting;
 use super::inbox::{Inbox, Message};
 use super::times::{KINDS, Times, Took};
 use super::worker::Over;
@@ -20,6 +21,7 @@ struct Shared {
     /// By worker; those that have ended have none.
     inboxes: Mutex<Vec<Option<Arc<Inbox>>>>,
     counts: Mutex<BTreeMap<WorkerId, Arc<Counts>>>,
+    waiting: Waiting,
     began: Instant,
 }
 
@@ -37,6 +39,7 @@ impl Target {
             model: Mutex::new(model),
             inboxes: Mutex::default(),
             counts: Mutex::default(),
+            waiting: Waiting::default(),
             began: Instant::now(),
         }))
     }
@@ -75,6 +78,11 @@ impl Target {
         if let Some(Some(inbox)) = lock(&self.0.inboxes).get(at) {
             inbox.put(Message::Stop);
         }
+    }
+
+    /// Authentications that wait to be worked out.
+    pub(super) fn waiting(&self) -> &Waiting {
+        &self.0.waiting
     }
 
     pub(super) fn inboxes(&self) -> MutexGuard<'_, Vec<Option<Arc<Inbox>>>> {
@@ -197,6 +205,7 @@ fn deliver(inboxes: &[Option<Arc<Inbox>>], notice: Notice) {
         }
         Notice::Reset { controller } => all(Message::Reset(controller)),
         Notice::Over { controller } => all(Message::Over(controller)),
+        Notice::Queue { controller, queue } => all(Message::Queue(controller, queue)),
     }
 }
 

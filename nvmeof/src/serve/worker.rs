@@ -26,6 +26,7 @@ use super::layout::Memory;
 use super::queue::{QueueId, Queues, Step as QueueStep};
 use super::target::{Member, Target};
 use super::times::Timing;
+use crate::lines::Lines;
 use crate::model::{Moment, WorkerId};
 
 /// Events that are taken at once.
@@ -162,6 +163,8 @@ pub struct Worker {
     spare: Vec<u32>,
     /// I/Os that wait for events, by controller.
     pub(super) held: BTreeMap<u16, VecDeque<u32>>,
+    /// Lines of the log that strangers cause.
+    pub(super) lines: Lines,
     next_tick: Moment,
     /// Turns since the model's times were looked at.
     turns: u32,
@@ -243,6 +246,7 @@ impl Worker {
             ready: Vec::with_capacity(config.ios as usize), // CAST: bounded above.
             spare: (0..config.ios).collect(),
             held: BTreeMap::new(),
+            lines: Lines::default(),
             next_tick: Moment::ZERO,
             turns: 0,
             is_stopping: None,
@@ -404,7 +408,13 @@ impl Worker {
         let at = u32::try_from(done.cookie.0 >> 2).unwrap_or(u32::MAX);
         let kind = done.cookie.0 & 3;
         if done.status != DtoStatus::Success && done.status != DtoStatus::ErrFlushed {
-            tracing::info!(worker = self.id, io = at, kind, "{}", explain(done));
+            let of = self.queues.of(done.ep).and_then(|id| self.queues.get(id));
+            let source = of.map(|queue| queue.place.source);
+            if let Some(source) = source
+                && let Some(unlogged) = self.lines.take(source, "broken", self.target.now())
+            {
+                tracing::info!(worker = self.id, io = at, kind, %source, unlogged, "{}", explain(done));
+            }
         }
         let succeeded = done.status == DtoStatus::Success;
         match kind {
@@ -458,6 +468,12 @@ impl Worker {
             Message::Unlocked => self.unlocked()?,
             Message::Reset(controller) => self.controller_reset(controller)?,
             Message::Over(controller) => self.controller_over(controller)?,
+            Message::Queue(controller, queue) => self.queue_over(controller, queue)?,
+            Message::Authenticated {
+                io,
+                answer,
+                is_known,
+            } => self.authenticated(io, &answer, is_known)?,
             // Once is enough.
             Message::Stop if self.is_stopping.is_some() => {}
             Message::Stop => {

@@ -21,9 +21,8 @@ use super::super::message::{self as wire, Command, HEADER_BYTES, MAX_FDS, TYPE_C
 use super::super::socket::{self, Socket};
 use super::{Raw, Rig, Server, map, set_irqs};
 use crate::accepting::{Refusal, refusal};
-use crate::clock::{Clock, Instant};
+use crate::clock::Instant;
 use crate::double::Double;
-use crate::real_clock::RealClock;
 
 /// Short, so that a test of it is.
 const PATIENCE: Duration = Duration::from_millis(100);

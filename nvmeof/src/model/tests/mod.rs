@@ -1,13 +1,18 @@
 //! What the model answers. Offsets and numbers are written down here once more, from the specifications' figures, not
 //! taken from the structures that the model fills.
 
+mod authenticate;
 mod connect;
 mod features;
 mod hosts;
 mod identify;
+mod letters;
 mod lives;
 mod logs;
 
+use std::net::IpAddr;
+
+pub(crate) use authenticate::authenticating;
 use uuid::Uuid;
 use zerocopy::{FromBytes, FromZeros};
 
@@ -57,6 +62,7 @@ pub(super) fn place(queue: u16) -> Place {
         worker: 0,
         queue,
         entries: if queue == 0 { 32 } else { 128 },
+        source: IpAddr::from([192, 0, 2, 9]),
     }
 }
 

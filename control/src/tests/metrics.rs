@@ -1,0 +1,123 @@
+//! Scrapers that mean well, and those that do not, by a clock of the test's.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use crate::metrics::{CLIENTS, PATIENCE, Scrapers};
+
+const ASK: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+/// Turns in which an honest client has its answer: its own few, and those of whoever came before it.
+const TURNS: usize = 200;
+
+/// What happens in a turn of the server.
+type Turn<'a> = &'a mut dyn FnMut();
+
+/// A server of a text of so many bytes.
+fn with_server(bytes: usize, test: impl FnOnce(&TcpListener, &Cell<Duration>, Turn<'_>)) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let now = Cell::new(Duration::ZERO);
+    let text = || Ok::<_, Infallible>("x".repeat(bytes));
+    let mut scrapers = Scrapers::new(&listener, text, || now.get());
+    test(&listener, &now, &mut || {
+        let Ok(()) = scrapers.turn();
+    });
+}
+
+fn connect(listener: &TcpListener) -> TcpStream {
+    let stream = TcpStream::connect(listener.local_addr().expect("an address"));
+    let stream = stream.expect("it listens");
+    stream.set_nonblocking(true).expect("a socket");
+    stream
+}
+
+/// What has come, and whether that is all.
+fn heard(mut stream: &TcpStream, said: &mut Vec<u8>) -> bool {
+    let mut some = [0; 4096];
+    loop {
+        match stream.read(&mut some) {
+            Ok(0) => return true,
+            Ok(read) => said.extend_from_slice(&some[..read]),
+            Err(error) => return error.kind() != ErrorKind::WouldBlock,
+        }
+    }
+}
+
+/// Asks, and has the answer within so many turns.
+fn scrape(listener: &TcpListener, ask: &[u8], turn: Turn<'_>) -> String {
+    let mut stream = connect(listener);
+    stream.write_all(ask).expect("room for a head");
+    let mut said = Vec::new();
+    for _ in 0..TURNS {
+        turn();
+        if heard(&stream, &mut said) {
+            return String::from_utf8(said).expect("text");
+        }
+    }
+    panic!("no answer in {TURNS} turns: {} bytes", said.len());
+}
+
+#[test]
+fn metrics_are_answered_and_everything_else_is_told_where_they_are() {
+    with_server(8 << 20, |listener, _, turn| {
+        let said = scrape(listener, ASK, turn);
+        assert!(said.starts_with("HTTP/1.1 200 OK\r\n"), "{:.60}", said);
+        assert!(said.contains("Content-Length: 8388608\r\n") && said.ends_with("xxx"));
+        for (ask, status) in [
+            (&b"GET / HTTP/1.1\r\n\r\n"[..], "404"),
+            (b"POST /metrics HTTP/1.1\r\n\r\n", "400"),
+            (b"\r\n\r\n", "400"),
+            (&[b'x'; 8200], "400"),
+        ] {
+            let said = scrape(listener, ask, turn);
+            assert_eq!(said.split(' ').nth(1), Some(status), "{ask:?}");
+        }
+    });
+}
+
+/// A byte of a head every second, for each place that there is, and whoever is let go comes again.
+#[test]
+fn an_honest_scraper_is_answered_beside_as_many_as_there_are_places_that_drip() {
+    with_server(10, |listener, now, turn| {
+        let mut drips: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(listener)).collect();
+        for _ in 0..30 {
+            now.set(now.get() + Duration::from_secs(1));
+            for drip in &mut drips {
+                if drip.write_all(b"G").is_err() || heard(drip, &mut Vec::new()) {
+                    *drip = connect(listener);
+                }
+            }
+            let said = scrape(listener, ASK, turn);
+            assert!(said.ends_with("\r\n\r\nxxxxxxxxxx"), "{said}");
+        }
+    });
+}
+
+#[test]
+fn a_client_has_one_deadline_for_its_head_and_its_answer() {
+    with_server(64 << 20, |listener, now, turn| {
+        let mut drips = connect(listener);
+        // It asks, and takes nothing of the answer, which no buffer of the system holds.
+        let mut takes_nothing = connect(listener);
+        takes_nothing.write_all(ASK).expect("room for a head");
+        turn();
+        turn();
+        for _ in 1..PATIENCE.as_secs() {
+            now.set(now.get() + Duration::from_secs(1));
+            drips.write_all(b"G").expect("it is heard");
+            turn();
+            assert!(!heard(&drips, &mut Vec::new()), "before its time");
+        }
+        now.set(PATIENCE);
+        turn();
+        assert!(heard(&drips, &mut Vec::new()), "after its time");
+        let mut said = Vec::new();
+        assert!(heard(&takes_nothing, &mut said), "after its time");
+        assert!(said.len() < 64 << 20, "cut off");
+        // Nothing is left of them: the next turn is the next client's.
+        let said = scrape(listener, b"GET / HTTP/1.1\r\n\r\n", turn);
+        assert!(said.starts_with("HTTP/1.1 404"), "{said}");
+    });
+}

@@ -1,0 +1,93 @@
+//! Lines of the log that a stranger can cause, by whose address he comes from.
+//!
+//! Each kind of line has a budget for each source ([`LogBudget`]), and there are [`SOURCES`] budgets at a time: one that
+//! was not used for a period makes room. Where all are in use a line is not written. The next one that is says how many
+//! were not.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use udapl::log_budget::{LogBudget, PERIOD};
+
+use crate::model::Moment;
+
+/// Budgets at a time, one for each source and kind of line.
+const SOURCES: usize = 64;
+
+/// Budgets.
+#[derive(Debug, Default)]
+pub(crate) struct Lines {
+    /// With when it was used last.
+    budgets: BTreeMap<(IpAddr, &'static str), (Moment, LogBudget)>,
+    /// Lines that were not written, and that no budget counts.
+    unlogged: u64,
+}
+
+fn nanos(now: Moment) -> u64 {
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Lines {
+    /// Whether a line of this kind is written, and how many were not since the last one that was.
+    pub(crate) fn take(&mut self, source: IpAddr, kind: &'static str, now: Moment) -> Option<u64> {
+        let whose = (source, kind);
+        if self.budgets.len() >= SOURCES && !self.budgets.contains_key(&whose) {
+            let used = |(_, (last, _)): &(&_, &(Moment, _))| *last;
+            let oldest = self.budgets.iter().min_by_key(used);
+            let oldest = oldest.map(|(whose, (last, _))| (*whose, *last));
+            match oldest {
+                Some((whose, last)) if last + PERIOD <= now => {
+                    let gone = self.budgets.remove(&whose);
+                    let gone = gone.and_then(|(_, mut budget)| budget.take(nanos(now)));
+                    self.unlogged += gone.unwrap_or(0);
+                }
+                _ => {
+                    self.unlogged += 1;
+                    return None;
+                }
+            }
+        }
+        let (last, budget) = self.budgets.entry(whose).or_default();
+        *last = now;
+        let unlogged = budget.take(nanos(now))?;
+        Some(unlogged + core::mem::take(&mut self.unlogged))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(number: u32) -> IpAddr {
+        IpAddr::from(number.to_be_bytes())
+    }
+
+    /// Sixty-four budgets of eight lines in ten seconds are all that there is, from however many addresses.
+    #[test]
+    fn lines_of_any_number_of_sources_are_bounded_and_those_that_are_missing_are_told() {
+        let mut lines = Lines::default();
+        let now = Moment::from_secs(1);
+        let mut written = 0;
+        for number in 0..1000 {
+            for _ in 0..10 {
+                written += u32::from(lines.take(source(number), "a", now).is_some());
+            }
+        }
+        assert_eq!(written, 64 * 8);
+        let later = now + PERIOD;
+        // The first that comes has those of all sources without a budget, and of the one that made room: 936 x 10 + 2.
+        assert_eq!(lines.take(source(2000), "a", later), Some(9362));
+        assert_eq!(lines.take(source(2000), "b", later), Some(2));
+        assert_eq!(lines.take(source(63), "a", later), Some(2));
+        assert_eq!(lines.take(source(63), "a", later), Some(0));
+    }
+
+    #[test]
+    fn a_source_that_is_loud_leaves_the_lines_of_others_and_its_other_kinds() {
+        let mut lines = Lines::default();
+        let now = Moment::from_secs(1);
+        let mut take = |number, kind| lines.take(source(number), kind, now);
+        while take(1, "a").is_some() {}
+        assert_eq!((take(2, "a"), take(1, "b")), (Some(0), Some(0)));
+    }
+}
