@@ -205,6 +205,7 @@ impl Run {
             worker: 0,
             queue,
             entries: if queue == 0 { 32 } else { 128 },
+            source,
         };
         let subsystem = |discovery| name(if discovery { DISCOVERY } else { DISKS });
         match step {

@@ -1,11 +1,12 @@
 //! Connect: a connection becomes a queue (Base specification, "Connect command and response").
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::controller::Beginning;
 use super::{
-    ADMIN_ENTRIES, CONTROLLERS, Controller, Model, Moment, PortAccess, QUEUE_ENTRIES, QUEUES,
-    Shelf, WorkerId,
+    ADMIN_ENTRIES, Controller, Model, Moment, Party, PortAccess, QUEUE_ENTRIES, QUEUES, Shelf,
+    WorkerId,
 };
 use crate::nvme::fabrics::{ANY_CONTROLLER, Connect, ConnectData, bad_parameter};
 use crate::nvme::{Nqn, Status};
@@ -21,6 +22,8 @@ pub struct Place {
     pub queue: u16,
     /// Entries that it said the queue has.
     pub entries: u16,
+    /// The host's address.
+    pub source: IpAddr,
 }
 
 /// What a connection has become.
@@ -36,6 +39,8 @@ pub struct Connected {
     pub without_head: bool,
     /// It has to authenticate before anything else (ATR).
     pub must_authenticate: bool,
+    /// Whose the queue is, for what a party may have.
+    pub party: Party,
     /// By which number the host is known.
     pub host_id: [u8; 16],
     /// Namespaces; none for discovery.
@@ -141,19 +146,15 @@ impl Model {
         let port = port.ok_or(NotConnected::of(Status::INTERNAL))?;
         let access = Arc::clone(&port.access);
         let controller = if connect.queue == 0 {
-            self.connect_admin(place, connect, data, (name, host), now)?
+            self.connect_admin(place, connect, data, (name.clone(), host.clone()), now)?
         } else {
             self.connect_io(connect, data, (&name, &host), now)?
         };
-        let must_authenticate = match self.controllers.get(&controller) {
-            Some(one) => {
-                let (host, name) = (one.host().clone(), one.subsystem().clone());
-                self.begin_authentication(controller, connect.queue, &host, &name)
-            }
-            None => false,
-        };
+        let party = self.party(&name, &host, place.source);
+        let must_authenticate = self.begin_authentication(controller, connect.queue, &host, &name);
         Ok(Connected {
             must_authenticate,
+            party,
             controller,
             queue: connect.queue,
             entries: connect.size + 1,
@@ -175,13 +176,9 @@ impl Model {
         if data.controller.get() != ANY_CONTROLLER {
             return Err(NotConnected::in_data(at::CONTROLLER));
         }
-        let Some(id) = self.free_controller() else {
-            return Err(NotConnected {
-                // Without DNR: the host tries again.
-                status: Status::CONTROLLER_BUSY,
-                result: 0,
-            });
-        };
+        self.make_room(&subsystem, &host, place.source)?;
+        let id = self.free_controller();
+        let party = self.party(&subsystem, &host, place.source);
         tracing::info!(controller = id, %host, %subsystem, port = place.port, keep_alive_ms = connect.keep_alive_ms, "controller");
         let controller = Controller::new(Beginning {
             id,
@@ -190,6 +187,8 @@ impl Model {
             host_id: data.host_id,
             port: place.port,
             worker: place.worker,
+            source: place.source,
+            party,
             keep_alive_ms: super::feature::keep_alive(connect.keep_alive_ms),
             now,
         });
@@ -224,17 +223,14 @@ impl Model {
     }
 
     /// A number that no controller has, and that none had lately.
-    fn free_controller(&mut self) -> Option<u16> {
+    fn free_controller(&mut self) -> u16 {
         /// The highest that a controller may have.
         const HIGHEST: u16 = 0xffef;
-        if self.controllers.len() >= CONTROLLERS {
-            return None;
-        }
         loop {
             let next = self.last_controller % HIGHEST + 1;
             self.last_controller = next;
             if !self.controllers.contains_key(&next) {
-                return Some(next);
+                return next;
             }
         }
     }

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use super::admission::Room;
 use super::inbox::{Inbox, Message};
 use super::worker::Over;
 use crate::model::{Model, Moment, Notice, WorkerId};
@@ -19,7 +20,11 @@ struct Shared {
     /// By worker; those that have ended have none.
     inboxes: Mutex<Vec<Option<Arc<Inbox>>>>,
     counts: Mutex<BTreeMap<WorkerId, Arc<Counts>>>,
+    /// What each worker has given away, and of which port it is.
+    rooms: Mutex<BTreeMap<WorkerId, (u16, Room)>>,
     began: Instant,
+    /// Nanoseconds that the clock is ahead.
+    ahead: AtomicU64,
 }
 
 impl Default for Target {
@@ -36,7 +41,9 @@ impl Target {
             model: Mutex::new(model),
             inboxes: Mutex::default(),
             counts: Mutex::default(),
+            rooms: Mutex::default(),
             began: Instant::now(),
+            ahead: AtomicU64::new(0),
         }))
     }
 
@@ -58,7 +65,14 @@ impl Target {
     /// The time since the target began, which the model counts in.
     #[must_use]
     pub fn now(&self) -> Moment {
-        self.0.began.elapsed()
+        self.0.began.elapsed() + Duration::from_nanos(self.0.ahead.load(Ordering::Relaxed))
+    }
+
+    /// Sets the clock that the model counts in ahead: what waits for a time has waited so much longer. For programs whose
+    /// time is their own, as tests' is.
+    pub fn advance(&self, by: Duration) {
+        let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+        self.0.ahead.fetch_add(by, Ordering::Relaxed);
     }
 
     /// Ends all workers: each closes its connections, and its thread returns.
@@ -93,6 +107,22 @@ impl Target {
             id,
             counts,
         }
+    }
+
+    /// What each worker that has not ended has given away.
+    #[must_use]
+    pub fn rooms(&self) -> BTreeMap<WorkerId, Room> {
+        let rooms = lock(&self.0.rooms);
+        rooms.iter().map(|(id, (_, room))| (*id, *room)).collect()
+    }
+
+    /// What the other workers of a port have left, in entries.
+    pub(super) fn entries_left(&self, port: u16, but: WorkerId) -> Vec<u32> {
+        let rooms = lock(&self.0.rooms);
+        let others = rooms
+            .iter()
+            .filter(|(id, (of, _))| *of == port && **id != but);
+        others.map(|(_, (_, room))| room.entries_left).collect()
     }
 
     /// What each worker that has not ended has done, as it said last.
@@ -140,6 +170,11 @@ impl Member {
         self.id
     }
 
+    /// Lets others read what the worker has given away.
+    pub(super) fn tell_room(&self, port: u16, room: Room) {
+        lock(&self.target.0.rooms).insert(self.id, (port, room));
+    }
+
     /// Lets others read what the worker has done.
     #[inline]
     pub(super) fn tell(&self, done: &Over) {
@@ -159,6 +194,7 @@ impl Drop for Member {
             *inbox = None;
         }
         lock(&self.target.0.counts).remove(&self.id);
+        lock(&self.target.0.rooms).remove(&self.id);
         // Whose admin queue was here has none any more, also if the worker had no time to say so.
         self.target.with(|model| model.worker_lost(self.id));
     }

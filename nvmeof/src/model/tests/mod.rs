@@ -8,6 +8,8 @@ mod identify;
 mod lives;
 mod logs;
 
+use std::net::IpAddr;
+
 use uuid::Uuid;
 use zerocopy::{FromBytes, FromZeros};
 
@@ -57,6 +59,7 @@ pub(super) fn place(queue: u16) -> Place {
         worker: 0,
         queue,
         entries: if queue == 0 { 32 } else { 128 },
+        source: IpAddr::from([192, 0, 2, 9]),
     }
 }
 
