@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::controller::Beginning;
 use super::{
-    ADMIN_ENTRIES, CONTROLLERS, Controller, Model, Moment, PortAccess, QUEUE_ENTRIES, QUEUES,
-    Shelf, WorkerId,
+    ADMIN_ENTRIES, Controller, Model, Moment, Party, PortAccess, QUEUE_ENTRIES, QUEUES, Shelf,
+    WorkerId,
 };
 use crate::nvme::fabrics::{ANY_CONTROLLER, Connect, ConnectData, bad_parameter};
 use crate::nvme::{Nqn, Status};
@@ -39,6 +39,8 @@ pub struct Connected {
     pub without_head: bool,
     /// It has to authenticate before anything else (ATR).
     pub must_authenticate: bool,
+    /// Whose the queue is, for what a party may have.
+    pub party: Party,
     /// By which number the host is known.
     pub host_id: [u8; 16],
     /// Namespaces; none for discovery.
@@ -146,7 +148,7 @@ impl Model {
         let port = port.ok_or(NotConnected::of(Status::INTERNAL))?;
         let access = Arc::clone(&port.access);
         let controller = if connect.queue == 0 {
-            self.connect_admin(place, connect, data, (name, host), now)?
+            self.connect_admin(place, connect, data, (name.clone(), host.clone()), now)?
         } else {
             self.connect_io(connect, data, (&name, &host), now)?
         };
@@ -158,8 +160,10 @@ impl Model {
             }
             None => false,
         };
+        let party = self.party(&name, &host, place.source);
         Ok(Connected {
             must_authenticate,
+            party,
             controller,
             queue: connect.queue,
             entries: connect.size + 1,
@@ -181,13 +185,9 @@ impl Model {
         if data.controller.get() != ANY_CONTROLLER {
             return Err(NotConnected::in_data(at::CONTROLLER));
         }
-        let Some(id) = self.free_controller() else {
-            return Err(NotConnected {
-                // Without DNR: the host tries again.
-                status: Status::CONTROLLER_BUSY,
-                result: 0,
-            });
-        };
+        self.make_room(&subsystem, &host, place.source)?;
+        let id = self.free_controller();
+        let party = self.party(&subsystem, &host, place.source);
         if let Some(unlogged) = self.lines.take(place.source, "controller", now) {
             tracing::info!(controller = id, %host, %subsystem, port = place.port, keep_alive_ms = connect.keep_alive_ms, unlogged, "controller");
         }
@@ -199,6 +199,7 @@ impl Model {
             port: place.port,
             worker: place.worker,
             source: place.source,
+            party,
             keep_alive_ms: super::feature::keep_alive(connect.keep_alive_ms),
             now,
         });
@@ -233,17 +234,14 @@ impl Model {
     }
 
     /// A number that no controller has, and that none had lately.
-    fn free_controller(&mut self) -> Option<u16> {
+    fn free_controller(&mut self) -> u16 {
         /// The highest that a controller may have.
         const HIGHEST: u16 = 0xffef;
-        if self.controllers.len() >= CONTROLLERS {
-            return None;
-        }
         loop {
             let next = self.last_controller % HIGHEST + 1;
             self.last_controller = next;
             if !self.controllers.contains_key(&next) {
-                return Some(next);
+                return next;
             }
         }
     }

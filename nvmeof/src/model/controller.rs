@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 use super::event::Events;
-use super::{Moment, WorkerId};
+use super::{Moment, Party, WorkerId};
 use crate::nvme::fabrics::Configuration;
 use crate::nvme::log::ErrorEntry;
 use crate::nvme::{Nqn, Sqe, Status};
@@ -15,6 +15,10 @@ pub(super) const ERRORS: u8 = 128;
 pub(super) const CHANGED: usize = 1024;
 /// How long a discovery controller without keep-alive lives without a command.
 const DISCOVERY_PATIENCE: Moment = Moment::from_secs(120);
+/// How long a controller of a subsystem without keep-alive lives without a command on any queue. Linux' target keeps one
+/// until its connection breaks, which a host that died silently never does; a host whose disk is idle for so long connects
+/// again.
+const SILENCE: Moment = Moment::from_secs(60 * 60);
 
 /// A controller.
 #[derive(Debug)]
@@ -25,7 +29,11 @@ pub struct Controller {
     host_id: [u8; 16],
     port: u16,
     worker: WorkerId,
+    /// The address that it was connected from, and whose it is, for quotas.
     source: IpAddr,
+    party: Party,
+    /// When it was connected.
+    since: Moment,
     is_discovery: bool,
     pub(super) configuration: Configuration,
     /// CSTS.
@@ -36,6 +44,8 @@ pub struct Controller {
     pub(super) events: Events,
     pub(super) kept: super::feature::Kept,
     queues: BTreeSet<u16>,
+    /// I/O queues that Set Features grants.
+    queues_most: u16,
     /// Namespaces that have changed since the host asked for the last time.
     changed: BTreeSet<u32>,
     /// What reservations have to tell, and what of it the host does not want to hear, by namespace.
@@ -55,6 +65,7 @@ pub(super) struct Beginning {
     pub port: u16,
     pub worker: WorkerId,
     pub source: IpAddr,
+    pub party: Party,
     pub keep_alive_ms: u32,
     pub now: Moment,
 }
@@ -70,6 +81,9 @@ impl Controller {
             port: beginning.port,
             worker: beginning.worker,
             source: beginning.source,
+            party: beginning.party,
+            since: beginning.now,
+            queues_most: super::QUEUES,
             configuration: Configuration::default(),
             status: 0,
             keep_alive_ms: beginning.keep_alive_ms,
@@ -128,6 +142,27 @@ impl Controller {
         self.source
     }
 
+    /// Whose it is, for quotas.
+    #[must_use]
+    pub const fn party(&self) -> &Party {
+        &self.party
+    }
+
+    /// When it was connected.
+    #[must_use]
+    pub const fn since(&self) -> Moment {
+        self.since
+    }
+
+    /// I/O queues that Set Features grants: as many as there may be, or as there is room for.
+    pub(super) const fn queues_most(&self) -> u16 {
+        self.queues_most
+    }
+
+    pub(super) fn limit_queues(&mut self, most: u16) {
+        self.queues_most = most.clamp(1, super::QUEUES);
+    }
+
     /// It is one of discovery.
     #[must_use]
     pub const fn is_discovery(&self) -> bool {
@@ -168,15 +203,15 @@ impl Controller {
     }
 
     /// When a host that stays silent is taken for dead. Who has not been enabled has as long as for that.
-    pub(super) fn deadline(&self) -> Option<Moment> {
+    pub(super) fn deadline(&self) -> Moment {
         let patience = match self.keep_alive_ms {
             0 if self.is_discovery || !self.is_ready() => DISCOVERY_PATIENCE,
-            0 => return None,
+            0 => SILENCE,
             // A host that has not enabled it does not send keep-alives yet.
             _ if !self.is_ready() => DISCOVERY_PATIENCE,
             ms => Moment::from_millis(ms.into()),
         };
-        Some(self.heard + patience)
+        self.heard + patience
     }
 
     pub(super) const fn fail(&mut self) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::event::{OF_DISCOVERY, OF_IO};
-use super::{Answer, Controller, Model, Namespace, QUEUES, Subsystem};
+use super::{Answer, Controller, Model, Namespace, Subsystem};
 use crate::nvme::command::ALL_NAMESPACES;
 use crate::nvme::{Sqe, Status};
 
@@ -29,6 +29,9 @@ mod id {
     pub(super) const RESERVATION_PERSISTENCE: u8 = 0x83;
     pub(super) const WRITE_PROTECTION: u8 = 0x84;
 }
+
+/// Number of Queues, whose answer depends on what there is room for.
+pub(crate) const NUMBER_OF_QUEUES: u8 = id::QUEUES;
 
 /// What can be done with a feature. None can be saved.
 struct Feature {
@@ -196,8 +199,8 @@ impl Controller {
     }
 
     /// I/O queues that a host may have, less one, in both halves.
-    const fn queues_granted() -> u64 {
-        let less_one = QUEUES as u64 - 1;
+    const fn queues_granted(&self) -> u64 {
+        let less_one = self.queues_most() as u64 - 1; // CAST: widening.
         less_one | less_one << 16
     }
 }
@@ -234,7 +237,7 @@ impl Model {
                 if asked & 0xffff == 0xffff || asked >> 16 == 0xffff {
                     return Status::INVALID_FIELD.dnr().into();
                 }
-                Answer::result(Controller::queues_granted())
+                Answer::result(controller.queues_granted())
             }
             id::EVENTS => {
                 if asked & !controller.offered_events() != 0 {
@@ -347,7 +350,7 @@ impl Model {
                 Answer::done()
             }
             id::WRITE_CACHE => Answer::result(1),
-            id::QUEUES => Answer::result(Controller::queues_granted()),
+            id::QUEUES => Answer::result(controller.queues_granted()),
             id::EVENTS => Answer::result(controller.events.wanted().into()),
             id::KEEP_ALIVE => Answer::result(controller.keep_alive_ms().into()),
             id::HOST_ID if sqe.cdw11.get() & 1 == 1 => Answer::data(controller.host_id().to_vec()),

@@ -22,6 +22,7 @@ mod identify;
 mod log;
 mod namespace;
 mod property;
+mod quota;
 mod reservation;
 mod reserve;
 mod subsystem;
@@ -38,8 +39,10 @@ pub use access::{GROUPS, PortAccess};
 pub use authenticate::{PATIENCE as AUTHENTICATION_PATIENCE, Turn};
 pub use connect::{Connected, NotConnected, Place};
 pub use controller::Controller;
+pub(crate) use feature::NUMBER_OF_QUEUES;
 pub(crate) use identify::COPY_BLOCKS;
 pub use namespace::{Namespace, NamespaceConfig, Tally};
+pub use quota::{Party, is_fair};
 pub use reservation::{HostId, Reservations};
 pub use reserve::bytes as reservation_bytes;
 pub use subsystem::{NAMESPACES, Shelf, Subsystem, SubsystemConfig};
@@ -61,7 +64,8 @@ pub const QUEUE_ENTRIES: u16 = 128;
 pub const ADMIN_ENTRIES: u16 = 32;
 /// I/O queues of a controller at most.
 pub const QUEUES: u16 = 128;
-/// Controllers at most.
+/// Controllers of subsystems at most; discovery and those that have not authenticated have pools of their own
+/// ([`quota`]).
 const CONTROLLERS: usize = 1024;
 
 /// Which worker, as whoever runs them counts them.
@@ -181,6 +185,8 @@ pub struct Model {
     exchanges: authenticate::Exchanges,
     /// Exchanges that have begun.
     tickets: u64,
+    /// Controllers that ended for newcomers.
+    displaced: u64,
     random: authenticate::Random,
     /// Names of hosts have to have the form of a qualified name.
     is_strict: bool,
@@ -503,11 +509,18 @@ impl Model {
         }
     }
 
+    /// Set Features grants a controller so many I/O queues at most: for more there is no room.
+    pub fn limit_queues(&mut self, controller: u16, most: u16) {
+        if let Some(controller) = self.controllers.get_mut(&controller) {
+            controller.limit_queues(most);
+        }
+    }
+
     /// Ends controllers whose hosts were silent for longer than their keep-alive time. When the next one is due.
     pub fn expire(&mut self, now: Moment) -> Option<Moment> {
         self.latest = now;
         self.expire_exchanges(now);
-        let is_silent = |one: &Controller| one.deadline().is_some_and(|until| until <= now);
+        let is_silent = |one: &Controller| one.deadline() <= now;
         for id in self.controllers_that(is_silent) {
             let controller = &self.controllers[&id];
             if let Some(unlogged) = self.lines.take(controller.source(), "silent", now) {
@@ -521,7 +534,7 @@ impl Model {
             }
             self.fail_controller(id);
         }
-        let due = self.controllers.values().filter_map(Controller::deadline);
+        let due = self.controllers.values().map(Controller::deadline);
         due.chain(self.next_exchange()).min()
     }
 

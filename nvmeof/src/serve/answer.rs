@@ -8,7 +8,7 @@ use super::io::Step;
 use super::layout::{COMMAND, PAGE, Spot};
 use super::queue::{Attached, State, Step as QueueStep};
 use super::worker::{Worker, WorkerError, cookie, kind};
-use crate::model::{Answer, MAX_TRANSFER, Outcome};
+use crate::model::{Answer, MAX_TRANSFER, NUMBER_OF_QUEUES, Outcome};
 use crate::nvme::command::{Direction, admin};
 use crate::nvme::fabrics::{Connect, ConnectData, kind as fabrics};
 use crate::nvme::sgl::Data;
@@ -43,6 +43,7 @@ impl Worker {
         };
         queue.outstanding += 1;
         let (is_overrun, source) = (queue.is_overrun(), queue.place.source);
+        let is_overdrawn = queue.share.is_guest() && !self.admission.borrow(queue.outstanding);
         match (queue.state(), bytes) {
             (State::Ending | State::Draining, _) => self.drop_io(at),
             // Not even a capsule: the connection is on its way out.
@@ -50,7 +51,19 @@ impl Worker {
                 self.drop_io(at)?;
                 self.leave(id)
             }
+            // Guests have more than they may, and this one more than its greeting.
+            _ if is_overdrawn => {
+                self.admission.room.overdrawn += 1;
+                tracing::info!(
+                    worker = self.id,
+                    "a guest holds more commands than there are for it: its connection ends"
+                );
+                self.tell_room();
+                self.drop_io(at)?;
+                self.leave(id)
+            }
             _ if is_overrun => {
+                self.admission.room.overdrawn += 1;
                 let of = queue.attached.as_ref().map(|one| one.controller);
                 let told = self.lines.take(source, "overrun", self.target.now());
                 if let Some(unlogged) = told {
@@ -243,12 +256,25 @@ impl Worker {
             .with(|model| model.connect(place, Connect::of(&sqe), &data, now));
         match made {
             Ok(connected) => {
+                let is_host = connected.shelf.is_some() && !connected.must_authenticate;
+                if is_host && !self.admit(id, &connected.party, connected.entries) {
+                    let (controller, number) = (connected.controller, connected.queue);
+                    self.target
+                        .with(|model| model.queue_lost(controller, number));
+                    // Without DNR: the host tries again.
+                    self.respond_with(at, Status::CONTROLLER_BUSY, 0);
+                    return Ok(());
+                }
+                let Some(queue) = self.queues.get_mut(id) else {
+                    return self.drop_io(at);
+                };
                 let shelf = connected
                     .shelf
                     .as_ref()
                     .map(|shelf| self.shelves.join(shelf));
                 queue.step(QueueStep::Attach);
                 queue.head = 1 % connected.entries;
+                queue.entries = connected.entries;
                 queue.attached = Some(Attached::new(&connected, shelf));
                 self.respond_with(at, Status::SUCCESS, connected.result());
             }
@@ -278,12 +304,14 @@ impl Worker {
             return self.refuse(at, Status::SGL_LENGTH.dnr());
         }
         if io.spot.is_none() && room > PAGE {
-            if !has_buffer && !self.buffers.has(1) {
+            let owner = self.queues.get(io.queue).map(|queue| queue.share.owner);
+            let owner = owner.unwrap_or_default();
+            if !has_buffer && !self.buffers.has(owner, 1) {
                 io.step(Step::Lack);
-                self.buffers.wait(at, 1);
+                self.buffers.wait(at, owner, 1);
                 return Ok(());
             }
-            io.spot = self.buffers.take().map(Spot::Buffer);
+            io.spot = self.buffers.take(owner).map(Spot::Buffer);
         }
         let spot = *io.spot.get_or_insert(Spot::Page(at));
         let Some(queue) = self.queues.get(io.queue) else {
@@ -292,6 +320,7 @@ impl Worker {
         let Some(attached) = &queue.attached else {
             return self.refuse(at, Status::SEQUENCE.dnr());
         };
+        let owner = queue.share.owner;
         let (controller, number, sqe, now) = (
             attached.controller,
             attached.number,
@@ -310,6 +339,14 @@ impl Worker {
         {
             return self.authenticate(at, (controller, number), room);
         }
+        if number == 0
+            && sqe.opcode == admin::SET_FEATURES
+            && sqe.cdw10.get() & 0xff == u32::from(NUMBER_OF_QUEUES)
+        {
+            let most = self.queues_left(owner);
+            self.target
+                .with(|model| model.limit_queues(controller, most));
+        }
         let outcome = self.target.with(|model| {
             if is_reservation {
                 model.reserve(controller, number, &sqe, keys, room)
@@ -319,9 +356,7 @@ impl Worker {
         });
         match outcome {
             Outcome::Waits => {
-                io.step(Step::Hold);
-                self.held.entry(controller).or_default().push_back(at);
-                self.tell_events(controller);
+                self.hold(at, controller)?;
             }
             Outcome::Answered(answer) => self.answer_with(at, &answer),
         }
@@ -337,21 +372,6 @@ impl Worker {
         io.bytes = u32::try_from(answer.data.len()).unwrap_or(0);
         io.answer(answer.status, answer.result, io.bytes != 0);
         self.ready.push(at);
-    }
-
-    /// Answers event requests as long as there are events for them.
-    pub(super) fn tell_events(&mut self, controller: u16) {
-        let Some(held) = self.held.get_mut(&controller) else {
-            return;
-        };
-        while !held.is_empty()
-            && let Some(answer) = self.target.with(|model| model.next_event(controller))
-        {
-            if let Some(at) = held.pop_front() {
-                self.ios[at as usize].happened(&answer);
-                self.ready.push(at);
-            }
-        }
     }
 
     /// There are buffers for an I/O that waited for them.
@@ -433,6 +453,12 @@ impl Worker {
         let Some(queue) = queues.get_mut(id) else {
             return Ok(());
         };
+        // No more leave at once than the queue has entries: so many places are its own.
+        let (run, later) = run.split_at(run.len().min(queue.answers_left()));
+        if run.is_empty() {
+            queue.behind.extend(later);
+            return Ok(());
+        }
         let mut posted = 0;
         let (last, stretch) = (run.len() - 1, queue.stretch);
         // What there is no room for waits behind the others; order among the answers of a queue does not matter to a
@@ -501,7 +527,7 @@ impl Worker {
         match full {
             Ok(()) => {}
             Err(error) if error.return_type() == ReturnType::InsufficientResources => {
-                queue.behind.extend(left)
+                queue.behind.extend(left);
             }
             Err(error) => {
                 // The connection has gone, and nobody is answered.
@@ -510,6 +536,11 @@ impl Worker {
                     self.drop_io(*at)?;
                 }
             }
+        }
+        if !later.is_empty()
+            && let Some(queue) = self.queues.get_mut(id)
+        {
+            queue.behind.extend(later);
         }
         Ok(())
     }

@@ -213,6 +213,14 @@ impl Worker {
         };
         if is_known && let Some(attached) = &mut queue.attached {
             attached.must_authenticate = false;
+            if attached.shelf.is_some() {
+                let (party, entries) = (attached.party.clone(), attached.entries);
+                let id = io.queue;
+                if !self.admit(id, &party, entries) {
+                    self.drop_io(at)?;
+                    return self.leave(id);
+                }
+            }
         }
         self.answer_with(at, answer);
         Ok(())

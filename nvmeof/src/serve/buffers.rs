@@ -1,20 +1,49 @@
 //! Buffers for data that is longer than a page, and who waits for one.
+//!
+//! A host can make its data take as long as its connection has patience. So buffers have owners, the parties of
+//! [`super::admission`]: a party has no more than three times what it leaves to others, but for its first two, which it
+//! gets as soon as they are free. Guests have [`GUEST_BUFFERS`] together, one each party.
 
 use std::collections::VecDeque;
+
+use super::admission::Owner;
+
+/// Buffers of a party that are its turn before all that others want more: a comparison has two.
+const FIRST: usize = 2;
+/// Of the buffers that a party leaves to others it may have so many times as many.
+const TIMES: usize = 3;
+/// Buffers of all guests: long log pages of discovery.
+const GUEST_BUFFERS: usize = 4;
+
+/// An I/O that waits.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    io: u32,
+    count: usize,
+    owner: Owner,
+}
 
 /// The buffers of a worker, by number. A command gets all that it needs at once, one or two: who held one and waited
 /// for the other could wait for ever.
 #[derive(Debug)]
 pub(super) struct Buffers {
     free: Vec<u32>,
-    /// I/Os that wait and how many buffers each needs, the oldest first.
-    waiting: VecDeque<(u32, usize)>,
+    /// Whose each is.
+    owners: Vec<Owner>,
+    /// How many a party has, by its number.
+    held: Vec<usize>,
+    of_guests: usize,
+    /// I/Os that wait, the oldest first.
+    waiting: VecDeque<Waiting>,
 }
 
 impl Buffers {
     pub(super) fn new(count: u32) -> Self {
         Self {
             free: (0..count).rev().collect(),
+            owners: vec![Owner::default(); count as usize], // CAST: widening.
+            held: Vec::new(),
+            of_guests: 0,
             waiting: VecDeque::new(),
         }
     }
@@ -24,45 +53,111 @@ impl Buffers {
         self.free.len()
     }
 
-    /// Whether so many are to be had: they are free, and nobody waits for them already.
+    /// What a party would have with so many more.
     #[inline]
-    pub(super) fn has(&self, count: usize) -> bool {
-        self.waiting.is_empty() && self.free.len() >= count
+    fn after(&self, owner: Owner, count: usize) -> usize {
+        let held = self.held.get(owner.id as usize); // CAST: widening.
+        held.copied().unwrap_or(0) + count
+    }
+
+    /// Whether it is a party's turn before others that have more.
+    fn is_first(&self, waits: &Waiting) -> bool {
+        !waits.owner.is_guest && self.after(waits.owner, waits.count) <= FIRST
+    }
+
+    /// Whether a party may have so many more, and they are free.
+    #[inline]
+    fn fits(&self, owner: Owner, count: usize) -> bool {
+        let Some(left) = self.free.len().checked_sub(count) else {
+            return false;
+        };
+        let after = self.after(owner, count);
+        if owner.is_guest {
+            after <= 1 && self.of_guests + count <= GUEST_BUFFERS
+        } else {
+            after <= FIRST || after <= TIMES * left
+        }
+    }
+
+    /// Whether so many are to be had: they are free, the party may have them, and nobody waits whose turn it is.
+    #[inline]
+    pub(super) fn has(&self, owner: Owner, count: usize) -> bool {
+        if !self.fits(owner, count) {
+            return false;
+        }
+        self.waiting.is_empty() || self.is_before(owner, count)
+    }
+
+    /// Whether it is a party's turn before those that wait.
+    #[cold]
+    fn is_before(&self, owner: Owner, count: usize) -> bool {
+        let is_first = self.is_first(&Waiting {
+            io: 0,
+            count,
+            owner,
+        });
+        !self.waiting.iter().any(|one| {
+            one.owner == owner || self.is_first(one) || !is_first && self.fits(one.owner, one.count)
+        })
     }
 
     /// One that is known to be there, by [`Buffers::has`] or [`Buffers::next`].
     #[inline]
-    pub(super) fn take(&mut self) -> Option<u32> {
-        self.free.pop()
+    pub(super) fn take(&mut self, owner: Owner) -> Option<u32> {
+        let buffer = self.free.pop()?;
+        let at = owner.id as usize; // CAST: widening.
+        if self.held.len() <= at {
+            self.held.resize(at + 1, 0);
+        }
+        self.held[at] += 1;
+        self.of_guests += usize::from(owner.is_guest);
+        self.owners[buffer as usize] = owner; // CAST: widening.
+        Some(buffer)
     }
 
-    /// An I/O gets so many as soon as they are free.
-    pub(super) fn wait(&mut self, io: u32, count: usize) {
-        self.waiting.push_back((io, count));
+    /// An I/O gets so many as soon as they are free and its party may have them.
+    pub(super) fn wait(&mut self, io: u32, owner: Owner, count: usize) {
+        self.waiting.push_back(Waiting { io, count, owner });
     }
 
     /// An I/O waits no more.
     pub(super) fn forget(&mut self, io: u32) {
-        self.waiting.retain(|(waiting, _)| *waiting != io);
+        self.waiting.retain(|waiting| waiting.io != io);
     }
 
     pub(super) fn give_back(&mut self, buffer: u32) {
+        let owner = self.owners[buffer as usize]; // CAST: widening.
+        self.held[owner.id as usize] -= 1; // CAST: widening.
+        self.of_guests -= usize::from(owner.is_guest);
         self.free.push(buffer);
     }
 
-    /// Whether who has waited the longest can go on.
-    #[inline]
-    pub(super) fn has_next(&self) -> bool {
-        let first = self.waiting.front();
-        first.is_some_and(|(_, count)| *count <= self.free.len())
+    /// Who goes on next, by its place among those that wait: of the parties with few the one that has waited the
+    /// longest, and if there is none, of the others the one whose party may have more.
+    #[cold]
+    fn turn(&self) -> Option<usize> {
+        let first = self.waiting.iter().position(|one| self.is_first(one));
+        if let Some(first) = first {
+            return (self.waiting[first].count <= self.free.len()).then_some(first);
+        }
+        let fits = |one: &Waiting| self.fits(one.owner, one.count);
+        self.waiting.iter().position(fits)
     }
 
-    /// Who has waited the longest, if the buffers it needs are free: it takes them next.
+    /// Whether one that waits can go on.
+    #[inline]
+    pub(super) fn has_next(&self) -> bool {
+        !self.waiting.is_empty() && self.turn().is_some()
+    }
+
+    /// Who goes on next; it takes its buffers now.
+    #[inline]
     pub(super) fn next(&mut self) -> Option<u32> {
-        if !self.has_next() {
+        if self.waiting.is_empty() {
             return None;
         }
-        self.waiting.pop_front().map(|(io, _)| io)
+        let turn = self.turn()?;
+        self.waiting.remove(turn).map(|one| one.io)
     }
 }
 
@@ -70,23 +165,66 @@ impl Buffers {
 mod tests {
     use super::*;
 
+    const fn host(id: u32) -> Owner {
+        Owner {
+            id,
+            is_guest: false,
+        }
+    }
+
     #[test]
     fn who_waits_is_served_before_who_comes_later_and_gets_all_at_once() {
         let mut buffers = Buffers::new(2);
-        assert!(buffers.has(2) && !buffers.has(3));
-        assert_eq!(buffers.take(), Some(0));
-        buffers.wait(7, 2);
-        buffers.wait(8, 1);
-        assert!(!buffers.has(1), "two wait");
+        let (a, b) = (host(1), host(2));
+        assert!(buffers.has(a, 2) && !buffers.has(a, 3));
+        assert_eq!(buffers.take(a), Some(0));
+        buffers.wait(7, b, 2);
+        buffers.wait(8, b, 1);
+        assert!(!buffers.has(a, 1), "two wait");
         assert_eq!(buffers.next(), None, "one is not enough for the first");
         buffers.forget(7);
         assert_eq!(buffers.next(), Some(8));
-        assert_eq!(buffers.take(), Some(1));
-        buffers.wait(9, 2);
+        assert_eq!(buffers.take(b), Some(1));
+        buffers.wait(9, a, 2);
         buffers.give_back(1);
         assert_eq!(buffers.next(), None);
         buffers.give_back(0);
         assert!(buffers.has_next());
         assert_eq!(buffers.next(), Some(9));
+    }
+
+    #[test]
+    fn a_party_leaves_a_quarter_to_others_and_its_own_wait_holds_up_nobody_else() {
+        let mut buffers = Buffers::new(32);
+        let (hog, other) = (host(1), host(2));
+        let mut held = Vec::new();
+        while buffers.has(hog, 1) {
+            held.extend(buffers.take(hog));
+        }
+        assert_eq!(held.len(), 24);
+        buffers.wait(1, hog, 1);
+        assert_eq!(buffers.next(), None);
+        // Also where nothing is left the first two are others' turn, whoever has waited longer.
+        assert!(buffers.has(other, 2));
+        while buffers.free() != 0 {
+            buffers.take(host(3));
+        }
+        buffers.wait(2, other, 2);
+        buffers.give_back(held[0]);
+        assert_eq!(buffers.next(), None, "one is kept for the two");
+        buffers.give_back(held[1]);
+        assert_eq!(buffers.next(), Some(2));
+    }
+
+    #[test]
+    fn guests_have_four_buffers_together_and_one_each() {
+        let mut buffers = Buffers::new(32);
+        let guest = |id| Owner { id, is_guest: true };
+        for id in 0..4 {
+            assert!(buffers.has(guest(id), 1));
+            buffers.take(guest(id));
+            assert!(!buffers.has(guest(id), 1));
+        }
+        assert!(!buffers.has(guest(4), 1) && buffers.has(host(5), 2));
     }
 }

@@ -1,19 +1,41 @@
 //! Connections: requests, their beginning and their end.
 
-use udapl::{CloseFlags, ConnectionRequest, EpAttr, EpEvds, EpHandle, EpState};
+use udapl::{
+    CloseFlags, ConnectionRequest, EpAttr, EpChange, EpEvds, EpHandle, EpState, EpTransport,
+};
 use zerocopy::IntoBytes;
 
+use super::admission::{Admission, Owner, Share};
 use super::io::State as IoState;
 use super::queue::{Attached, QueueId, State, Step};
 use super::worker::{Worker, WorkerError};
-use crate::model::{ADMIN_ENTRIES, Moment, Place, QUEUE_ENTRIES, QUEUES};
-use crate::nvme::Status;
+use crate::model::{ADMIN_ENTRIES, Moment, Party, Place, QUEUE_ENTRIES, QUEUES};
 use crate::nvme::rdma::{AcceptData, Reject, RequestData};
 
 /// RDMA Reads of a connection at once; the adapter keeps the others back.
 const READS: u32 = 16;
 /// How long a connection may stay without Connect.
 const STRANGERS: Moment = Moment::from_secs(60);
+
+/// How patient connections are, whatever the host asks for. A host that takes no answers is told of each one seven times
+/// at most, and each time it may ask for 655 ms: its connection breaks after 4.6 s. A host that does not acknowledge is
+/// waited for 1.07 s eight times: 8.6 s (an adapter may take up to four times as long). A host without a receive here waits
+/// 10.24 ms, seven times at most: so long a turn of the worker may take while somebody else has used up the receives.
+///
+/// There is no trial of silent connections: hosts send keep-alives, and whoever does not has the time of a controller
+/// without ([`crate::model::Controller`]), or that of a connection without Connect.
+const PATIENCE: EpTransport = EpTransport {
+    source_address: None,
+    dscp: None,
+    priority: None,
+    flow_label: None,
+    hop_limit: None,
+    ack_timeout: Some(18),
+    retry_count: Some(7),
+    rnr_retry: Some(6),
+    min_rnr_timer: Some(20),
+    keep_alive: None,
+};
 
 /// Entries of the queue that is asked for.
 fn check(data: RequestData) -> Result<u16, Reject> {
@@ -43,16 +65,18 @@ impl Worker {
         let data = RequestData::parse(asked.private_data);
         let taken = data.and_then(|data| Ok((data, check(data)?)));
         let taken = taken.and_then(|(data, entries)| {
+            let share = self.share(host, data, entries).ok_or(Reject::Resources)?;
             let ep = self.endpoint(entries).map_err(|error| {
                 let told = self.lines.take(host, "endpoint", self.target.now());
                 if let Some(unlogged) = told {
                     tracing::warn!(worker = self.id, %host, %error, unlogged, "no endpoint for one more queue");
                 }
+                self.admission.dismiss(&share);
                 Reject::Resources
             })?;
-            Ok((data, entries, ep))
+            Ok((data, entries, share, ep))
         });
-        let (data, entries, ep) = match taken {
+        let (data, entries, share, ep) = match taken {
             Ok(taken) => taken,
             Err(reject) => {
                 let told = self.lines.take(host, "rejected", self.target.now());
@@ -71,6 +95,7 @@ impl Worker {
             if let Some(unlogged) = told {
                 tracing::info!(worker = self.id, %host, %error, unlogged, "connection not accepted");
             }
+            self.admission.dismiss(&share);
             return Ok(self.ia.ep_free(ep)?);
         }
         self.over.connections += 1;
@@ -82,8 +107,81 @@ impl Worker {
             source: host,
         };
         let room = self.ia.query().ia.max_dto_per_ep;
-        self.queues.add(ep, place, room, self.target.now());
+        let now = self.target.now();
+        self.queues.add(ep, (place, share), room, now);
+        self.tell_room();
+        self.displace(&share)
+    }
+
+    /// The part of a connection that is asked for, as a guest's; none if there is no room.
+    fn share(&mut self, host: std::net::IpAddr, data: RequestData, entries: u16) -> Option<Share> {
+        // An I/O queue is a host's, if it is anything. Whose an admin queue is Connect tells.
+        if data.queue.get() != 0 && !self.admission.has_entries(entries.into()) {
+            self.admission.room.refused_hosts += 1;
+            self.tell_room();
+            return None;
+        }
+        let share = self.admission.greet(host);
+        if share.is_none() {
+            self.tell_room();
+        }
+        share
+    }
+
+    /// Ends a guest for one that has come, if there are too many.
+    fn displace(&mut self, newcomer: &Share) -> Result<(), WorkerError> {
+        let ids = self.queues.ids();
+        let guests = ids.into_iter().filter_map(|id| {
+            let queue = self.queues.get(id)?;
+            let stays = !queue.is_leaving && queue.state() != State::Ending;
+            (queue.share.is_guest() && stays).then_some((id, queue.share.source(), queue.since))
+        });
+        let guests: Vec<_> = guests.collect();
+        if let Some(id) = Admission::displaced(&guests, newcomer) {
+            self.admission.room.displaced_guests += 1;
+            tracing::info!(
+                worker = self.id,
+                guests = guests.len(),
+                "a guest's connection ends for a newcomer"
+            );
+            self.leave(id)?;
+        }
         Ok(())
+    }
+
+    /// A guest becomes a queue of a host. False: its entries are not there.
+    pub(super) fn admit(&mut self, id: QueueId, party: &Party, entries: u16) -> bool {
+        let Some(queue) = self.queues.get_mut(id) else {
+            return false;
+        };
+        let held = queue.outstanding;
+        let admission = &mut self.admission;
+        let is_admitted = admission.admit(&mut queue.share, held, party, entries.into());
+        if !is_admitted {
+            let left = admission.room.entries_left;
+            tracing::warn!(
+                worker = self.id,
+                queue = queue.place.queue,
+                entries,
+                left,
+                host = ?party,
+                "no room for a queue of so many entries: the host has as many as are left, or they are not there"
+            );
+        }
+        self.tell_room();
+        is_admitted
+    }
+
+    /// I/O queues that the workers of this port have room for. Connections are spread over them, so that a party has
+    /// elsewhere about as much as here.
+    pub(super) fn queues_left(&self, owner: Owner) -> u16 {
+        let here = self.admission.queues_left(owner, None);
+        let others = self.target.entries_left(self.config.port, self.id);
+        let others = others.into_iter();
+        let there: u32 = others
+            .map(|left| self.admission.queues_left(owner, Some(left)))
+            .sum();
+        u16::try_from(here + there).unwrap_or(u16::MAX)
     }
 
     fn endpoint(&mut self, entries: u16) -> Result<EpHandle, udapl::DatError> {
@@ -98,8 +196,18 @@ impl Worker {
             ..EpAttr::defaults(limits)
         };
         let evds = EpEvds::all(self.events);
-        self.ia
-            .ep_create_with_srq(Some(self.zone), evds, self.srq, &attr)
+        let ep = self
+            .ia
+            .ep_create_with_srq(Some(self.zone), evds, self.srq, &attr)?;
+        let change = EpChange {
+            transport: Some(PATIENCE),
+            ..EpChange::default()
+        };
+        if let Err(error) = self.ia.ep_modify(ep, &change) {
+            self.ia.ep_free(ep)?;
+            return Err(error);
+        }
+        Ok(ep)
     }
 
     /// A connection is there; commands may have come before.
@@ -135,6 +243,8 @@ impl Worker {
         queue.early.clear();
         queue.fused = None;
         queue.behind.clear();
+        queue.held = 0;
+        let mut here = queue.outstanding;
         let of = queue
             .attached
             .as_ref()
@@ -152,25 +262,29 @@ impl Worker {
             self.shelves.leave(shelf);
         }
         self.ready.retain(|io| self.ios[*io as usize].queue != id);
-        for at in 0..self.config.ios {
+        // CAST: no more of them than 32 bits count.
+        for at in 0..self.ios.len() as u32 {
+            if here == 0 {
+                break;
+            }
             let io = &self.ios[at as usize];
-            if io.queue != id {
+            if io.queue != id || io.state() == IoState::Posted {
                 continue;
             }
+            here -= 1;
             match io.state() {
                 IoState::Waiting => {
                     self.buffers.forget(at);
                     self.locked_out.retain(|one| *one != at);
                     self.drop_io(at)?;
                 }
-                IoState::Here | IoState::Paired | IoState::Held | IoState::Ready => {
-                    self.drop_io(at)?
-                }
+                IoState::Here | IoState::Paired | IoState::Ready => self.drop_io(at)?,
                 IoState::Posted
                 | IoState::Fetching
                 | IoState::AtDisk
                 | IoState::Locking
-                | IoState::Sending => {}
+                | IoState::Sending
+                | IoState::Lost => {}
             }
         }
         self.clear_away(id)
@@ -221,11 +335,7 @@ impl Worker {
                 self.leave(id)?;
             }
         }
-        let aborted = crate::model::Answer::refused(Status::ABORTED);
-        for at in self.held.remove(&controller).into_iter().flatten() {
-            self.ios[at as usize].happened(&aborted);
-            self.ready.push(at);
-        }
+        self.abort_events(controller);
         Ok(())
     }
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use udapl::reactor::{FileOperation, ReactorError};
 
+use super::admission::Owner;
 use super::io::{Io, Step, Work};
 use super::layout::{PAGE, Spot};
 use super::queue::{Attached, Queue};
@@ -355,18 +356,24 @@ impl Worker {
             opcode::COMPARE | opcode::COPY | opcode::VERIFY
         );
         let needs = usize::from(!in_page) + usize::from(is_double);
-        if needs != 0 && !has_buffers && !self.buffers.has(needs) {
+        let owner = if needs == 0 {
+            Owner::default()
+        } else {
+            let queue = self.queues.get(io.queue);
+            queue.map_or(Owner::default(), |queue| queue.share.owner)
+        };
+        if needs != 0 && !has_buffers && !self.buffers.has(owner, needs) {
             io.step(Step::Lack);
-            self.buffers.wait(at, needs);
+            self.buffers.wait(at, owner, needs);
             return Ok(());
         }
         io.spot = if in_page {
             Some(Spot::Page(at))
         } else {
-            self.buffers.take().map(Spot::Buffer)
+            self.buffers.take(owner).map(Spot::Buffer)
         };
         if is_double {
-            io.second = self.buffers.take();
+            io.second = self.buffers.take(owner);
         }
         let comes = io.sqe.direction() == crate::nvme::command::Direction::ToController;
         if comes && io.bytes != 0 && !in_capsule {

@@ -3,12 +3,11 @@
 //! ```text
 //!            Came                            Fetch            Arrived
 //!   POSTED --------> HERE ------------------------> FETCHING ---------> HERE
-//!     ^               |  |  |`- Lack --> WAITING --Found--> HERE
-//!     |               |  |  `-- Hold ----> HELD ---Happened------.
-//!     |               |  `----- Start ---> AT_DISK --Ended-> HERE |
-//!     |               | Answer                                    |
-//!     |               v                                           |
-//!     |             READY <---------------------------------------'
+//!     ^ |             |  |  `- Lack --> WAITING --Found--> HERE
+//!     | |             |  `----- Start ---> AT_DISK --Ended-> HERE
+//!     | |             | Answer
+//!     | |  Happened   v
+//!     | `---------> READY
 //!     |               | Send          (behind a full queue it stays READY)
 //!     |  Left         v
 //!     '----------- SENDING
@@ -21,12 +20,20 @@
 //!   HERE ---Lock---> LOCKING --Locked--> HERE            no write is to be at its block
 //! ```
 //!
-//! *Drop* leads from HERE, WAITING, PAIRED, HELD and READY to POSTED: the connection has gone, and nothing of the I/O
-//! is anywhere else. From FETCHING, AT_DISK, LOCKING and SENDING nothing leads back but what ends them, since until
+//! *Happened* is the step of a place that is not for commands but for answers to event requests, whose commands have
+//! given their places back.
+//!
+//! *Drop* leads from HERE, WAITING, PAIRED and READY to POSTED: the connection has gone, and nothing of the I/O is
+//! anywhere else. From FETCHING, AT_DISK, LOCKING and SENDING nothing leads back but what ends them, since until
 //! then the adapter or a disk reaches the I/O's memory, or others wait for it; what ends them finds that the connection
 //! has gone.
+//!
+//! A step that is none of its state's is a mistake of this crate. It leads to LOST, from where nothing leads on: the
+//! adapter or a disk may have the place's memory, so that it is used no more. The worker says so and ends the connection;
+//! its others go on.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::fused::Lock;
 use super::layout::Spot;
@@ -52,12 +59,12 @@ pub(super) enum State {
     Paired,
     /// It waits until no write is at its block.
     Locking,
-    /// It waits for an event.
-    Held,
     /// It is answered, and the answer waits for its turn.
     Ready,
     /// The answer leaves.
     Sending,
+    /// It was to take a step that is none of its state's: a mistake of ours. Its place is used no more.
+    Lost,
 }
 
 /// What happens to it.
@@ -85,9 +92,7 @@ pub(super) enum Step {
     Lock,
     /// It is locked.
     Locked,
-    /// It waits for an event.
-    Hold,
-    /// There is one.
+    /// There is an event, and this is its answer.
     Happened,
     /// It is answered.
     Answer,
@@ -114,13 +119,10 @@ impl State {
             (Self::Here, Step::Lack) => Self::Waiting,
             (Self::Here, Step::Fetch) => Self::Fetching,
             (Self::Here, Step::Start) => Self::AtDisk,
-            (Self::Here, Step::Hold) => Self::Held,
-            (Self::Here, Step::Answer) | (Self::Held, Step::Happened) => Self::Ready,
+            (Self::Here, Step::Answer) | (Self::Posted, Step::Happened) => Self::Ready,
             (Self::Ready, Step::Send) => Self::Sending,
             (Self::Sending, Step::Left)
-            | (Self::Here | Self::Waiting | Self::Paired | Self::Held | Self::Ready, Step::Drop) => {
-                Self::Posted
-            }
+            | (Self::Here | Self::Waiting | Self::Paired | Self::Ready, Step::Drop) => Self::Posted,
             _ => return None,
         })
     }
@@ -175,10 +177,14 @@ pub(super) struct Io {
     pub writes: bool,
     /// When it was taken in, if it is one that is timed.
     pub began: Option<Moment>,
+    /// The step that it was to take and could not.
+    pub mistake: Option<(State, Step)>,
+    /// Some I/O of the worker has made a mistake.
+    is_any_lost: Arc<AtomicBool>,
 }
 
 impl Io {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(is_any_lost: &Arc<AtomicBool>) -> Self {
         Self {
             state: State::Posted,
             queue: QueueId::NONE,
@@ -196,6 +202,8 @@ impl Io {
             result: 0,
             writes: false,
             began: None,
+            mistake: None,
+            is_any_lost: Arc::clone(is_any_lost),
         }
     }
 
@@ -203,17 +211,20 @@ impl Io {
         self.state
     }
 
-    /// Takes a step.
-    ///
-    /// # Panics
-    /// The step is not one of its state, which only this crate can have got wrong.
+    /// Takes a step. One that is none of its state's loses it.
     #[inline]
     pub(super) fn step(&mut self, step: Step) {
-        // PANIC: the callers are this crate's, and the table is tested; to go on would hand memory out that is in use.
-        self.state = self
-            .state
-            .next(step)
-            .unwrap_or_else(|| panic!("an I/O that is {:?} takes no step {step:?}", self.state));
+        match self.state.next(step) {
+            Some(next) => self.state = next,
+            None => self.lose(step),
+        }
+    }
+
+    #[cold]
+    fn lose(&mut self, step: Step) {
+        self.mistake.get_or_insert((self.state, step));
+        self.state = State::Lost;
+        self.is_any_lost.store(true, Ordering::Relaxed);
     }
 
     /// A command begins.
@@ -242,11 +253,16 @@ impl Io {
         self.step(Step::Answer);
     }
 
-    /// An event is the answer.
-    pub(super) fn happened(&mut self, answer: &Answer) {
-        self.status = answer.status;
-        self.result = answer.result;
+    /// An event is the answer to a request of this name, whose own place has gone back.
+    pub(super) fn happened(&mut self, queue: QueueId, cid: u16, status: Status, result: u64) {
         self.step(Step::Happened);
+        self.queue = queue;
+        self.sqe = zerocopy::FromZeros::new_zeroed();
+        self.sqe.cid = cid.into();
+        self.data = Data::None;
+        self.writes = false;
+        self.status = status;
+        self.result = result;
     }
 
     /// The key that the host wants invalidated with the response.
@@ -275,11 +291,11 @@ mod tests {
         State::AtDisk,
         State::Paired,
         State::Locking,
-        State::Held,
         State::Ready,
         State::Sending,
+        State::Lost,
     ];
-    const STEPS: [Step; 17] = [
+    const STEPS: [Step; 16] = [
         Step::Came,
         Step::Lack,
         Step::Found,
@@ -291,7 +307,6 @@ mod tests {
         Step::Joined,
         Step::Lock,
         Step::Locked,
-        Step::Hold,
         Step::Happened,
         Step::Answer,
         Step::Send,
@@ -312,5 +327,23 @@ mod tests {
             }
         }
         assert_eq!(table, include_str!("io.table"), "\n{table}");
+    }
+
+    #[test]
+    fn an_io_that_takes_a_step_of_another_state_is_lost_for_good_and_says_which() {
+        let is_any_lost = Arc::new(AtomicBool::new(false));
+        let mut io = Io::new(&is_any_lost);
+        io.step(Step::Came);
+        io.step(Step::Fetch);
+        assert!(!is_any_lost.load(Ordering::Relaxed));
+        io.step(Step::Left);
+        assert!(is_any_lost.load(Ordering::Relaxed));
+        for step in STEPS {
+            io.step(step);
+            assert_eq!(
+                (io.state(), io.mistake),
+                (State::Lost, Some((State::Fetching, Step::Left)))
+            );
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! Where in a worker's memory things lie.
 //!
 //! ```text
-//!   first region     capsules (64 bytes each) | responses (16 bytes each) | pages (4 KiB each)      a place of each for every I/O
+//!   first region     capsules (64 bytes each) | responses (16 bytes each) | pages (4 KiB each)      a place of each for every I/O,
+//!                                                                                                  and responses to event requests
 //!   second region    buffers (128 KiB each)
 //! ```
 //!
@@ -53,6 +54,7 @@ pub(super) struct Memory {
     /// Buffers.
     pub buffers: Region,
     ios: u32,
+    responses: u32,
 }
 
 /// Where data lies.
@@ -65,22 +67,24 @@ pub(super) enum Spot {
 }
 
 impl Memory {
+    /// For so many I/Os; responses are those of the I/Os, and more that have no command.
     pub(super) fn new(
         ia: &mut Ia,
         zone: PzHandle,
-        ios: u32,
+        (ios, responses): (u32, u32),
         buffers: u32,
     ) -> Result<Self, WorkerError> {
         Ok(Self {
-            places: Region::new(ia, zone, Self::pages_at(ios) + ios * PAGE)?,
+            places: Region::new(ia, zone, Self::pages_at(ios, responses) + ios * PAGE)?,
             buffers: Region::new(ia, zone, buffers * MAX_TRANSFER)?,
             ios,
+            responses,
         })
     }
 
     /// Where pages begin: behind capsules and responses, on a page.
-    const fn pages_at(ios: u32) -> u32 {
-        (ios * (COMMAND + RESPONSE)).next_multiple_of(PAGE)
+    const fn pages_at(ios: u32, responses: u32) -> u32 {
+        (ios * COMMAND + responses * RESPONSE).next_multiple_of(PAGE)
     }
 
     pub(super) const fn command_at(io: u32) -> u32 {
@@ -92,7 +96,7 @@ impl Memory {
     }
 
     const fn page_at(&self, io: u32) -> u32 {
-        Self::pages_at(self.ios) + io * PAGE
+        Self::pages_at(self.ios, self.responses) + io * PAGE
     }
 
     /// The command that was received.
@@ -120,7 +124,7 @@ impl Memory {
 
     /// The response of an I/O, for a Send.
     #[inline]
-    // PANIC: the region was made with room for the responses of all I/Os that there are.
+    // PANIC: the region was made with room for all responses that there are.
     pub(super) fn response(&self, io: u32) -> LmrSlice {
         let response = self.places.part(self.response_at(io), RESPONSE);
         response.expect("a place for each response")

@@ -5,6 +5,7 @@
 //!     |
 //!     +-- Worker  one thread, one instance of an adapter             hot, nobody else's
 //!           Ia        an event dispatcher, a shared receive queue
+//!           Admission who may have how much of all that follows
 //!           Ios       a place for each command that can be here at once: capsule, response, 4 KiB of data
 //!           Buffers   128 KiB each, for longer data
 //!           Queues    a connection each
@@ -16,11 +17,13 @@
 //! the model. What the model wants done elsewhere (another worker's connection is to end, an event is to be told)
 //! comes as a message.
 
+mod admission;
 mod answer;
 mod authenticate;
 mod buffers;
 mod connection;
 mod disks;
+mod event;
 mod execute;
 mod fused;
 mod inbox;
@@ -32,6 +35,7 @@ mod target;
 mod times;
 mod worker;
 
+pub use admission::Room;
 pub use target::Target;
 pub use times::{KINDS, Took};
 pub use worker::{Over, Worker, WorkerConfig, WorkerError};

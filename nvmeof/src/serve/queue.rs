@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use udapl::EpHandle;
 
-use crate::model::{Connected, Moment, Place, PortAccess};
+use super::admission::Share;
+use crate::model::{Connected, Moment, Party, Place, PortAccess};
 
 /// Which queue: a place of the worker's table, and how often that was given out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,15 @@ pub(super) struct QueueId {
 }
 
 impl QueueId {
+    /// A place that was not given out twice.
+    #[cfg(test)]
+    pub(super) const fn of(place: u32) -> Self {
+        Self {
+            place,
+            generation: 0,
+        }
+    }
+
     /// None.
     pub(super) const NONE: Self = Self {
         place: u32::MAX,
@@ -86,6 +96,8 @@ pub(super) struct Attached {
     pub must_authenticate: bool,
     /// Which of the worker's shelves its namespaces are on; none for discovery.
     pub shelf: Option<usize>,
+    /// Whose it is.
+    pub party: Party,
     pub access: Arc<PortAccess>,
 }
 
@@ -99,6 +111,7 @@ impl Attached {
             host_id: connected.host_id,
             must_authenticate: connected.must_authenticate,
             shelf,
+            party: connected.party.clone(),
             access: Arc::clone(&connected.access),
         }
     }
@@ -112,8 +125,16 @@ pub(super) struct Queue {
     pub place: Place,
     state: State,
     pub attached: Option<Attached>,
+    /// Its part in what the worker has.
+    pub share: Share,
+    /// Entries: those of the connection, and since Connect those that it named.
+    pub entries: u16,
     /// I/Os that are here, wherever they are.
     pub outstanding: u32,
+    /// Event requests that wait; their places have gone back.
+    pub held: u32,
+    /// An event is being told: one at a time.
+    pub is_telling: bool,
     /// Commands that came before the connection was known to be there.
     pub early: Vec<u32>,
     /// The first of a fused pair, which waits for the second.
@@ -147,11 +168,19 @@ impl Queue {
         next.is_some()
     }
 
-    /// The host has sent more than its queue has entries. It may have as many again whose answers it has and whose
-    /// leaving is not known here yet.
+    /// The host has sent more than its queue has entries: beside those it has commands here whose answers it may have
+    /// and whose leaving is not known yet.
     #[inline]
     pub(super) fn is_overrun(&self) -> bool {
-        self.outstanding > 2 * u32::from(self.place.entries)
+        // CAST: no more of them than places.
+        let leaving = self.leaving.len() as u32;
+        self.outstanding + self.held > u32::from(self.entries) + leaving
+    }
+
+    /// Answers that may be posted before one of those that leave has left.
+    #[inline]
+    pub(super) fn answers_left(&self) -> usize {
+        usize::from(self.entries).saturating_sub(self.leaving.len())
     }
 
     /// A command is taken in; the head of the submission queue after it.
@@ -180,7 +209,13 @@ fn place_of(ep: EpHandle) -> usize {
 
 impl Queues {
     /// A connection begins. `room`: requests that its send queue holds.
-    pub(super) fn add(&mut self, ep: EpHandle, place: Place, room: u32, now: Moment) -> QueueId {
+    pub(super) fn add(
+        &mut self,
+        ep: EpHandle,
+        (place, share): (Place, Share),
+        room: u32,
+        now: Moment,
+    ) -> QueueId {
         // The places of those that are not told are missed for longer. Where a send queue can be full, answers wait for
         // the next one that is told, so each is.
         let stretch = if room < 4 * u32::from(place.entries) {
@@ -193,11 +228,15 @@ impl Queues {
             place,
             state: State::Accepted,
             attached: None,
+            share,
+            entries: place.entries,
             outstanding: 0,
+            held: 0,
+            is_telling: false,
             early: Vec::new(),
             fused: None,
             behind: VecDeque::new(),
-            leaving: VecDeque::with_capacity(2 * usize::from(place.entries)),
+            leaving: VecDeque::with_capacity(usize::from(place.entries)),
             stretch,
             was_heard: false,
             head: 0,

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use super::admission::Room;
 use super::authenticate::Waiting;
 use super::inbox::{Inbox, Message};
 use super::times::{KINDS, Times, Took};
@@ -22,7 +23,11 @@ struct Shared {
     inboxes: Mutex<Vec<Option<Arc<Inbox>>>>,
     counts: Mutex<BTreeMap<WorkerId, Arc<Counts>>>,
     waiting: Waiting,
+    /// What each worker has given away, and of which port it is.
+    rooms: Mutex<BTreeMap<WorkerId, (u16, Room)>>,
     began: Instant,
+    /// Nanoseconds that the clock is ahead.
+    ahead: AtomicU64,
 }
 
 impl Default for Target {
@@ -40,7 +45,9 @@ impl Target {
             inboxes: Mutex::default(),
             counts: Mutex::default(),
             waiting: Waiting::default(),
+            rooms: Mutex::default(),
             began: Instant::now(),
+            ahead: AtomicU64::new(0),
         }))
     }
 
@@ -62,7 +69,14 @@ impl Target {
     /// The time since the target began, which the model counts in.
     #[must_use]
     pub fn now(&self) -> Moment {
-        self.0.began.elapsed()
+        self.0.began.elapsed() + Duration::from_nanos(self.0.ahead.load(Ordering::Relaxed))
+    }
+
+    /// Sets the clock that the model counts in ahead: what waits for a time has waited so much longer. For programs whose
+    /// time is their own, as tests' is.
+    pub fn advance(&self, by: Duration) {
+        let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+        self.0.ahead.fetch_add(by, Ordering::Relaxed);
     }
 
     /// Ends all workers: each closes its connections, and its thread returns.
@@ -102,6 +116,22 @@ impl Target {
             id,
             counts,
         }
+    }
+
+    /// What each worker that has not ended has given away.
+    #[must_use]
+    pub fn rooms(&self) -> BTreeMap<WorkerId, Room> {
+        let rooms = lock(&self.0.rooms);
+        rooms.iter().map(|(id, (_, room))| (*id, *room)).collect()
+    }
+
+    /// What the other workers of a port have left, in entries.
+    pub(super) fn entries_left(&self, port: u16, but: WorkerId) -> Vec<u32> {
+        let rooms = lock(&self.0.rooms);
+        let others = rooms
+            .iter()
+            .filter(|(id, (of, _))| *of == port && **id != but);
+        others.map(|(_, (_, room))| room.entries_left).collect()
     }
 
     /// What each worker that has not ended has done, as it said last.
@@ -165,6 +195,11 @@ impl Member {
         &self.counts.times
     }
 
+    /// Lets others read what the worker has given away.
+    pub(super) fn tell_room(&self, port: u16, room: Room) {
+        lock(&self.target.0.rooms).insert(self.id, (port, room));
+    }
+
     /// Lets others read what the worker has done.
     #[inline]
     pub(super) fn tell(&self, done: &Over) {
@@ -185,6 +220,7 @@ impl Drop for Member {
             *inbox = None;
         }
         lock(&self.target.0.counts).remove(&self.id);
+        lock(&self.target.0.rooms).remove(&self.id);
         // Whose admin queue was here has none any more, also if the worker had no time to say so.
         self.target.with(|model| model.worker_lost(self.id));
     }

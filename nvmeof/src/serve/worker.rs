@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use udapl::reactor::ReactorError;
@@ -16,8 +17,10 @@ use udapl::{
     SrqAttr, SrqHandle, explain, ia_close,
 };
 
+use super::admission::{Admission, event_places, most_ios, places};
 use super::buffers::Buffers;
 use super::disks::Disks;
+use super::event::Held;
 use super::execute::Shelves;
 use super::fused::Membership;
 use super::inbox::{Inbox, Message};
@@ -59,7 +62,8 @@ pub struct WorkerConfig {
     pub port: u16,
     /// The service (TCP port number) at which it listens.
     pub service: u16,
-    /// Commands that can be here at once, of all connections; those that come beyond wait in the adapter.
+    /// Entries that the queues of all hosts have together here: a queue that does not fit is refused
+    /// (`src/serve/admission.rs`).
     pub ios: u32,
     /// Buffers of 128 KiB for data that is longer than a page.
     pub buffers: u32,
@@ -72,7 +76,7 @@ impl Default for WorkerConfig {
         Self {
             port: 1,
             service: 4420,
-            ios: 512,
+            ios: 2048,
             buffers: 32,
             spin: 64,
         }
@@ -144,6 +148,8 @@ pub struct Worker {
     pub(super) member: Member,
     pub(super) timing: Timing,
     pub(super) membership: Membership,
+    /// Who may have how much.
+    pub(super) admission: Admission,
     /// I/Os that met a locked block.
     pub(super) locked_out: Vec<u32>,
     pub(super) ia: Ia,
@@ -152,7 +158,12 @@ pub struct Worker {
     pub(super) srq: SrqHandle,
     psp: Option<PspHandle>,
     pub(super) memory: Memory,
+    /// Those that receives are posted for, and behind them answers to event requests.
     pub(super) ios: Vec<Io>,
+    /// How many receives there are.
+    places: u32,
+    /// One of the I/Os was to take a step that it has not.
+    is_any_lost: Arc<AtomicBool>,
     pub(super) buffers: Buffers,
     pub(super) queues: Queues,
     pub(super) shelves: Shelves,
@@ -161,8 +172,10 @@ pub struct Worker {
     pub(super) ready: Vec<u32>,
     /// I/Os whose receives are to be posted again.
     spare: Vec<u32>,
-    /// I/Os that wait for events, by controller.
-    pub(super) held: BTreeMap<u16, VecDeque<u32>>,
+    /// Free places for answers to event requests.
+    pub(super) spare_events: Vec<u32>,
+    /// Event requests that wait, by controller.
+    pub(super) held: BTreeMap<u16, VecDeque<Held>>,
     /// Lines of the log that strangers cause.
     pub(super) lines: Lines,
     next_tick: Moment,
@@ -180,10 +193,11 @@ impl Worker {
     pub fn new(target: &Target, mut ia: Ia, config: WorkerConfig) -> Result<Self, WorkerError> {
         /// Beyond that a region of pages has no 32-bit offsets.
         const IOS: u32 = 1 << 16;
+        let receives = u32::try_from(ia.query().ia.max_recv_per_srq).unwrap_or(u32::MAX);
         /// Likewise one of buffers.
         const BUFFERS: u32 = 1 << 14;
         for (what, number, least, most) in [
-            ("I/Os", config.ios, 1, IOS),
+            ("ios", config.ios, 2, IOS.min(most_ios(receives))),
             // A comparison has two.
             ("buffers", config.buffers, 2, BUFFERS),
         ] {
@@ -197,16 +211,19 @@ impl Worker {
             }
         }
         let zone = ia.pz_create()?;
+        let (places, responses) = (places(config.ios), event_places(config.ios));
         // A receive and a fetch or a response of each I/O, and what a broken connection throws away.
         let streams = EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO;
-        let events = ia.evd_create(4 * config.ios, streams)?;
+        let events = ia.evd_create(4 * places + 2 * responses, streams)?;
         let attr = SrqAttr {
-            max_recv_dtos: config.ios,
+            max_recv_dtos: places,
             max_recv_iov: 2,
             low_watermark: 0,
         };
         let srq = ia.srq_create(zone, attr)?;
-        let memory = Memory::new(&mut ia, zone, config.ios, config.buffers)?;
+        let all = places + responses;
+        let memory = Memory::new(&mut ia, zone, (places, all), config.buffers)?;
+        let is_any_lost = Arc::new(AtomicBool::new(false));
         let mut disks = Disks::new(256)?;
         let pinned = disks.pin(&[memory.places.buffer.clone(), memory.buffers.buffer.clone()])?;
         let inbox = Arc::new(Inbox::new()?);
@@ -231,6 +248,7 @@ impl Worker {
                 inbox,
                 fences: Vec::new(),
             },
+            admission: Admission::new(config.ios),
             locked_out: Vec::new(),
             ia,
             zone,
@@ -238,13 +256,16 @@ impl Worker {
             srq,
             psp: Some(psp),
             memory,
-            ios: (0..config.ios).map(|_| Io::new()).collect(),
+            ios: (0..all).map(|_| Io::new(&is_any_lost)).collect(),
+            places,
+            is_any_lost,
             buffers: Buffers::new(config.buffers),
             queues: Queues::default(),
             shelves: Shelves::default(),
             disks,
-            ready: Vec::with_capacity(config.ios as usize), // CAST: bounded above.
-            spare: (0..config.ios).collect(),
+            ready: Vec::with_capacity(all as usize), // CAST: bounded above.
+            spare: (0..places).collect(),
+            spare_events: (places..all).collect(),
             held: BTreeMap::new(),
             lines: Lines::default(),
             next_tick: Moment::ZERO,
@@ -253,6 +274,7 @@ impl Worker {
             over: Over::default(),
         };
         worker.post_spare()?;
+        worker.tell_room();
         Ok(worker)
     }
 
@@ -260,6 +282,12 @@ impl Worker {
     #[must_use]
     pub const fn id(&self) -> WorkerId {
         self.id
+    }
+
+    /// Lets others read what is given away.
+    #[cold]
+    pub(super) fn tell_room(&self) {
+        self.member.tell_room(self.config.port, self.admission.room);
     }
 
     /// Serves until [`Target::stop`] or [`Target::stop_worker`].
@@ -497,7 +525,7 @@ impl Worker {
     #[cold]
     fn leave_drained(&mut self, until: Moment) -> Result<(), WorkerError> {
         let is_late = self.target.now() + FAREWELL / 2 >= until;
-        let is_busy = |io: &&Io| !matches!(io.state(), State::Posted | State::Held);
+        let is_busy = |io: &&Io| io.state() != State::Posted;
         let busy: Vec<QueueId> = self.ios.iter().filter(is_busy).map(|io| io.queue).collect();
         for id in self.queues.ids() {
             if is_late || !busy.contains(&id) {
@@ -524,6 +552,9 @@ impl Worker {
         if !self.spare.is_empty() {
             self.post_spare()?;
         }
+        if self.is_any_lost.load(Ordering::Relaxed) {
+            self.end_lost()?;
+        }
         Ok(())
     }
 
@@ -547,10 +578,37 @@ impl Worker {
         Ok(posted?)
     }
 
+    /// Ends the connections of I/Os that were to take a step that is none of their state's. What they have stays theirs:
+    /// the adapter or a disk may reach it.
+    #[cold]
+    fn end_lost(&mut self) -> Result<(), WorkerError> {
+        self.is_any_lost.store(false, Ordering::Relaxed);
+        for at in 0..self.ios.len() {
+            let io = &mut self.ios[at];
+            if let Some((state, step)) = io.mistake.take() {
+                let (queue, opcode, cid) = (io.queue, io.sqe.opcode, io.sqe.cid.get());
+                tracing::error!(
+                    worker = self.id,
+                    io = at,
+                    ?state,
+                    ?step,
+                    opcode,
+                    cid,
+                    "an I/O in a state that has no such step: its connection ends, and its place is used no more"
+                );
+                self.leave(queue)?;
+            }
+        }
+        Ok(())
+    }
+
     /// An I/O is over: what it had is free, and its receive is posted again.
     pub(super) fn release(&mut self, at: u32) -> Result<(), WorkerError> {
-        debug_assert_eq!(self.ios[at as usize].state(), State::Posted);
         let io = &mut self.ios[at as usize];
+        if io.state() != State::Posted {
+            // It is lost.
+            return Ok(());
+        }
         let (queue, spot, second) = (io.queue, io.spot.take(), io.second.take());
         if let Some(super::layout::Spot::Buffer(buffer)) = spot {
             self.buffers.give_back(buffer);
@@ -564,9 +622,17 @@ impl Worker {
         if let Some(lock) = self.ios[at as usize].lock.take() {
             self.target.unlock(&lock);
         }
-        self.spare.push(at);
-        self.over.here -= 1;
+        let is_event = at >= self.places;
+        if is_event {
+            self.spare_events.push(at);
+        } else {
+            self.spare.push(at);
+            self.over.here -= 1;
+        }
         if let Some(of) = self.queues.get_mut(queue) {
+            if of.share.is_guest() {
+                self.admission.give_back(of.outstanding);
+            }
             of.outstanding -= 1;
             if let Some(next) = of.behind.pop_front() {
                 self.ready.push(next);
@@ -574,6 +640,9 @@ impl Worker {
             if of.state() == super::queue::State::Ending {
                 return self.clear_away(queue);
             }
+        }
+        if is_event {
+            self.told(queue);
         }
         Ok(())
     }
@@ -590,8 +659,10 @@ impl Worker {
             && queue.state() == super::queue::State::Ending
             && queue.outstanding == 0
         {
-            let ep = queue.ep;
+            let (ep, share) = (queue.ep, queue.share);
             self.queues.remove(id);
+            self.admission.dismiss(&share);
+            self.tell_room();
             self.ia.ep_free(ep)?;
         }
         Ok(())

@@ -147,7 +147,7 @@ fn a_reset_ends_io_queues_and_not_the_admin_queue() -> Result<()> {
 fn more_ios_than_buffers_all_end_and_a_connection_that_breaks_under_them_leaves_none() -> Result<()>
 {
     let config = WorkerConfig {
-        ios: 48,
+        ios: 100,
         buffers: 3,
         ..WorkerConfig::default()
     };

@@ -10,9 +10,9 @@ use nvmeof::nvme::rdma::{AcceptData, RejectData, RequestData};
 use nvmeof::nvme::sgl::Sgl;
 use nvmeof::nvme::{Cqe, Nqn, Sqe, Status};
 use udapl::{
-    CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DmaMemory, DtoCookie, DtoStatus,
-    EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated, LmrSlice, MemPrivFlags,
-    OpenOptions, PzHandle, Qos, ia_open,
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DmaMemory, DtoCookie,
+    DtoStatus, EpAttr, EpChange, EpEvds, EpHandle, EpTransport, EvdFlags, EvdHandle, Event, Ia,
+    LmrCreated, LmrSlice, MemPrivFlags, OpenOptions, PzHandle, Qos, ia_open,
 };
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -46,6 +46,8 @@ pub struct Host {
     /// Host identifier.
     pub id: [u8; 16],
     slot: usize,
+    /// What connections ask for.
+    pub transport: EpTransport,
     /// What goes on while the host waits, where no other thread does it.
     pub meanwhile: Option<Meanwhile>,
 }
@@ -98,6 +100,7 @@ impl Host {
             keep_alive_ms: 0,
             slot: 0,
             id: HOST_ID,
+            transport: EpTransport::default(),
             meanwhile: None,
         })
     }
@@ -153,6 +156,11 @@ impl Host {
         let ep = self
             .ia
             .ep_create(Some(self.zone), EpEvds::all(events), Some(&attr))?;
+        let change = EpChange {
+            transport: Some(self.transport),
+            ..EpChange::default()
+        };
+        self.ia.ep_modify(ep, &change)?;
         let to = ConnQual::port(self.port);
         let none = ConnectFlags::empty();
         self.ia.ep_connect(
@@ -234,6 +242,27 @@ impl Host {
             CompletionFlags::SUPPRESS,
         )?;
         Ok(cid)
+    }
+
+    /// Sends a capsule without data and has no receive for its answer.
+    pub fn shout(&mut self, queue: &mut Queue, mut sqe: Sqe) -> Result<()> {
+        sqe.cid = queue.next.into();
+        queue.next = queue.next.wrapping_add(1);
+        let slot = self.slot;
+        self.slot = (slot + 1) % SLOTS;
+        let at = COMMANDS + slot * CAPSULE;
+        self.memory.write_from(at, sqe.as_bytes())?;
+        let capsule = self.part(at, 64)?;
+        let named = DtoCookie(u64::MAX);
+        Ok(self.ia.ep_post_send(queue.ep, &[capsule], named, NONE)?)
+    }
+
+    /// Ends a connection from this side, and forgets it.
+    pub fn hang_up(&mut self, queue: &Queue) -> Result<()> {
+        self.ia.ep_disconnect(queue.ep, CloseFlags::Abrupt)?;
+        self.expect_end(queue)?;
+        self.ia.ep_free(queue.ep)?;
+        Ok(self.ia.evd_free(queue.events)?)
     }
 
     /// The next response.

@@ -137,7 +137,7 @@ fn capsules_of_any_kind_are_answered_or_end_the_connection_and_write_where_they_
         Err(_) => CAPSULES,
     };
     let config = WorkerConfig {
-        ios: 32,
+        ios: 48,
         buffers: 3,
         ..WorkerConfig::default()
     };

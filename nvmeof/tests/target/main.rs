@@ -9,6 +9,7 @@ mod faults;
 mod fused;
 mod host;
 mod hostile;
+mod neighbours;
 mod paths;
 mod reservations;
 mod scale;

@@ -19,8 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[test]
 fn as_many_controllers_with_eight_queues_each_are_served_and_nothing_is_left_of_them() -> Result<()>
 {
+    // Half of 128 x (32 + 8 x 2) entries, and as much as one more host leaves to others.
     let config = WorkerConfig {
-        ios: 2048,
+        ios: 3200,
         ..WorkerConfig::default()
     };
     let mut world = World::with(2, Source::Memory(16 << 20), 9, config)?;
@@ -28,7 +29,13 @@ fn as_many_controllers_with_eight_queues_each_are_served_and_nothing_is_left_of_
     let subsystem = world.subsystem.clone();
     let mut admins = Vec::new();
     let mut queues = Vec::new();
-    for _ in 0..CONTROLLERS {
+    for number in 0..CONTROLLERS {
+        // Listed, so that each is a party of its own.
+        host.name = format!("nqn.2026-11.test:host{number}").parse()?;
+        let name = host.name.clone();
+        world
+            .target
+            .with(|model| model.allow_host(&subsystem, name))?;
         let (admin, controller) = host.controller(&subsystem)?;
         for number in 1..=QUEUES {
             queues.push(host.io_queue(&subsystem, controller, number, 2)?);

@@ -120,16 +120,120 @@ fn every_controller_has_a_number_of_its_own_until_there_are_too_many() {
     let mut model = model(true);
     let first = admin(&mut model, &disks(), HOST);
     model.queue_lost(first, 0);
-    for before in 1..=1024_u16 {
-        assert_eq!(
-            admin(&mut model, &disks(), HOST),
-            before + 1,
-            "a number is not given out again at once"
+    // Each host as many as it leaves to others, or its first sixteen.
+    let mut made = 0;
+    for host in 0..u8::MAX {
+        let from = Place {
+            source: IpAddr::from([192, 0, 3, host]),
+            ..place(0)
+        };
+        let data = data(&disks(), HOST, 0xffff);
+        let before = made;
+        let refused = loop {
+            match model.connect(from, asked(0), &data, secs(0)) {
+                Ok(connected) => {
+                    made += 1;
+                    assert_eq!(
+                        connected.controller,
+                        made + 1,
+                        "a number is not given out again at once"
+                    );
+                }
+                Err(refused) => break refused,
+            }
+        };
+        assert_eq!(code(refused.status), 0x181, "to be tried again");
+        let own = made - before;
+        assert!(own <= 1024 - made || own <= 16, "{own} of {made}");
+        assert!(host > 6 || own >= 16, "host {host} finds {own}");
+    }
+    assert_eq!(made, 1024);
+}
+
+/// Where somebody at an address connects.
+fn from(source: [u8; 4]) -> Place {
+    Place {
+        source: IpAddr::from(source),
+        ..place(0)
+    }
+}
+
+/// Nobody needs a permission or a key for discovery: whatever one address does there, others discover, and hosts connect.
+#[test]
+fn discovery_controllers_of_one_address_end_each_other_and_take_no_place_of_others() {
+    let mut model = model(true);
+    let discovery = name(DISCOVERY);
+    let other = data(&discovery, OTHER, 0xffff);
+    let place = from([192, 0, 2, 1]);
+    let other = model.connect(place, asked(0), &other, secs(0));
+    let other = other.expect("a controller").controller;
+    let stranger = data(&discovery, HOST, 0xffff);
+    let mut made = Vec::new();
+    for round in 0..1024 {
+        let place = from([192, 0, 2, 9]);
+        let connected = model.connect(place, asked(0), &stranger, secs(round));
+        made.push(connected.expect("always").controller);
+        // A property now and then makes nobody younger.
+        for id in &made {
+            model.command(*id, 0, &sqe(0x7f, 4, [0, 0x1c, 0, 0]), 8, secs(round));
+        }
+    }
+    let theirs = |model: &Model, id: &u16| model.controller(*id).is_some();
+    let there: Vec<bool> = made.iter().map(|id| theirs(&model, id)).collect();
+    assert_eq!(there.iter().filter(|one| **one).count(), 32);
+    assert!(there[992..].iter().all(|one| *one), "the youngest stay");
+    assert!(model.controller(other).is_some());
+    assert_eq!(model.displaced(), 992);
+    for _ in 0..512 {
+        admin(&mut model, &disks(), HOST);
+    }
+}
+
+#[test]
+fn where_all_discovery_places_are_taken_the_address_with_the_most_makes_room() {
+    let mut model = model(true);
+    let data = data(&name(DISCOVERY), HOST, 0xffff);
+    let mut connect = |source: [u8; 4]| {
+        let made = model.connect(from(source), asked(0), &data, secs(0));
+        made.expect("always").controller
+    };
+    let own = connect([192, 0, 2, 200]);
+    // Eight addresses with 32 each are one too many.
+    let many: Vec<u16> = (0..8)
+        .flat_map(|host| [host; 32])
+        .map(|host| connect([192, 0, 2, host]))
+        .collect();
+    let newcomer = connect([192, 0, 2, 201]);
+    let there = |id: &u16| model.controller(*id).is_some();
+    assert!(there(&own) && there(&newcomer));
+    assert_eq!(many.iter().filter(|id| there(id)).count(), 254);
+}
+
+/// A host with a key counts among those of its name when it has authenticated, and until then as whoever has its address.
+#[test]
+fn controllers_that_have_not_authenticated_have_a_pool_of_their_own() {
+    use crate::auth::Keys;
+    let mut model = model(true);
+    let keys = Keys {
+        host: "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:"
+            .parse()
+            .expect("a key"),
+        controller: None,
+        hash: None,
+        group: None,
+    };
+    model.set_keys(name(OTHER), Some(keys));
+    let data = data(&disks(), OTHER, 0xffff);
+    for round in 0..500 {
+        let place = from([192, 0, 2, 9]);
+        assert!(
+            model
+                .connect(place, asked(0), &data, secs(round))
+                .is_ok_and(|one| one.must_authenticate)
         );
     }
-    let data = data(&disks(), HOST, 0xffff);
-    let refused = model
-        .connect(place(0), asked(0), &data, secs(0))
-        .expect_err("refused");
-    assert_eq!(code(refused.status), 0x181, "to be tried again");
+    assert_eq!(model.controllers().count(), 32);
+    for _ in 0..512 {
+        admin(&mut model, &disks(), HOST);
+    }
 }

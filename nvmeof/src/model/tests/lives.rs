@@ -125,11 +125,17 @@ fn a_silent_host_is_dead_after_its_keep_alive_time_and_one_that_speaks_is_not() 
     assert_eq!(model.expire(secs(10)), None);
     assert_eq!(model.take_notices(), [Notice::Over { controller: id }]);
     assert!(model.controller(id).is_none());
-    // Without a keep-alive time it lives for ever; whoever is not enabled, or discovers, has 120 s.
+    // Without a keep-alive time it lives for an hour; whoever is not enabled, or discovers, has 120 s.
     let id = ready(&mut model, &disks(), HOST);
     command(&mut model, id, &sqe(0x09, 0, [0x0f, 0, 0, 0]));
-    assert_eq!(model.expire(secs(1 << 30)), None);
+    assert_eq!(
+        model.expire(secs(3600)),
+        Some(secs(3601)),
+        "heard of at 1 s"
+    );
     assert!(model.controller(id).is_some());
+    model.expire(secs(3601));
+    assert!(model.controller(id).is_none());
     let idle = admin(&mut model, &disks(), HOST);
     assert_eq!(model.expire(secs(119)), Some(secs(120)));
     assert_eq!(model.expire(secs(120)), None);

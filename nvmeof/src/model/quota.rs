@@ -1,0 +1,134 @@
+//! Quotas: which party may have how much of what there is one pool of.
+
+use std::net::IpAddr;
+
+use super::{CONTROLLERS, Controller, Model, NotConnected};
+use crate::nvme::{Nqn, Status};
+
+/// Controllers of discovery at most, and likewise of hosts that have not authenticated. One more ends the oldest of the
+/// address that has the most.
+pub(super) const GUEST_CONTROLLERS: usize = 256;
+/// Such controllers of one address at most. One more ends the oldest of them.
+pub(super) const GUEST_CONTROLLERS_OF_SOURCE: usize = 32;
+/// Controllers of subsystems that a host gets if only they are there: two paths to eight subsystems.
+const FIRST_CONTROLLERS: u32 = 16;
+
+/// Whose something is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Party {
+    /// Of whoever has this address: whoever discovers, has not authenticated, or connects where any host may. A name
+    /// costs nothing there.
+    Source(IpAddr),
+    /// Of a host that a subsystem lists by its name, or that has a key.
+    Host(Nqn),
+}
+
+/// Whether a party that has `own` pieces gets so many more, of those that are left: it has no more than it leaves to
+/// others then, or no more than the first ones that everybody gets.
+#[must_use]
+pub fn is_fair(own: u32, asked: u32, left: u32, first: u32) -> bool {
+    let after = own.saturating_add(asked);
+    asked <= left && (after <= left - asked || after <= first)
+}
+
+/// Kinds of controllers that have a pool each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pool {
+    Discovery,
+    NotAuthenticated,
+    Hosts,
+}
+
+impl Model {
+    /// Whose the controllers of a host at a subsystem are.
+    pub(super) fn party(&self, subsystem: &Nqn, host: &Nqn, source: IpAddr) -> Party {
+        let of = self.subsystems.get(subsystem);
+        let is_listed = of.is_some_and(|one| one.hosts().any(|listed| listed == host));
+        if is_listed || self.keys.contains_key(host) {
+            Party::Host(host.clone())
+        } else {
+            Party::Source(source)
+        }
+    }
+
+    fn pool(&self, controller: &Controller) -> Pool {
+        if controller.is_discovery() {
+            Pool::Discovery
+        } else if self.is_authenticated(controller.id(), 0) {
+            Pool::Hosts
+        } else {
+            Pool::NotAuthenticated
+        }
+    }
+
+    /// Makes room for one more controller.
+    ///
+    /// # Errors
+    /// Controller Busy: the party has its part. It may try again.
+    pub(super) fn make_room(
+        &mut self,
+        subsystem: &Nqn,
+        host: &Nqn,
+        source: IpAddr,
+    ) -> Result<(), NotConnected> {
+        let must_authenticate = self.keys.contains_key(host);
+        if subsystem.is_discovery() {
+            self.displace(Pool::Discovery, source);
+            return Ok(());
+        }
+        let party = self.party(subsystem, host, source);
+        let hosts = self.controllers.values();
+        let hosts = hosts.filter(|one| self.pool(one) == Pool::Hosts);
+        let (mut all, mut own) = (0, 0);
+        for one in hosts {
+            all += 1;
+            own += u32::from(*one.party() == party);
+        }
+        // CAST: there are 1,024.
+        let left = (CONTROLLERS as u32).saturating_sub(all);
+        if !is_fair(own, 1, left, FIRST_CONTROLLERS) {
+            tracing::warn!(%host, %source, own, left, "no controller: the host has as many as are left, or none is");
+            return Err(NotConnected {
+                // Without DNR: the host tries again.
+                status: Status::CONTROLLER_BUSY,
+                result: 0,
+            });
+        }
+        if must_authenticate {
+            self.displace(Pool::NotAuthenticated, source);
+        }
+        Ok(())
+    }
+
+    /// Ends a controller of a pool where one more would be too many: the oldest of the address that has the most, or of
+    /// the newcomer's own. Age counts from Connect, and no command makes a controller younger: whoever asks for a
+    /// property now and then holds a place no longer than others.
+    fn displace(&mut self, pool: Pool, newcomer: IpAddr) {
+        let mut counts = std::collections::BTreeMap::<IpAddr, usize>::new();
+        let there = self.controllers.values();
+        let there: Vec<&Controller> = there.filter(|one| self.pool(one) == pool).collect();
+        for one in &there {
+            *counts.entry(one.source()).or_default() += 1;
+        }
+        let own = counts.get(&newcomer).copied().unwrap_or(0);
+        let most = counts.iter().max_by_key(|(_, count)| **count);
+        let source = match most {
+            _ if own >= GUEST_CONTROLLERS_OF_SOURCE => newcomer,
+            Some((source, _)) if there.len() >= GUEST_CONTROLLERS => *source,
+            _ => return,
+        };
+        let theirs = there.iter().filter(|one| one.source() == source);
+        let oldest = theirs.min_by_key(|one| (one.since(), one.id()));
+        if let Some(id) = oldest.map(|one| one.id()) {
+            self.displaced += 1;
+            tracing::info!(controller = id, %source, ?pool, "ends for a newcomer");
+            self.end_controller(id);
+        }
+    }
+
+    /// Controllers that ended for newcomers.
+    #[must_use]
+    pub const fn displaced(&self) -> u64 {
+        self.displaced
+    }
+}

@@ -1,0 +1,487 @@
+//! An honest host beside hostile ones: each of its I/Os has a deadline, in simulated time, whatever the others hold.
+//!
+//! One thread does it all, and time is the simulator's, so that a run is the same each time. The hostile host has a
+//! function and an address of its own, and the same worker.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nvmeof::disk::Source;
+use nvmeof::nvme::command::{FUSE_FIRST, admin, io};
+use nvmeof::nvme::fabrics::{ANY_CONTROLLER, property};
+use nvmeof::nvme::rdma::RequestData;
+use nvmeof::nvme::{Nqn, Sqe, Status};
+use nvmeof::serve::{Room, Worker, WorkerConfig};
+use udapl::EpTransport;
+use udapl::fabric::LinkFaults;
+use udapl::fabric::switched::{SwitchConfig, Switched};
+use zerocopy::IntoBytes;
+
+use crate::host::{Host, Queue, command, transfer};
+use crate::world::{PORT, World};
+
+/// What passes in the simulated world between two turns of the worker.
+const STEP: Duration = Duration::from_micros(100);
+/// Turns that an I/O of the honest host may take: 100 ms.
+const DEADLINE: u64 = 1000;
+/// Turns in which whatever is on its way has come.
+const SETTLED: u64 = 50;
+/// Turns after which a worker has looked at the model's times.
+const TICKED: u64 = 2048;
+
+/// Everybody.
+struct Street {
+    fabric: Rc<Switched>,
+    world: World,
+    serving: Rc<RefCell<Vec<Worker>>>,
+    turns: Rc<Cell<u64>>,
+    honest: Host,
+    admin: Queue,
+    queue: Queue,
+    hostile: Host,
+    /// The honest host's I/Os, and the longest that one took, in turns.
+    ios: u64,
+    longest: u64,
+}
+
+impl Street {
+    fn new(config: WorkerConfig) -> Result<Self> {
+        let faults = LinkFaults::default();
+        let fabric = Switched::star(7, 3, SwitchConfig::default(), faults)?;
+        let fabric = Rc::new(fabric);
+        let open = |number| -> Result<_> {
+            let options = fabric.options(number).endpoints(2048);
+            let mut ia = fabric.open_with(number, &options.context("2048 endpoints")?)?;
+            ia.progress();
+            Ok(ia)
+        };
+        let disk = Source::Memory(1 << 20);
+        let (world, workers) = World::of(tempfile::tempdir()?, vec![open(0)?], disk, 9, config)?;
+        let serving = Rc::new(RefCell::new(workers));
+        let turns = Rc::new(Cell::new(0));
+        let host = |number| -> Result<Host> {
+            let mut host = Host::of(open(number)?, world.address, PORT)?;
+            let (fabric, serving, turns) = (fabric.clone(), serving.clone(), turns.clone());
+            host.meanwhile = Some(Box::new(move || {
+                for worker in serving.borrow_mut().iter_mut() {
+                    worker.turn()?;
+                }
+                turns.set(turns.get() + 1);
+                fabric.sim.advance(STEP);
+                Ok(())
+            }));
+            Ok(host)
+        };
+        let (mut honest, mut hostile) = (host(1)?, host(2)?);
+        hostile.name = "nqn.2026-11.test:hostile".parse()?;
+        hostile.id = [0x66; 16];
+        let subsystem = world.subsystem.clone();
+        let (admin, controller) = honest.controller(&subsystem)?;
+        let queue = honest.io_queue(&subsystem, controller, 1, 16)?;
+        Ok(Self {
+            fabric,
+            world,
+            serving,
+            turns,
+            honest,
+            admin,
+            queue,
+            hostile,
+            ios: 0,
+            longest: 0,
+        })
+    }
+
+    /// So many turns of everybody.
+    fn pass(&mut self, turns: u64) -> Result<()> {
+        for _ in 0..turns {
+            let meanwhile = self.hostile.meanwhile.as_mut();
+            meanwhile.context("a world of its own")?()?;
+            self.hostile.ia.progress();
+            self.honest.ia.progress();
+        }
+        Ok(())
+    }
+
+    /// One I/O of each kind of the honest host: short and long, read and written, and an admin command.
+    fn live(&mut self) -> Result<()> {
+        let (host, queue) = (&mut self.honest, &mut self.queue);
+        let before = Cell::new(self.turns.get());
+        let (longest, turns) = (&mut self.longest, &self.turns);
+        let mut took = |what: &str| {
+            let now = turns.get();
+            let took = now - before.replace(now);
+            *longest = took.max(*longest);
+            ensure!(took <= DEADLINE, "{what}: {took} turns");
+            Ok(())
+        };
+        for bytes in [512, 1 << 17] {
+            let blocks = bytes >> 9;
+            let written = host.write(queue, 0, blocks, 0, bytes)?;
+            ensure!(written == Status::SUCCESS, "write of {bytes}: {written}");
+            took("write")?;
+            let read = host.read(queue, 0, blocks, 0, bytes)?;
+            ensure!(read == Status::SUCCESS, "read of {bytes}: {read}");
+            took("read")?;
+        }
+        let alive = host.command(&mut self.admin, command(admin::KEEP_ALIVE))?;
+        ensure!(alive.status() == Status::SUCCESS, "{}", alive.status());
+        took("keep-alive")?;
+        self.ios += 5;
+        Ok(())
+    }
+
+    /// The honest host discovers, connects anew and uses a disk.
+    fn newcomer(&mut self) -> Result<()> {
+        let (host, subsystem) = (&mut self.honest, self.world.subsystem.clone());
+        let (mut discovers, _) = host.controller(&Nqn::discovery())?;
+        let (status, _) = host.log(&mut discovers, 0x70, 1024)?;
+        ensure!(status == Status::SUCCESS, "{status}");
+        host.hang_up(&discovers)?;
+        let (admin, controller) = host.controller(&subsystem)?;
+        let mut queue = host.io_queue(&subsystem, controller, 1, 16)?;
+        let read = host.read(&mut queue, 0, 1, 0, 512)?;
+        ensure!(read == Status::SUCCESS, "{read}");
+        host.hang_up(&queue)?;
+        host.hang_up(&admin)
+    }
+
+    fn room(&self) -> Room {
+        let rooms = self.world.target.rooms();
+        rooms.into_values().next().unwrap_or_default()
+    }
+
+    fn controllers(&self) -> usize {
+        self.world.target.with(|model| model.controllers().count())
+    }
+
+    /// The hostile host's connections end, and everything that it had comes back.
+    fn end(mut self, beside: &str) -> Result<()> {
+        self.live()?;
+        let Self {
+            fabric,
+            world,
+            serving,
+            honest,
+            hostile,
+            ios,
+            longest,
+            ..
+        } = self;
+        println!("{beside}: {ios} I/Os of the honest host, the longest in {longest} turns");
+        drop((honest, hostile));
+        world.target.stop();
+        let step = |_: &()| fabric.sim.advance(STEP);
+        for mut worker in serving.take() {
+            for _ in 0..SETTLED {
+                worker.turn()?;
+                step(&());
+            }
+            let over = worker.run()?;
+            assert_eq!((over.ios_left, over.buffers_left), (0, 0), "{over:?}");
+        }
+        Ok(())
+    }
+}
+
+/// As no honest host asks: to be told for ever that there is no receive.
+fn deaf() -> EpTransport {
+    EpTransport {
+        rnr_retry: Some(7),
+        ..EpTransport::default()
+    }
+}
+
+fn property_get() -> Sqe {
+    let mut sqe = command(admin::FABRICS);
+    sqe.nsid = 4.into();
+    sqe.cdw11 = property::CSTS.into();
+    sqe
+}
+
+#[test]
+fn event_requests_of_128_discovery_controllers_hold_up_no_honest_host() -> Result<()> {
+    let mut street = Street::new(WorkerConfig::default())?;
+    let mut queues = Vec::new();
+    for _ in 0..128 {
+        let (mut queue, _) = street.hostile.controller(&Nqn::discovery())?;
+        for _ in 0..4 {
+            let request = command(admin::ASYNC_EVENT);
+            street.hostile.send(&mut queue, request, &[])?;
+        }
+        queues.push(queue);
+        street.live()?;
+    }
+    street.pass(SETTLED)?;
+    street.newcomer()?;
+    street.end("events")
+}
+
+#[test]
+fn a_host_that_takes_no_answers_before_connect_holds_up_no_honest_host() -> Result<()> {
+    let mut street = Street::new(WorkerConfig::default())?;
+    street.hostile.transport = deaf();
+    let mut queues = Vec::new();
+    for _ in 0..12 {
+        let mut queue = street.hostile.queue(0, 32)?;
+        for _ in 0..64 {
+            // The connection may have ended already.
+            if street.hostile.shout(&mut queue, property_get()).is_err() {
+                break;
+            }
+        }
+        queues.push(queue);
+        street.pass(4)?;
+        street.live()?;
+    }
+    assert!(street.room().overdrawn > 0, "{:?}", street.room());
+    street.newcomer()?;
+    // Whatever the host asked for: its connections break, and nothing of them is left.
+    street.fabric.sim.advance(Duration::from_secs(1));
+    for queue in &queues {
+        street.hostile.expect_end(queue)?;
+    }
+    street.pass(SETTLED)?;
+    assert_eq!(street.room().guests, 0, "{:?}", street.room());
+    street.end("no receives before Connect")
+}
+
+#[test]
+fn a_discovery_host_that_takes_no_answers_holds_up_no_honest_host() -> Result<()> {
+    let mut street = Street::new(WorkerConfig::default())?;
+    street.hostile.transport = deaf();
+    let mut queues = Vec::new();
+    for _ in 0..8 {
+        let (mut queue, _) = street.hostile.controller(&Nqn::discovery())?;
+        for _ in 0..32 {
+            if street.hostile.shout(&mut queue, property_get()).is_err() {
+                break;
+            }
+        }
+        queues.push(queue);
+        street.pass(4)?;
+        street.live()?;
+    }
+    street.newcomer()?;
+    for queue in &queues {
+        street.hostile.expect_end(queue)?;
+    }
+    street.end("no receives after Connect to discovery")
+}
+
+#[test]
+fn first_halves_of_fused_pairs_hold_up_no_honest_host() -> Result<()> {
+    let mut street = Street::new(WorkerConfig {
+        ios: 512,
+        ..WorkerConfig::default()
+    })?;
+    let subsystem = street.world.subsystem.clone();
+    let (_admin, controller) = street.hostile.controller(&subsystem)?;
+    let mut queues = Vec::new();
+    for number in 1..=64 {
+        let mut queue = street.hostile.io_queue(&subsystem, controller, number, 2)?;
+        let mut first = transfer(io::COMPARE, 0, 1);
+        first.flags |= FUSE_FIRST;
+        first.sgl = street.hostile.data(0, 512);
+        street.hostile.send(&mut queue, first, &[])?;
+        queues.push(queue);
+        street.live()?;
+    }
+    street.newcomer()?;
+    street.end("first halves of pairs")
+}
+
+/// Its reads have buffers until their answers have left, and it takes none.
+#[test]
+fn an_allowed_host_that_takes_no_answers_to_long_reads_holds_up_no_honest_host() -> Result<()> {
+    let mut street = Street::new(WorkerConfig::default())?;
+    street.hostile.transport = deaf();
+    let subsystem = street.world.subsystem.clone();
+    let (_admin, controller) = street.hostile.controller(&subsystem)?;
+    let mut queues = Vec::new();
+    for number in 1..=4 {
+        let mut queue = street
+            .hostile
+            .io_queue(&subsystem, controller, number, 32)?;
+        let mut read = transfer(io::READ, 0, 256);
+        read.sgl = street.hostile.data(0, 1 << 17);
+        for _ in 0..31 {
+            street.hostile.shout(&mut queue, read)?;
+        }
+        queues.push(queue);
+        street.pass(4)?;
+        street.live()?;
+    }
+    street.newcomer()?;
+    street.end("no receives for long reads")
+}
+
+#[test]
+fn discovery_controllers_by_the_thousand_lock_no_host_out() -> Result<()> {
+    let mut street = Street::new(WorkerConfig::default())?;
+    let mut queues = Vec::new();
+    for number in 0..1024 {
+        let mut queue = street.hostile.queue(0, 32)?;
+        let connected = street
+            .hostile
+            .connect(&mut queue, &Nqn::discovery(), ANY_CONTROLLER)?;
+        ensure!(connected.status().is_success(), "{}", connected.status());
+        queues.push(queue);
+        if number % 64 == 0 {
+            street.live()?;
+            street.newcomer()?;
+        }
+    }
+    // Properties every 50 s keep them there, and keep out nobody.
+    for _ in 0..4 {
+        street.world.target.advance(Duration::from_secs(50));
+        let kept = queues.len() - 32;
+        for queue in &mut queues[kept..] {
+            street.hostile.get(queue, property::CSTS)?;
+        }
+        let alive = command(admin::KEEP_ALIVE);
+        street.honest.command(&mut street.admin, alive)?;
+        street.pass(TICKED)?;
+        assert_eq!(street.controllers(), 33);
+        street.live()?;
+        street.newcomer()?;
+    }
+    street.end("1,024 discovery controllers, renewed by properties")
+}
+
+#[test]
+fn connections_that_come_and_go_hold_up_no_honest_host_and_leave_nothing() -> Result<()> {
+    let mut street = Street::new(WorkerConfig::default())?;
+    let before = street.room();
+    let subsystem = street.world.subsystem.clone();
+    for round in 0..200_u32 {
+        let queue = street.hostile.queue(0, 32)?;
+        street.hostile.hang_up(&queue)?;
+        let (mut admin, controller) = street.hostile.controller(&subsystem)?;
+        let queue = street.hostile.io_queue(&subsystem, controller, 1, 128)?;
+        street
+            .hostile
+            .send(&mut admin, command(admin::ASYNC_EVENT), &[])?;
+        street.hostile.hang_up(&queue)?;
+        street.hostile.hang_up(&admin)?;
+        if round % 8 == 0 {
+            street.live()?;
+        }
+    }
+    street.pass(SETTLED)?;
+    assert_eq!(street.room(), before);
+    street.end("connections that come and go")
+}
+
+#[test]
+fn guests_of_one_address_end_each_other_and_others_connect() -> Result<()> {
+    let mut street = Street::new(WorkerConfig::default())?;
+    let mut queues = Vec::new();
+    for number in 0..300 {
+        queues.push(street.hostile.queue(number % 128, 2)?);
+        if number % 32 == 0 {
+            street.live()?;
+            street.newcomer()?;
+        }
+    }
+    street.pass(SETTLED)?;
+    let room = street.room();
+    assert_eq!((room.guests, room.displaced_guests), (128, 172), "{room:?}");
+    assert_eq!(
+        (room.refused_guests, room.refused_hosts),
+        (0, 0),
+        "{room:?}"
+    );
+    street.end("300 connections without Connect")
+}
+
+#[test]
+fn a_connection_without_connect_ends_after_a_minute() -> Result<()> {
+    let mut street = Street::new(WorkerConfig::default())?;
+    let queue = street.hostile.queue(0, 32)?;
+    street.world.target.advance(Duration::from_secs(59));
+    street.pass(TICKED)?;
+    assert_eq!(street.room().guests, 1);
+    street.world.target.advance(Duration::from_secs(1));
+    street.hostile.expect_end(&queue)?;
+    street.pass(SETTLED)?;
+    assert_eq!(street.room().guests, 0);
+    street.end("a connection without Connect")
+}
+
+/// Twice the entries are those that wait for an answer and those whose answers leave; one more is too many.
+#[test]
+fn a_host_that_sends_twice_its_entries_and_one_more_without_taking_answers_is_over() -> Result<()> {
+    const ENTRIES: u16 = 16;
+    let mut street = Street::new(WorkerConfig::default())?;
+    let subsystem = street.world.subsystem.clone();
+    street.hostile.transport = deaf();
+    let (_admin, controller) = street.hostile.controller(&subsystem)?;
+    let mut queue = street
+        .hostile
+        .io_queue(&subsystem, controller, 1, ENTRIES)?;
+    let mut flush = command(io::FLUSH);
+    flush.nsid = 1.into();
+    for _ in 0..2 {
+        for _ in 0..ENTRIES {
+            street.hostile.shout(&mut queue, flush)?;
+        }
+        street.pass(4)?;
+        assert_eq!((street.room().overdrawn, street.controllers()), (0, 2));
+    }
+    street.live()?;
+    street.hostile.shout(&mut queue, flush)?;
+    street.pass(4)?;
+    assert_eq!((street.room().overdrawn, street.controllers()), (1, 1));
+    street.hostile.expect_end(&queue)?;
+    street.end("more commands than entries")
+}
+
+#[test]
+fn a_queue_that_does_not_fit_is_refused_and_set_features_grants_what_fits() -> Result<()> {
+    let mut street = Street::new(WorkerConfig {
+        ios: 1024,
+        ..WorkerConfig::default()
+    })?;
+    let subsystem = street.world.subsystem.clone();
+    let (mut admin, controller) = street.hostile.controller(&subsystem)?;
+    let mut asks = command(admin::SET_FEATURES);
+    (asks.cdw10, asks.cdw11) = (7.into(), 0x001f_001f.into());
+    let granted = street.hostile.command(&mut admin, asks)?;
+    // Of 1,024 entries the honest host has 48; what is left is for two: 488 for this one, less its admin queue's.
+    assert_eq!(granted.result.get(), 0x0002_0002, "three queues");
+    let mut queues = Vec::new();
+    for number in 1..=3 {
+        queues.push(
+            street
+                .hostile
+                .io_queue(&subsystem, controller, number, 128)?,
+        );
+    }
+    let mut more = street.hostile.queue(4, 128)?;
+    let refused = street.hostile.connect(&mut more, &subsystem, controller)?;
+    assert_eq!(refused.status(), Status::CONTROLLER_BUSY);
+    street.newcomer()?;
+    // Nothing has changed: a queue that fits is one.
+    street.hostile.hang_up(&queues.remove(0))?;
+    street.pass(SETTLED)?;
+    let again = street.hostile.connect(&mut more, &subsystem, controller)?;
+    assert_eq!(again.status(), Status::SUCCESS);
+    street.end("more queues than fit")
+}
+
+/// Whose an I/O queue is is not known yet, but that it fits nowhere.
+#[test]
+fn an_io_queue_that_fits_nowhere_is_rejected_for_want_of_resources() -> Result<()> {
+    let mut street = Street::new(WorkerConfig {
+        ios: 100,
+        ..WorkerConfig::default()
+    })?;
+    let data = RequestData::new(1, 128, 1);
+    let said = street.hostile.dial(data.as_bytes(), 128, 1)?.err();
+    assert_eq!(said, Some(Some(6)), "no resources");
+    assert_eq!(street.room().refused_hosts, 1);
+    street.end("a queue that fits nowhere")
+}
