@@ -10,7 +10,8 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 
 use crate::program;
-use crate::root::Root;
+use crate::progress::Progress;
+use crate::root::{Root, UNPACK, UNPACKED};
 
 /// A kernel, by the release of Debian that has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -54,28 +55,28 @@ impl Kernel {
         }
     }
 
-    /// The kernel, downloaded and unpacked if it is not there; `tell` is told of that.
+    /// The kernel, downloaded and unpacked if it is not there, which is told.
     ///
     /// # Errors
     /// Its packages cannot be had.
-    pub fn unpack(self, root: &Root, tell: impl Fn(&str)) -> Result<Unpacked> {
+    pub fn unpack(self, root: &Root, progress: &impl Progress) -> Result<Unpacked> {
         if let Some(unpacked) = self.unpacked(root) {
             return Ok(unpacked);
         }
         let release = self.release();
         let folder = self.folder();
-        tell(&format!("unpacking the kernel of {release}"));
+        progress.begins(&format!("fetching the kernel of {release}"));
         // What is left of an interrupted download goes first.
         root.fetch(&format!(
             "rm -rf {folder} debs; mkdir -p {folder}/kernel debs
              apt-get -s install -t {release} --no-install-recommends linux-image-amd64 > {folder}/simulated"
-        ))?;
+        ), progress)?;
         let simulated = std::fs::read_to_string(root.path(folder).join("simulated"))?;
         let names = packages_of(&simulated).join(" ");
         root.fetch(&format!(
-            "cd debs; rm -f *; apt-get -qq download -t {release} {names}
-             for deb in *.deb; do dpkg-deb -x $deb ../{folder}/kernel; done; cd ..; rm -rf debs"
-        ))?;
+            "cd debs; rm -f *; apt-get -qq -o APT::Status-Fd=3 download -t {release} {names} 3>&1 >/dev/null
+             {UNPACK} dpkg-deb -x $deb ../{folder}/kernel; {UNPACKED}; cd ..; rm -rf debs"
+        ), progress)?;
         arrange(root, &format!("{folder}/kernel"))?;
         self.unpacked(root)
             .with_context(|| format!("the packages of {release}'s kernel have no modules: {names}"))

@@ -14,6 +14,7 @@ pub mod kernel;
 pub mod mirror;
 pub mod modules;
 pub mod program;
+pub mod progress;
 pub mod qemu;
 mod root;
 

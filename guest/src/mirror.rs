@@ -72,7 +72,7 @@ pub fn told(command: &mut Command, mirror: &str) -> Result<()> {
 }
 
 /// What apt says was wrong: its first error or warning.
-fn reason(said: &str) -> &str {
+pub(crate) fn reason(said: &str) -> &str {
     let complaint = |line: &str| line.starts_with("E: ") || line.starts_with("W: ");
     let line = said.lines().find(|line| complaint(line));
     line.map_or("no reason is given", |line| line[3..].trim())

@@ -1,6 +1,8 @@
 //! Running other programs, with errors that name the command.
 
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
 
 use anyhow::{Context, Result, ensure};
 
@@ -54,16 +56,46 @@ pub fn quietly(mut command: Command) -> Result<String> {
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("cannot start `{}`", show(&command)))?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    succeeded(&command, output.status, &output.stderr)?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Runs a command of which nothing is shown unless it fails; `heard` gets each line of its standard output as it comes.
+///
+/// # Errors
+/// As [`quietly`].
+pub fn followed(mut command: Command, mut heard: impl FnMut(&str)) -> Result<()> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start `{}`", show(&command)))?;
+    let mut errors = child.stderr.take().context("its errors")?;
+    let errors = thread::spawn(move || {
+        let mut said = Vec::new();
+        // What could be read of a reason is better than none.
+        let _ = errors.read_to_end(&mut said);
+        said
+    });
+    let output = child.stdout.take().context("its output")?;
+    for line in BufReader::new(output).lines() {
+        heard(&line?);
+    }
+    let status = child.wait()?;
+    succeeded(&command, status, &errors.join().unwrap_or_default())
+}
+
+fn succeeded(command: &Command, status: ExitStatus, errors: &[u8]) -> Result<()> {
+    let said = String::from_utf8_lossy(errors);
     let lines: Vec<&str> = said.lines().collect();
     ensure!(
-        output.status.success(),
-        "`{}` ended with {}:\n{}",
-        show(&command),
-        output.status,
+        status.success(),
+        "`{}` ended with {status}:\n{}",
+        show(command),
         lines[lines.len().saturating_sub(TAIL)..].join("\n")
     );
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    Ok(())
 }
 
 /// Whether a program is on the path.
@@ -73,11 +105,16 @@ pub fn exists(program: &str) -> bool {
     })
 }
 
-fn show(command: &Command) -> String {
+/// The command on one line: of an argument of several, such as a script, the first.
+pub fn show(command: &Command) -> String {
     let mut text = command.get_program().to_string_lossy().into_owned();
     for argument in command.get_args() {
+        let argument = argument.to_string_lossy();
         text.push(' ');
-        text.push_str(&argument.to_string_lossy());
+        match argument.trim().split_once('\n') {
+            Some((first, _)) => text.push_str(&format!("{} …", first.trim())),
+            None => text.push_str(&argument),
+        }
     }
     text
 }
@@ -96,5 +133,16 @@ mod tests {
             error.ends_with("\n99\n100") && !error.contains("\n88\n"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn what_is_followed_is_heard_line_by_line_and_fails_with_one_line_of_its_script() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "\n echo one\n echo two\n echo why >&2\n exit 3\n"]);
+        let mut heard = Vec::new();
+        let error = followed(command, |line| heard.push(line.to_owned()));
+        let error = error.expect_err("it failed").to_string();
+        assert_eq!(heard, ["one", "two"]);
+        assert_eq!(error, "`sh -c echo one …` ended with exit status: 3:\nwhy");
     }
 }

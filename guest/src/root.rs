@@ -18,8 +18,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
+use crate::progress::{Line, Progress};
 use crate::{mirror, program};
 
 /// The release of everything in a guest.
@@ -52,11 +53,25 @@ pub struct Root {
 }
 
 impl Root {
-    /// Unpacks what is missing; `tell` is told what is done if that takes time.
+    /// Unpacks what is missing, which is told if it takes time.
     ///
     /// # Errors
     /// A program of the host that is missing, or a package that cannot be had, with the command that failed.
-    pub fn prepare(folder: &Path, has_qemu: bool, tell: impl Fn(&str)) -> Result<Self> {
+    pub fn prepare(folder: &Path, has_qemu: bool, progress: &impl Progress) -> Result<Self> {
+        Self::prepare_for(folder, has_qemu, &[], progress)
+    }
+
+    /// The same for one that wants these packages besides: if Debian has no such package, that is known before much is
+    /// fetched.
+    ///
+    /// # Errors
+    /// Those of [`Root::prepare`], and of [`Root::knows`].
+    pub fn prepare_for(
+        folder: &Path,
+        has_qemu: bool,
+        wanted: &[&str],
+        progress: &impl Progress,
+    ) -> Result<Self> {
         ensure!(
             std::env::consts::ARCH == "x86_64",
             "QEMU and kernels are Debian's for x86-64, and this is {}",
@@ -84,9 +99,9 @@ impl Root {
             root.write_programs()?;
             return Ok(root);
         }
-        tell(match has_qemu {
-            true => "unpacking QEMU from Debian's packages",
-            false => "unpacking busybox and kmod from Debian's packages",
+        progress.begins(match has_qemu {
+            true => "fetching QEMU from Debian's packages",
+            false => "fetching busybox and kmod from Debian's packages",
         });
         let above = root.folder.parent().context("a folder in a folder")?;
         mirror::reach(RELEASE, above)?;
@@ -104,9 +119,10 @@ impl Root {
         }
         root.write_programs()?;
         root.update()?;
+        root.knows(wanted)?;
         let mut packages = TOOLS.to_vec();
         packages.extend(has_qemu.then_some(QEMU));
-        root.unpack_from(Some(BACKPORTS), &packages, "..")?;
+        root.unpack_from(Some(BACKPORTS), &packages, "..", progress)?;
         std::fs::write(&stamp, recipe)?;
         Ok(root)
     }
@@ -199,35 +215,85 @@ impl Root {
         command
     }
 
-    /// Runs a script that fetches something, with fresh lists of packages if the old ones no longer do.
-    pub fn fetch(&self, script: &str) -> Result<()> {
-        mirror::with_fresh_lists(
-            || program::quietly(self.script(script)).map(drop),
-            || self.update(),
-        )
+    /// Runs a script that fetches something, with fresh lists of packages if the old ones no longer do. Its output is
+    /// [how far it is](Line).
+    pub(crate) fn fetch(&self, script: &str, progress: &impl Progress) -> Result<()> {
+        let run = || {
+            program::followed(self.script(script), |line| {
+                if let Some(line) = Line::parse(line) {
+                    line.tell(progress);
+                }
+            })
+        };
+        mirror::with_fresh_lists(run, || self.update())
+    }
+
+    /// Looks whether the lists have these packages, by name.
+    ///
+    /// # Errors
+    /// They do not have one, which is named.
+    pub fn knows(&self, names: &[&str]) -> Result<()> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        let mut command = self.program("apt-get");
+        command
+            .args(["install", "-qq", "-s", "--no-install-recommends"])
+            .args(names);
+        let output = command.output().context("apt-get")?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        match missing(&said) {
+            Some(name) => bail!("no Debian package {name} (in {RELEASE} and its backports)"),
+            None => bail!("{}: {}", names.join(" "), mirror::reason(&said)),
+        }
     }
 
     /// Downloads packages and all they need, and unpacks them into a folder of ours.
     pub fn unpack_packages(&self, packages: &[&str], folder: &str) -> Result<()> {
-        self.unpack_from(None, packages, folder)
+        self.unpack_from(None, packages, folder, &|_: &str| {})
     }
 
-    fn unpack_from(&self, release: Option<&str>, packages: &[&str], folder: &str) -> Result<()> {
+    /// The same, and how far it is.
+    pub fn unpack_and_tell(
+        &self,
+        packages: &[&str],
+        folder: &str,
+        progress: &impl Progress,
+    ) -> Result<()> {
+        self.unpack_from(None, packages, folder, progress)
+    }
+
+    fn unpack_from(
+        &self,
+        release: Option<&str>,
+        packages: &[&str],
+        folder: &str,
+        progress: &impl Progress,
+    ) -> Result<()> {
         if packages.is_empty() {
             return Ok(());
         }
         let list = packages.join(" ");
         let release = release.map_or_else(String::new, |release| format!("-t {release}"));
         // What is left of a download that was interrupted may be another guest's.
-        self.fetch(&format!(
+        let script = format!(
             "rm -rf debs; mkdir -p debs/partial {folder}
              apt-get install -qq -y {release} --no-install-recommends --download-only \
-                 -o Dir::Cache::archives=\"$PWD/debs\" {list} >/dev/null
-             for deb in debs/*.deb; do dpkg-deb --fsys-tarfile $deb | tar -x -C {folder} --keep-directory-symlink; done
-             rm -rf debs"
-        ))
+                 -o Dir::Cache::archives=\"$PWD/debs\" -o APT::Status-Fd=3 {list} 3>&1 >/dev/null
+             cd debs
+             {UNPACK} dpkg-deb --fsys-tarfile $deb | tar -x -C ../{folder} --keep-directory-symlink; {UNPACKED}
+             cd ..; rm -rf debs"
+        );
+        self.fetch(&script, progress)
     }
 }
+
+/// A loop over the packages of the folder, before what is done with each, and behind it. It says how far it is.
+pub(crate) const UNPACK: &str = "set -- *.deb; done=0; echo unpacked 0 $#; for deb; do";
+pub(crate) const UNPACKED: &str = "done=$((done + 1)); echo unpacked $done $#; done";
 
 /// What QEMU is called.
 pub const EMULATOR: &str = "qemu-system-x86_64";
@@ -276,9 +342,31 @@ fn mounted_below<'a>(mounts: &'a str, folder: &Path) -> Vec<&'a str> {
         .collect()
 }
 
+/// The package that apt does not find, from what it says.
+fn missing(said: &str) -> Option<&str> {
+    said.lines().find_map(|line| {
+        let unknown = line.strip_prefix("E: Unable to locate package ");
+        let nothing = || {
+            let rest = line.strip_prefix("E: Package '")?;
+            rest.strip_suffix("' has no installation candidate")
+        };
+        unknown.map(str::trim).or_else(nothing)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_package_that_apt_does_not_find_is_named() {
+        let unknown = "W: something\nE: Unable to locate package no-such-package\n";
+        assert_eq!(missing(unknown), Some("no-such-package"));
+        let nothing =
+            "Package awk is a virtual package\nE: Package 'awk' has no installation candidate\n";
+        assert_eq!(missing(nothing), Some("awk"));
+        assert_eq!(missing("E: Failed to fetch http://x\n"), None);
+    }
 
     #[test]
     fn what_a_half_made_root_has_mounted_is_found_and_nothing_beside_it() {

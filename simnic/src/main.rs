@@ -77,7 +77,10 @@ fn main() -> ExitCode {
         Command::Run(options) => {
             return match run::run(&options) {
                 Ok(status) => ExitCode::from(status),
-                Err(error) => failed(run::NO_STATUS, &format_args!("{error:#}")),
+                Err(error) => {
+                    run::say(&format!("{error:#}"));
+                    ExitCode::from(run::NO_STATUS)
+                }
             };
         }
         Command::Serve(options) => served(&options),

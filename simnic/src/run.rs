@@ -12,16 +12,22 @@
 //! the command changes is gone with it. The folder that is shared is the host's, and stays.
 //!
 //! One after the other: what is unpacked ([`Prepared`]), the functions, QEMU, the guest's word that the command begins,
-//! its exit status. QEMU is ended then; what the command has written is in the sockets by then, and is read to its end.
-//! The guest has [`BOOT`] to begin; the command has as long as it likes, or `--timeout`.
+//! its exit status. QEMU is ended when the reader of simnic's output has what the command has written.
+//! The guest has [`BOOT`] to begin. The command and the reader have as long as they like, or `--timeout`: it ends a run
+//! whatever either does.
 
+mod asked;
 mod command;
 mod image;
 mod machine;
+mod progress;
 mod session;
 mod terminal;
+#[cfg(test)]
+mod tests;
 
 use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,26 +37,32 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use guest::child::{Running, tied};
+use guest::program;
 use guest::qemu::Accelerator;
+use hw_sim_host::wire::WirePath;
 use simnic::serve;
 use simnic::signals::Stop;
 use simnic::simulated::{FaultOptions, ProfileOptions};
 use simnic::switch::SwitchOptions;
 use tracing_subscriber::EnvFilter;
 
+use self::asked::Asked;
 use self::machine::Which;
-use self::session::{Session, Word};
+use self::session::{Drained, Session, Word};
 
 /// As many as a switch has, of what serves them.
 const MOST_PORTS: i64 = serve::MOST_PORTS as i64;
+/// The longest `--timeout`: a year, in seconds.
+const LONGEST: u64 = 365 * 24 * 60 * 60;
 /// The exit status if the command has none.
 pub const NO_STATUS: u8 = 125;
 /// That of a command that takes longer than it may.
 const TIMED_OUT: u8 = 124;
-/// How long an emulated machine may take until the command begins.
-const BOOT: Duration = Duration::from_secs(300);
+/// How long an emulated machine may take until the command begins: a minute where little else runs, several where much
+/// does.
+const BOOT: Duration = Duration::from_secs(1200);
 /// How long it may take for the functions to be served.
-const SERVED: Duration = Duration::from_secs(30);
+const SERVED: Duration = Duration::from_secs(300);
 /// Lines of a log that are shown when something is wrong.
 const TAIL: usize = 25;
 
@@ -66,7 +78,7 @@ pub struct Options {
     switch: Option<SwitchOptions>,
     /// Where the link of a single port leads: unix:PATH, to another simnic that is told the same.
     #[arg(long, conflicts_with = "steer")]
-    link: Option<String>,
+    link: Option<WirePath>,
     /// The address of a single port.
     #[arg(
         long,
@@ -109,13 +121,14 @@ pub struct Options {
     /// A variable of the environment that the command gets: NAME, as it is here, or NAME=VALUE. May be repeated.
     #[arg(long, value_name = "NAME[=VALUE]")]
     env: Vec<String>,
-    /// Ends the command after so many seconds, with exit status 124.
-    #[arg(long, value_name = "SECONDS")]
+    /// Ends the command after so many seconds, whether its output is read or not, with exit status 124.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=LONGEST))]
     timeout: Option<u64>,
     /// Emulate the processor also where KVM could be used.
     #[arg(long)]
     emulate: bool,
-    /// Keep the logs of kernel, QEMU and functions in this folder.
+    /// Keep the logs of the kernel (console.log, all of it), QEMU (qemu.log) and the functions (functions.log) in this
+    /// folder.
     #[arg(long, value_name = "DIR")]
     logs: Option<PathBuf>,
     /// Where images are kept; by default $SIMNIC_CACHE, or $XDG_CACHE_HOME/simnic.
@@ -142,7 +155,8 @@ pub fn run(options: &Options) -> Result<u8> {
     );
     let share = command::share(options.share.as_deref())?;
     let script = command::script(&options.command, &options.env, &share)?;
-    let prepared = machine::prepare(options)?;
+    let asked = Asked::of(options)?;
+    let prepared = machine::prepare(&asked, options.cache.as_deref())?;
     let run = tempfile::Builder::new()
         .prefix("simnic-")
         .tempdir_in(session::short_folder())
@@ -187,10 +201,9 @@ fn serve_functions(
         .with_ansi(false)
         .with_env_filter(filter)
         .init();
-    let link = options.link.as_deref().map(str::parse).transpose();
     let served = serve::Options {
         socket: session::function_sockets(run, options.ports),
-        link: link.map_err(|error: String| anyhow!("--link: {error}"))?,
+        link: options.link.clone(),
         switch: options.switch(),
         profile: options.profile.clone(),
         pcap: options.pcap.clone(),
@@ -230,7 +243,11 @@ fn follow(
     logs: &Path,
 ) -> Result<u8> {
     let mut command = machine::apart(qemu);
-    command.stderr(File::create(logs.join("qemu.log"))?);
+    let mut log = File::create(logs.join("qemu.log"))?;
+    if options.logs.is_some() {
+        writeln!(log, "$ {}", program::show(&command))?;
+    }
+    command.stderr(log);
     let mut running = Running::start("QEMU", command)?;
     let began = Instant::now();
     session.connect(&mut running, BOOT)?;
@@ -245,27 +262,60 @@ fn follow(
                 deadline = seconds.map(|seconds| Instant::now() + seconds);
             }
             Some(Word::Status { status, written }) => {
-                session.drain(written, running);
-                return Ok(status);
+                return Ok(match finish(session, running, written, deadline)? {
+                    Drained::Whole => status,
+                    Drained::Late => {
+                        say("what the command has written was not read in time (--timeout)");
+                        TIMED_OUT
+                    }
+                    Drained::Signal(status) => status,
+                });
             }
             Some(Word::Failed(what)) => bail!("in the machine: {what}"),
             Some(Word::Stray(text)) => bail!("the machine says {text:?}"),
             Some(Word::Signal(status)) => {
-                session.drain([0; 2], running);
+                finish(session, running, [0; 2], Some(Instant::now()))?;
                 return Ok(status);
             }
+            Some(Word::Moved) => {}
             Some(Word::Over) => {
                 let status = running.child.wait()?;
                 bail!("QEMU ended before the command did, with {status}");
             }
             None if is_ready => {
-                session.drain([0; 2], running);
-                eprintln!("simnic: the command has not ended in time");
+                finish(session, running, [0; 2], deadline)?;
+                say("the command has not ended in time (--timeout)");
                 return Ok(TIMED_OUT);
             }
             None => bail!("the machine is not up within {BOOT:?}"),
         }
     }
+}
+
+/// Passes on what the command has written, and ends the machine.
+fn finish(
+    session: &mut Session,
+    running: Running,
+    written: [u64; 2],
+    deadline: Option<Instant>,
+) -> Result<Drained> {
+    let drained = session.drain(written, running, deadline);
+    for lost in session.lost(written) {
+        ensure!(!lost.is_failure, "{}", lost.what);
+        say(&lost.what);
+    }
+    Ok(drained)
+}
+
+/// Says something on the error stream. Something that does not read it may hold its other end: then it is left.
+pub fn say(text: &str) {
+    let text = format!("simnic: {text}");
+    let (said, is_said) = sync_channel(1);
+    thread::spawn(move || {
+        eprintln!("{text}");
+        let _ = said.send(());
+    });
+    let _ = is_said.recv_timeout(session::GRACE);
 }
 
 /// The error, with the ends of the logs behind it.

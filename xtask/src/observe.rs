@@ -23,7 +23,7 @@ use serde_json::Value;
 use crate::{debian, shell};
 
 /// How long Prometheus may take until it has a rate: two scrapes, and its start.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// Operations of the process with traffic: more than it does in that time.
 const OPERATIONS: &str = "100000000";
 /// What is asked for, and what it says.
@@ -192,7 +192,7 @@ fn number(server: &str, query: &str) -> Result<Option<f64>> {
 /// What Prometheus answers (its HTTP API, prometheus.io/docs/prometheus/latest/querying/api).
 fn ask(server: &str, path: &str) -> Result<Value> {
     let mut stream = TcpStream::connect(server)?;
-    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {server}\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;

@@ -1,13 +1,14 @@
 //! `simnic run` as a person runs it: input and output through pipes, both ports, the working directory, Ctrl-C, exit
-//! status; two ports of InfiniBand; then four ports on a switch that marks packets and pauses, recorded, and replayed
-//! without the machine.
+//! status; two ports of InfiniBand, whose output is read late; readers that stop; then four ports on a switch that marks
+//! packets and pauses, recorded, and replayed without the machine.
 //!
-//! Three boots of the emulated machine, some fifteen seconds each; the first time some hundred megabytes of packages
+//! Five boots of the emulated machine, some fifteen seconds each; the first time some hundred megabytes of packages
 //! are unpacked besides. QEMU and the kernel are those of `cargo xtask vm`.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -32,7 +33,8 @@ const SCRIPT: &str = "
     wait
 ";
 /// Ports of InfiniBand, whose addresses are LIDs: what programs tell each other before goes another way. Then more than
-/// sockets and pipes hold, and less than these and the guest's queue.
+/// sockets and pipes hold, and less than these and the guest's queue, which has 128 pieces of some KiB. A file says how
+/// far that is, since a reader that waits for the end of what only it takes would wait for ever.
 const INFINIBAND: &str = "
     cat /sys/class/infiniband/mlx5_0/ports/1/link_layer
     pingpong() {
@@ -45,13 +47,19 @@ const INFINIBAND: &str = "
     ports-together
     ibv_rc_pingpong -d mlx5_1 -n 100 > peer.txt &
     pingpong
-    yes | head -c 2000000
-    touch over
+    for piece in $(seq 30); do
+        yes | head -c 20000
+        echo $piece > pieces
+    done
 ";
-/// By that it says that all of it is written.
-const OVER: &str = "over";
-/// How often that is looked for.
+/// The file, how many pieces there are in all, and bytes of one.
+const PIECES: &str = "pieces";
+const ALL: usize = 30;
+const PIECE: usize = 20_000;
+/// How often a file is looked for.
 const LOOK: Duration = Duration::from_millis(20);
+/// How many looks a late reader takes at the same number of pieces before it begins all the same: no more fit.
+const STUCK: u32 = 500;
 /// Three ports write to the first at once over a switch that is slower than they are. Stock `mlx5_ib` counts what it
 /// is told of congestion, and has files for what a port does about it: a value that may be is there from then on, and
 /// one that may not be is refused.
@@ -86,8 +94,14 @@ const SWITCH: &str = "rate=100M,buffer=256K,ecn,pfc";
 
 /// When it says this, it wants a Ctrl-C.
 const INTERRUPT: &str = "interrupt me";
-/// The longest it may take from the beginning of the command.
-const SECONDS: &str = "300";
+/// The longest it may take from the beginning of the command: no measure, but an end.
+const SECONDS: &str = "1800";
+/// And the longest of a whole run, which simnic itself keeps: then it is killed.
+const HANGS: Duration = Duration::from_secs(3600);
+/// How long a command may take whose reader stops.
+const SOON: &str = "5";
+/// It writes more than anything holds, and never ends.
+const FLOOD: &str = "yes";
 
 /// A run that tests of simnic's replay.
 struct Recording {
@@ -207,6 +221,7 @@ fn judge() -> Result<()> {
         ensure!(said.contains("100 iters in"), "{name}: {said}");
     }
     infiniband(&target)?;
+    unread(&target)?;
     incast(&target)?;
     println!("simnic: {:.0} s in all", began.elapsed().as_secs_f64());
     Ok(())
@@ -233,11 +248,12 @@ fn infiniband(target: &Path) -> Result<()> {
         .args(["--", "sh", "-c", INFINIBAND])
         .env("SIMNIC_CACHE", target.join("vm"))
         .current_dir(share.path());
-    let over = share.path().join(OVER);
-    let (status, said, beside) = read_late(command, Vec::new(), || over.exists())?;
+    let pieces = share.path().join(PIECES);
+    let (status, said, beside) = read_late(command, Vec::new(), written(pieces))?;
     let head: String = said.chars().take(200).collect();
+    let all = "y\n".repeat(ALL * PIECE / 2);
     ensure!(
-        status == Some(0) && said == format!("InfiniBand\n1\n1\n{}", "y\n".repeat(1_000_000)),
+        status == Some(0) && said == format!("InfiniBand\n1\n1\n{all}"),
         "InfiniBand: simnic run ends with {status:?}: {} bytes: {head}{beside}",
         said.len()
     );
@@ -245,6 +261,63 @@ fn infiniband(target: &Path) -> Result<()> {
         "two ports of InfiniBand: connected in two namespaces, and in one; all that was written is there for a late reader"
     );
     Ok(())
+}
+
+/// Says when a file has the number of all pieces, or has had the same number for long.
+fn written(file: PathBuf) -> impl FnMut() -> bool {
+    let (mut before, mut looks) = (String::new(), 0);
+    move || {
+        let now = std::fs::read_to_string(&file).unwrap_or_default();
+        looks = if now == before { looks + 1 } else { 0 };
+        before = now;
+        before.trim() == ALL.to_string() || (looks > STUCK && !before.is_empty())
+    }
+}
+
+/// A run ends at its time limit, although its reader never reads, or stops in the middle.
+fn unread(target: &Path) -> Result<()> {
+    for read in [0, 1_000_000] {
+        let mut command = Command::new(target.join("debug/simnic"));
+        command
+            .args(["run", "--timeout", SOON])
+            .args(["--", FLOOD])
+            .env("SIMNIC_CACHE", target.join("vm"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().context("simnic")?;
+        let over = limited(&child);
+        let mut output = child.stdout.take().context("its output")?;
+        std::io::copy(&mut output.by_ref().take(read), &mut std::io::sink())?;
+        let mut beside = String::new();
+        let mut errors = child.stderr.take().context("its errors")?;
+        errors.read_to_string(&mut beside)?;
+        let status = child.wait()?;
+        drop((over, output));
+        ensure!(
+            status.code() == Some(124)
+                && beside.contains(" bytes of the command's output are lost: nothing reads them"),
+            "a reader that reads {read} bytes: simnic run ends with {status}: {beside}"
+        );
+    }
+    println!("a run whose reader stops ends at its time limit");
+    Ok(())
+}
+
+/// Kills a run that has not ended within [`HANGS`], unless what is returned is dropped before.
+fn limited(child: &Child) -> Sender<()> {
+    let id = child.id().to_string();
+    let (over, is_over) = channel();
+    thread::spawn(move || {
+        if is_over.recv_timeout(HANGS) == Err(RecvTimeoutError::Timeout) {
+            eprintln!(
+                "simnic run has not ended within {HANGS:?}, past its --timeout: it is killed"
+            );
+            // It may have ended.
+            let _ = shell::run(shell::command("kill", &["-s", "KILL", &id]));
+        }
+    });
+    over
 }
 
 /// Four ports on a switch.
@@ -305,7 +378,7 @@ fn fed(command: Command, input: Vec<u8>) -> Result<(Option<i32>, String, String)
 fn read_late(
     mut command: Command,
     input: Vec<u8>,
-    is_time: impl Fn() -> bool,
+    mut is_time: impl FnMut() -> bool,
 ) -> Result<(Option<i32>, String, String)> {
     let mut child = command
         .stdin(Stdio::piped())
@@ -313,6 +386,7 @@ fn read_late(
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| command.get_program().display().to_string())?;
+    let _over = limited(&child);
     let mut to = child.stdin.take().context("its input")?;
     let said = child.stdout.take().context("its output")?;
     let mut beside = child.stderr.take().context("its errors")?;

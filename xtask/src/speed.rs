@@ -70,7 +70,7 @@ pub fn run() -> Result<()> {
     let target = shell::target_directory()?;
     let folder = target.join("vm/root");
     let tell = |what: &str| eprintln!("speed: {what}, once");
-    let root = Root::prepare(&folder, true, tell)?;
+    let root = Root::prepare(&folder, true, &tell)?;
     let others = root.path(FOLDER);
     if !others.join("usr/bin/ucx_perftest").exists() {
         tell("unpacking UCX and libfabric from Debian's packages");

@@ -58,9 +58,30 @@ pub fn script(command: &[String], variables: &[String], share: &Path) -> Result<
         );
         script += &format!("export {name}={}\n", quoted(&value));
     }
+    if let Some(program) = command.first() {
+        script += &unless_there(program);
+    }
     let words: Vec<String> = command.iter().map(|word| quoted(word)).collect();
     script += &format!("exec {}\n", words.join(" "));
     Ok(script)
+}
+
+/// Ends with status 127 and a sentence if there is no such program, where the shell would name its own script.
+fn unless_there(program: &str) -> String {
+    let word = quoted(program);
+    let is_there = match program.contains('/') {
+        true => format!("[ -e {word} ]"),
+        // Not by command -v, which finds commands of the shell's own, too.
+        false => format!(
+            "( IFS=:; for folder in $PATH; do [ -x \"$folder\"/{word} ] && exit 0; done; exit 1 )"
+        ),
+    };
+    let missing =
+        format!("simnic: {program}: not found in the guest; --package adds a Debian package");
+    format!(
+        "{is_there} || {{ printf '%s\\n' {} >&2; exit 127; }}\n",
+        quoted(&missing)
+    )
 }
 
 fn is_name(text: &str) -> bool {
@@ -107,6 +128,28 @@ mod tests {
             script.contains(r"export ONE='1 '\''and'\'' $2'"),
             "{script}"
         );
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named_with_status_127() {
+        for name in ["no-such-program", "./no-such", "/no/such it's", "cd"] {
+            let script = script(&[name.to_owned()], &[], Path::new("/tmp")).expect("a script");
+            let mut shell = std::process::Command::new("sh");
+            let said = shell.args(["-c", &script]).output().expect("sh");
+            assert_eq!(said.status.code(), Some(127), "{name}");
+            let said = String::from_utf8(said.stderr).expect("text");
+            let wanted = format!("simnic: {name}: not found in the guest");
+            assert!(
+                said.starts_with(&wanted) && said.lines().count() == 1,
+                "{said}"
+            );
+        }
+        for there in ["true", "/bin/true"] {
+            let script = script(&[there.to_owned()], &[], Path::new("/tmp")).expect("a script");
+            let mut shell = std::process::Command::new("sh");
+            let said = shell.args(["-c", &script]).output().expect("sh");
+            assert!(said.status.success(), "{said:?}");
+        }
     }
 
     #[test]

@@ -6,8 +6,9 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use guest::kernel::Unpacked;
+use guest::progress::Progress;
 use guest::{Root, modules, program};
 use sha2::{Digest, Sha256};
 
@@ -83,7 +84,8 @@ const MODULES: [&str; 5] = [
 /// The first process of the initramfs.
 const INIT: &str = include_str!("../guest/init");
 /// Programs that the image gets.
-const PROGRAMS: [(&str, &str); 6] = [
+const PROGRAMS: [(&str, &str); 7] = [
+    ("ports-common", include_str!("../guest/ports-common")),
     ("simnic-guest", include_str!("../guest/simnic-guest")),
     ("port", include_str!("../guest/port")),
     ("peer", include_str!("../guest/peer")),
@@ -92,41 +94,65 @@ const PROGRAMS: [(&str, &str); 6] = [
     ("ports-together", include_str!("../guest/ports-together")),
 ];
 
-/// The folder with the files of these packages and all they need, besides those that every machine has.
-pub fn files(root: &Root, more: &[String], tell: impl Fn(&str)) -> Result<PathBuf> {
-    let mut packages: Vec<String> = PACKAGES.map(str::to_owned).to_vec();
-    for package in more {
-        packages.push(match package.ends_with(".deb") {
-            // apt takes the path of a package for its name.
-            true => {
-                let path = Path::new(package).canonicalize();
-                let path = path.with_context(|| format!("--package {package}"))?;
-                path.display().to_string()
-            }
-            false => {
-                let is_name = package.starts_with(|first: char| first.is_ascii_alphanumeric());
-                ensure!(is_name, "--package {package}: no name of a package");
-                package.clone()
-            }
-        });
+/// The image with these packages.
+struct Image {
+    packages: Vec<String>,
+    recipe: String,
+    /// Its folder.
+    name: String,
+}
+
+impl Image {
+    fn with(more: &[String]) -> Self {
+        let mut packages: Vec<String> = PACKAGES.map(str::to_owned).to_vec();
+        packages.extend_from_slice(more);
+        packages.sort();
+        packages.dedup();
+        let recipe = format!("{} {FINISH}", packages.join(" "));
+        let name = format!("images/{}", short_name(&recipe));
+        Self {
+            packages,
+            recipe,
+            name,
+        }
     }
-    packages.sort();
-    packages.dedup();
-    let recipe = format!("{} {FINISH}", packages.join(" "));
-    let name = format!("images/{}", short_name(&recipe));
-    let stamp = root.path(&format!("{name}/recipe"));
-    let files = root.path(&format!("{name}/files"));
-    if std::fs::read_to_string(&stamp).ok().as_deref() == Some(&recipe) {
+
+    fn stamp(&self, root: &Root) -> PathBuf {
+        root.path(&format!("{}/recipe", self.name))
+    }
+
+    fn is_there(&self, root: &Root) -> bool {
+        let made = std::fs::read_to_string(self.stamp(root));
+        made.is_ok_and(|made| made == self.recipe)
+    }
+}
+
+/// Whether the files of these packages are unpacked.
+pub fn is_there(root: &Root, more: &[String]) -> bool {
+    Image::with(more).is_there(root)
+}
+
+/// The folder with the files of these packages and all they need, besides those that every machine has.
+pub fn files(root: &Root, more: &[String], progress: &impl Progress) -> Result<PathBuf> {
+    let image = Image::with(more);
+    let files = root.path(&format!("{}/files", image.name));
+    if image.is_there(root) {
         return Ok(files);
     }
-    tell(&format!(
-        "unpacking {} packages and what they need",
+    let stamp = image.stamp(root);
+    let Image {
+        packages,
+        recipe,
+        name,
+    } = image;
+    progress.begins(&format!(
+        "fetching {} packages and what they need",
         packages.len()
     ));
     program::quietly(root.script(&format!("rm -rf {name}; mkdir -p {name}")))?;
     let words: Vec<String> = packages.iter().map(|package| quoted(package)).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    root.unpack_packages(&words, &format!("{name}/files"))?;
+    root.unpack_and_tell(&words, &format!("{name}/files"), progress)?;
     program::quietly(root.script(&format!("cd {name}/files\n{FINISH}")))?;
     std::fs::write(&stamp, recipe)?;
     Ok(files)

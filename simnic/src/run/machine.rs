@@ -13,6 +13,8 @@ use guest::kernel::Unpacked;
 use guest::qemu::Qemu;
 use guest::{EMULATOR, Kernel, Root, program};
 
+use super::asked::Asked;
+use super::progress::Shown;
 use super::{Options, image, session};
 
 /// Which kernel.
@@ -46,6 +48,11 @@ pub fn memory(text: &str) -> Result<String, String> {
     }
 }
 
+/// Kernel parameters. On a loaded machine the emulated timer may be too slow for the kernel's check of it. Where the log
+/// is kept the console has all of it; otherwise errors alone, which is faster.
+const QUIET: &str = "console=ttyS0 quiet panic=-1 no_timer_check";
+const WITH_LOG: &str = "console=ttyS0 ignore_loglevel panic=-1 no_timer_check";
+
 /// What is unpacked.
 pub struct Prepared {
     root: Root,
@@ -57,27 +64,28 @@ pub struct Prepared {
 }
 
 /// Unpacks what is missing, while no other process does.
-pub fn prepare(options: &Options) -> Result<Prepared> {
-    let cache = cache(options.cache.as_deref())?;
+pub fn prepare(asked: &Asked, named: Option<&Path>) -> Result<Prepared> {
+    let cache = cache(named)?;
     std::fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
     let lock = File::create(cache.join("lock")).with_context(|| cache.display().to_string())?;
     lock.lock()?;
-    let tell = |what: &str| eprintln!("simnic: {what} (once; kept in {})", cache.display());
+    let shown = Shown::new(&cache);
     let has_qemu = has_vfio_user();
-    let root = Root::prepare(&cache.join("root"), !has_qemu, tell)?;
-    let kernel = match &options.kernel {
-        Which::Release(release) => release.unpack(&root, tell)?,
+    let wanted: Vec<&str> = asked.packages.iter().map(String::as_str).collect();
+    let root = Root::prepare_for(&cache.join("root"), !has_qemu, &wanted, &shown)?;
+    // In an older root they were not looked for.
+    if !image::is_there(&root, &asked.packages) {
+        root.knows(&wanted)?;
+    }
+    let kernel = match &asked.kernel {
+        Which::Release(release) => release.unpack(&root, &shown)?,
         Which::Package(package) => {
-            let package = package.canonicalize().with_context(|| {
-                let known = "bookworm, trixie, backports, or the path of a linux-image .deb";
-                format!("--kernel {}: {known}", package.display())
-            })?;
             let written = package.metadata()?.modified()?;
             let name = image::short_name(&format!("{} {written:?}", package.display()));
-            Unpacked::from_package(&root, &package, &format!("kernels/{name}"))?
+            Unpacked::from_package(&root, package, &format!("kernels/{name}"))?
         }
     };
-    let files = image::files(&root, &options.package, tell)?;
+    let files = image::files(&root, &asked.packages, &shown)?;
     let initramfs = image::initramfs(&root, &kernel)?;
     Ok(Prepared {
         root,
@@ -162,8 +170,10 @@ impl Prepared {
             memory: &options.memory,
             kernel: &self.kernel.image(),
             initramfs: &self.initramfs,
-            // On a loaded machine the emulated timer may be too slow for the kernel's check of it.
-            append: "console=ttyS0 quiet panic=-1 no_timer_check",
+            append: match options.logs {
+                Some(_) => WITH_LOG,
+                None => QUIET,
+            },
         };
         machine.tell(&mut command, &session::function_sockets(run, options.ports));
         share(&mut command, "image", &self.files, true);

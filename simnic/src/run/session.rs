@@ -9,22 +9,28 @@
 //! ```
 //!
 //! simnic listens, QEMU connects. A write of the guest's ends when it is in the guest's own queue of the port, which
-//! QEMU empties as fast as it is read here. So the guest says how many bytes it has written, and QEMU is ended when as
-//! many have come ([`Session::drain`]). A terminal's bytes nobody counts.
+//! QEMU empties as fast as it is read here. So the guest says how many bytes it has written, and QEMU is ended when the
+//! reader of simnic's own output has as many ([`Session::drain`]). A terminal's bytes are not counted.
+//!
+//! A reader may stop, and a write to it never returns then. So threads of their own write, no other thread waits for
+//! them without a limit, and the process ends without them. Bytes that their reader did not take are counted
+//! ([`Session::lost`]).
 //!
 //! QEMU drops what the guest's queue of a port has no room for. So a piece of the input waits until the guest has taken
 //! the one before it, as it says by `control`.
 //!
 //! SIGINT, SIGTERM, SIGHUP and SIGQUIT go to the command; the third of them ends the machine.
 
-use std::io::{BufRead, BufReader, Read, Write, stderr, stdin, stdout};
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write, stderr, stdin, stdout};
 use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -42,8 +48,13 @@ const TAKEN: &str = "taken";
 const LAST: usize = 3;
 /// Bytes passed on at once.
 const CHUNK: usize = 64 << 10;
+/// Bytes written at once: a pipe takes so many whole or not at all (PIPE_BUF), so that a write that never returns has
+/// taken none.
+const PIECE: usize = 4096;
 /// How often a connection is looked for.
 const LOOK: Duration = Duration::from_millis(20);
+/// How long a reader has for what is left when the machine is ended at its time limit or by a signal.
+pub const GRACE: Duration = Duration::from_secs(5);
 
 /// A folder for sockets, whose paths are short.
 pub fn short_folder() -> PathBuf {
@@ -106,6 +117,8 @@ pub enum Word {
     Status { status: u8, written: [u64; 2] },
     /// Enough signals have come: the machine is to end, and this is the status.
     Signal(u8),
+    /// An output has gone on: a reader took some of it, or it has ended.
+    Moved,
     /// The guest has gone.
     Over,
     /// Anything else, which should not be there.
@@ -139,26 +152,82 @@ impl Word {
     }
 }
 
-/// How many bytes of an output have come.
+/// How far an output is.
 #[derive(Debug, Default)]
+struct Progress {
+    /// Bytes that have come from the machine.
+    come: u64,
+    /// Bytes that the reader has taken.
+    taken: u64,
+    /// Why the reader takes no more. What comes is thrown away then.
+    refused: Option<std::io::Error>,
+    /// No more comes.
+    is_over: bool,
+}
+
+impl Progress {
+    /// So many bytes are with the reader, or it gets no more.
+    fn has_passed(&self, bytes: u64) -> bool {
+        let passed = if self.refused.is_some() {
+            self.come
+        } else {
+            self.taken
+        };
+        self.is_over || passed >= bytes
+    }
+}
+
+/// Counts an output's bytes, and wakes the thread that waits for them.
 struct Meter {
-    /// The bytes, and whether there is an end.
-    come: Mutex<(u64, bool)>,
-    more: Condvar,
+    progress: Mutex<Progress>,
+    tell: SyncSender<Word>,
 }
 
 impl Meter {
-    fn change(&self, change: impl FnOnce(&mut (u64, bool))) {
-        change(&mut self.come.lock().unwrap_or_else(PoisonError::into_inner));
-        self.more.notify_all();
+    fn new(tell: SyncSender<Word>) -> Arc<Self> {
+        Arc::new(Self {
+            progress: Mutex::default(),
+            tell,
+        })
     }
 
-    /// Returns when so many have come, or no more will.
-    fn wait_for(&self, bytes: u64) {
-        let come = self.come.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_waited_for = |(come, ended): &mut (u64, bool)| *come < bytes && !*ended;
-        drop(self.more.wait_while(come, is_waited_for));
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn change(&self, change: impl FnOnce(&mut Progress)) {
+        change(&mut self.progress());
+        // A receiver that is behind looks at the progress after each word it has.
+        let _ = self.tell.try_send(Word::Moved);
+    }
+}
+
+/// An output of the command.
+struct Output {
+    name: &'static str,
+    meter: Arc<Meter>,
+    /// Where it comes from, for counting what its thread has not read.
+    from: UnixStream,
+}
+
+/// How the outputs have ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// The readers have all of it, or have refused the rest.
+    Whole,
+    /// A reader was not done in time.
+    Late,
+    /// By the last signal, with this status.
+    Signal(u8),
+}
+
+/// Bytes of an output that its reader has not got.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// One sentence.
+    pub what: String,
+    /// It is a failure of the system, not a reader that wants no more.
+    pub is_failure: bool,
 }
 
 /// The connections of one run.
@@ -174,7 +243,7 @@ pub struct Session {
     taken: Option<Sender<()>>,
     takes: Option<Receiver<()>>,
     signals: Option<SigSet>,
-    outputs: Vec<(JoinHandle<()>, Arc<Meter>)>,
+    outputs: Vec<Output>,
 }
 
 impl Session {
@@ -273,28 +342,26 @@ impl Session {
                 let takes = self.takes.take().context("there is one input")?;
                 drop(thread::spawn(move || feed(stdin().lock(), &stream, &takes)));
             }
-            "out" => self.output(stream, stdout),
-            "err" => self.output(stream, stderr),
+            "out" => self.output("output", stream, stdout().as_fd())?,
+            "err" => self.output("errors", stream, stderr().as_fd())?,
             _ => {
                 self.raw = Some(Raw::begin()?);
-                let keys = stream.try_clone()?;
-                drop(thread::spawn(move || {
-                    pour(stdin().lock(), keys, &Meter::default());
-                }));
-                self.output(stream, stdout);
+                let (keys, meter) = (stream.try_clone()?, Meter::new(self.tell.clone()));
+                drop(thread::spawn(move || pour(stdin().lock(), keys, &meter)));
+                self.output("output", stream, stdout().as_fd())?;
             }
         }
         Ok(())
     }
 
-    fn output<W: Write>(&mut self, from: UnixStream, to: impl Fn() -> W + Send + 'static) {
-        let meter = Arc::new(Meter::default());
-        let counts = Arc::clone(&meter);
-        let thread = thread::spawn(move || {
-            pour(from, to(), &counts);
-            counts.change(|(_, ended)| *ended = true);
-        });
-        self.outputs.push((thread, meter));
+    fn output(&mut self, name: &'static str, stream: UnixStream, to: BorrowedFd) -> Result<()> {
+        // Not by the standard library's handle: a write that never returns would hold its lock.
+        let to = File::from(to.try_clone_to_owned()?);
+        let meter = Meter::new(self.tell.clone());
+        let (counts, from) = (Arc::clone(&meter), stream.try_clone()?);
+        drop(thread::spawn(move || pour(stream, to, &counts)));
+        self.outputs.push(Output { name, meter, from });
+        Ok(())
     }
 
     /// Lines of the guest's come in, signals go out.
@@ -326,25 +393,94 @@ impl Session {
     /// What happens next; nothing, if it takes longer than that.
     pub fn next(&self, patience: Option<Duration>) -> Option<Word> {
         match patience {
+            // An output that goes on all the time is no reason to go on.
+            Some(Duration::ZERO) => None,
             Some(patience) => self.words.recv_timeout(patience).ok(),
             // This side holds a sender, too: it never ends by itself.
             None => self.words.recv().ok(),
         }
     }
 
-    /// Waits until what the command has written is here, however slowly that is read; then QEMU is ended, and what it
-    /// has left in the sockets is passed on.
-    pub fn drain(&mut self, written: [u64; 2], qemu: Running) {
-        for ((_, meter), bytes) in self.outputs.iter().zip(written) {
-            meter.wait_for(bytes);
-        }
+    /// Waits until the readers have what the command has written, at most until the deadline; then QEMU is ended, and
+    /// what it has left in the sockets is passed on.
+    pub fn drain(
+        &mut self,
+        written: [u64; 2],
+        qemu: Running,
+        deadline: Option<Instant>,
+    ) -> Drained {
+        let counted = self.until(deadline, |outputs| {
+            let mut counted = outputs.iter().zip(written);
+            counted.all(|(output, bytes)| output.meter.progress().has_passed(bytes))
+        });
         drop(qemu);
-        for (output, _) in self.outputs.drain(..) {
-            // What has panicked has said so.
-            let _ = output.join();
-        }
+        let last = Instant::now() + GRACE;
+        let deadline = match counted {
+            Drained::Whole => deadline.map(|deadline| deadline.max(last)),
+            Drained::Late | Drained::Signal(_) => Some(last),
+        };
+        let rest = self.until(deadline, |outputs| {
+            outputs.iter().all(|output| output.meter.progress().is_over)
+        });
         self.raw = None;
+        match counted {
+            Drained::Whole => rest,
+            Drained::Late | Drained::Signal(_) => counted,
+        }
     }
+
+    /// Waits until something holds for the outputs.
+    fn until(&self, deadline: Option<Instant>, holds: impl Fn(&[Output]) -> bool) -> Drained {
+        while !holds(&self.outputs) {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            match self.next(left) {
+                Some(Word::Signal(status)) => return Drained::Signal(status),
+                // The guest has said all that counts.
+                Some(_) => {}
+                None => return Drained::Late,
+            }
+        }
+        Drained::Whole
+    }
+
+    /// The bytes that readers have not got, after [`Session::drain`], of so many that the guest has counted.
+    pub fn lost(&self, written: [u64; 2]) -> Vec<Lost> {
+        let outputs = self.outputs.iter().zip(written);
+        outputs
+            .filter_map(|(output, written)| output.lost(written))
+            .collect()
+    }
+}
+
+impl Output {
+    fn lost(&self, written: u64) -> Option<Lost> {
+        let is_over = self.meter.progress().is_over;
+        let left = if is_over { 0 } else { left_in(&self.from) };
+        let progress = self.meter.progress();
+        let bytes = written
+            .max(progress.come + left)
+            .saturating_sub(progress.taken);
+        let (why, is_failure) = match &progress.refused {
+            Some(error) => (error.to_string(), error.kind() != ErrorKind::BrokenPipe),
+            None => ("nothing reads them".to_owned(), false),
+        };
+        let what = format!(
+            "{bytes} bytes of the command's {} are lost: {why}",
+            self.name
+        );
+        (bytes > 0).then_some(Lost { what, is_failure })
+    }
+}
+
+/// Bytes that are left in a connection whose other end has gone.
+fn left_in(mut from: &UnixStream) -> u64 {
+    // Its end is not waited for if something else has the other end.
+    let _ = from.set_read_timeout(Some(LOOK));
+    let (mut buffer, mut bytes) = (vec![0; CHUNK], 0);
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        bytes += count as u64;
+    }
+    bytes
 }
 
 /// An input, to its end, goes into a connection: in pieces, so that the end can be told, each of them when the one
@@ -362,18 +498,26 @@ fn feed(mut from: impl Read, mut to: impl Write, takes: &Receiver<()>) {
     let _ = writeln!(to, "0");
 }
 
-/// One stream, to its end, goes to another. Who does not read it any more has seen enough.
+/// One stream, to its end, goes to another. What that refuses is thrown away: the machine is not to wait for it.
 fn pour(mut from: impl Read, mut to: impl Write, meter: &Meter) {
     let mut buffer = vec![0; CHUNK];
-    let mut is_read = true;
     while let Ok(count @ 1..) = from.read(&mut buffer) {
-        is_read = is_read
-            && to
-                .write_all(&buffer[..count])
-                .and_then(|()| to.flush())
-                .is_ok();
-        meter.change(|(come, _)| *come += count as u64);
+        meter.change(|progress| progress.come += count as u64);
+        let mut left = &buffer[..count];
+        while !left.is_empty() && meter.progress().refused.is_none() {
+            match to.write(&left[..left.len().min(PIECE)]) {
+                Ok(taken) => {
+                    left = &left[taken..];
+                    meter.change(|progress| progress.taken += taken as u64);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // Another process may have made this descriptor one that does not wait.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => thread::park_timeout(LOOK),
+                Err(error) => meter.change(|progress| progress.refused = Some(error)),
+            }
+        }
     }
+    meter.change(|progress| progress.is_over = true);
 }
 
 /// Signals go to the command; the last one ends the machine.
@@ -401,6 +545,10 @@ fn pass_signals(signals: &SigSet, mut to: UnixStream, tell: &SyncSender<Word>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn meter() -> Arc<Meter> {
+        Meter::new(sync_channel(1).0)
+    }
 
     #[test]
     fn lines_of_the_guest_are_understood_or_strange() {
@@ -434,7 +582,7 @@ mod tests {
         let sent = bytes.clone();
         let writer = thread::spawn(move || here.write_all(&sent));
         let mut got = Vec::new();
-        pour(there, &mut got, &Meter::default());
+        pour(there, &mut got, &meter());
         writer.join().expect("no panic").expect("written");
         assert!(got == bytes, "{} bytes of {}", got.len(), bytes.len());
     }
@@ -453,44 +601,11 @@ mod tests {
                 Ok(())
             }
         }
-        pour(there, Closed, &Meter::default());
-    }
-
-    /// A reader may take its time: QEMU has not passed on all of it when the command ends.
-    #[test]
-    fn what_was_written_is_waited_for_by_its_number_of_bytes() {
-        let (mut qemu, here) = UnixStream::pair().expect("sockets");
-        let meter = Arc::new(Meter::default());
-        let counts = Arc::clone(&meter);
-        let (seen, sees) = channel();
-        struct Reader(Sender<usize>);
-        impl Write for Reader {
-            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-                self.0.send(bytes.len()).expect("it is read");
-                Ok(bytes.len())
-            }
-            fn flush(&mut self) -> std::io::Result<()> {
-                Ok(())
-            }
-        }
-        let output = thread::spawn(move || pour(here, Reader(seen), &counts));
-        qemu.write_all(b"half").expect("written");
-        let waits = Arc::clone(&meter);
-        let waiter = thread::spawn(move || waits.wait_for(8));
-        assert_eq!(sees.recv(), Ok(4));
-        assert!(!waiter.is_finished());
-        qemu.write_all(b"half").expect("written");
-        waiter.join().expect("all has come");
-        assert_eq!(sees.recv(), Ok(4));
-        drop(qemu);
-        output.join().expect("poured");
-    }
-
-    #[test]
-    fn an_output_that_has_ended_is_not_waited_for() {
-        let meter = Meter::default();
-        meter.change(|(_, ended)| *ended = true);
-        meter.wait_for(1);
+        let meter = meter();
+        pour(there, Closed, &meter);
+        let progress = meter.progress();
+        assert!(progress.is_over && progress.has_passed(4));
+        assert_eq!((progress.come, progress.taken), (4, 0));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //!
 //! One program: a program for each file would be linked with the whole simulator each. What needs a process of its own
 //! has a program of its own beside this folder: `capi` (one table of handles, watched by ThreadSanitizer), `capi_fork`
-//! (it forks) and `hotpath` (it counts allocations, and gives system calls up).
+//! (it forks), `hotpath` (it counts allocations, and gives system calls up) and `log` (it listens to `tracing`, whose
+//! caches are the process's).
 
 mod adapter;
 mod attended;
@@ -36,7 +37,6 @@ mod iommu;
 mod lent;
 mod limits;
 mod lmr;
-mod log;
 mod lossy;
 mod many_at_once;
 mod memory_ends;

@@ -55,7 +55,7 @@ const STEPS: [(&str, &str); 10] = [
     (
         "the simulator serves, with one of its profiles",
         "datctl sim serve --profile /usr/share/udapl/profiles/connectx-7.toml --socket /tmp/0.sock --socket /tmp/1.sock &
-         for i in $(seq 100); do test -S /tmp/1.sock && break; sleep 0.1; done
+         for i in $(seq 3000); do test -S /tmp/1.sock && break; sleep 0.1; done
          datctl info vfio-user:/tmp/0.sock; kill $!",
     ),
     (
@@ -75,8 +75,8 @@ const STEPS: [(&str, &str); 10] = [
         "examples=/usr/share/doc/udapl-sim/examples
          cat $examples/server.conf >> /etc/dat.conf
          stdbuf -oL dtest -P udapl-sim -b 4096 -B 100 > /tmp/server.log 2>&1 &
-         for i in $(seq 300); do grep -q 'waiting for client' /tmp/server.log && break; sleep 0.1; done
-         DAT_OVERRIDE=$examples/client.conf timeout 60 dtest -P udapl-sim -h 127.0.0.1 -b 4096 -B 100 > /tmp/client.log 2>&1
+         for i in $(seq 3000); do grep -q 'waiting for client' /tmp/server.log && break; sleep 0.1; done
+         DAT_OVERRIDE=$examples/client.conf timeout 600 dtest -P udapl-sim -h 127.0.0.1 -b 4096 -B 100 > /tmp/client.log 2>&1
          wait $!; cat /tmp/server.log /tmp/client.log
          for side in server client; do grep -q 'Test Complete. PASSED' /tmp/$side.log; done",
     ),

@@ -36,8 +36,8 @@ pub struct Machine {
 pub fn prepare(kernel: Kernel) -> Result<Machine> {
     let folder = shell::target_directory()?.join("vm/root");
     let tell = |what: &str| println!("vm: {what}");
-    let root = Root::prepare(&folder, true, tell)?;
-    let unpacked = kernel.unpack(&root, tell)?;
+    let root = Root::prepare(&folder, true, &tell)?;
+    let unpacked = kernel.unpack(&root, &tell)?;
     let mut version = root.program(EMULATOR);
     version.arg("--version");
     let version = shell::capture(version)?;

@@ -1,0 +1,70 @@
+//! How far fetching and unpacking are: a bar on a terminal, elsewhere a line for each step.
+
+use std::cell::OnceCell;
+use std::io::{IsTerminal, stderr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use guest::progress::Progress;
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// How the bar looks.
+const BAR: &str = "simnic: {msg} {bar:24} {percent:>3} % {elapsed}";
+/// How often its clock is drawn.
+const TICK: Duration = Duration::from_secs(1);
+
+/// What is shown, until it is dropped.
+pub struct Shown {
+    kept: PathBuf,
+    is_terminal: bool,
+    /// There is one from the first step on.
+    bar: OnceCell<ProgressBar>,
+}
+
+impl Shown {
+    /// Nothing yet. What is made is kept in this folder.
+    pub fn new(kept: &Path) -> Self {
+        Self {
+            kept: kept.to_owned(),
+            is_terminal: stderr().is_terminal(),
+            bar: OnceCell::new(),
+        }
+    }
+
+    fn bar(&self) -> &ProgressBar {
+        self.bar.get_or_init(|| {
+            let bar = ProgressBar::new(100);
+            let style = ProgressStyle::with_template(BAR);
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar.enable_steady_tick(TICK);
+            bar
+        })
+    }
+}
+
+impl Progress for Shown {
+    fn begins(&self, step: &str) {
+        match self.is_terminal {
+            true => {
+                let bar = self.bar();
+                bar.set_position(0);
+                bar.set_message(step.to_owned());
+            }
+            false => eprintln!("simnic: {step} (once; kept in {})", self.kept.display()),
+        }
+    }
+
+    fn is_at(&self, percent: u64) {
+        if self.is_terminal {
+            self.bar().set_position(percent);
+        }
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
