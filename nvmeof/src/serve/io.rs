@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::fused::Lock;
 use super::layout::Spot;
 use super::queue::QueueId;
-use crate::model::{Answer, Moment};
+use crate::model::Moment;
 use crate::nvme::sgl::Data;
 use crate::nvme::{Sqe, Status};
 
