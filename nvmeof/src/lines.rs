@@ -1,8 +1,8 @@
 //! Lines of the log that a stranger can cause, by whose address he comes from.
 //!
-//! Each kind of line has a budget for each source ([`LogBudget`]), and there are [`SOURCES`] budgets at a time: one that
-//! was not used for a period makes room. Where all are in use a line is not written. The next one that is says how many
-//! were not.
+//! Each kind of line has a budget for each source ([`LogBudget`]), and there are [`SOURCES`] budgets at a time: one
+//! that was not used for a period makes room. Where all are in use a line is not written. The next one that is says how
+//! many were not.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

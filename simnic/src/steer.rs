@@ -295,8 +295,7 @@ mod tests {
                     *drip = connect();
                 }
             }
-            let time: SimTime = honest.call("sim.time", Value::Null).expect("an answer");
-            assert_eq!(time.at, 0);
+            let _: SimTime = honest.call("sim.time", Value::Null).expect("an answer");
         }
     }
 }
