@@ -37,8 +37,17 @@ pub fn text(status: &Status) -> String {
                 ("refused", one.refused),
                 ("connections", one.connections),
                 ("sleeps", one.sleeps),
+                ("refused_hosts", one.refused_hosts),
+                ("refused_guests", one.refused_guests),
+                ("displaced_guests", one.displaced_guests),
+                ("overdrawn", one.overdrawn),
             ];
-            let gauges = [("serves", one.serves.into())];
+            let gauges = [
+                ("serves", one.serves.into()),
+                ("entries_left", one.entries_left.into()),
+                ("host_queues", one.host_queues.into()),
+                ("guests", one.guests.into()),
+            ];
             add(&mut text, "worker", &labels, &counters, &gauges);
         }
     }

@@ -51,6 +51,20 @@ pub struct WorkerStatus {
     pub connections: u64,
     /// Times it slept.
     pub sleeps: u64,
+    /// Entries of hosts' queues that are left.
+    pub entries_left: u32,
+    /// Queues of hosts.
+    pub host_queues: u32,
+    /// Connections without Connect, of discovery, and not authenticated.
+    pub guests: u32,
+    /// Queues of hosts that were refused for want of entries.
+    pub refused_hosts: u64,
+    /// Guests that were rejected.
+    pub refused_guests: u64,
+    /// Guests that ended for newcomers.
+    pub displaced_guests: u64,
+    /// Connections that ended since they held more than they may.
+    pub overdrawn: u64,
 }
 
 /// A subsystem.
@@ -120,10 +134,11 @@ impl Daemon {
     /// What is there now.
     #[must_use]
     pub fn status(&self) -> Status {
-        let done = self.target().done();
+        let (done, rooms) = (self.target().done(), self.target().rooms());
         let ports = self.settings().ports.iter().map(|(id, port)| {
             let workers = self.workers(*id).into_iter().map(|(worker, serves)| {
                 let done = done.get(&worker).copied().unwrap_or_default();
+                let room = rooms.get(&worker).copied().unwrap_or_default();
                 WorkerStatus {
                     worker,
                     serves,
@@ -131,6 +146,13 @@ impl Daemon {
                     refused: done.refused,
                     connections: done.connections,
                     sleeps: done.sleeps,
+                    entries_left: room.entries_left,
+                    host_queues: room.host_queues,
+                    guests: room.guests,
+                    refused_hosts: room.refused_hosts,
+                    refused_guests: room.refused_guests,
+                    displaced_guests: room.displaced_guests,
+                    overdrawn: room.overdrawn,
                 }
             });
             let access = port.access.iter();
