@@ -200,6 +200,11 @@ impl Run {
 
     fn step(&mut self, step: Step) {
         self.steps += 1;
+        let host = match step {
+            Step::Arrive { host, .. } | Step::Connect { host, .. } => host % 3,
+            _ => 0,
+        };
+        let source = std::net::IpAddr::from([192, 0, 2, 10 + host]);
         let place = |queue| Place {
             port: 1,
             worker: 0,

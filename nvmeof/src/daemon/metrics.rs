@@ -88,6 +88,26 @@ fn worker(text: &mut Text, labels: &str, one: &WorkerStatus) {
             "Times that the worker had nothing to do and slept.",
             one.sleeps,
         ),
+        (
+            "refused_hosts",
+            "Queues of hosts that were refused for want of entries.",
+            one.refused_hosts,
+        ),
+        (
+            "refused_guests",
+            "Connections that were rejected as guests.",
+            one.refused_guests,
+        ),
+        (
+            "displaced_guests",
+            "Guests that were ended for newcomers.",
+            one.displaced_guests,
+        ),
+        (
+            "overdrawn",
+            "Connections that ended because they held more commands than they may.",
+            one.overdrawn,
+        ),
     ];
     let gauges = [
         (
@@ -102,8 +122,23 @@ fn worker(text: &mut Text, labels: &str, one: &WorkerStatus) {
         ),
         (
             "queue_size",
-            "Commands that can be at the worker at once (ios of its port).",
+            "Entries that the queues of all hosts can have together (ios of its port).",
             one.queue_size.into(),
+        ),
+        (
+            "entries_left",
+            "Entries among them that are left.",
+            one.entries_left.into(),
+        ),
+        (
+            "host_queues",
+            "Queues of hosts.",
+            one.host_queues.into(),
+        ),
+        (
+            "guests",
+            "Connections without Connect, of discovery, and not authenticated.",
+            one.guests.into(),
         ),
     ];
     add(text, "worker", labels, &counters, &gauges);

@@ -55,10 +55,24 @@ pub struct WorkerStatus {
     pub sleeps: u64,
     /// Commands that are at it now.
     pub queue_depth: u64,
-    /// How many can be at it at once.
+    /// Entries that the queues of all hosts can have together.
     pub queue_size: u32,
     /// How long commands of I/O queues took, of which one of 64 is timed: `read`, `write`, `other`.
     pub latency: BTreeMap<&'static str, Histogram>,
+    /// Entries of hosts' queues that are left.
+    pub entries_left: u32,
+    /// Queues of hosts.
+    pub host_queues: u32,
+    /// Connections without Connect, of discovery, and not authenticated.
+    pub guests: u32,
+    /// Queues of hosts that were refused for want of entries.
+    pub refused_hosts: u64,
+    /// Guests that were rejected.
+    pub refused_guests: u64,
+    /// Guests that ended for newcomers.
+    pub displaced_guests: u64,
+    /// Connections that ended since they held more than they may.
+    pub overdrawn: u64,
 }
 
 /// A subsystem.
@@ -128,11 +142,12 @@ impl Daemon {
     /// What is there now.
     #[must_use]
     pub fn status(&self) -> Status {
-        let done = self.target().done();
+        let (done, rooms) = (self.target().done(), self.target().rooms());
         let took = self.target().took();
         let ports = self.settings().ports.iter().map(|(id, port)| {
             let workers = self.workers(*id).into_iter().map(|(worker, serves)| {
                 let done = done.get(&worker).copied().unwrap_or_default();
+                let room = rooms.get(&worker).copied().unwrap_or_default();
                 WorkerStatus {
                     worker,
                     serves,
@@ -143,6 +158,13 @@ impl Daemon {
                     queue_depth: done.here,
                     queue_size: port.ios,
                     latency: took.get(&worker).map(latency).unwrap_or_default(),
+                    entries_left: room.entries_left,
+                    host_queues: room.host_queues,
+                    guests: room.guests,
+                    refused_hosts: room.refused_hosts,
+                    refused_guests: room.refused_guests,
+                    displaced_guests: room.displaced_guests,
+                    overdrawn: room.overdrawn,
                 }
             });
             let access = port.access.iter();

@@ -27,8 +27,9 @@
 //! guest keeps a place for ever that another one wants.
 //!
 //! A party that holds many places meets one rule in each pool ([`is_fair`]): it may not have more than it leaves to all
-//! others. So each leaves half of what it found. A party's first pieces need only be there. The party is the host's name where the subsystem lists it or it has a key, and its address where any host may connect,
-//! since names cost nothing there.
+//! others. So each leaves half of what it found. A party's first pieces need only be there. The party is the host's name
+//! where the subsystem lists it or it has a key, and its address where any host may connect, since names cost nothing
+//! there.
 //!
 //! Credit is about what is kept. A host that sends faster than the worker looks uses up receives beyond its credit for
 //! one turn of the worker; others are told to wait meanwhile (RNR), for which their connections have patience
