@@ -7,15 +7,17 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use udapl::{
-    CloseFlags, DmaMemory, DtoCompletion, EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia,
-    LmrHandle, LmrTriplet, MemPrivFlags, OpenOptions, PzHandle, ReturnType, RmrTriplet, SrqHandle,
-    Timeout,
+    CloseFlags, DmaMemory, DtoCompletion, DtoStatus, EndCause, EpAttr, EpChange, EpEvds, EpHandle,
+    EpTransport, EvdFlags, EvdHandle, Event, Ia, LmrHandle, LmrTriplet, MemPrivFlags, OpenOptions,
+    PzHandle, ReturnType, RmrTriplet, SrqHandle, Timeout,
 };
 
 use crate::value::address;
 
 /// What a command may take long for: a message, an answer, the end of a connection.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// A peer that is dead is noticed after twice this and the retries of a packet, before patience ends.
+const KEEP_ALIVE: Duration = Duration::from_millis(500);
 /// Events an EVD holds, and with that what may be outstanding on all connections.
 pub(crate) const EVENTS: u32 = 16_384;
 /// What may be outstanding on one, in either direction.
@@ -175,6 +177,23 @@ impl Adapter {
             .ep_create(Some(self.zone), EpEvds::all(self.events), Some(&attr))?)
     }
 
+    /// An unconnected endpoint gets settings, and keep-alive if they say nothing of it.
+    pub(crate) fn set_transport(
+        &mut self,
+        ep: EpHandle,
+        transport: &EpTransport,
+    ) -> Result<(), Box<dyn Error>> {
+        let transport = EpTransport {
+            keep_alive: transport.keep_alive.or(Some(KEEP_ALIVE)),
+            ..*transport
+        };
+        let change = EpChange {
+            transport: Some(transport),
+            ..EpChange::default()
+        };
+        Ok(self.ia.ep_modify(ep, &change)?)
+    }
+
     /// Registered memory of some slots, each with room for `slot_bytes` bytes.
     pub(crate) fn region(
         &mut self,
@@ -264,8 +283,31 @@ impl Adapter {
         .into()
     }
 
+    /// That the peer of an endpoint is gone, and what shows it, if its connection has ended for that.
+    fn gone(&self, ep: EpHandle) -> Option<String> {
+        let cause = self.ia.ep_end_cause(ep).ok().flatten()?;
+        let is_silent = matches!(
+            cause,
+            EndCause::KeepAlive { .. }
+                | EndCause::Dto {
+                    status: DtoStatus::ErrTransport,
+                    ..
+                }
+        );
+        is_silent.then(|| format!("the peer is gone: {cause}"))
+    }
+
+    /// A DTO that did not succeed, or that the peer is gone, which ended it.
+    pub(crate) fn dto_failed(&self, done: &DtoCompletion) -> Box<dyn Error> {
+        let gone = self.gone(done.ep);
+        gone.map_or_else(|| dto_failed(done), Into::into)
+    }
+
     /// An event nobody expected, and why the endpoint's connection has ended if it has.
     pub(crate) fn instead_of(&self, ep: EpHandle, what: &str, event: &Event) -> Box<dyn Error> {
+        if let Some(gone) = self.gone(ep) {
+            return gone.into();
+        }
         let error = unexpected(event, what);
         match self.ia.ep_end_cause(ep) {
             Ok(Some(cause)) => format!("{error}: {cause}").into(),

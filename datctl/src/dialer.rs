@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use udapl::{
     CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCompletion,
-    DtoCookie, DtoStatus, EpHandle, Event, OpenOptions, Qos, RmrTriplet, Timeout,
+    DtoCookie, DtoStatus, EpHandle, EpTransport, Event, OpenOptions, Qos, RmrTriplet, Timeout,
 };
 
-use crate::adapter::{Adapter, EVENTS, PATIENCE, Region, deadline, dto_failed, unexpected};
+use crate::adapter::{Adapter, EVENTS, PATIENCE, Region, deadline, unexpected};
 use crate::hello::{Hello, Reverse, Role, Told};
 use crate::listener::Listener;
 
@@ -85,6 +85,7 @@ impl Dialer {
         let lanes = u32::try_from(self.sessions.len())? + 1;
         Self::check_events(lanes, hello.depth, requests + receives)?;
         let ep = self.adapter.endpoint(requests, receives)?;
+        self.adapter.set_transport(ep, &EpTransport::default())?;
         let region = {
             // Room for 8 bytes, which the peer's count has.
             let slot_bytes = usize::try_from(hello.bytes)?.next_multiple_of(8);
@@ -277,10 +278,14 @@ impl Dialer {
         loop {
             let event = self.next()?;
             let Event::Dto(done) = event else {
+                if let Event::Connection(change) = &event {
+                    let ep = change.ep;
+                    return Err(self.adapter.instead_of(ep, "a completion", &event));
+                }
                 return Err(unexpected(&event, "a completion"));
             };
             if done.status != DtoStatus::Success {
-                return Err(dto_failed(&done));
+                return Err(self.adapter.dto_failed(&done));
             }
             if !self.is_aside(&done)? {
                 return Ok(done);

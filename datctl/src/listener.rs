@@ -20,10 +20,10 @@ use std::time::Instant;
 
 use udapl::{
     CompletionFlags, ConnQual, ConnectionEventKind, CrHandle, DtoCompletion, DtoCookie, DtoStatus,
-    EpHandle, Event, OpenOptions, PspFlags,
+    EpHandle, EpTransport, Event, OpenOptions, PspFlags,
 };
 
-use crate::adapter::{Adapter, EVENTS, PATIENCE, Region, deadline, dto_failed, unexpected};
+use crate::adapter::{Adapter, EVENTS, PATIENCE, Region, deadline, unexpected};
 use crate::hello::{Hello, Reverse, Role, Told};
 
 /// Bytes of receives that are posted at a time, at most; but two messages in any case.
@@ -170,6 +170,7 @@ impl Listener {
             return self.begin(at);
         }
         let session = self.sessions.remove(at);
+        let ended = self.adapter.instead_of(session.ep, "a disconnect", event);
         match &session.region {
             Some(region) => self.adapter.release(session.ep, region)?,
             None => self.adapter.ia.ep_free(session.ep)?,
@@ -180,7 +181,7 @@ impl Listener {
         if change.kind == ConnectionEventKind::Disconnected {
             Ok(())
         } else {
-            Err(unexpected(event, "a disconnect"))
+            Err(ended)
         }
     }
 
@@ -201,6 +202,9 @@ impl Listener {
             Role::Nothing => 0,
         };
         let ep = self.adapter.endpoint(requests, receives)?;
+        if hello.role != Role::Nothing {
+            self.adapter.set_transport(ep, &EpTransport::default())?;
+        }
         let bytes = usize::try_from(hello.bytes)?;
         let region = match hello.role {
             Role::Nothing => None,
@@ -351,7 +355,7 @@ impl Listener {
             return Ok(());
         }
         if done.status != DtoStatus::Success {
-            return Err(dto_failed(done));
+            return Err(self.adapter.dto_failed(done));
         }
         let slot = usize::try_from(done.cookie.0 & (SENT - 1))?;
         if done.cookie.0 & SENT != 0 || self.sessions[at].role != Role::Echo {

@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 
 use udapl::{
     CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus,
-    EpChange, EpHandle, EpTransport, Event, Qos, RmrTriplet, Timeout,
+    EpHandle, EpTransport, Event, Qos, RmrTriplet, Timeout,
 };
 
-use crate::adapter::{Adapter, AdapterOptions, PATIENCE, Region, deadline, dto_failed};
+use crate::adapter::{Adapter, AdapterOptions, PATIENCE, Region, deadline};
 use crate::ends::Listening;
 use crate::ping::Trips;
 use crate::report::Output;
@@ -71,7 +71,8 @@ pub(crate) struct Rping {
     /// Connect to this address.
     #[arg(long, value_name = "IP", value_parser = address)]
     connect: Option<IpAddr>,
-    /// Settings of the endpoint (docs/network.md), a list like dscp=26,priority=3,keep_alive_ms=1000.
+    /// Settings of the endpoint (docs/network.md), a list like dscp=26,priority=3,keep_alive_ms=1000. Keep-alive is 500 ms unless it
+    /// says otherwise.
     #[arg(long, value_name = "SETTINGS", default_value = "", hide_default_value = true, value_parser = transport)]
     transport: EpTransport,
     /// The RDMA-CM port.
@@ -132,11 +133,7 @@ fn transport(list: &str) -> Result<EpTransport, String> {
 /// An unconnected endpoint with these settings.
 fn endpoint(adapter: &mut Adapter, transport: &EpTransport) -> Result<EpHandle, Box<dyn Error>> {
     let ep = adapter.endpoint(4, 2)?;
-    let change = EpChange {
-        transport: Some(*transport),
-        ..EpChange::default()
-    };
-    adapter.ia.ep_modify(ep, &change)?;
+    adapter.set_transport(ep, transport)?;
     Ok(ep)
 }
 
@@ -291,7 +288,7 @@ impl End {
                 if done.status == DtoStatus::Success {
                     self.ended[usize::try_from(done.cookie.0)?] = Some(done.transferred_length);
                 } else if done.status != DtoStatus::ErrFlushed {
-                    return Err(dto_failed(done));
+                    return Err(self.adapter.dto_failed(done));
                 }
                 // What was flushed belongs to a connection whose end is told separately.
             } else if let Event::Connection(change) = &event

@@ -20,7 +20,7 @@ use super::{
     INBOX, MESSAGE_BYTES, OUTBOX, RDMA, RECEIVE, SEND, SINK, SLOT_BYTES, SLOTS, decode, endpoint,
     place_bytes,
 };
-use crate::adapter::{Adapter, PATIENCE, Region, dto_failed, unexpected};
+use crate::adapter::{Adapter, PATIENCE, Region, unexpected};
 use crate::ends::Answered;
 use crate::report::{Output, Report};
 
@@ -207,7 +207,7 @@ impl Server {
         let stepped = if done.status == DtoStatus::Success {
             session.step(done, &mut self.adapter)
         } else {
-            Err(dto_failed(done))
+            Err(self.adapter.dto_failed(done))
         };
         match stepped {
             Ok(false) => {}

@@ -523,6 +523,44 @@ fn a_function_that_is_pulled_out_ends_a_ping_with_a_reason() {
     assert!(!error.is_empty());
 }
 
+/// A function that is gone says nothing: its peer has keep-alive, and says what it shows.
+#[test]
+fn an_end_whose_peer_is_gone_says_so_and_by_what_it_knows() {
+    let served = Served::new(&["--faults", "1:removal@8s"]);
+    let mut listener = Process::start(&["--json", "rping", &served.name("a"), "--listen"]);
+    let line: Value = serde_json::from_str(&listener.line()).expect("an object");
+    let address = line["listening"].as_str().expect("an address");
+    let count = u32::MAX.to_string();
+    let (name, count) = (served.name("b"), ["--count", &count]);
+    let arguments = [&["rping", &name, "--connect", address][..], &count].concat();
+    let _dialer = Process::start(&arguments);
+    let error = fails(&mut listener);
+    assert!(
+        error.contains("the peer is gone: ") || error.contains("does not answer"),
+        "{error}"
+    );
+
+    for command in ["ping", "perf"] {
+        let served = Served::new(&["--faults", "0:removal@8s"]);
+        let (_listener, address) = served.listener(command);
+        let name = served.name("b");
+        let ends = ["--json", command, &name, "--connect", &address];
+        let long: &[&str] = match command {
+            "perf" => &[
+                "--operation",
+                "write",
+                "--bytes",
+                "64",
+                "--duration",
+                "600s",
+            ],
+            _ => &count,
+        };
+        let error = fails(&mut Process::start(&[&ends, long].concat()));
+        assert!(error.contains("the peer is gone: "), "{command}: {error}");
+    }
+}
+
 #[test]
 fn a_server_that_is_killed_ends_a_ping_with_a_reason() {
     let mut served = Served::new(&[]);

@@ -324,3 +324,102 @@ fn connection_manager_survives_arbitrary_datagrams() {
             }
         });
 }
+
+/// A well-formed request from an address.
+fn request_from(last: u8, random: u64) -> Mad {
+    let mut cm = Cm::new(Config {
+        local_ca_guid: u64::from(last),
+        ..Config::default()
+    });
+    let params = ConnectParams {
+        source: path(last).gid,
+        ..connect_params(SERVICE, u32::from(last), random)
+    };
+    cm.connect(0, params).expect("sound parameters");
+    cm.poll_transmit().expect("a REQ").1
+}
+
+/// A server that accepts everything, among strangers of many addresses who send requests and anything else: the honest
+/// client has its connection after one round trip each time, and the server holds no more than it may.
+#[test]
+fn an_honest_client_connects_in_one_round_trip_whatever_strangers_send() {
+    check!()
+        .with_type::<(u64, Vec<(u8, u64, Vec<u8>)>)>()
+        .for_each(|(random, strangers)| {
+            let mut server = Cm::new(Config {
+                local_ca_guid: GUIDS[1],
+                max_pending_per_peer: 64,
+                max_pending_per_listener: 64,
+                ..Config::default()
+            });
+            server.listen(SERVICE).expect("nobody listens yet");
+            let mut client = Cm::new(Config {
+                local_ca_guid: GUIDS[0],
+                ..Config::default()
+            });
+            let (mut now, mut qpn, mut held) = (0, 0x100, 0_usize);
+            // So many that they cannot turn over all places of the listener within a round trip.
+            for sent in strangers.chunks(32) {
+                client
+                    .connect(now, connect_params(SERVICE, qpn, random ^ u64::from(qpn)))
+                    .expect("sound parameters");
+                let (before, after) = sent.split_at(sent.len() / 2);
+                let mut established = false;
+                for (part, is_there) in [(before, false), (after, true), (&[][..], true)] {
+                    for (last, number, bytes) in part {
+                        let last = 3 + last % 250;
+                        let mad = if bytes.is_empty() {
+                            request_from(last, *number)
+                        } else {
+                            of_our_class(bytes)
+                        };
+                        server.handle_mad(now, &address(last), &mad, *number);
+                    }
+                    if is_there {
+                        while let Some((_, mad)) = client.poll_transmit() {
+                            server.handle_mad(now, &address(1), &mad, random ^ now);
+                        }
+                    }
+                    while let Some(event) = server.poll_event() {
+                        match event {
+                            CmEvent::Request { conn, .. } => {
+                                (qpn, held) = (qpn + 1, held + 1);
+                                let accepted = server.accept(now, conn, accept_params(qpn));
+                                accepted.expect("a new request");
+                            }
+                            CmEvent::AcceptFailed { conn } => {
+                                held -= 1;
+                                server.release(now, conn);
+                            }
+                            CmEvent::Established { conn } => {
+                                (held, established) = (held - 1, true);
+                                server.release(now, conn);
+                            }
+                            CmEvent::Reply { .. }
+                            | CmEvent::Rejected { .. }
+                            | CmEvent::Unreachable { .. }
+                            | CmEvent::TimedOut { .. }
+                            | CmEvent::Disconnected { .. }
+                            | CmEvent::DisconnectDone { .. } => {}
+                        }
+                    }
+                    while let Some((to, mad)) = server.poll_transmit() {
+                        if to.path.gid == path(1).gid {
+                            client.handle_mad(now, &address(2), &mad, *random);
+                        }
+                    }
+                    while let Some(event) = client.poll_event() {
+                        let CmEvent::Reply { conn, .. } = event else {
+                            continue;
+                        };
+                        client.ready(now, conn).expect("a reply");
+                    }
+                }
+                assert!(established, "after one round trip");
+                assert!(held <= 64 + 32, "{held} endpoints");
+                now += 1_000_000;
+                server.handle_timeout(now);
+                client.handle_timeout(now);
+            }
+        });
+}

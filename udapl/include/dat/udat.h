@@ -22,6 +22,8 @@ extern "C" {
  * Threads. A thread that is cancelled (pthread_cancel, deferred) goes on until its call is over, and so does not end while it
  * is blocked in dat_evd_wait or dat_cno_wait; a signal with a handler ends such a wait. Posts and dat_evd_dequeue hold
  * cancellation off in no way: who makes them is not to be cancelled meanwhile. Asynchronous cancellation is not supported.
+ *
+ * Signals. No DAT call is async-signal-safe (signal-safety(7)): a handler that makes one may block for ever.
  */
 
 #define DAT_VERSION_MAJOR 1

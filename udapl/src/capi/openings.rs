@@ -14,6 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use dat_core::{CloseFlags, DatError, DatResult, ReturnType, Subtype};
 use driver::PciAddress;
+use hw_mlx::MlxError;
 
 use super::adapter::{Adapter, Instance, Open, Opened, Siblings, guard};
 use super::answer::{handle_error, internal};
@@ -62,7 +63,16 @@ fn number_of(error: OpenError) -> DatError {
         OpenError::Control { .. } => {
             DatError::new(ReturnType::InsufficientResources, Subtype::ResourceDevice)
         }
-        OpenError::BringUp { .. } => internal("the device refused"),
+        OpenError::BringUp { error, .. } => match error {
+            MlxError::Dma(_) | MlxError::TooManyPages { .. } => {
+                DatError::new(ReturnType::InsufficientResources, Subtype::ResourceMemory)
+            }
+            // The machine's side of the function, as before the bring-up.
+            MlxError::Function(_) | MlxError::Random(_) => {
+                DatError::new(ReturnType::InsufficientResources, Subtype::ResourceDevice)
+            }
+            _ => internal("the device refused"),
+        },
     }
 }
 
@@ -258,5 +268,45 @@ impl Drop for Closing {
             self.0.end();
         }
         CLOSED.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use driver::{DmaError, FunctionError, MemoryError};
+    use nix::errno::Errno;
+
+    use super::*;
+
+    /// Every step of a bring-up allocates, and under RLIMIT_AS each of them can be the one that finds no memory.
+    #[test]
+    fn a_bring_up_without_memory_lacks_resources_and_is_no_internal_error() {
+        let no_memory = || MemoryError::System {
+            call: "mmap",
+            bytes: 4096,
+            errno: Errno::ENOMEM,
+        };
+        let no_file = FunctionError::Memory {
+            name: "sim:0".to_owned(),
+            error: no_memory(),
+        };
+        for (error, subtype) in [
+            (
+                MlxError::Dma(DmaError::Memory(no_memory())),
+                Subtype::ResourceMemory,
+            ),
+            (MlxError::Function(no_file), Subtype::ResourceDevice),
+        ] {
+            let name = "sim:0".to_owned();
+            let told = number_of(OpenError::BringUp { name, error });
+            assert_eq!(
+                told,
+                DatError::new(ReturnType::InsufficientResources, subtype)
+            );
+        }
+        let name = "sim:0".to_owned();
+        let error = MlxError::Gone;
+        let told = number_of(OpenError::BringUp { name, error });
+        assert_eq!(told.return_type(), ReturnType::InternalError);
     }
 }

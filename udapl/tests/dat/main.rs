@@ -34,6 +34,7 @@ mod in_threads;
 mod inline;
 mod instances;
 mod iommu;
+mod keep_alive;
 mod lent;
 mod limits;
 mod lmr;

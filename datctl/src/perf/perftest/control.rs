@@ -13,7 +13,7 @@ use udapl::{
 };
 
 use super::message::MOST_BYTES;
-use crate::adapter::{PATIENCE, Region, deadline, dto_failed};
+use crate::adapter::{PATIENCE, Region, deadline};
 use crate::dialer::Dialer;
 
 /// Slots of the memory for messages, longer than any, so that one that is too long is seen.
@@ -265,7 +265,7 @@ impl<'a> Peer<'a> {
                 return Ok(());
             }
             if done.status != DtoStatus::Success {
-                return Err(dto_failed(done));
+                return Err(self.dialer.adapter.dto_failed(done));
             }
             if done.ep == self.control {
                 if done.cookie == DtoCookie(RECEIVE) {

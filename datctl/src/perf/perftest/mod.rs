@@ -282,6 +282,7 @@ impl Test<'_> {
         for _ in 0..self.lanes {
             let adapter = &mut peer.dialer.adapter;
             let ep = adapter.endpoint(requests, 1)?;
+            adapter.set_transport(ep, &udapl::EpTransport::default())?;
             let region = adapter.region(2, slot_bytes)?;
             region.memory.write_from(0, &vec![0; 2 * slot_bytes])?;
             peer.connect_lane(ep)?;

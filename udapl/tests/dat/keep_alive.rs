@@ -1,0 +1,351 @@
+//! Keep-alive: however a program posts, and however its peer dies, the death is noticed in time.
+//!
+//! Each cell of the table is a connection. One side posts requests of one kind, which complete, and posts nothing more.
+//! Then its peer dies. The time is from the death to the event, in virtual time.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use driver::Device;
+use hw_sim::Fault;
+use udapl::{
+    CompletionFlags, ConnectionEventKind as Kind, DtoCookie, EndCause, EpChange, EpState,
+    EpTransport, Event, MemPrivFlags, Timeout,
+};
+
+use crate::support::{A, B, Buffer, NONE, Pair, PairConfig};
+
+const SUPPRESS: CompletionFlags = CompletionFlags::SUPPRESS;
+const UNSIGNALLED: CompletionFlags = CompletionFlags::UNSIGNALLED;
+
+const INTERVAL: Duration = Duration::from_millis(500);
+/// 67 ms.
+const ACK_TIMEOUT: u8 = 14;
+/// Twice the interval and eight attempts of an ACK timeout each, as docs/reconnecting.md says; and what the last wait
+/// rounds up.
+const PROMISED: Duration = Duration::from_millis(2 * 500 + 8 * 68 + 10);
+/// Requests that a program posts at a time.
+const SOME: u64 = 5;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Request {
+    None,
+    Send,
+    Inline,
+    Batch,
+    Write,
+    Read,
+    FetchAdd,
+    /// As many Writes as the queue holds.
+    Full,
+}
+
+const REQUESTS: [Request; 8] = [
+    Request::None,
+    Request::Send,
+    Request::Inline,
+    Request::Batch,
+    Request::Write,
+    Request::Read,
+    Request::FetchAdd,
+    Request::Full,
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Death {
+    /// The process of the peer is gone: its function is reset.
+    Killed,
+    /// The peer's function is pulled out.
+    Removed,
+    /// The cable is cut.
+    Cut,
+}
+
+const DEATHS: [Death; 3] = [Death::Killed, Death::Removed, Death::Cut];
+
+struct Scene {
+    pair: Pair,
+    /// Who goes on.
+    side: usize,
+    near: Buffer,
+    far: Buffer,
+}
+
+impl Scene {
+    fn new(side: usize, flags: CompletionFlags, srq: bool) -> Self {
+        let mut config = PairConfig::with_attr(|attr| {
+            if flags == UNSIGNALLED {
+                attr.request_completion_flags = UNSIGNALLED;
+            }
+        });
+        config.srq = srq.then_some(64);
+        Self::of(side, &config)
+    }
+
+    fn of(side: usize, config: &PairConfig) -> Self {
+        let mut pair = Pair::unconnected(config);
+        for end in &mut pair.sides {
+            let transport = EpTransport {
+                keep_alive: Some(INTERVAL),
+                ack_timeout: Some(ACK_TIMEOUT),
+                ..EpTransport::default()
+            };
+            let change = EpChange {
+                transport: Some(transport),
+                ..EpChange::default()
+            };
+            end.ia.ep_modify(end.ep, &change).expect("unconnected");
+        }
+        pair.connect();
+        let atomic = MemPrivFlags::all().union(MemPrivFlags::REMOTE_ATOMIC);
+        let zone = pair.sides[1 - side].pz;
+        let near = pair.buffer(side, 64);
+        let far = pair.buffer_in(1 - side, 64, zone, atomic);
+        Self {
+            pair,
+            side,
+            near,
+            far,
+        }
+    }
+
+    /// The other side has receives.
+    fn receives(&mut self) {
+        let (other, place) = (1 - self.side, self.far.all());
+        for cookie in 0..SOME {
+            match self.pair.srq.filter(|_| other == B) {
+                Some(srq) => {
+                    let ia = &mut self.pair.sides[B].ia;
+                    ia.srq_post_recv(srq, &[place], DtoCookie(cookie))
+                        .expect("room");
+                }
+                None => {
+                    let posted = self.pair.post_recv(other, &[place], cookie, NONE);
+                    posted.expect("room");
+                }
+            }
+        }
+    }
+
+    fn post(&mut self, request: Request, flags: CompletionFlags) {
+        self.receives();
+        let (local, remote) = (self.near.part(0, 8), self.far.remote(0, 8));
+        let side = &mut self.pair.sides[self.side];
+        let (ep, ia) = (side.ep, &mut side.ia);
+        let count = match request {
+            Request::None => 0,
+            Request::Full => ia.ep_query(ep).expect("an EP").attr.max_request_dtos.into(),
+            Request::Batch => 1,
+            Request::Send
+            | Request::Inline
+            | Request::Write
+            | Request::Read
+            | Request::FetchAdd => SOME,
+        };
+        for cookie in (0..count).map(DtoCookie) {
+            let posted = match request {
+                Request::None => Ok(()),
+                Request::Send => ia.ep_post_send(ep, &[local], cookie, flags),
+                Request::Inline => ia.ep_post_send_inline(ep, &[7; 8], cookie, flags),
+                Request::Batch => ia.batch(ep, |batch| {
+                    for _ in 0..SOME {
+                        batch.rdma_write(&[local], cookie, &remote, flags)?;
+                    }
+                    Ok(())
+                }),
+                Request::Write | Request::Full => {
+                    ia.ep_post_rdma_write(ep, &[local], cookie, &remote, flags)
+                }
+                Request::Read => ia.ep_post_rdma_read(ep, &[local], cookie, &remote, flags),
+                Request::FetchAdd => ia.ep_post_fetch_add(ep, &[local], cookie, &remote, 1, flags),
+            };
+            posted.unwrap_or_else(|error| panic!("{request:?}: {error}"));
+        }
+        self.pair.run_for(20);
+    }
+
+    fn dies(&mut self, death: Death) {
+        let function = self.pair.fabric.function(1 - self.side);
+        match death {
+            Death::Killed => function.reset(),
+            Death::Removed => self
+                .pair
+                .fabric
+                .sim
+                .inject(&function, &Fault::SurpriseRemoval),
+            Death::Cut => self.pair.cut(),
+        }
+    }
+
+    /// The survivor waits for its next connection event, at most so long. How long that took.
+    fn next_event(&mut self, longest: Duration) -> Option<(Kind, Duration)> {
+        let side = &mut self.pair.sides[self.side];
+        let (connect, begun) = (side.connect, self.pair.fabric.sim.clock().now());
+        let micros = u32::try_from(longest.as_micros()).expect("short");
+        let event = side.ia.evd_wait(connect, Timeout::from_micros(micros), 1);
+        let took = Duration::from_nanos(self.pair.now().0 - begun.0);
+        match event {
+            Ok((Event::Connection(event), _)) => Some((event.kind, took)),
+            Ok((other, _)) => panic!("{other:?}"),
+            Err(_) => None,
+        }
+    }
+
+    fn cause(&self) -> Option<EndCause> {
+        let side = &self.pair.sides[self.side];
+        side.ia.ep_end_cause(side.ep).expect("an EP")
+    }
+
+    /// Completions of the survivor's requests that it can see.
+    fn completions(&mut self) -> usize {
+        let side = &mut self.pair.sides[self.side];
+        let request = side.request;
+        core::iter::from_fn(|| side.ia.evd_dequeue(request).expect("an EVD")).count()
+    }
+}
+
+#[test]
+fn the_death_of_a_peer_is_noticed_whatever_was_posted_and_however_it_dies() {
+    let mut longest: BTreeMap<(Request, &str), BTreeMap<Death, Duration>> = BTreeMap::new();
+    for side in [A, B] {
+        for (flags, flag) in [
+            (NONE, "none"),
+            (SUPPRESS, "SUPPRESS"),
+            (UNSIGNALLED, "UNSIGNALLED"),
+        ] {
+            for srq in [false, true] {
+                for request in REQUESTS {
+                    for death in DEATHS {
+                        let mut scene = Scene::new(side, flags, srq);
+                        scene.post(request, flags);
+                        scene.dies(death);
+                        let what = format!("{request:?} {flag} {death:?} side {side} SRQ {srq}");
+                        let Some((kind, took)) = scene.next_event(Duration::from_secs(60)) else {
+                            panic!("{what}: not noticed");
+                        };
+                        assert_eq!(kind, Kind::Broken, "{what}");
+                        assert!(took <= PROMISED, "{what}: {took:?}");
+                        let cause = scene.cause();
+                        assert!(
+                            matches!(cause, Some(EndCause::KeepAlive { .. })),
+                            "{what}: {cause:?}"
+                        );
+                        let cell = longest.entry((request, flag)).or_default();
+                        let most = cell.entry(death).or_default();
+                        *most = took.max(*most);
+                    }
+                }
+            }
+        }
+    }
+    println!("| Requests | Flag | killed | removed | cut |\n|---|---|---|---|---|");
+    for ((request, flag), row) in longest {
+        let seconds = |death| row[&death].as_secs_f64();
+        println!(
+            "| {request:?} | {flag} | {:.2} s | {:.2} s | {:.2} s |",
+            seconds(Death::Killed),
+            seconds(Death::Removed),
+            seconds(Death::Cut)
+        );
+    }
+}
+
+/// The card of a process that is stopped answers for it, as it does for one that is busy: nobody can tell the two apart
+/// but by messages.
+#[test]
+fn a_peer_that_is_stopped_is_not_taken_for_dead() {
+    for flags in [NONE, SUPPRESS] {
+        let mut scene = Scene::new(A, flags, false);
+        scene.post(Request::Write, flags);
+        assert_eq!(scene.next_event(Duration::from_secs(60)), None);
+        assert_eq!(scene.pair.state(A), EpState::Connected);
+    }
+}
+
+/// What a trial takes is its own: all places of the queue stay the program's, and it sees no completion that is not its
+/// own.
+#[test]
+fn trials_take_nothing_of_the_program_and_are_not_seen() {
+    for flags in [NONE, SUPPRESS] {
+        let mut scene = Scene::new(A, flags, false);
+        for round in 0..4 {
+            scene.post(Request::Full, flags);
+            let all = if flags == SUPPRESS { 0 } else { 64 };
+            assert_eq!(scene.completions(), all, "round {round}");
+            let before = scene.pair.sides[A].ia.ep_stats(scene.pair.sides[A].ep);
+            assert_eq!(scene.next_event(Duration::from_secs(3)), None);
+            assert_eq!(scene.completions(), 0, "round {round}");
+            let after = scene.pair.sides[A].ia.ep_stats(scene.pair.sides[A].ep);
+            assert_eq!(
+                before.map(|stats| stats.requests),
+                after.map(|stats| stats.requests)
+            );
+        }
+        scene.pair.assert_no_complaints();
+    }
+}
+
+/// A peer without a receive answers: the retries that were asked for go on, and no trial ends them.
+#[test]
+fn a_peer_that_is_slow_to_post_a_receive_is_waited_for() {
+    for flags in [NONE, SUPPRESS] {
+        let mut scene = Scene::new(A, flags, false);
+        let side = &mut scene.pair.sides[A];
+        let ep = side.ep;
+        side.ia
+            .ep_disconnect(ep, udapl::CloseFlags::Abrupt)
+            .expect("connected");
+        scene.pair.expect_connection(A, Kind::Disconnected);
+        scene.pair.expect_connection(B, Kind::Disconnected);
+        for end in &mut scene.pair.sides {
+            end.ia.ep_reset(end.ep).expect("disconnected");
+            let mut transport = end.ia.ep_query(end.ep).expect("an EP").transport;
+            transport.rnr_retry = Some(7);
+            let change = EpChange {
+                transport: Some(transport),
+                ..EpChange::default()
+            };
+            end.ia.ep_modify(end.ep, &change).expect("unconnected");
+        }
+        scene.pair.connect();
+        let place = scene.near.part(0, 8);
+        scene.pair.post_send(A, &[place], 1, flags).expect("room");
+        assert_eq!(scene.next_event(Duration::from_secs(20)), None);
+        // It takes the message in the end, and the connection is as good as before.
+        scene.receives();
+        scene.pair.run_for(100);
+        assert_eq!(scene.pair.wait_recv(B).transferred_length, 8);
+        assert_eq!(scene.pair.state(A), EpState::Connected);
+        // If it dies meanwhile, that is noticed.
+        scene.dies(Death::Killed);
+        let noticed = scene.next_event(Duration::from_secs(60));
+        assert!(
+            noticed.is_some_and(|(kind, took)| kind == Kind::Broken && took <= PROMISED),
+            "{noticed:?}"
+        );
+    }
+}
+
+/// A graceful disconnect of a connection whose last requests were suppressed, and whose peer has just died.
+#[test]
+fn a_graceful_disconnect_from_a_dead_peer_ends_with_the_retries() {
+    for flags in [NONE, SUPPRESS] {
+        let mut scene = Scene::new(A, flags, false);
+        scene.post(Request::Write, flags);
+        scene.dies(Death::Killed);
+        let (local, remote) = (scene.near.part(0, 8), scene.far.remote(0, 8));
+        let side = &mut scene.pair.sides[A];
+        let ep = side.ep;
+        side.ia
+            .ep_post_rdma_write(ep, &[local], DtoCookie(9), &remote, flags)
+            .expect("room");
+        side.ia
+            .ep_disconnect(ep, udapl::CloseFlags::Graceful)
+            .expect("connected");
+        let ended = scene.next_event(Duration::from_secs(60));
+        assert!(
+            ended.is_some_and(|(kind, took)| kind == Kind::Broken && took <= PROMISED),
+            "{ended:?}"
+        );
+    }
+}
