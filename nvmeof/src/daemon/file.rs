@@ -128,6 +128,7 @@ struct NamespaceForm {
     block_size: Option<Spanned<u64>>,
     #[serde(default)]
     read_only: bool,
+    lock: Option<Spanned<bool>>,
     group: Option<Spanned<u64>>,
 }
 
@@ -501,6 +502,16 @@ impl Reader<'_> {
                 _ => self.wrong(bytes, "block_size is 512 or 4096"),
             }
         }
+        let in_memory = [&form.memory, &form.faulty, &form.null];
+        for given in in_memory.into_iter().flatten() {
+            self.whole_blocks(given, settings.shift);
+        }
+        if let Some(lock) = &form.lock {
+            settings.lock = *lock.get_ref();
+            if !matches!(settings.source, Source::File(_) | Source::Given(_)) {
+                self.wrong(lock, "lock is for a file, a block device or a descriptor");
+            }
+        }
         if let Some(uuid) = &form.uuid {
             match uuid.get_ref().parse() {
                 Ok(uuid) => settings.uuid = uuid,
@@ -537,6 +548,21 @@ impl Reader<'_> {
             );
         }
         bytes.unwrap_or(0)
+    }
+}
+
+impl Reader<'_> {
+    /// A size of memory is one of whole blocks.
+    fn whole_blocks(&mut self, given: &Spanned<Size>, shift: u8) {
+        let bytes = match given.get_ref() {
+            Size::Bytes(bytes) => Some(*bytes),
+            Size::Text(text) => bytes_of(text),
+        };
+        let (block, left) = (1_u64 << shift, bytes.unwrap_or(0) % (1 << shift));
+        if left != 0 {
+            let what = format!("this is no multiple of the block, {block} bytes: {left} are over");
+            self.wrong(given, what);
+        }
     }
 }
 

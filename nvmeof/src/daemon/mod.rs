@@ -35,7 +35,7 @@ pub use settings::{
     ControlSettings, ControlSocket, HostSettings, NamespaceSettings, PortSettings, Settings,
     SubsystemSettings,
 };
-pub use state::{Daemon, DaemonError};
+pub use state::{Daemon, DaemonError, warnings};
 pub use status::{
     ControllerStatus, NamespaceStatus, PortStatus, Status, SubsystemStatus, WorkerStatus,
 };

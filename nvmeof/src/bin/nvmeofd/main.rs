@@ -22,7 +22,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use nvmeof::daemon::{NamespaceSettings, PortSettings, Settings, SubsystemSettings, file};
+use nvmeof::daemon::{
+    NamespaceSettings, PortSettings, Settings, SubsystemSettings, file, warnings,
+};
 use nvmeof::disk::Source;
 use nvmeof::nvme::Nqn;
 
@@ -100,6 +102,9 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
                 path.display(),
                 counted(&settings)
             )?;
+            for warning in warnings(&settings) {
+                writeln!(std::io::stderr(), "nvmeofd: warning: {warning}, as of now")?;
+            }
             return Ok(ExitCode::SUCCESS);
         }
         return run::run(&settings, Some(path), || Ok(()));
