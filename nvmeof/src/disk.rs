@@ -1,23 +1,27 @@
 //! What blocks lie on.
 //!
-//! A [`Disk`] is opened once for all workers and knows its size; each worker has a [`Handle`] of its own, so that
-//! what an I/O counts and keeps is nobody else's. Files and block devices are read and written past the page cache
-//! where they can be (O_DIRECT). A memory disk is a file without a name, so that everything that works on files works
-//! on it; a faulty disk is one that fails as it is told ([`faults`]).
+//! A [`Disk`] is opened once. Each worker has a [`Handle`] of its own, which is made of that first descriptor and never
+//! of the path: what a path leads to may change under the daemon. Files and block devices are read and written past the
+//! page cache where they can be (O_DIRECT), and locked against other programs ([`claim`]). A memory disk is a file
+//! without a name, so that everything that works on files works on it; a faulty disk is one that fails as it is told
+//! ([`faults`]).
 
+mod claim;
 pub mod faults;
 
 use std::fs::OpenOptions;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc::O_DIRECT;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use udapl::reactor::{File, HandedInError, ReactorError, handed_in};
 
+use claim::Claim;
+pub use claim::Identity;
 use faults::Faults;
 
 /// Sizes of blocks that there are, as powers of two: 512 and 4,096 bytes.
@@ -34,7 +38,7 @@ pub enum Source {
     Memory(u64),
     /// So many bytes of memory that fail and wait as they are told: for tests.
     Faulty(u64),
-    /// So many bytes that take what is written and read as what lies in the buffer: for measuring.
+    /// So many bytes that take what is written and read as zeros: for measuring.
     Null(u64),
 }
 
@@ -73,6 +77,32 @@ pub enum DiskError {
         /// Bytes of a block that the disk has.
         has: u32,
     },
+    /// Another program has it, or another namespace.
+    #[error("{what} is in use: {holder}; key `lock = false` serves it all the same")]
+    Taken {
+        /// The disk.
+        what: String,
+        /// By whom, as far as the system says.
+        holder: String,
+    },
+    /// It cannot be locked.
+    #[error("{what} cannot be locked: {error}; key `lock = false` serves it without a lock")]
+    Lock {
+        /// The disk.
+        what: String,
+        /// The system's answer.
+        error: std::io::Error,
+    },
+    /// Its path leads elsewhere now.
+    #[error("{} is {now} now; the namespace keeps {open}, which it has open", path.display())]
+    Replaced {
+        /// The path.
+        path: PathBuf,
+        /// The file that is open.
+        open: Identity,
+        /// The file that the path leads to now, or why there is none.
+        now: String,
+    },
     /// It has not a single block.
     #[error("{what}: {bytes} bytes are less than a block of {block}")]
     Empty {
@@ -93,8 +123,12 @@ pub struct Disk {
     read_only: bool,
     direct: bool,
     deallocates: bool,
-    /// What the memory of a memory disk is.
-    memory: Option<OwnedFd>,
+    /// The first descriptor, which the others are made of; none: there is no file behind it.
+    file: Option<File>,
+    /// The file that is open, if it has a name.
+    identity: Option<Identity>,
+    /// The lock, until it is given up.
+    claim: Mutex<Option<Claim>>,
     /// What goes wrong with a faulty one.
     faults: Option<Arc<Faults>>,
 }
@@ -111,13 +145,30 @@ pub enum Handle {
 }
 
 impl Disk {
-    /// Opens a disk with blocks of two to the `shift` bytes.
+    /// Opens a disk with blocks of two to the `shift` bytes, and locks it: no other program that asks for a lock, and
+    /// no other namespace, has it at the same time. Namespaces that are only read may share it.
     ///
     /// # Errors
     /// [`DiskError`].
     pub fn open(source: Source, shift: u8, read_only: bool) -> Result<Self, DiskError> {
+        let disk = Self::open_unlocked(source, shift, read_only)?;
+        if let (Some(file), Some(identity)) = (&disk.file, disk.identity) {
+            let is_given = matches!(disk.source, Source::Given(_));
+            let claim = Claim::take(file, identity, disk.read_only, is_given)?;
+            *disk.claim.lock().unwrap_or_else(PoisonError::into_inner) = Some(claim);
+        }
+        Ok(disk)
+    }
+
+    /// Opens a disk that others may have as well, as a block device that several machines share.
+    ///
+    /// # Errors
+    /// [`DiskError`].
+    pub fn open_unlocked(source: Source, shift: u8, read_only: bool) -> Result<Self, DiskError> {
         let mut disk = Self {
-            memory: None,
+            file: None,
+            identity: None,
+            claim: Mutex::default(),
             faults: None,
             shift,
             read_only,
@@ -127,66 +178,67 @@ impl Disk {
         };
         match &disk.source {
             Source::Null(_) => {}
-            Source::Memory(bytes) => disk.memory = Some(anonymous(*bytes)?),
+            Source::Memory(bytes) => disk.file = Some(anonymous(*bytes)?),
             Source::Faulty(bytes) => {
-                disk.memory = Some(anonymous(*bytes)?);
+                disk.file = Some(anonymous(*bytes)?);
                 disk.faults = Some(Arc::default());
             }
-            Source::File(_) | Source::Given(_) => {
-                let (file, is_direct, path) = match &disk.source {
-                    Source::Given(name) => {
-                        let file = given(name)?;
-                        // What was opened for reading alone is that.
-                        disk.read_only |= !is_writable(&file, name)?;
-                        let is_direct = set_direct(&file, true);
-                        (file, is_direct, PathBuf::from(name))
-                    }
-                    Source::File(path) => {
-                        let direct = open(path, read_only, O_DIRECT);
-                        let (file, is_direct) = match direct {
-                            Ok(file) => (file, true),
-                            // File systems in memory have no way past the cache.
-                            Err(ReactorError::Open { .. }) => (open(path, read_only, 0)?, false),
-                            Err(other) => return Err(other.into()),
-                        };
-                        (file, is_direct, path.clone())
-                    }
-                    Source::Memory(_) | Source::Faulty(_) | Source::Null(_) => {
-                        return Ok(disk);
-                    }
+            Source::Given(name) => {
+                let file = File::from_std(handed_in(name)?.into(), name);
+                // What was opened for reading alone is that.
+                disk.read_only |= !is_writable(&file, name)?;
+                let is_direct = set_direct(&file, true);
+                disk.take_file(file, is_direct)?;
+            }
+            Source::File(path) => {
+                let (file, is_direct) = match open(path, read_only, O_DIRECT) {
+                    Ok(file) => (file, true),
+                    // File systems in memory have no way past the cache.
+                    Err(ReactorError::Open { .. }) => (open(path, read_only, 0)?, false),
+                    Err(other) => return Err(other.into()),
                 };
-                let geometry = file.geometry()?;
-                let least = if is_direct {
-                    geometry.logical_block.max(geometry.offset_alignment)
-                } else {
-                    geometry.logical_block.min(1 << shift)
-                };
-                if least > 1 << shift {
-                    if geometry.is_block_device {
-                        return Err(DiskError::Blocks {
-                            path,
-                            asked: 1 << shift,
-                            has: least,
-                        });
-                    }
-                    // A file goes through the cache instead.
-                    disk.direct = false;
-                    set_direct(&file, false);
-                } else {
-                    disk.direct = is_direct;
-                }
-                disk.deallocates = geometry.deallocates;
+                disk.take_file(file, is_direct)?;
             }
         }
-        let blocks = disk.blocks()?;
-        if blocks == 0 {
-            return Err(DiskError::Empty {
-                what: disk.name(),
-                bytes: disk.bytes()?,
-                block: 1 << shift,
-            });
+        if disk.blocks()? == 0 {
+            return Err(disk.empty(disk.bytes()?));
         }
         Ok(disk)
+    }
+
+    /// Takes a file or a block device that is open, after a look at what it can do.
+    fn take_file(&mut self, file: File, is_direct: bool) -> Result<(), DiskError> {
+        let geometry = file.geometry()?;
+        let asked = 1 << self.shift;
+        let least = if is_direct {
+            geometry.logical_block.max(geometry.offset_alignment)
+        } else {
+            geometry.logical_block.min(asked)
+        };
+        if least > asked {
+            if geometry.is_block_device {
+                return Err(DiskError::Blocks {
+                    path: file.path().to_owned(),
+                    asked,
+                    has: least,
+                });
+            }
+            // A file goes through the cache instead.
+            set_direct(&file, false);
+        }
+        self.direct = is_direct && least <= asked;
+        self.deallocates = geometry.deallocates;
+        self.identity = Some(Identity::of(&file)?);
+        self.file = Some(file);
+        Ok(())
+    }
+
+    fn empty(&self, bytes: u64) -> DiskError {
+        DiskError::Empty {
+            what: self.name(),
+            bytes,
+            block: 1 << self.shift,
+        }
     }
 
     /// What it is called in messages.
@@ -245,13 +297,81 @@ impl Disk {
         Ok(self.bytes()? >> self.shift)
     }
 
-    fn bytes(&self) -> Result<u64, DiskError> {
-        match (&self.source, self.handle()?) {
-            (Source::Null(bytes), _) => Ok(*bytes),
-            (_, Handle::File(file) | Handle::Faulty(file, _)) => Ok(file.geometry()?.bytes),
-            (Source::Memory(bytes) | Source::Faulty(bytes), Handle::Null) => Ok(*bytes),
-            (Source::File(_) | Source::Given(_), Handle::Null) => Ok(0),
+    /// The blocks that a disk has after a change of its size: at least one.
+    ///
+    /// # Errors
+    /// [`DiskError::File`], [`DiskError::Empty`].
+    pub fn blocks_now(&self) -> Result<u64, DiskError> {
+        let bytes = self.bytes()?;
+        match bytes >> self.shift {
+            0 => Err(self.empty(bytes)),
+            blocks => Ok(blocks),
         }
+    }
+
+    /// Bytes behind the last whole block, which no host reaches.
+    ///
+    /// # Errors
+    /// [`DiskError::File`].
+    pub fn left_out(&self) -> Result<u64, DiskError> {
+        Ok(self.bytes()? % (1 << self.shift))
+    }
+
+    fn bytes(&self) -> Result<u64, DiskError> {
+        match (&self.source, &self.file) {
+            (_, Some(file)) => Ok(file.geometry()?.bytes),
+            (Source::Null(bytes) | Source::Memory(bytes) | Source::Faulty(bytes), None) => {
+                Ok(*bytes)
+            }
+            (Source::File(_) | Source::Given(_), None) => Ok(0),
+        }
+    }
+
+    /// The file or block device that is open; none: it has no name.
+    #[must_use]
+    pub const fn identity(&self) -> Option<Identity> {
+        self.identity
+    }
+
+    /// Looks whether its path still leads to the file that is open. A disk without a path has nothing to look at.
+    ///
+    /// # Errors
+    /// [`DiskError::Replaced`].
+    pub fn check_path(&self) -> Result<(), DiskError> {
+        let (Source::File(path), Some(open)) = (&self.source, self.identity) else {
+            return Ok(());
+        };
+        let now = match std::fs::metadata(path) {
+            Ok(there) if Identity::of_metadata(&there) == open => return Ok(()),
+            Ok(there) => Identity::of_metadata(&there).to_string(),
+            Err(error) => format!("not to be found ({error})"),
+        };
+        Err(DiskError::Replaced {
+            path: path.clone(),
+            open,
+            now,
+        })
+    }
+
+    /// Whether this disk and another one are the same file, and locks keep them apart.
+    #[must_use]
+    pub fn excludes(&self, other: &Self) -> bool {
+        let is_same = self.identity.is_some() && self.identity == other.identity;
+        let has_lock = |disk: &Self| {
+            let claim = disk.claim.lock().unwrap_or_else(PoisonError::into_inner);
+            claim.is_some()
+        };
+        is_same && !(self.read_only && other.read_only) && has_lock(self) && has_lock(other)
+    }
+
+    /// Gives its lock up. Handles stay open for as long as their workers have them.
+    pub fn give_up(&self) {
+        drop(
+            self.claim
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
+        );
     }
 
     /// For a worker.
@@ -259,22 +379,18 @@ impl Disk {
     /// # Errors
     /// [`DiskError::File`]: it cannot be opened once more.
     pub fn handle(&self) -> Result<Handle, DiskError> {
-        let flags = if self.direct { O_DIRECT } else { 0 };
-        match (&self.source, &self.memory) {
-            (Source::File(path), _) => Ok(Handle::File(open(path, self.read_only, flags)?)),
-            (Source::Given(name), _) => Ok(Handle::File(given(name)?)),
-            (Source::Memory(_) | Source::Faulty(_), Some(memory)) => {
-                let path = PathBuf::from(format!("/proc/self/fd/{}", memory.as_raw_fd()));
-                let file = open(&path, self.read_only, 0)?;
-                Ok(match &self.faults {
-                    Some(faults) => Handle::Faulty(file, Arc::clone(faults)),
-                    None => Handle::File(file),
-                })
-            }
-            (Source::Memory(_) | Source::Faulty(_), None) | (Source::Null(_), _) => {
-                Ok(Handle::Null)
-            }
-        }
+        let Some(file) = &self.file else {
+            return Ok(Handle::Null);
+        };
+        let file = match &self.source {
+            // The daemon may have no right to open it by itself.
+            Source::Given(_) => copy(file)?,
+            _ => again(file, self.read_only, if self.direct { O_DIRECT } else { 0 })?,
+        };
+        Ok(match &self.faults {
+            Some(faults) => Handle::Faulty(file, Arc::clone(faults)),
+            None => Handle::File(file),
+        })
     }
 }
 
@@ -284,9 +400,27 @@ fn open(path: &Path, read_only: bool, flags: i32) -> Result<File, ReactorError> 
     File::open_with(&options, path)
 }
 
-/// A copy of a descriptor that was handed in: the same open file, so what one copy is, all are.
-fn given(name: &str) -> Result<File, DiskError> {
-    Ok(File::from_std(handed_in(name)?.into(), name))
+/// An open file of its own for a file that is open, whatever its path leads to now. Without a right to open it once
+/// more, a copy of the descriptor.
+fn again(file: &File, read_only: bool, flags: i32) -> Result<File, ReactorError> {
+    let path = format!("/proc/self/fd/{}", file.as_std().as_raw_fd());
+    let mut options = OpenOptions::new();
+    options.read(true).write(!read_only).custom_flags(flags);
+    match options.open(path) {
+        Ok(another) => Ok(File::from_std(another, file.path())),
+        Err(_) => copy(file),
+    }
+}
+
+/// A copy of a descriptor: the same open file, so what one copy is, all are.
+fn copy(file: &File) -> Result<File, ReactorError> {
+    match file.as_std().try_clone() {
+        Ok(another) => Ok(File::from_std(another, file.path())),
+        Err(source) => Err(ReactorError::Open {
+            path: file.path().to_owned(),
+            source,
+        }),
+    }
 }
 
 fn is_writable(file: &File, name: &str) -> Result<bool, DiskError> {
@@ -306,11 +440,11 @@ fn set_direct(file: &File, direct: bool) -> bool {
 }
 
 /// Memory that is a file.
-fn anonymous(bytes: u64) -> Result<OwnedFd, DiskError> {
+fn anonymous(bytes: u64) -> Result<File, DiskError> {
     let failed = |error: std::io::Error| DiskError::Memory { bytes, error };
     let made = memfd_create(c"nvmeof-disk", MFdFlags::MFD_CLOEXEC);
     let memory = made.map_err(|error| failed(error.into()))?;
     let file = std::fs::File::from(memory);
     file.set_len(bytes).map_err(failed)?;
-    Ok(file.into())
+    Ok(File::from_std(file, "memory"))
 }

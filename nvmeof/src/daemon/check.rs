@@ -32,13 +32,6 @@ pub enum Named {
         /// Nothing is written.
         read_only: bool,
     },
-    /// The size of a disk in memory.
-    Size {
-        /// Bytes.
-        bytes: u64,
-        /// Bytes of a block.
-        block: u64,
-    },
     /// An adapter, with its options.
     Adapter(String),
     /// Where counters are read.
@@ -136,7 +129,6 @@ impl Named {
     const fn kind(&self) -> &'static str {
         match self {
             Self::File { .. } => "file",
-            Self::Size { .. } => "size",
             Self::Adapter(_) => "adapter",
             Self::Address(_) => "address",
             Self::Socket(_) => "folder of a socket",
@@ -155,7 +147,6 @@ impl Named {
                 Ok(bytes) => left_over(bytes, *block),
                 Err(what) => Some(what),
             },
-            Self::Size { bytes, block } => left_over(*bytes, *block),
             Self::Adapter(text) => adapter(text, machine),
             Self::Address(address) => {
                 let bound = TcpListener::bind(address);

@@ -136,6 +136,7 @@ struct NamespaceForm {
     block_size: Option<Spanned<u64>>,
     #[serde(default)]
     read_only: bool,
+    lock: Option<Spanned<bool>>,
     group: Option<Spanned<u64>>,
 }
 
@@ -627,15 +628,15 @@ impl Reader<'_> {
             };
             self.names(file, path);
         }
-        if let (Source::Memory(bytes) | Source::Faulty(bytes) | Source::Null(bytes), Some(given)) = (
-            &settings.source,
-            form.memory
-                .as_ref()
-                .or(form.faulty.as_ref())
-                .or(form.null.as_ref()),
-        ) {
-            let bytes = *bytes;
-            self.names(Named::Size { bytes, block }, given);
+        let in_memory = [&form.memory, &form.faulty, &form.null];
+        for given in in_memory.into_iter().flatten() {
+            self.whole_blocks(given, settings.shift);
+        }
+        if let Some(lock) = &form.lock {
+            settings.lock = *lock.get_ref();
+            if !matches!(settings.source, Source::File(_) | Source::Given(_)) {
+                self.wrong(lock, "lock is for a file, a block device or a descriptor");
+            }
         }
         if let Some(uuid) = &form.uuid {
             match uuid.get_ref().parse() {
@@ -673,6 +674,21 @@ impl Reader<'_> {
             );
         }
         bytes.unwrap_or(0)
+    }
+}
+
+impl Reader<'_> {
+    /// A size of memory is one of whole blocks.
+    fn whole_blocks(&mut self, given: &Spanned<Size>, shift: u8) {
+        let bytes = match given.get_ref() {
+            Size::Bytes(bytes) => Some(*bytes),
+            Size::Text(text) => bytes_of(text),
+        };
+        let (block, left) = (1_u64 << shift, bytes.unwrap_or(0) % (1 << shift));
+        if left != 0 {
+            let what = format!("this is no multiple of the block, {block} bytes: {left} are over");
+            self.wrong(given, what);
+        }
     }
 }
 

@@ -130,11 +130,7 @@ fn worker(text: &mut Text, labels: &str, one: &WorkerStatus) {
             "Entries among them that are left.",
             one.entries_left.into(),
         ),
-        (
-            "host_queues",
-            "Queues of hosts.",
-            one.host_queues.into(),
-        ),
+        ("host_queues", "Queues of hosts.", one.host_queues.into()),
         (
             "guests",
             "Connections without Connect, of discovery, and not authenticated.",

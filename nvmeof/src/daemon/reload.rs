@@ -107,11 +107,16 @@ impl Daemon {
             for (nsid, namespace) in &subsystem.namespaces {
                 let is_to_be = wanted.namespaces.get(nsid);
                 if is_to_be == Some(namespace) {
+                    // It keeps the file that it has open.
+                    if let Err(error) = self.check_path(name, *nsid) {
+                        told.refused
+                            .push((format!("namespace {nsid} of {name} stays as it is"), error));
+                    }
                     continue;
                 }
                 // A disk that cannot be opened is no reason to take away the one that is there.
                 if let Some(is_to_be) = is_to_be
-                    && let Err(error) = Self::try_disk(name, *nsid, is_to_be)
+                    && let Err(error) = self.try_disk(name, *nsid, is_to_be, namespace)
                 {
                     told.refused
                         .push((format!("namespace {nsid} of {name} stays as it is"), error));

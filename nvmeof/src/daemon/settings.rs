@@ -150,6 +150,8 @@ pub struct NamespaceSettings {
     pub shift: u8,
     /// Nothing may be written.
     pub read_only: bool,
+    /// Its file or block device is locked, so that no other program and no other namespace has it.
+    pub lock: bool,
     /// Its group, for the ports' ways of reaching it.
     pub group: u32,
     /// By which hosts know it again.
@@ -164,6 +166,7 @@ impl NamespaceSettings {
             source,
             shift: 9,
             read_only: false,
+            lock: true,
             group: 1,
             uuid: Self::usual_uuid(subsystem, nsid),
         }

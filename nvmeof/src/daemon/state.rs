@@ -10,7 +10,7 @@ use super::port::{Port, PortError};
 use super::settings::{HostSettings, NamespaceSettings, PortSettings, Settings, SubsystemSettings};
 use crate::auth::{Key, KeyError, Keys};
 use crate::disk::faults::Orders;
-use crate::disk::{Disk, DiskError};
+use crate::disk::{Disk, DiskError, Source};
 use crate::model::{ModelError, NamespaceConfig, SubsystemConfig};
 use crate::nvme::Nqn;
 use crate::nvme::log::Access;
@@ -179,13 +179,34 @@ impl Daemon {
         self.settings.log = log;
     }
 
-    /// Whether a disk could be opened now.
+    /// Whether a disk could be opened now, but for its lock, which the namespace in its place may have. `there`: a
+    /// namespace with the same path stays as it is if the path leads to another file now.
     pub(super) fn try_disk(
+        &self,
         subsystem: &Nqn,
         nsid: u32,
         settings: &NamespaceSettings,
+        there: &NamespaceSettings,
     ) -> Result<(), DaemonError> {
-        open(subsystem, nsid, settings).map(|_| ())
+        if there.source == settings.source {
+            self.check_path(subsystem, nsid)?;
+        }
+        let unlocked = NamespaceSettings {
+            lock: false,
+            ..settings.clone()
+        };
+        open(subsystem, nsid, &unlocked).map(|_| ())
+    }
+
+    /// Looks whether the path of a namespace's disk still leads to the file that is open.
+    pub(super) fn check_path(&self, subsystem: &Nqn, nsid: u32) -> Result<(), DaemonError> {
+        let namespace = self.target.with(|model| model.namespace(subsystem, nsid))?;
+        let checked = namespace.disk().check_path();
+        checked.map_err(|error| DaemonError::Disk {
+            subsystem: subsystem.clone(),
+            nsid,
+            error,
+        })
     }
 
     /// Adds a subsystem with its hosts and namespaces, or nothing.
@@ -552,17 +573,35 @@ fn open(
     nsid: u32,
     settings: &NamespaceSettings,
 ) -> Result<NamespaceConfig, DaemonError> {
-    let disk = Disk::open(settings.source.clone(), settings.shift, settings.read_only);
+    let opens = if settings.lock {
+        Disk::open
+    } else {
+        Disk::open_unlocked
+    };
+    let disk = opens(settings.source.clone(), settings.shift, settings.read_only);
+    let disk = disk.map_err(|error| DaemonError::Disk {
+        subsystem: subsystem.clone(),
+        nsid,
+        error,
+    })?;
+    if let Some(warning) = left_out(subsystem, nsid, &disk) {
+        tracing::warn!("{warning}");
+    }
     Ok(NamespaceConfig {
         nsid: Some(nsid),
         uuid: settings.uuid,
         group: settings.group,
-        disk: disk.map_err(|error| DaemonError::Disk {
-            subsystem: subsystem.clone(),
-            nsid,
-            error,
-        })?,
+        disk,
     })
+}
+
+fn left_out(subsystem: &Nqn, nsid: u32, disk: &Disk) -> Option<String> {
+    let left = disk.left_out().ok().filter(|left| *left != 0)?;
+    let (name, block) = (disk.name(), 1 << disk.shift());
+    Some(format!(
+        "namespace {nsid} of {subsystem}: {name} has {left} bytes behind its last block of {block}, \
+         which no host reaches"
+    ))
 }
 
 /// The key in a file, for a host. A process that has keys leaves no core that has them, and no other process of its

@@ -104,6 +104,9 @@ fn put(out: &mut String, settings: &Settings) -> core::fmt::Result {
                 "read_only = {}\ngroup = {}",
                 namespace.read_only, namespace.group
             )?;
+            if !namespace.lock {
+                writeln!(out, "lock = false")?;
+            }
         }
     }
     for (address, port) in &settings.referrals {

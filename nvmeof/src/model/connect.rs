@@ -144,6 +144,13 @@ impl Model {
             }
             Some(subsystem) => Some(subsystem.shelf()),
         };
+        if shelf.is_some()
+            && let Some(owner) =
+                self.identifier_owner(&name, &host, &data.host_id, connect.queue != 0)
+        {
+            tracing::info!(%host, %owner, "the host's identifier belongs to another host");
+            return Err(NotConnected::in_data(at::HOST_ID));
+        }
         let port = self.ports.get(&place.port);
         let port = port.ok_or(NotConnected::of(Status::INTERNAL))?;
         let access = Arc::clone(&port.access);

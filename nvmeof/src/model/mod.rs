@@ -226,6 +226,28 @@ pub enum ModelError {
         /// The highest.
         most: u32,
     },
+    /// The disk of another namespace.
+    #[error(
+        "{disk} is the disk of namespace {nsid} of {subsystem}; `lock = false` of both lets them share it"
+    )]
+    SameDisk {
+        /// The disk.
+        disk: String,
+        /// The other namespace's subsystem.
+        subsystem: String,
+        /// The other namespace's number.
+        nsid: u32,
+    },
+    /// A disk is not as it has to be.
+    #[error("namespace {nsid} of {subsystem}: {error}")]
+    Disk {
+        /// The namespace's subsystem.
+        subsystem: String,
+        /// The namespace's number.
+        nsid: u32,
+        /// The reason.
+        error: String,
+    },
     /// The identifier of another namespace.
     #[error("the identifier {uuid} is that of namespace {nsid} of {subsystem}")]
     Identifier {
@@ -287,7 +309,10 @@ impl Model {
     /// There is none.
     pub fn remove_subsystem(&mut self, name: &Nqn) -> Result<(), ModelError> {
         let removed = self.subsystems.remove(name);
-        removed.ok_or_else(|| ModelError::unknown("subsystem", name))?;
+        let removed = removed.ok_or_else(|| ModelError::unknown("subsystem", name))?;
+        for namespace in removed.namespaces() {
+            namespace.disk().give_up();
+        }
         self.end_controllers(|one| one.subsystem() == name);
         self.discovery_changed();
         Ok(())
@@ -296,7 +321,8 @@ impl Model {
     /// Adds a namespace to a subsystem; hosts are told.
     ///
     /// # Errors
-    /// There is no such subsystem; there is such a namespace; a number out of range; its identifier is another's.
+    /// There is no such subsystem; there is such a namespace; a number out of range; its identifier, or its disk, is
+    /// another's.
     pub fn add_namespace(
         &mut self,
         subsystem: &Nqn,
@@ -306,6 +332,14 @@ impl Model {
             if let Some(namespace) = other.by_uuid(config.uuid) {
                 return Err(ModelError::Identifier {
                     uuid: config.uuid,
+                    subsystem: other.name().to_string(),
+                    nsid: namespace.nsid(),
+                });
+            }
+            let mut there = other.namespaces();
+            if let Some(namespace) = there.find(|one| one.disk().excludes(&config.disk)) {
+                return Err(ModelError::SameDisk {
+                    disk: config.disk.name(),
                     subsystem: other.name().to_string(),
                     nsid: namespace.nsid(),
                 });
@@ -329,10 +363,16 @@ impl Model {
     /// Takes in the size that a namespace's disk has now; hosts are told if it is another. The blocks it has.
     ///
     /// # Errors
-    /// There is no such namespace; its disk does not answer, which is logged, and nothing has changed.
+    /// There is no such namespace. Its disk does not answer, has no block any more, or its path leads to another file;
+    /// nothing has changed.
     pub fn resize_namespace(&mut self, subsystem: &Nqn, nsid: u32) -> Result<u64, ModelError> {
         let namespace = self.namespace(subsystem, nsid)?;
         let has_changed = namespace.look_at_size();
+        let has_changed = has_changed.map_err(|error| ModelError::Disk {
+            subsystem: subsystem.to_string(),
+            nsid,
+            error: error.to_string(),
+        })?;
         let blocks = namespace.blocks();
         if has_changed {
             self.namespace_changed(subsystem, nsid);

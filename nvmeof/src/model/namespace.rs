@@ -24,6 +24,8 @@ pub struct NamespaceConfig {
 /// A namespace, as workers see it.
 #[derive(Debug)]
 pub struct Namespace {
+    /// Namespaces of a process in the order in which they were made.
+    serial: u64,
     nsid: u32,
     uuid: Uuid,
     group: u32,
@@ -88,8 +90,10 @@ impl Done {
 
 impl Namespace {
     pub(super) fn new(nsid: u32, config: NamespaceConfig) -> Self {
+        static MADE: AtomicU64 = AtomicU64::new(0);
         let blocks = config.disk.blocks().unwrap_or(0);
         Self {
+            serial: MADE.fetch_add(1, Ordering::Relaxed),
             nsid,
             uuid: config.uuid,
             group: config.group,
@@ -101,6 +105,12 @@ impl Namespace {
             reservations: Mutex::default(),
             tallies: Mutex::default(),
         }
+    }
+
+    /// A number that no other namespace has or had, also not one of the same subsystem, number and identifier.
+    #[must_use]
+    pub(crate) const fn serial(&self) -> u64 {
+        self.serial
     }
 
     /// Its number.
@@ -155,18 +165,13 @@ impl Namespace {
     }
 
     /// Takes in the size that the disk has now. Whether it is another.
-    pub(super) fn look_at_size(&self) -> bool {
-        match self.disk.blocks() {
-            Ok(blocks) => self.blocks.swap(blocks, Ordering::Relaxed) != blocks,
-            Err(error) => {
-                self.complain(&error);
-                false
-            }
-        }
-    }
-
-    fn complain(&self, error: &DiskError) {
-        tracing::warn!(nsid = self.nsid, disk = self.disk.name(), %error, "the disk's size is not to be had");
+    ///
+    /// # Errors
+    /// The disk does not answer, has no block any more, or its path leads to another file. Nothing has changed.
+    pub(super) fn look_at_size(&self) -> Result<bool, DiskError> {
+        self.disk.check_path()?;
+        let blocks = self.disk.blocks_now()?;
+        Ok(self.blocks.swap(blocks, Ordering::Relaxed) != blocks)
     }
 
     /// Counts changes of its reservations and locks; 0: there has never been one.

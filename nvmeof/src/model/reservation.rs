@@ -8,11 +8,17 @@
 //! ```
 //!
 //! Hosts are known by their host identifiers. What changes is told to the other registrants; whom to tell what is
-//! given back. Nothing outlives the process: persistence through power loss is not offered.
+//! given back. Nothing outlives the process: persistence through power loss is not offered. An identifier belongs to
+//! the host name that registered with it, for as long as it is registered.
 
 use std::collections::BTreeMap;
 
-use crate::nvme::Status;
+use crate::nvme::{Nqn, Status};
+
+/// Registrants of a namespace at most.
+const REGISTRANTS: usize = 256;
+/// Registrants of a namespace that have the same host name, at most.
+const REGISTRANTS_OF_A_NAME: usize = 16;
 
 /// A host's identifier.
 pub type HostId = [u8; 16];
@@ -102,6 +108,8 @@ pub enum Request {
 pub struct Reservations {
     generation: u32,
     keys: BTreeMap<HostId, u64>,
+    /// The names of registrants.
+    names: BTreeMap<HostId, Nqn>,
     held: Option<(HostId, Kind)>,
 }
 
@@ -160,6 +168,36 @@ impl Reservations {
             Some(has) if key.is_none_or(|key| key == *has) => Ok(()),
             _ => Err(CONFLICT),
         }
+    }
+
+    /// The name of the host that has registered with an identifier.
+    #[must_use]
+    pub fn owner(&self, host: &HostId) -> Option<&Nqn> {
+        self.names.get(host)
+    }
+
+    /// Does what a host of this name asks for.
+    ///
+    /// # Errors
+    /// The status that the host is answered with: that of [`Reservations::step`], or INTERNAL if there are as many
+    /// registrants as there may be. Nothing has changed.
+    pub fn step_of(
+        &mut self,
+        host: &HostId,
+        name: &Nqn,
+        request: Request,
+    ) -> Result<Notes, Status> {
+        let is_new = matches!(request, Request::Register(_)) && !self.keys.contains_key(host);
+        let same = self.names.values().filter(|one| *one == name).count();
+        if is_new && (self.keys.len() >= REGISTRANTS || same >= REGISTRANTS_OF_A_NAME) {
+            return Err(Status::INTERNAL.dnr());
+        }
+        let notes = self.step(host, request)?;
+        if is_new {
+            self.names.insert(*host, name.clone());
+        }
+        self.names.retain(|host, _| self.keys.contains_key(host));
+        Ok(notes)
     }
 
     /// What a host asks for is done.
@@ -341,6 +379,47 @@ mod tests {
             assert_eq!(may.join(" "), table, "type {kind}");
         }
         assert!(Kind::of(0).is_none() && Kind::of(7).is_none());
+    }
+
+    #[test]
+    fn registrants_are_limited_in_all_and_for_each_name_and_their_names_end_with_them() {
+        let name = |number: u16| -> Nqn {
+            let text = format!("nqn.2026-11.test:{number}");
+            text.parse().expect("a name")
+        };
+        let full = Err(Status::INTERNAL.dnr());
+        let mut all = Reservations::default();
+        let mut id = [0; 16];
+        let most = REGISTRANTS / REGISTRANTS_OF_A_NAME;
+        for number in 0..u16::try_from(most).expect("few") {
+            for one in 0..=u8::try_from(REGISTRANTS_OF_A_NAME).expect("few") {
+                (id[0], id[1]) = (number.to_be_bytes()[1], one);
+                let done = all.step_of(&id, &name(number), Request::Register(1));
+                let is_last = usize::from(one) == REGISTRANTS_OF_A_NAME;
+                assert_eq!(done, if is_last { full.clone() } else { Ok(vec![]) });
+            }
+        }
+        assert_eq!(all.registrants().count(), REGISTRANTS);
+        let other = name(999);
+        assert_eq!(all.step_of(&[9; 16], &other, Request::Register(1)), full);
+        let first = [0; 16];
+        assert_eq!(all.owner(&first), Some(&name(0)));
+        let again = all.step_of(&first, &name(0), Request::Register(1));
+        assert_eq!(again, Ok(vec![]), "it is registered");
+        assert_eq!(
+            all.step_of(&first, &name(0), Request::Unregister(Some(1))),
+            Ok(vec![])
+        );
+        assert_eq!(all.owner(&first), None);
+        assert_eq!(
+            all.step_of(&[9; 16], &other, Request::Register(1)),
+            Ok(vec![])
+        );
+        assert_eq!(all.owner(&[9; 16]), Some(&other));
+        let cleared = all
+            .step_of(&[9; 16], &other, Request::Clear(1))
+            .expect("cleared");
+        assert_eq!((cleared.len(), all.names.len()), (REGISTRANTS - 1, 0));
     }
 
     #[test]

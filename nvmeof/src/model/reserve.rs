@@ -3,10 +3,10 @@
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
-use super::reservation::{Kind, Request, Told};
+use super::reservation::{HostId, Kind, Request, Told};
 use super::{Answer, Controller, Model, Outcome, event};
 use crate::nvme::command::io;
-use crate::nvme::{Sqe, Status};
+use crate::nvme::{Nqn, Sqe, Status};
 
 /// RESCAP: all six types, and IEKEY as since 1.3; nothing persists through power loss.
 pub(super) const CAPABILITIES: u8 = 0xfe;
@@ -73,8 +73,9 @@ impl Model {
         let Some(controller) = self.controllers.get(&id) else {
             return Status::INTERNAL.into();
         };
-        let (host, name, nsid) = (
+        let (host, owner, name, nsid) = (
             *controller.host_id(),
+            controller.host().clone(),
             controller.subsystem().clone(),
             sqe.nsid.get(),
         );
@@ -86,7 +87,7 @@ impl Model {
             return report(&namespace.reservations(), sqe, room);
         }
         let done = request(sqe, data).and_then(|request| {
-            namespace.change_reservations(|reservations| reservations.step(&host, request))
+            namespace.change_reservations(|all| all.step_of(&host, &owner, request))
         });
         match done {
             Ok(notes) => {
@@ -97,6 +98,37 @@ impl Model {
             }
             Err(status) => status.into(),
         }
+    }
+
+    /// The name of another host that a host identifier belongs to in a subsystem: it has registered with it, or has a
+    /// controller that has authenticated if it must. A second controller may have been made before the first one had
+    /// authenticated; so `for_io` asks once more when an I/O queue connects, of hosts that have one.
+    pub(super) fn identifier_owner(
+        &self,
+        subsystem: &Nqn,
+        host: &Nqn,
+        id: &HostId,
+        for_io: bool,
+    ) -> Option<Nqn> {
+        let controllers = self.controllers.values();
+        let mut theirs = controllers.filter(|one| {
+            one.host_id() == id && one.subsystem() == subsystem && one.host() != host
+        });
+        let has_it = |one: &&Controller| {
+            self.is_authenticated(one.id(), 0) && !(for_io && one.queues().next().is_none())
+        };
+        if let Some(one) = theirs.find(has_it) {
+            return Some(one.host().clone());
+        }
+        let namespaces = self.subsystems.get(subsystem)?.namespaces();
+        let mut reserved = namespaces.filter(|one| one.changes() != 0);
+        reserved.find_map(|one| {
+            let reservations = one.reservations();
+            reservations
+                .owner(id)
+                .filter(|owner| *owner != host)
+                .cloned()
+        })
     }
 
     fn note_reservation(

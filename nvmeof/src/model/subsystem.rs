@@ -179,8 +179,10 @@ impl Subsystem {
         let at = usize::try_from(nsid).unwrap_or(0).checked_sub(1);
         let place = at.and_then(|at| namespaces.get_mut(at));
         let removed = place.and_then(Option::take);
-        removed.ok_or_else(|| ModelError::unknown("namespace", nsid))?;
+        let removed = removed.ok_or_else(|| ModelError::unknown("namespace", nsid))?;
         self.shelf.change(namespaces);
+        // Workers keep the namespace until they look at the shelf again; others need not wait for that.
+        removed.disk().give_up();
         Ok(())
     }
 }

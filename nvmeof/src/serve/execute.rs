@@ -119,10 +119,16 @@ impl Shelves {
 
     /// All namespaces of a shelf.
     pub(super) fn all(&mut self, shelf: usize) -> impl Iterator<Item = &Local> {
-        if let Some(shelf) = self.0.get_mut(shelf)
-            && shelf.shelf.generation() != shelf.seen
-        {
-            shelf.refresh();
+        if let Some(shelf) = self.0.get_mut(shelf) {
+            if shelf.shelf.generation() != shelf.seen {
+                shelf.refresh();
+            }
+            for local in shelf.namespaces.iter_mut().flatten() {
+                let changes = local.namespace.changes();
+                if changes != local.reservations.0 {
+                    local.refresh(changes);
+                }
+            }
         }
         self.0
             .get(shelf)
@@ -206,16 +212,26 @@ pub(super) const fn writes(opcode: u8) -> bool {
     )
 }
 
-/// Looks at a command before anything is done for it.
-pub(super) fn check(sqe: &Sqe, attached: &Attached, local: &Local) -> Result<Wanted, Status> {
+/// Looks whether a queue's host may do this on a namespace now: by the access of its port, by reservations, and by
+/// write protection. Each step of a command at a disk comes by here. Reservation commands have their own rules, which
+/// the model knows.
+#[inline]
+pub(super) fn permit(opcode: u8, attached: &Attached, local: &Local) -> Result<(), Status> {
     let namespace = &*local.namespace;
     attached.access.check(namespace.group())?;
-    if !local.allows(&attached.host_id, sqe.opcode) {
+    if !local.allows(&attached.host_id, opcode) && !is_reservation(opcode) {
         return Err(Status::RESERVATION.dnr());
     }
-    if writes(sqe.opcode) && namespace.is_protected() {
+    if writes(opcode) && namespace.is_protected() {
         return Err(Status::WRITE_PROTECTED.dnr());
     }
+    Ok(())
+}
+
+/// Looks at a command before anything is done for it.
+pub(super) fn check(sqe: &Sqe, attached: &Attached, local: &Local) -> Result<Wanted, Status> {
+    permit(sqe.opcode, attached, local)?;
+    let namespace = &*local.namespace;
     let shift = namespace.shift();
     match sqe.opcode {
         // No namespace has protection information, and without it PRINFO says nothing, here and of Copy.
@@ -307,7 +323,12 @@ impl Worker {
             return self.flush_all(at);
         }
         if sqe.opcode == opcode::RESERVATION_REPORT {
-            return self.administer(at);
+            let parts = Self::parts(&self.queues, &mut self.shelves, io);
+            return match parts.and_then(|(_, attached, local)| permit(sqe.opcode, attached, local))
+            {
+                Ok(()) => self.administer(at),
+                Err(status) => self.refuse(at, status),
+            };
         }
         let wanted = match Self::parts(&self.queues, &mut self.shelves, io) {
             Ok((_, attached, local)) => check(&sqe, attached, local),
@@ -410,6 +431,7 @@ impl Worker {
             shelves,
             memory,
             disks,
+            buffers,
             ..
         } = self;
         let io = &mut ios[at as usize];
@@ -440,10 +462,16 @@ impl Worker {
         }
         if matches!(local.handle, Handle::Null) {
             count(&local.tally, sqe.opcode, io.bytes);
-            if sqe.opcode == opcode::READ {
-                self.respond_with_data(at);
-            } else {
-                self.respond_with(at, Status::SUCCESS, 0);
+            match sqe.opcode {
+                opcode::READ => {
+                    // Its own place has what another host's command left there.
+                    if let Some(Spot::Buffer(buffer)) = io.spot.replace(Spot::Zeros) {
+                        buffers.give_back(buffer);
+                    }
+                    self.respond_with_data(at);
+                }
+                opcode::COMPARE => return self.compare_with(at, Spot::Zeros),
+                _ => self.respond_with(at, Status::SUCCESS, 0),
             }
             return Ok(());
         }

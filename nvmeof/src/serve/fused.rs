@@ -223,15 +223,29 @@ impl Worker {
         self.compare_first(at)
     }
 
-    /// It was equal: the second is written, and has the lock now.
+    /// It was equal: the second is written, if that is permitted still, and has the lock now.
     pub(super) fn compared(&mut self, first: u32, second: u32) -> Result<(), WorkerError> {
-        let lock = self.ios[first as usize].lock.take();
+        let one = &self.ios[first as usize];
+        let locked = one.lock.as_ref().map(|lock| lock.namespace().serial());
+        let other = &self.ios[second as usize];
+        let permitted = match Self::parts(&self.queues, &mut self.shelves, other) {
+            Ok((_, _, local)) if locked != Some(local.namespace.serial()) => {
+                Err(Status::INVALID_NAMESPACE.dnr())
+            }
+            Ok((_, attached, local)) => check(&other.sqe, attached, local).map(|_| ()),
+            Err(status) => Err(status),
+        };
         self.ios[first as usize].partner = None;
-        self.respond_with(first, Status::SUCCESS, 0);
         let io = &mut self.ios[second as usize];
-        io.lock = lock;
         io.partner = None;
         io.step(Step::Joined);
+        if let Err(status) = permitted {
+            self.refuse(second, status)?;
+            return self.refuse(first, Status::FAILED_FUSED.dnr());
+        }
+        let lock = self.ios[first as usize].lock.take();
+        self.ios[second as usize].lock = lock;
+        self.respond_with(first, Status::SUCCESS, 0);
         self.execute(second)
     }
 

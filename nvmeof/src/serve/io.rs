@@ -136,13 +136,16 @@ pub(super) enum Work {
     Single,
     /// The other of its pair has failed.
     Abandoned,
-    /// Blocks that are read and not wanted: the next one, and the one behind the last.
-    Verify(u64, u64),
-    /// Of Copy: the source range, blocks of it that are done, blocks that are written in all; it is being written.
+    /// Of Verify, the namespace's serial number, the next block that is read, and the one behind the last.
+    Verify(u64, u64, u64),
+    /// Of Copy: the namespace's serial number, the source range, blocks of it that are done, blocks that are written in
+    /// all, blocks that the disk is asked for now; they are being written.
     Copy {
+        namespace: u64,
         range: u16,
         done: u32,
         written: u32,
+        blocks: u32,
         is_writing: bool,
     },
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!   first region     capsules (64 bytes each) | responses (16 bytes each) | pages (4 KiB each)      a place of each for every I/O,
 //!                                                                                                  and responses to event requests
-//!   second region    buffers (128 KiB each)
+//!   second region    buffers (128 KiB each) | zeros (128 KiB), which nothing writes: what a null disk has
 //! ```
 //!
 //! A capsule's command goes to one place and the data behind it to another, a page: so data is where disks can take it.
@@ -55,6 +55,8 @@ pub(super) struct Memory {
     pub buffers: Region,
     ios: u32,
     responses: u32,
+    /// Where zeros begin in the region of the buffers.
+    zeros_at: u32,
 }
 
 /// Where data lies.
@@ -64,6 +66,8 @@ pub(super) enum Spot {
     Page(u32),
     /// In this buffer.
     Buffer(u32),
+    /// Zeros, which are read only.
+    Zeros,
 }
 
 impl Memory {
@@ -76,9 +80,11 @@ impl Memory {
     ) -> Result<Self, WorkerError> {
         Ok(Self {
             places: Region::new(ia, zone, Self::pages_at(ios, responses) + ios * PAGE)?,
-            buffers: Region::new(ia, zone, buffers * MAX_TRANSFER)?,
+            // An arena gives zeroed memory.
+            buffers: Region::new(ia, zone, (buffers + 1) * MAX_TRANSFER)?,
             ios,
             responses,
+            zeros_at: buffers * MAX_TRANSFER,
         })
     }
 
@@ -112,6 +118,7 @@ impl Memory {
         match spot {
             Spot::Page(io) => (&self.places, self.page_at(io)),
             Spot::Buffer(buffer) => (&self.buffers, buffer * MAX_TRANSFER),
+            Spot::Zeros => (&self.buffers, self.zeros_at),
         }
     }
 

@@ -1,14 +1,15 @@
 //! What disks have done, and commands that take them several steps.
 //!
 //! Ranges of Dataset Management, and the namespaces of a Flush for all, are asked for at once and counted as they
-//! end. Verify and Copy go through their second buffer a piece at a time.
+//! end. Verify and Copy go through their second buffer a piece at a time, and each piece is permitted anew: since the
+//! last one the namespace may be protected, reserved by another host, out of reach, shorter, or another one.
 
 use udapl::reactor::{FileOperation, ReactorError};
 use zerocopy::FromBytes;
 
 use super::disks::Ended;
-use super::execute::{count, inside, status_of};
-use super::io::{Step, Work};
+use super::execute::{count, inside, permit, status_of};
+use super::io::{Io, Step, Work};
 use super::layout::{Memory, Spot};
 use super::queue::State as QueueState;
 use super::worker::{Worker, WorkerError};
@@ -41,30 +42,36 @@ impl Next {
     }
 }
 
-/// A place on a disk and in memory.
-struct Piece<'a> {
-    memory: &'a Memory,
-    buffer: u32,
-    offset: u64,
-    bytes: u32,
+/// Blocks between a disk and the second buffer of an I/O.
+struct Piece {
+    first: u64,
+    blocks: u32,
+    is_write: bool,
 }
 
-impl<'a> Piece<'a> {
-    fn operation(&self, write: bool, through: bool) -> FileOperation<'a> {
-        let (region, from) = self.memory.at(Spot::Buffer(self.buffer));
+impl Piece {
+    fn operation<'a>(
+        &self,
+        memory: &'a Memory,
+        buffer: u32,
+        io: &Io,
+        shift: u8,
+    ) -> FileOperation<'a> {
+        let (region, from) = memory.at(Spot::Buffer(buffer));
         // CAST: 32 bits fit.
-        let (buffer, buffer_offset, bytes) = (&region.buffer, from as usize, self.bytes as usize);
-        if write {
+        let (buffer_offset, bytes) = (from as usize, (self.blocks << shift) as usize);
+        let (offset, buffer) = (self.first << shift, &region.buffer);
+        if self.is_write {
             FileOperation::Write {
-                offset: self.offset,
+                offset,
                 buffer,
                 buffer_offset,
                 bytes,
-                through,
+                through: io.sqe.is_forced(),
             }
         } else {
             FileOperation::Read {
-                offset: self.offset,
+                offset,
                 buffer,
                 buffer_offset,
                 bytes,
@@ -93,17 +100,12 @@ impl Worker {
     pub(super) fn execute_steps(&mut self, at: u32) -> Result<(), WorkerError> {
         let next = match self.ios[at as usize].sqe.opcode {
             opcode::COMPARE => self.read_to_compare(at),
-            opcode::DATASET_MANAGEMENT => self.deallocate(at),
-            opcode::VERIFY => {
-                let io = &mut self.ios[at as usize];
-                let first = io.sqe.first_block();
-                io.work = Work::Verify(first, first + u64::from(io.sqe.blocks()));
-                self.verify(at)
-            }
+            opcode::DATASET_MANAGEMENT => Ok(self.deallocate(at)),
+            opcode::VERIFY => self.begin_verify(at),
             opcode::COPY => self.begin_copy(at),
-            _ => Next::Failed(Status::INVALID_OPCODE.dnr()),
+            _ => Err(Status::INVALID_OPCODE.dnr()),
         };
-        self.go_on(at, next)
+        self.go_on(at, next.unwrap_or_else(Next::Failed))
     }
 
     #[inline]
@@ -120,12 +122,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Asks the disk of an I/O's namespace; `make` says for what.
-    fn ask<'a>(
-        &'a mut self,
-        at: u32,
-        make: impl FnOnce(&'a Memory, &Namespace) -> Option<FileOperation<'a>>,
-    ) -> Next {
+    /// Asks the disk for a piece of a command, if that is permitted now.
+    fn ask(&mut self, at: u32, piece: &Piece) -> Result<Next, Status> {
         let Self {
             ios,
             queues,
@@ -135,52 +133,63 @@ impl Worker {
             ..
         } = self;
         let io = &ios[at as usize];
-        let local = match Self::parts(queues, shelves, io) {
-            Ok((_, _, local)) => local,
-            Err(status) => return Next::Failed(status),
-        };
-        let Some(operation) = make(memory, &local.namespace) else {
-            return Next::Failed(Status::INTERNAL.dnr());
-        };
-        Next::of(disks.ask(&local.handle, operation, at), io.sqe.opcode)
+        let (_, attached, local) = Self::parts(queues, shelves, io)?;
+        permit(io.sqe.opcode, attached, local)?;
+        inside(&local.namespace, piece.first, piece.blocks.into())?;
+        let buffer = io.second.ok_or(Status::INTERNAL.dnr())?;
+        let operation = piece.operation(memory, buffer, io, local.namespace.shift());
+        Ok(Next::of(
+            disks.ask(&local.handle, operation, at),
+            io.sqe.opcode,
+        ))
     }
 
     /// The first of a fused pair is compared.
     pub(super) fn compare_first(&mut self, at: u32) -> Result<(), WorkerError> {
-        let next = match self.read_to_compare(at) {
-            // A disk that does nothing.
-            Next::Done => match self.ios[at as usize].partner {
-                Some(second) => return self.compared(at, second),
-                None => Next::Done,
-            },
-            next @ (Next::Asked(_) | Next::Failed(_)) => next,
+        match self.read_to_compare(at).unwrap_or_else(Next::Failed) {
+            // A null disk.
+            Next::Done => self.compare_with(at, Spot::Zeros),
+            next @ (Next::Asked(_) | Next::Failed(_)) => self.go_on(at, next),
+        }
+    }
+
+    fn read_to_compare(&mut self, at: u32) -> Result<Next, Status> {
+        let io = &self.ios[at as usize];
+        let piece = Piece {
+            first: io.sqe.first_block(),
+            blocks: io.sqe.blocks(),
+            is_write: false,
+        };
+        if let Some(lock) = &io.lock {
+            let serial = lock.namespace().serial();
+            self.shift(at, serial)?;
+        }
+        self.ask(at, &piece)
+    }
+
+    /// The blocks are here, at this place. The first of a fused pair is followed by the second if they are equal.
+    pub(super) fn compare_with(&mut self, at: u32, blocks: Spot) -> Result<(), WorkerError> {
+        let is_equal = self.is_equal(at, blocks);
+        if is_equal && let Some(second) = self.ios[at as usize].partner {
+            return self.compared(at, second);
+        }
+        let next = if is_equal {
+            Next::Done
+        } else {
+            Next::Failed(Status::COMPARE.dnr())
         };
         self.go_on(at, next)
     }
 
-    fn read_to_compare(&mut self, at: u32) -> Next {
-        let io = &self.ios[at as usize];
-        let (first, bytes, second) = (io.sqe.first_block(), io.bytes, io.second);
-        self.ask(at, |memory, namespace| {
-            let piece = Piece {
-                memory,
-                buffer: second?,
-                offset: first << namespace.shift(),
-                bytes,
-            };
-            Some(piece.operation(false, false))
-        })
-    }
-
-    /// Whether what the host sent is what the disk has.
-    fn compare(&self, at: u32) -> bool {
+    /// Whether what the host sent is what the disk has, which is at this place.
+    fn is_equal(&self, at: u32, blocks: Spot) -> bool {
         /// Compared at a time.
         const CHUNK: usize = 512;
         let io = &self.ios[at as usize];
-        let (Some(one), Some(other)) = (io.spot, io.second) else {
+        let Some(sent) = io.spot else {
             return false;
         };
-        let ((one, a), (other, b)) = (self.memory.at(one), self.memory.at(Spot::Buffer(other)));
+        let ((one, a), (other, b)) = (self.memory.at(sent), self.memory.at(blocks));
         let (mut left, mut right) = ([0; CHUNK], [0; CHUNK]);
         // CAST: 32 bits fit.
         (0..io.bytes as usize).step_by(CHUNK).all(|from| {
@@ -244,101 +253,134 @@ impl Worker {
         }
     }
 
-    /// Reads the next piece of what is verified.
-    fn verify(&mut self, at: u32) -> Next {
+    fn begin_verify(&mut self, at: u32) -> Result<Next, Status> {
         let io = &self.ios[at as usize];
-        let (Work::Verify(next, end), second) = (io.work, io.second) else {
-            return Next::Failed(Status::INTERNAL.dnr());
-        };
-        if next >= end {
-            return Next::Done;
-        }
-        self.ask(at, |memory, namespace| {
-            let shift = namespace.shift();
-            let bytes = u64::from(MAX_TRANSFER).min((end - next) << shift);
-            let piece = Piece {
-                memory,
-                buffer: second?,
-                offset: next << shift,
-                bytes: u32::try_from(bytes).ok()?,
-            };
-            Some(piece.operation(false, false))
-        })
+        let (_, _, local) = Self::parts(&self.queues, &mut self.shelves, io)?;
+        let serial = local.namespace.serial();
+        let io = &mut self.ios[at as usize];
+        let first = io.sqe.first_block();
+        io.work = Work::Verify(serial, first, first + u64::from(io.sqe.blocks()));
+        self.verify(at)
     }
 
-    fn begin_copy(&mut self, at: u32) -> Next {
+    /// Reads the next piece of what is verified.
+    fn verify(&mut self, at: u32) -> Result<Next, Status> {
+        let Work::Verify(namespace, next, end) = self.ios[at as usize].work else {
+            return Err(Status::INTERNAL.dnr());
+        };
+        if next >= end {
+            return Ok(Next::Done);
+        }
+        let most = MAX_TRANSFER >> self.shift(at, namespace)?;
+        let piece = Piece {
+            first: next,
+            blocks: u32::try_from(end - next).map_or(most, |left| left.min(most)),
+            is_write: false,
+        };
+        self.ask(at, &piece)
+    }
+
+    fn verified_piece(&mut self, at: u32, bytes: u32) -> Result<Next, Status> {
+        let Work::Verify(namespace, next, end) = self.ios[at as usize].work else {
+            return Err(Status::INTERNAL.dnr());
+        };
+        // The disk has become shorter, perhaps in the middle of a block.
+        let blocks = bytes >> self.shift(at, namespace)?;
+        if blocks == 0 {
+            return Err(Status::LBA_RANGE.dnr());
+        }
+        self.ios[at as usize].work = Work::Verify(namespace, next + u64::from(blocks), end);
+        self.verify(at)
+    }
+
+    fn begin_copy(&mut self, at: u32) -> Result<Next, Status> {
         let io = &self.ios[at as usize];
         let ranges: Vec<CopyRange> = list(&self.memory, io.spot, io.bytes);
-        let blocks = match Self::parts(&self.queues, &mut self.shelves, io) {
-            Ok((_, _, local)) => copied(&io.sqe, &ranges, &local.namespace),
-            Err(status) => Err(status),
-        };
-        if let Err(status) = blocks {
-            return Next::Failed(status);
-        }
+        let (_, _, local) = Self::parts(&self.queues, &mut self.shelves, io)?;
+        copied(&io.sqe, &ranges, &local.namespace)?;
+        let namespace = local.namespace.serial();
         self.ios[at as usize].work = Work::Copy {
+            namespace,
             range: 0,
             done: 0,
             written: 0,
+            blocks: 0,
             is_writing: false,
         };
         self.copy(at)
     }
 
-    /// The next step of a Copy: a piece of a range is read, or what was read is written.
-    fn copy(&mut self, at: u32) -> Next {
+    /// A source range of a Copy.
+    fn copy_range(&self, at: u32, range: u16) -> Option<CopyRange> {
         let io = &self.ios[at as usize];
+        let place = u32::from(range) * CopyRange::BYTES;
+        if place + CopyRange::BYTES > io.bytes {
+            return None;
+        }
+        let (region, from) = self.memory.at(io.spot?);
+        Some(region.buffer.read_obj((from + place) as usize)) // CAST: 32 bits fit.
+    }
+
+    /// The next step of a Copy: a piece of a range is read, or what was read is written.
+    fn copy(&mut self, at: u32) -> Result<Next, Status> {
         let Work::Copy {
+            namespace,
             range,
             done,
             written,
             is_writing,
-        } = io.work
+            ..
+        } = self.ios[at as usize].work
         else {
-            return Next::Failed(Status::INTERNAL.dnr());
+            return Err(Status::INTERNAL.dnr());
         };
-        let ranges: Vec<CopyRange> = list(&self.memory, io.spot, io.bytes);
-        let Some(from) = ranges.get(usize::from(range)) else {
-            return Next::Done;
+        let most = MAX_TRANSFER >> self.shift(at, namespace)?;
+        let Some(from) = self.copy_range(at, range) else {
+            return Ok(Next::Done);
         };
-        let left = u32::from(from.blocks.get()) + 1 - done;
-        let source = from.first.get() + u64::from(done);
-        let target = io.sqe.first_block() + u64::from(written);
-        let (second, through) = (io.second, io.sqe.is_forced());
-        self.ask(at, |memory, namespace| {
-            let blocks = left.min(MAX_TRANSFER >> namespace.shift());
-            let block = if is_writing { target } else { source };
-            let piece = Piece {
-                memory,
-                buffer: second?,
-                offset: block << namespace.shift(),
-                bytes: blocks << namespace.shift(),
-            };
-            Some(piece.operation(is_writing, through))
-        })
+        let io = &mut self.ios[at as usize];
+        let piece = Piece {
+            first: if is_writing {
+                io.sqe.first_block() + u64::from(written)
+            } else {
+                from.first.get() + u64::from(done)
+            },
+            blocks: (u32::from(from.blocks.get()) + 1 - done).min(most),
+            is_write: is_writing,
+        };
+        if let Work::Copy { blocks, .. } = &mut io.work {
+            *blocks = piece.blocks;
+        }
+        self.ask(at, &piece)
     }
 
     /// What a step of a Copy has moved.
-    fn copied_piece(&mut self, at: u32, bytes: u32) -> Next {
-        let io = &self.ios[at as usize];
-        let ranges: Vec<CopyRange> = list(&self.memory, io.spot, io.bytes);
-        let shift = match Self::parts(&self.queues, &mut self.shelves, io) {
-            Ok((_, _, local)) => local.namespace.shift(),
-            Err(status) => return Next::Failed(status),
+    fn copied_piece(&mut self, at: u32, bytes: u32) -> Result<Next, Status> {
+        let Work::Copy {
+            namespace,
+            range,
+            blocks,
+            ..
+        } = self.ios[at as usize].work
+        else {
+            return Err(Status::INTERNAL.dnr());
         };
-        let io = &mut self.ios[at as usize];
+        // The disk has become shorter. The rest of the buffer is what another command left there.
+        if bytes != blocks << self.shift(at, namespace)? {
+            return Err(Status::LBA_RANGE.dnr());
+        }
+        let of_range = self.copy_range(at, range);
         if let Work::Copy {
             range,
             done,
             written,
             is_writing,
-        } = &mut io.work
+            ..
+        } = &mut self.ios[at as usize].work
         {
             if *is_writing {
-                let blocks = bytes >> shift;
                 *done += blocks;
                 *written += blocks;
-                let of_range = ranges.get(usize::from(*range));
                 if of_range.is_none_or(|one| *done > u32::from(one.blocks.get())) {
                     *range += 1;
                     *done = 0;
@@ -349,7 +391,7 @@ impl Worker {
         self.copy(at)
     }
 
-    /// Flush for all namespaces.
+    /// Flush for all namespaces: none of them is flushed if one of them may not be.
     pub(super) fn flush_all(&mut self, at: u32) -> Result<(), WorkerError> {
         let Self {
             ios,
@@ -359,10 +401,16 @@ impl Worker {
             ..
         } = self;
         let queue = queues.get(ios[at as usize].queue);
-        let shelf = queue.and_then(|queue| queue.attached.as_ref()?.shelf);
-        let Some(shelf) = shelf else {
+        let attached = queue.and_then(|queue| queue.attached.as_ref());
+        let Some((attached, shelf)) = attached.and_then(|one| Some((one, one.shelf?))) else {
             return self.refuse(at, Status::INVALID_OPCODE.dnr());
         };
+        let refused = shelves
+            .all(shelf)
+            .find_map(|one| permit(opcode::FLUSH, attached, one).err());
+        if let Some(status) = refused {
+            return self.refuse(at, status);
+        }
         let mut asked = 0;
         for local in shelves.all(shelf) {
             match disks.ask(&local.handle, FileOperation::Sync, at) {
@@ -405,7 +453,7 @@ impl Worker {
         if !status.is_success() {
             return self.refuse(at, status);
         }
-        let (bytes, work) = (io.bytes, io.work);
+        let (bytes, second) = (io.bytes, io.second);
         let is_whole = moved == bytes;
         let next = match sqe.opcode {
             // The disk has become shorter.
@@ -419,28 +467,13 @@ impl Worker {
             }
             opcode::COMPARE => {
                 self.tally(at, bytes);
-                let is_equal = self.compare(at);
-                if is_equal && let Some(second) = self.ios[at as usize].partner {
-                    return self.compared(at, second);
-                }
-                if is_equal {
-                    Next::Done
-                } else {
-                    Next::Failed(Status::COMPARE.dnr())
-                }
+                return match second {
+                    Some(buffer) => self.compare_with(at, Spot::Buffer(buffer)),
+                    None => self.refuse(at, Status::INTERNAL.dnr()),
+                };
             }
-            opcode::VERIFY => match work {
-                _ if moved == 0 => Next::Failed(Status::LBA_RANGE.dnr()),
-                Work::Verify(next, end) => {
-                    let shift = self.shift(at);
-                    self.ios[at as usize].work =
-                        Work::Verify(next + u64::from(moved >> shift), end);
-                    self.verify(at)
-                }
-                Work::Single | Work::Abandoned | Work::Copy { .. } => Next::Done,
-            },
-            opcode::COPY if moved == 0 => Next::Failed(Status::LBA_RANGE.dnr()),
-            opcode::COPY => self.copied_piece(at, moved),
+            opcode::VERIFY => self.verified_piece(at, moved).unwrap_or_else(Next::Failed),
+            opcode::COPY => self.copied_piece(at, moved).unwrap_or_else(Next::Failed),
             _ => {
                 self.tally(at, bytes);
                 Next::Done
@@ -456,12 +489,17 @@ impl Worker {
         }
     }
 
-    fn shift(&mut self, at: u32) -> u8 {
+    /// Bytes of a block, as a power of two, of the namespace with this serial number.
+    ///
+    /// # Errors
+    /// The I/O's namespace is another one now, or there is none.
+    fn shift(&mut self, at: u32, serial: u64) -> Result<u8, Status> {
         let io = &self.ios[at as usize];
-        let parts = Self::parts(&self.queues, &mut self.shelves, io);
-        parts.map_or(crate::disk::SHIFTS[1], |(_, _, local)| {
-            local.namespace.shift()
-        })
+        let (_, _, local) = Self::parts(&self.queues, &mut self.shelves, io)?;
+        if local.namespace.serial() != serial {
+            return Err(Status::INVALID_NAMESPACE.dnr());
+        }
+        Ok(local.namespace.shift())
     }
 }
 

@@ -5,6 +5,7 @@
 mod host;
 
 mod descriptors;
+mod locks;
 mod methods;
 mod mistakes;
 mod process;

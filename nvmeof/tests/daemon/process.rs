@@ -166,6 +166,10 @@ impl Process {
         Ok(kill(Pid::from_raw(pid), signal)?)
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Its threads, by name, and the processors that each may run on.
     pub fn threads(&self) -> Result<BTreeMap<String, String>> {
         let mut threads = BTreeMap::new();

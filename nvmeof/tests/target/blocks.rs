@@ -85,7 +85,7 @@ fn file(bytes: u64) -> Result<(tempfile::TempDir, Source)> {
 }
 
 /// A range of Dataset Management.
-fn range(first: u64, blocks: u32) -> Vec<u8> {
+pub fn range(first: u64, blocks: u32) -> Vec<u8> {
     let range = nvmeof::nvme::command::Range {
         attributes: 0.into(),
         blocks: blocks.into(),
@@ -95,10 +95,10 @@ fn range(first: u64, blocks: u32) -> Vec<u8> {
 }
 
 /// A source range of Copy: where it begins, and blocks less one (bytes 8 and 16 of 32).
-fn source(first: u8, blocks: u8) -> [u8; 32] {
+pub fn source(first: u8, blocks: u16) -> [u8; 32] {
     let mut range = [0; 32];
     range[8] = first;
-    range[16] = blocks - 1;
+    range[16] = u8::try_from(blocks - 1).expect("256 at most");
     range
 }
 

@@ -2,11 +2,13 @@
 
 use anyhow::Result;
 use nvmeof::disk::Source;
+use nvmeof::disk::faults::{LONGEST_DELAY, Of, Orders};
 use nvmeof::nvme::command::{FUSE_FIRST, FUSE_SECOND, io};
 use nvmeof::nvme::sgl::Sgl;
 use nvmeof::nvme::{Cqe, Sqe, Status};
 
-use crate::host::{Host, Queue, transfer};
+use crate::blocks::{range, source};
+use crate::host::{Host, Queue, command, transfer};
 use crate::world::World;
 
 const DONE: Status = Status::SUCCESS;
@@ -192,6 +194,73 @@ fn of_two_pairs_at_once_that_expect_the_same_one_wins_whatever_else_is_written()
             host.memory.read(65536 + 1, 1)?,
             [if won[0] { 1 } else { 2 }]
         );
+    }
+    drop(host);
+    world.stop()?;
+    Ok(())
+}
+
+/// Commands that write the block of a pair, and name it in a list or not at all, wait for the pair's end.
+#[test]
+fn a_copy_and_a_deallocation_onto_the_block_of_a_pair_wait_until_it_is_written() -> Result<()> {
+    const BLOCK: u64 = 9;
+    let mut world = World::new(2, Source::Faulty(1 << 20), 9)?;
+    let mut host = world.host()?;
+    let subsystem = world.subsystem.clone();
+    let (_admin, controller) = host.controller(&subsystem)?;
+    let mut pairs = host.io_queue(&subsystem, controller, 1, 16)?;
+    let mut writers = Vec::new();
+    for number in 2..=3 {
+        writers.push(host.io_queue(&subsystem, controller, number, 16)?);
+    }
+    let faults = world.faults()?;
+    // In host memory: what is there, and what the pair writes. On the disk, at block 20: what Copy writes.
+    host.memory.write_from(512, &[1; 512])?;
+    host.memory.write_from(1024, &[2; 512])?;
+    assert_eq!(host.write(&mut pairs, 20, 1, 1024, 512)?, DONE);
+    let mut copy = command(io::COPY);
+    (copy.nsid, copy.cdw10) = (1.into(), 9.into());
+    host.memory.write_from(2048, &source(20, 1))?;
+    copy.sgl = host.data(2048, 32);
+    let mut deallocate = command(io::DATASET_MANAGEMENT);
+    (deallocate.nsid, deallocate.cdw11) = (1.into(), 4.into());
+    host.memory.write_from(4096, &range(BLOCK, 1))?;
+    deallocate.sgl = host.data(4096, 16);
+    let mut zero = transfer(io::WRITE_ZEROES, BLOCK, 1);
+    zero.sgl = Sgl::keyed(0, 0, 0, false);
+    for (sqe, content) in [(copy, 2), (deallocate, 0), (zero, 0)] {
+        for writer in &mut writers {
+            host.memory.write_from(65536, &[0; 512])?;
+            assert_eq!(host.write(writer, BLOCK, 1, 65536, 512)?, DONE);
+            // The block is read, and compared when there are other orders.
+            let struck = faults.struck();
+            faults.order(Some(Orders {
+                of: Of::Reads,
+                delay: LONGEST_DELAY,
+                times: Some(1),
+                ..Orders::default()
+            }));
+            let pair = send(&mut host, &mut pairs, BLOCK, 0, 512)?;
+            while faults.struck() == struck {
+                std::thread::yield_now();
+            }
+            let waits = host.send(writer, sqe, &[])?;
+            for _ in 0..64 {
+                let data = host.data(8192, 512);
+                let read = host.send(writer, part(io::READ, 0, 30, 1, data), &[])?;
+                let answer = host.response(writer)?;
+                assert_eq!(answer.cid.get(), read, "{:#x} met no lock", sqe.opcode);
+            }
+            faults.order(None);
+            assert_eq!(answers(&mut host, &mut pairs, pair)?, [DONE, DONE]);
+            assert_eq!(answers(&mut host, writer, [waits])?, [DONE]);
+            assert_eq!(
+                block(&mut host, writer, BLOCK)?,
+                content,
+                "{:#x}",
+                sqe.opcode
+            );
+        }
     }
     drop(host);
     world.stop()?;

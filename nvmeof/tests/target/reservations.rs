@@ -11,7 +11,7 @@ use crate::world::World;
 const CONFLICT: Status = Status::RESERVATION.dnr();
 
 /// A reservation command with its keys.
-fn reserve(
+pub fn reserve(
     host: &mut Host,
     queue: &mut Queue,
     opcode: u8,

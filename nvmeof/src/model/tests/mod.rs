@@ -6,6 +6,7 @@ mod connect;
 mod features;
 mod hosts;
 mod identify;
+mod identity;
 mod letters;
 mod lives;
 mod logs;
@@ -94,7 +95,9 @@ pub(super) fn asked(queue: u16) -> Connect {
 }
 
 pub(super) fn data(subsystem: &Nqn, host: &str, controller: u16) -> ConnectData {
-    ConnectData::new([7; 16], controller, subsystem.field(), name(host).field())
+    // An identifier is one host's.
+    let id = if host == OTHER { [17; 16] } else { [7; 16] };
+    ConnectData::new(id, controller, subsystem.field(), name(host).field())
 }
 
 pub(super) const fn secs(secs: u64) -> Moment {

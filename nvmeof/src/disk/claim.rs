@@ -1,0 +1,221 @@
+//! A disk is one program's at a time.
+//!
+//! A regular file is locked by flock(2), exclusively, or shared if it is only read. A block device is opened with
+//! `O_EXCL`, which the kernel refuses while it is mounted or another program has it so. A block device that was handed
+//! in and that this process may not open by itself is locked by flock(2) as well. The lock has an open file of its own
+//! where that is to be had, so that it ends with the namespace, and not when the last worker closes its descriptor.
+
+use core::fmt;
+use std::fs::{Metadata, OpenOptions, TryLockError};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+
+use nix::errno::Errno;
+use nix::libc::O_EXCL;
+use nix::sys::stat::{major, minor};
+use udapl::reactor::{File, ReactorError};
+
+use super::{DiskError, again, copy};
+
+/// Which file or block device something is, whatever its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The device that the file lies on, or the block device itself.
+    device: u64,
+    /// The file's inode; none of a block device.
+    inode: Option<u64>,
+}
+
+impl Identity {
+    pub(super) fn of(file: &File) -> Result<Self, DiskError> {
+        let there = file.as_std().metadata();
+        let there = there.map_err(|source| ReactorError::Geometry {
+            path: file.path().to_owned(),
+            call: "fstat",
+            source,
+        })?;
+        Ok(Self::of_metadata(&there))
+    }
+
+    pub(super) fn of_metadata(there: &Metadata) -> Self {
+        if there.file_type().is_block_device() {
+            return Self {
+                device: there.rdev(),
+                inode: None,
+            };
+        }
+        Self {
+            device: there.dev(),
+            inode: Some(there.ino()),
+        }
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (major, minor) = (major(self.device), minor(self.device));
+        match self.inode {
+            Some(inode) => write!(f, "inode {inode} of device {major}:{minor}"),
+            None => write!(f, "block device {major}:{minor}"),
+        }
+    }
+}
+
+/// The lock of a disk.
+#[derive(Debug)]
+pub(super) struct Claim(File);
+
+impl Claim {
+    /// Locks a file that is open. `is_given`: it was opened by another program.
+    pub(super) fn take(
+        file: &File,
+        identity: Identity,
+        read_only: bool,
+        is_given: bool,
+    ) -> Result<Self, DiskError> {
+        let what = file.path().display().to_string();
+        if identity.inode.is_none() {
+            let mut options = OpenOptions::new();
+            options.read(true).write(!read_only).custom_flags(O_EXCL);
+            let path = format!("/proc/self/fd/{}", file.as_std().as_raw_fd());
+            let error = match options.open(path) {
+                Ok(claim) => return Ok(Self(File::from_std(claim, file.path()))),
+                Err(error) => error,
+            };
+            if error.raw_os_error().map(Errno::from_raw) == Some(Errno::EBUSY) {
+                let holder = "it is mounted, or another program has it for itself".to_owned();
+                return Err(DiskError::Taken { what, holder });
+            }
+            if !is_given {
+                return Err(DiskError::Lock { what, error });
+            }
+        }
+        // Of a descriptor that was handed in, the open file is the lock's owner, whatever process has it.
+        let own = if is_given {
+            copy(file)?
+        } else {
+            again(file, read_only, 0)?
+        };
+        let locked = if read_only {
+            own.as_std().try_lock_shared()
+        } else {
+            own.as_std().try_lock()
+        };
+        match locked {
+            Ok(()) => Ok(Self(own)),
+            Err(TryLockError::WouldBlock) => Err(DiskError::Taken {
+                what,
+                holder: holder(identity),
+            }),
+            Err(TryLockError::Error(error)) => Err(DiskError::Lock { what, error }),
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // Other descriptors may share the open file, whose lock it is.
+        let _ = self.0.as_std().unlock();
+    }
+}
+
+/// The program that has a file locked, as far as the system says.
+fn holder(identity: Identity) -> String {
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    match identity
+        .inode
+        .and_then(|inode| pid_of(&locks, identity.device, inode))
+    {
+        Some(pid) if pid == std::process::id() => {
+            "another namespace of this process lies on it".to_owned()
+        }
+        Some(pid) => {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            match name.trim() {
+                "" => format!("process {pid} has it locked"),
+                name => format!("process {pid} ({name}) has it locked"),
+            }
+        }
+        None => "another program has it locked".to_owned(),
+    }
+}
+
+/// The process that has a lock of flock(2) on a file, in the text of `/proc/locks`.
+fn pid_of(locks: &str, device: u64, inode: u64) -> Option<u32> {
+    let place = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
+    let of_line = |line: &str| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        let (kind, pid) = (words.next()?, words.nth(2)?);
+        let is_it = kind == "FLOCK" && words.next()? == place;
+        pid.parse().ok().filter(|_| is_it)
+    };
+    locks.lines().find_map(of_line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::{Disk, Source};
+
+    fn file(bytes: u64) -> (tempfile::TempDir, std::path::PathBuf) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("disk");
+        let made = std::fs::File::create(&path).expect("a file");
+        made.set_len(bytes).expect("a length");
+        (folder, path)
+    }
+
+    fn open(path: &std::path::Path, read_only: bool) -> Result<Disk, DiskError> {
+        Disk::open(Source::File(path.to_owned()), 9, read_only)
+    }
+
+    #[test]
+    fn a_lock_keeps_a_second_disk_of_the_same_file_away_until_it_is_given_up() {
+        let (folder, path) = file(1 << 20);
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).expect("a link");
+        let first = open(&path, false).expect("a disk");
+        for read_only in [false, true] {
+            let said = open(&link, read_only).expect_err("locked").to_string();
+            assert_eq!(
+                said,
+                format!(
+                    "{} is in use: another namespace of this process lies on it; key `lock = false` serves it all \
+                     the same",
+                    link.display()
+                )
+            );
+        }
+        let unlocked = Disk::open_unlocked(Source::File(path.clone()), 9, false);
+        let unlocked = unlocked.expect("whoever wants no lock is not kept away");
+        assert!(!first.excludes(&unlocked) && first.identity() == unlocked.identity());
+        // A handle that is still open has no part in the lock.
+        let handle = first.handle().expect("a handle");
+        first.give_up();
+        let second = open(&path, false).expect("given up");
+        drop(handle);
+        drop(second);
+        let readers = [true, true].map(|read_only| open(&path, read_only).expect("shared"));
+        assert!(!readers[0].excludes(&readers[1]));
+        assert!(open(&path, false).is_err(), "two that read are there");
+    }
+
+    #[test]
+    fn the_holder_of_a_lock_is_found_by_device_and_inode() {
+        let locks = "1: POSIX  ADVISORY  WRITE 77 08:02:131 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 78 08:12:131 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 79 08:12:131 0 EOF\n\
+                     3: FLOCK  ADVISORY  READ  -1 fd:00:9 0 EOF\n";
+        let device = nix::sys::stat::makedev(8, 0x12);
+        assert_eq!(pid_of(locks, device, 131), Some(78));
+        assert_eq!(pid_of(locks, device, 132), None);
+        let device = nix::sys::stat::makedev(8, 2);
+        assert_eq!(pid_of(locks, device, 131), None, "another kind of lock");
+        let device = nix::sys::stat::makedev(0xfd, 0);
+        assert_eq!(
+            pid_of(locks, device, 9),
+            None,
+            "of no process that is seen here"
+        );
+    }
+}

@@ -1,0 +1,178 @@
+//! A file is served once, and stays the file that it was.
+
+use std::fs::{self, File};
+
+use anyhow::Result;
+use nix::sys::signal::Signal;
+use nvmeof::nvme::Status;
+use nvmeof::nvme::command::io;
+
+use crate::host::transfer;
+use crate::process::{Place, run, subsystem};
+
+/// The configuration of a second daemon with this table of a namespace: it listens elsewhere.
+fn second(place: &Place, namespace: &str) -> Result<Place> {
+    let second = Place::new()?;
+    second.configure(
+        &place
+            .subsystem("")
+            .replace("[[subsystem.namespace]]\n", namespace),
+    )?;
+    Ok(second)
+}
+
+#[test]
+fn a_file_that_a_daemon_serves_is_refused_to_a_second_one_with_its_name_and_the_holder()
+-> Result<()> {
+    let place = Place::new()?;
+    let process = place.start()?;
+    let other = second(&place, "[[subsystem.namespace]]\n")?;
+    let path = other.path("nvmeofd.toml");
+    let path = path.to_str().expect("a text");
+    let (content, said) = run(&[path])?;
+    let disk = place.path("disk");
+    assert!(
+        !content
+            && said.contains(&format!(
+                "namespace 1 of nqn.2026-11.test:disks: {} is in use: ",
+                disk.display()
+            ))
+            && said.contains("has it locked; key `lock = false` serves it all the same"),
+        "{said}"
+    );
+    // Overlays and the like tell another device in /proc/locks than of the file.
+    let pid = format!("process {} (nvmeofd)", process.pid());
+    assert!(
+        said.contains(&pid) || said.contains("another program"),
+        "{said}"
+    );
+    // A daemon that wants no lock is not kept away, nor does it keep others away.
+    let other = second(&place, "[[subsystem.namespace]]\nlock = false\n")?;
+    other.start()?.end()?;
+    // What is only read is shared by what only reads.
+    process.end()?;
+    place.configure(&place.subsystem("read_only = true\n"))?;
+    let process = place.start()?;
+    let other = second(&place, "[[subsystem.namespace]]\nread_only = true\n")?;
+    other.start()?.end()?;
+    let other = second(&place, "[[subsystem.namespace]]\n")?;
+    let path = other.path("nvmeofd.toml");
+    assert!(!run(&[path.to_str().expect("a text")])?.0, "it would write");
+    process.end()
+}
+
+#[test]
+fn two_namespaces_of_a_daemon_share_a_file_if_both_say_so() -> Result<()> {
+    let place = Place::new()?;
+    let twice = |lock: &str| {
+        let disk = place.path("disk");
+        let more = format!(
+            "{lock}[[subsystem.namespace]]\nfile = \"{}\"\n{lock}",
+            disk.display()
+        );
+        place.configure(&place.subsystem(&more))
+    };
+    twice("")?;
+    let path = place.path("nvmeofd.toml");
+    let (content, said) = run(&[path.to_str().expect("a text")])?;
+    assert!(!content && said.contains("namespace 2 of"), "{said}");
+    assert!(
+        said.contains("another namespace of this process lies on it")
+            || said.contains("another program has it locked"),
+        "{said}"
+    );
+    twice("lock = false\n")?;
+    place.start()?.end()
+}
+
+/// SIGHUP with the same file and with other settings: the lock goes from the one namespace to the other. Then another
+/// file takes the path: nothing changes.
+#[test]
+fn sighup_keeps_the_file_that_is_open_and_hands_its_lock_over() -> Result<()> {
+    let place = Place::new()?;
+    let process = place.start()?;
+    let mut host = place.host()?;
+    let (_admin, controller) = host.controller(&subsystem())?;
+    let mut queue = host.io_queue(&subsystem(), controller, 1, 32)?;
+    let read = |host: &mut crate::host::Host, queue: &mut _, bytes: u32| -> Result<Status> {
+        let mut sqe = transfer(io::READ, 0, 1);
+        sqe.sgl = host.data(0, bytes);
+        Ok(host.command(queue, sqe)?.status())
+    };
+    let reload = |tables: &str| -> Result<()> {
+        place.configure(tables)?;
+        process.signal(Signal::SIGHUP)?;
+        place.told("RELOADING=1")?;
+        place.told("READY=1")?;
+        Ok(())
+    };
+    reload(&place.subsystem("block_size = 4096\n"))?;
+    assert_eq!(read(&mut host, &mut queue, 4096)?, Status::SUCCESS);
+    let other = second(&place, "[[subsystem.namespace]]\n")?;
+    let path = other.path("nvmeofd.toml");
+    assert!(
+        !run(&[path.to_str().expect("a text")])?.0,
+        "it is locked still"
+    );
+    // The same settings and others, for another file.
+    host.memory.write_from(0, &[0x11; 4096])?;
+    assert_eq!(host.write(&mut queue, 0, 1, 0, 4096)?, Status::SUCCESS);
+    let new = place.path("new");
+    File::create(&new)?.set_len(1 << 20)?;
+    fs::rename(&new, place.path("disk"))?;
+    for tables in ["block_size = 4096\n", "block_size = 512\n"] {
+        reload(&place.subsystem(tables))?;
+        host.memory.write_from(0, &[0; 4096])?;
+        assert_eq!(
+            read(&mut host, &mut queue, 4096)?,
+            Status::SUCCESS,
+            "{tables}"
+        );
+        assert_eq!(host.memory.read(0, 1)?, [0x11], "{tables}");
+    }
+    let mut client = place.client()?;
+    let params = serde_json::json!({ "subsystem": crate::process::SUBSYSTEM, "nsid": 1 });
+    let said = client
+        .call::<serde_json::Value>("namespace.resize", params)
+        .expect_err("another file")
+        .to_string();
+    assert!(said.contains("; the namespace keeps inode "), "{said}");
+    drop(host);
+    process.end()
+}
+
+#[test]
+fn a_size_that_is_no_multiple_of_the_block_is_told_or_refused() -> Result<()> {
+    let place = Place::new()?;
+    File::options()
+        .write(true)
+        .open(place.path("disk"))?
+        .set_len(1_000_001)?;
+    let path = place.path("nvmeofd.toml");
+    let path = path.to_str().expect("a text");
+    let wanted = format!(
+        "namespace 1 of nqn.2026-11.test:disks: {} has 65 bytes behind its last block of 512, which no host reaches",
+        place.path("disk").display()
+    );
+    let (content, said) = run(&["--check", path])?;
+    let checked =
+        "1000001 bytes are 1953 blocks of 512 bytes, and the last 65 bytes belong to none";
+    assert!(content && said.contains(checked), "{said}");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_nvmeofd"));
+    let log = place.path("log");
+    command.arg(path).stderr(File::create(&log)?);
+    place.start_by(command)?.end()?;
+    let said = fs::read_to_string(&log)?;
+    assert!(said.contains(&wanted), "{said}");
+    let more = "[[subsystem.namespace]]\nmemory = \"1000\"\n[[subsystem.namespace]]\nnull = 4608\nblock_size = 4096\n";
+    place.configure(&place.subsystem(more))?;
+    let (content, said) = run(&["--check", path])?;
+    assert!(!content, "{said}");
+    for message in [
+        "this is no multiple of the block, 512 bytes: 488 are over",
+        "this is no multiple of the block, 4096 bytes: 512 are over",
+    ] {
+        assert!(said.contains(message), "{said}");
+    }
+    Ok(())
+}
