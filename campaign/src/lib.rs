@@ -249,7 +249,7 @@ pub fn run(plan: &Plan, record: Record) -> Result<Run, Failure> {
     let story = (!matches!(record, Record::Nothing)).then(Story::default);
     let world = || {
         let mut world = World::new(plan, sim.clone(), story.clone());
-        let _heard = tracing::subscriber::set_default(world.blame.clone());
+        let _heard = world.blame.listen();
         if let Record::Packets(file) = record {
             sim.pcap(file).expect("the capture begins");
         }

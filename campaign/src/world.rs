@@ -79,6 +79,7 @@ pub struct World {
 
 impl World {
     pub fn new(plan: &Plan, sim: Sim, story: Option<Story>) -> Self {
+        let blame = Blame::new();
         let of_card = (plan.functions / 2).max(1);
         let cards = [0, 1].map(|card: u8| {
             let mut profile = Profile::named(&format!("card{card}"), [2, 0xca, 0, card, 0, 0]);
@@ -150,7 +151,7 @@ impl World {
             freed: VecDeque::new(),
             random: ChaCha8Rng::seed_from_u64(plan.seed),
             cover: Coverage::default(),
-            blame: Blame::default(),
+            blame,
             registry: Registry::with_conf(""),
             story,
             number: 0,

@@ -22,7 +22,7 @@ use udapl::{
 };
 
 const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0007);
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 const BYTES: usize = 64;
 const MESSAGES: u64 = 1_000;
 const NO_FLAGS: CompletionFlags = CompletionFlags::empty();

@@ -16,7 +16,7 @@
 #include <string.h>
 
 #define SERVICE 0x100000001ULL /* where the server listens: above 0xffff it is an InfiniBand service ID */
-#define PATIENCE 10000000      /* microseconds */
+#define PATIENCE 60000000      /* microseconds */
 #define BYTES 4096
 #define TEXT 13 /* bytes of either text */
 
@@ -70,8 +70,11 @@ static DAT_EVENT event(const struct end *end, DAT_EVENT_NUMBER number)
 {
 	DAT_EVENT event;
 	DAT_COUNT left;
+	DAT_RETURN answer = dat_evd_wait(end->events, PATIENCE, 1, &event, &left);
 
-	TRY(dat_evd_wait(end->events, PATIENCE, 1, &event, &left));
+	if (answer != DAT_SUCCESS)
+		fprintf(stderr, "hello: waited for event 0x%x\n", number);
+	check(answer, "dat_evd_wait");
 	if (event.event_number != number ||
 	    (number == DAT_DTO_COMPLETION_EVENT &&
 	     event.event_data.dto_completion_event_data.status != DAT_DTO_SUCCESS)) {

@@ -20,7 +20,7 @@ use udapl::{
 
 /// Where the server listens: above 0xffff it is an InfiniBand service ID, below a TCP port of `rdma_cm`.
 const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0001);
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
 const ESTABLISHED: u32 = ConnectionEventKind::Established.number();
 

@@ -23,7 +23,7 @@ use udapl::future::{Buffer, Driver, Endpoint, Error, Handle, Pool, Request, driv
 use udapl::{CloseFlags, ConnQual, EndCause, MemPrivFlags, OpenOptions, ia_open};
 
 const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_000a);
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 const CLIENTS: usize = 4;
 /// Of a pool: more than all clients use at once.
 const BUFFERS: u32 = 16;

@@ -41,7 +41,7 @@ use support::{ABRUPT, INVALID_HANDLE, SECOND, World, c, done, fresh_name, ok, op
 /// DAT_INSUFFICIENT_RESOURCES|DEVICE, as for a device in use; DAT 2.0 has the same number.
 const DEVICE: u32 = 0x8003_0003;
 /// Seconds after which somebody who waits for ever is ended by a signal.
-const PATIENCE: u32 = 60;
+const PATIENCE: u32 = 600;
 
 /// How a child ends that does this: with the number that comes of it, 0 if all is well.
 ///

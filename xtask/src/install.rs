@@ -194,6 +194,12 @@ mod tests {
 
     use super::*;
 
+    /// How long an example waits for one thing where people run it, and how long here: the end of a wait that would
+    /// never end, and no measure. On a busy machine valgrind takes longer than people wait.
+    const PATIENCE: [&str; 2] = ["#define PATIENCE 60000000 ", "#define PATIENCE 600000000 "];
+    /// Seconds after which a program that hangs elsewhere than in a wait of its own is ended, with status 124.
+    const HANGS: &str = "3000";
+
     /// A prefix with everything installed, and what programs of it are built and run with.
     struct Prefix(tempfile::TempDir);
 
@@ -220,6 +226,16 @@ mod tests {
                 .join("udapl/tests/c")
                 .join(format!("{name}.c"));
             self.compile_file(name, &source, link)
+        }
+
+        /// Compiles a program that people read, with more patience.
+        fn compile_example(&self, name: &str, source: &Path) -> PathBuf {
+            let text = fs::read_to_string(source).expect("a program");
+            let [usual, longer] = PATIENCE;
+            assert!(text.contains(usual), "{}: {usual}", source.display());
+            let patient = self.0.path().join(name).with_extension("c");
+            fs::write(&patient, text.replace(usual, longer)).expect("a file");
+            self.compile_file(name, &patient, &["--cflags", "--libs"])
         }
 
         fn compile_file(&self, name: &str, source: &Path, link: &[&str]) -> PathBuf {
@@ -256,9 +272,14 @@ mod tests {
             assert_eq!(self.run(checked), printed);
         }
 
-        fn run(&self, mut program: Command) -> String {
-            program.env("LD_LIBRARY_PATH", self.0.path().join("lib"));
-            shell::capture(program).expect("it runs")
+        fn run(&self, program: Command) -> String {
+            let mut limited = Command::new("timeout");
+            limited
+                .args(["--kill-after=10", HANGS])
+                .arg(program.get_program())
+                .args(program.get_args())
+                .env("LD_LIBRARY_PATH", self.0.path().join("lib"));
+            shell::capture(limited).expect("it runs")
         }
     }
 
@@ -476,7 +497,7 @@ mod tests {
     fn the_example_in_c_finds_both_texts() {
         let prefix = Prefix::new();
         let source = shell::root().join("udapl/examples/hello.c");
-        let program = prefix.compile_file("hello", &source, &["--cflags", "--libs"]);
+        let program = prefix.compile_example("hello", &source);
         let printed =
             "written into the server's memory: Hello, memory\nsent to the server: Hello, server\n";
         prefix.run_checked(&program, &[], printed);
@@ -487,7 +508,7 @@ mod tests {
     fn the_example_of_two_programs_in_c_talks_as_processes_and_as_threads() {
         let prefix = Prefix::new();
         let source = shell::root().join("udapl/examples/greet.c");
-        let program = prefix.compile_file("greet", &source, &["--cflags", "--libs"]);
+        let program = prefix.compile_example("greet", &source);
         let expected =
             "server: listening\nserver: received: hello\nclient: received: you said: hello\n";
         for how in ["fork", "threads"] {
@@ -535,7 +556,7 @@ mod tests {
     fn the_guide_s_program_in_c_prints_what_it_says() {
         let prefix = Prefix::new();
         let source = Path::new(concat!(env!("OUT_DIR"), "/guide.c"));
-        let program = prefix.compile_file("guide", source, &["--cflags", "--libs"]);
+        let program = prefix.compile_example("guide", source);
         let printed = include_str!(concat!(env!("OUT_DIR"), "/guide.text"));
         assert_eq!(prefix.run(Command::new(&program)).trim(), printed.trim());
     }

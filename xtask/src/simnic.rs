@@ -1,6 +1,6 @@
 //! `simnic run` as a person runs it: input and output through pipes, both ports, the working directory, Ctrl-C, exit
-//! status; two ports of InfiniBand, whose output is read late; readers that stop; then four ports on a switch that marks
-//! packets and pauses, recorded, and replayed without the machine.
+//! status; two ports of InfiniBand, whose output is read late; readers that stop; then four ports on a switch that
+//! marks packets and pauses, recorded, and replayed without the machine.
 //!
 //! Five boots of the emulated machine, some fifteen seconds each; the first time some hundred megabytes of packages
 //! are unpacked besides. QEMU and the kernel are those of `cargo xtask vm`.

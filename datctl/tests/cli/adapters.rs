@@ -10,7 +10,7 @@ use udapl::{
 use crate::served::{Process, Served, datctl, json};
 
 /// Far longer than anything takes, short enough to end a stuck test.
-const LONG: Timeout = Timeout::from_micros(20_000_000);
+const LONG: Timeout = Timeout::from_micros(300_000_000);
 
 /// Every combination is there once, in order, with figures above zero.
 fn check_figures(figures: &Value, operations: &[&str], sizes: &[u64]) {

@@ -24,7 +24,7 @@ use udapl::{
 use crate::served::{Process, datctl};
 
 const QUALIFIER: ConnQual = ConnQual(0x1_0000_4401);
-const LONG: Timeout = Timeout::from_micros(60_000_000);
+const LONG: Timeout = Timeout::from_micros(300_000_000);
 const NONE: CompletionFlags = CompletionFlags::empty();
 /// An address that comes and goes, to see whether the monitor hears.
 const PROBE: &str = "198.51.100.7";
@@ -230,7 +230,7 @@ struct Seen {
 /// Looks at what is left of a connection that broke; `peer`: the peer's recorder can be asked.
 fn look(world: &mut World, peer: bool) -> Seen {
     let monitor = loop {
-        let line = world.monitor.recv_timeout(Duration::from_secs(20));
+        let line = world.monitor.recv_timeout(Duration::from_secs(300));
         let line = line.expect("the monitor tells of it");
         if line.contains(" connection Broken") {
             break line;

@@ -16,7 +16,7 @@ use udapl::{
 use crate::served::{Process, datctl, json};
 
 const QUALIFIER: ConnQual = ConnQual(0x1_0000_4401);
-const LONG: Timeout = Timeout::from_micros(20_000_000);
+const LONG: Timeout = Timeout::from_micros(300_000_000);
 
 /// Two instances in one adapter, connected with each other, with a control socket.
 struct Watched {

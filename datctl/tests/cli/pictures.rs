@@ -144,7 +144,7 @@ fn the_screens_over_a_process_with_traffic_are_those_of_the_pictures() {
         let requests = &said["instances"][0]["endpoints"][0]["counters"]["requests"];
         requests.as_u64() > Some(100)
     };
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + Duration::from_secs(300);
     while !run("resource SOCKET --json").is_some_and(|said| sends(&said)) {
         assert!(until > Instant::now(), "it does not connect");
     }

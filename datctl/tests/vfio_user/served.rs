@@ -15,7 +15,7 @@ use crate::functions;
 pub(crate) const CONN_QUAL: ConnQual = ConnQual::service_id(0x1_0000_0042);
 pub(crate) const NONE: CompletionFlags = CompletionFlags::empty();
 /// Far longer than anything takes, short enough to end a stuck test.
-pub(crate) const LONG: Timeout = Timeout::from_micros(20_000_000);
+pub(crate) const LONG: Timeout = Timeout::from_micros(300_000_000);
 
 /// A child that is killed when the test ends.
 pub(crate) struct Process {

@@ -14,7 +14,7 @@ mod threads;
 
 /// Long enough that only a hang reaches it.
 fn far() -> Instant {
-    monotonic_now() + Duration::from_secs(30)
+    monotonic_now() + MAX_WAIT
 }
 
 fn arena() -> DmaArena {

@@ -16,8 +16,10 @@ mod names;
 mod server;
 mod wires;
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// How many executions of a harness there are.
 struct Effort {
@@ -62,6 +64,27 @@ fn descriptors(kind: &str) -> usize {
     open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
         .filter(|link| link.to_string_lossy().contains(kind))
         .count()
+}
+
+/// Those who count descriptors are alone: they are the process's.
+static COUNTS: Mutex<()> = Mutex::new(());
+/// The longest that a server's thread takes to close what a client that has gone has left: no measure, but an end.
+const CLOSED: Duration = Duration::from_secs(300);
+
+/// Waits until no more than so many descriptors lead there.
+fn fall_to(most: usize, kind: &str, what: &str) {
+    let until = Instant::now() + CLOSED;
+    loop {
+        let open = descriptors(kind);
+        if open <= most {
+            return;
+        }
+        assert!(
+            Instant::now() < until,
+            "{open} descriptors, not {most}: {what}"
+        );
+        thread::park_timeout(Duration::from_millis(1));
+    }
 }
 
 /// A directory for sockets, in which nobody else ever left one.

@@ -23,7 +23,7 @@ pub const SUBSYSTEM: &str = "nqn.2026-11.test:disks";
 pub const DISK: u64 = 4 << 20;
 const SERVICE: u16 = 4420;
 /// How long the process may take for anything.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A place for a daemon.
 pub struct Place {

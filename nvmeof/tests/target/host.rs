@@ -16,7 +16,7 @@ use udapl::{
 };
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(300);
 const NONE: CompletionFlags = CompletionFlags::empty();
 /// Bytes of data that a host has room for.
 pub const DATA: usize = 1 << 20;

@@ -14,7 +14,7 @@ use crate::world::World;
 /// Controllers at once, and I/O queues of each.
 const CONTROLLERS: u16 = 128;
 const QUEUES: u16 = 8;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 #[test]
 fn as_many_controllers_with_eight_queues_each_are_served_and_nothing_is_left_of_them() -> Result<()>

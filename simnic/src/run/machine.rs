@@ -48,8 +48,8 @@ pub fn memory(text: &str) -> Result<String, String> {
     }
 }
 
-/// Kernel parameters. On a loaded machine the emulated timer may be too slow for the kernel's check of it. Where the log
-/// is kept the console has all of it; otherwise errors alone, which is faster.
+/// Kernel parameters. On a loaded machine the emulated timer may be too slow for the kernel's check of it. Where the
+/// log is kept the console has all of it; otherwise errors alone, which is faster.
 const QUIET: &str = "console=ttyS0 quiet panic=-1 no_timer_check";
 const WITH_LOG: &str = "console=ttyS0 ignore_loglevel panic=-1 no_timer_check";
 

@@ -70,8 +70,6 @@ fn this_test(part: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command
         .args(["--exact", "run::tests::part", "--nocapture"])
-        // The test is then in the process's only thread, which decides about signals.
-        .arg("--test-threads=1")
         .env(PART, part);
     command
 }
@@ -137,7 +135,13 @@ impl Run {
             .prefix("simnic-")
             .tempdir_in("/tmp");
         let folder = folder.expect("a folder");
-        let mut child = this_test("simnic")
+        // The test library's threads hold no signals back, and one of them would end the process.
+        let test = this_test("simnic");
+        let mut child = Command::new("env")
+            .arg("--block-signal=TERM")
+            .arg(test.get_program())
+            .args(test.get_args())
+            .env(PART, "simnic")
             .env(RUN, folder.path())
             .env(OPTIONS, options)
             .env(CASE, case)

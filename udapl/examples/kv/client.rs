@@ -13,7 +13,7 @@ use udapl::{
 use super::values::{KEYS, MESSAGE, Message, SLOT, VALUE, Value, What, whole};
 use super::{CLIENTS, REQUESTS, SERVICE};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
 /// Reads of one value.
 const TRIES: u32 = 1_000;

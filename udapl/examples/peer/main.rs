@@ -32,7 +32,7 @@ const MESSAGES: usize = 4;
 /// Bytes of a message: several packets.
 const MESSAGE: usize = 3000;
 /// How long an event may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// How late the receives of the case `late` are.
 const LATE: Duration = Duration::from_secs(1);
 /// Repetitions allowed in the case `never`.

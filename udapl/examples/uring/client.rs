@@ -13,7 +13,7 @@ use udapl::{
 use super::wire::{Command, Kind, MESSAGE, Response, SERVICE};
 use super::{BLOCK, BLOCKS, DEPTH};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
 const ESTABLISHED: u32 = ConnectionEventKind::Established.number();
 /// A slot has a command, a response and a block.

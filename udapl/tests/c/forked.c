@@ -15,7 +15,7 @@
 #define SERVICE 0x100000001ULL
 
 /* Seconds after which a child that waits for ever is ended by a signal. */
-#define LONG 60
+#define LONG 600
 
 static struct side client, server;
 static DAT_LMR_HANDLE lmr;

@@ -13,8 +13,8 @@
 #include <string.h>
 
 #define SECOND 1000000
-/* Longer than anything here takes. */
-#define PATIENCE (20 * SECOND)
+/* The end of a wait that would never end: no measure, so that a busy machine or valgrind(1) is never too slow. */
+#define PATIENCE (600 * SECOND)
 
 static inline void answered(DAT_RETURN answer, DAT_RETURN expected, const char *call, int line)
 {
@@ -116,8 +116,11 @@ static inline DAT_EVENT event_of(const struct side *side, DAT_EVENT_NUMBER numbe
 {
 	DAT_EVENT event;
 	DAT_COUNT left;
+	DAT_RETURN answer = dat_evd_wait(side->evd, PATIENCE, 1, &event, &left);
 
-	TRY(dat_evd_wait(side->evd, PATIENCE, 1, &event, &left));
+	if (answer != DAT_SUCCESS)
+		fprintf(stderr, "waited for event 0x%x\n", number);
+	TRY(answer);
 	if (event.event_number != number)
 		fprintf(stderr, "event 0x%x, not 0x%x\n", event.event_number, number);
 	EXPECT(event.event_number == number);

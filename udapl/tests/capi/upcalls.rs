@@ -42,7 +42,7 @@ fn post(world: &World) {
     ok!(dat_evd_post_se(world.evd, &raw const event));
 }
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 #[test]
 fn an_agent_is_called_once_for_a_trigger_and_may_call_dat() {

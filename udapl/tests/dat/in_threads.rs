@@ -13,7 +13,7 @@ use udapl::{
 };
 
 const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0001);
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(300);
 const FLAGS: CompletionFlags = CompletionFlags::empty();
 const MESSAGES: u8 = 20;
 const BYTES: u64 = 5000;

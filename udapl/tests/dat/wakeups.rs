@@ -32,7 +32,7 @@ use crate::support::{A, B, Pair, functions, refused};
 /// Waits, two a round, unless the variable `WAKEUP_WAITS` says how many.
 const WAITS: u64 = 100_000;
 /// A wait that takes that long has lost its wakeup.
-const LONG: Timeout = Timeout::from_micros(20_000_000);
+const LONG: Timeout = Timeout::from_micros(300_000_000);
 const NONE: CompletionFlags = CompletionFlags::empty();
 const CONN_QUAL: ConnQual = ConnQual::service_id(0x1_0000_0042);
 

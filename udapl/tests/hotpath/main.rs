@@ -70,7 +70,7 @@ fn allocations(work: impl FnOnce()) -> u64 {
 
 const BATCH: u64 = 64;
 const NONE: CompletionFlags = CompletionFlags::empty();
-const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
+const PATIENCE: Timeout = Timeout::from_micros(300_000_000);
 
 struct Side {
     ia: Ia,
