@@ -372,7 +372,7 @@ fn connections_that_come_and_go_hold_up_no_honest_host_and_leave_nothing() -> Re
             street.live()?;
         }
     }
-    street.pass(SETTLED)?;
+    street.pass(TICKED)?;
     assert_eq!(street.room(), before);
     street.end("connections that come and go")
 }
@@ -468,7 +468,7 @@ fn a_queue_that_does_not_fit_is_refused_and_set_features_grants_what_fits() -> R
     street.newcomer()?;
     // Nothing has changed: a queue that fits is one.
     street.hostile.hang_up(&queues.remove(0))?;
-    street.pass(SETTLED)?;
+    street.pass(TICKED)?;
     let room = street.room();
     assert_eq!(room.entries_left, 1024 - 48 - 32 - 256, "{room:?}");
     let again = street.hostile.connect(&mut more, &subsystem, controller)?;
