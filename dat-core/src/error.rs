@@ -262,13 +262,10 @@ impl DatError {
     #[must_use]
     pub(crate) fn with_left(mut self, left: Left) -> Self {
         let (first, second) = left.packed();
-        self.excess = match NonZeroU64::new(first | LEFT) {
-            Some(asked) => Some(Excess {
-                asked,
-                allowed: second | LEFT,
-            }),
-            None => None,
-        };
+        self.excess = NonZeroU64::new(first | LEFT).map(|asked| Excess {
+            asked,
+            allowed: second | LEFT,
+        });
         self
     }
 

@@ -67,12 +67,14 @@ impl Client {
                 source,
             }
         };
-        let stream = UnixStream::connect(path).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => VfioUserError::NoServer {
-                path: path.to_owned(),
-                source,
-            },
-            _ => failed("connect")(source),
+        let no_server = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
+        let stream = UnixStream::connect(path).map_err(|source| {
+            if no_server.contains(&source.kind()) {
+                let path = path.to_owned();
+                VfioUserError::NoServer { path, source }
+            } else {
+                failed("connect")(source)
+            }
         })?;
         let socket = Socket::new(stream).map_err(failed("setsockopt"))?;
         let mut client = Self {
