@@ -385,7 +385,9 @@ impl Disk {
         let file = match &self.source {
             // The daemon may have no right to open it by itself.
             Source::Given(_) => copy(file)?,
-            _ => again(file, self.read_only, if self.direct { O_DIRECT } else { 0 })?,
+            Source::File(_) | Source::Memory(_) | Source::Faulty(_) | Source::Null(_) => {
+                again(file, self.read_only, if self.direct { O_DIRECT } else { 0 })?
+            }
         };
         Ok(match &self.faults {
             Some(faults) => Handle::Faulty(file, Arc::clone(faults)),

@@ -202,7 +202,13 @@ impl Run {
         self.steps += 1;
         let host = match step {
             Step::Arrive { host, .. } | Step::Connect { host, .. } => host % 3,
-            _ => 0,
+            Step::Command(_)
+            | Step::Authenticate { .. }
+            | Step::Lose { .. }
+            | Step::Wait(_)
+            | Step::Namespace { .. }
+            | Step::Access { .. }
+            | Step::Forbid => 0,
         };
         let source = std::net::IpAddr::from([192, 0, 2, 10 + host]);
         let place = |queue| Place {
@@ -210,7 +216,7 @@ impl Run {
             worker: 0,
             queue,
             entries: if queue == 0 { 32 } else { 128 },
-            source: std::net::IpAddr::from([192, 0, 2, 9]),
+            source,
         };
         let subsystem = |discovery| name(if discovery { DISCOVERY } else { DISKS });
         match step {

@@ -10,7 +10,7 @@ use super::port::{Port, PortError};
 use super::settings::{HostSettings, NamespaceSettings, PortSettings, Settings, SubsystemSettings};
 use crate::auth::{Key, KeyError, Keys};
 use crate::disk::faults::Orders;
-use crate::disk::{Disk, DiskError, Source};
+use crate::disk::{Disk, DiskError};
 use crate::model::{ModelError, NamespaceConfig, SubsystemConfig};
 use crate::nvme::Nqn;
 use crate::nvme::log::Access;

@@ -15,9 +15,9 @@ pub(super) const ERRORS: u8 = 128;
 pub(super) const CHANGED: usize = 1024;
 /// How long a discovery controller without keep-alive lives without a command.
 const DISCOVERY_PATIENCE: Moment = Moment::from_secs(120);
-/// How long a controller of a subsystem without keep-alive lives without a command on any queue. Linux' target keeps one
-/// until its connection breaks, which a host that died silently never does; a host whose disk is idle for so long connects
-/// again.
+/// How long a controller of a subsystem without keep-alive lives without a command on any queue. Linux' target keeps
+/// one until its connection breaks, which a host that died silently never does; a host whose disk is idle for so long
+/// connects again.
 const SILENCE: Moment = Moment::from_secs(60 * 60);
 
 /// A controller.

@@ -66,7 +66,7 @@ pub const ADMIN_ENTRIES: u16 = 32;
 pub const QUEUES: u16 = 128;
 /// Controllers of subsystems at most; discovery and those that have not authenticated have pools of their own
 /// ([`quota`]).
-const CONTROLLERS: usize = 1024;
+const CONTROLLERS: u32 = 1024;
 
 /// Which worker, as whoever runs them counts them.
 pub type WorkerId = u32;

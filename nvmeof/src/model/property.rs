@@ -48,7 +48,7 @@ impl Model {
             (property::CC, false) => {
                 let was_ready = controller.is_ready();
                 // CAST: the lower half, which is all that there is of a property of four bytes.
-                let to = Configuration(wanted.value as u32);
+                let to = Configuration((wanted.value & 0xffff_ffff) as u32);
                 if !controller.configure(to)
                     && let Some(unlogged) =
                         self.lines

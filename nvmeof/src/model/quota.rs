@@ -84,8 +84,7 @@ impl Model {
             all += 1;
             own += u32::from(*one.party() == party);
         }
-        // CAST: there are 1,024.
-        let left = (CONTROLLERS as u32).saturating_sub(all);
+        let left = CONTROLLERS.saturating_sub(all);
         if !is_fair(own, 1, left, FIRST_CONTROLLERS) {
             tracing::warn!(%host, %source, own, left, "no controller: the host has as many as are left, or none is");
             return Err(NotConnected {

@@ -6,38 +6,39 @@
 //! connections together are never more than the places that there are.
 //!
 //! ```text
-//!   places = 2 x ios               queues of hosts: Connect has made them queues of a subsystem, and where the host has
-//!                                  a key it has authenticated
+//!   places = 2 x ios               queues of hosts: Connect has made them queues of a subsystem, and a host with a
+//!                                  key has authenticated
 //!          + GUESTS x GREETING     guests: all other connections. No Connect yet, discovery, not authenticated
 //!          + LOAN                  lent to guests beyond their greeting
 //! ```
 //!
 //! A host's queue reserves its entries of `ios` when it becomes one, until nothing of it is here any more. It holds at
-//! most twice its entries: a command that is not answered for each entry, and as many again whose answers are posted and
-//! not known to have left. The worker posts no more answers than entries before one of them has left, so more commands
-//! than entries and leaving answers are more than a host may send ([`super::queue::Queue::is_overrun`]). A queue whose
-//! entries do not fit is refused: by the rejection "no resources" where the connection manager asks, by Controller Busy
-//! in answer to Connect. It is never granted fewer entries: Linux does not look at CRQSIZE. Set Features (Number of
-//! Queues) grants as many queues of the longest size as fit, so that a stock host asks for what there is.
+//! most twice its entries: a command that is not answered for each entry, and as many again whose answers are posted
+//! and not known to have left. The worker posts no more answers than entries before one of them has left, so more
+//! commands than entries and leaving answers are more than a host may send ([`super::queue::Queue::is_overrun`]). A
+//! queue whose entries do not fit is refused: by the rejection "no resources" where the connection manager asks, by
+//! Controller Busy in answer to Connect. It is never granted fewer entries: Linux does not look at CRQSIZE. Set
+//! Features (Number of Queues) grants as many queues of the longest size as fit, so that a stock host asks for what
+//! there is.
 //!
-//! A guest can always have [`GREETING`] commands here, which is what Connect, authentication and discovery need one after
-//! the other. It may borrow more as long as all guests together have borrowed less than [`LOAN`]; the command that finds
-//! the loan used up ends its connection. Beyond [`GUESTS_WELCOME`] guests, or [`GUESTS_OF_SOURCE`] of one address, the
-//! oldest of the address that has the most ends for the newcomer. Nothing that a guest sends makes it younger, so no
-//! guest keeps a place for ever that another one wants.
+//! A guest can always have [`GREETING`] commands here, which is what Connect, authentication and discovery need one
+//! after the other. It may borrow more as long as all guests together have borrowed less than [`LOAN`]; the command
+//! that finds the loan used up ends its connection. Beyond [`GUESTS_WELCOME`] guests, or [`GUESTS_OF_SOURCE`] of one
+//! address, the oldest of the address that has the most ends for the newcomer. Nothing that a guest sends makes it
+//! younger, so no guest keeps a place for ever that another one wants.
 //!
 //! A party that holds many places meets one rule in each pool ([`is_fair`]): it may not have more than it leaves to all
-//! others. So each leaves half of what it found. A party's first pieces need only be there. The party is the host's name
-//! where the subsystem lists it or it has a key, and its address where any host may connect, since names cost nothing
-//! there.
+//! others. So each leaves half of what it found. A party's first pieces need only be there. The party is the host's
+//! name where the subsystem lists it or it has a key, and its address where any host may connect, since names cost
+//! nothing there.
 //!
 //! Credit is about what is kept. A host that sends faster than the worker looks uses up receives beyond its credit for
 //! one turn of the worker; others are told to wait meanwhile (RNR), for which their connections have patience
 //! ([`super::connection`]).
 //!
 //! An event request needs its name alone: its place goes back at once, and its answer has a place apart, one for each
-//! admin queue, which the adapter never receives into. The first of a fused pair keeps its place, which is one of its own
-//! queue's: there is one for each queue.
+//! admin queue, which the adapter never receives into. The first of a fused pair keeps its place, which is one of its
+//! own queue's: there is one for each queue.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

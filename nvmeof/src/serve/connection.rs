@@ -17,10 +17,11 @@ const READS: u32 = 16;
 /// How long a connection may stay without Connect.
 const STRANGERS: Moment = Moment::from_secs(60);
 
-/// How patient connections are, whatever the host asks for. A host that takes no answers is told of each one seven times
-/// at most, and each time it may ask for 655 ms: its connection breaks after 4.6 s. A host that does not acknowledge is
-/// waited for 1.07 s eight times: 8.6 s (an adapter may take up to four times as long). A host without a receive here waits
-/// 10.24 ms, seven times at most: so long a turn of the worker may take while somebody else has used up the receives.
+/// How patient connections are, whatever the host asks for. A host that takes no answers is told of each one seven
+/// times at most, and each time it may ask for 655 ms: its connection breaks after 4.6 s. A host that does not
+/// acknowledge is waited for 1.07 s eight times: 8.6 s (an adapter may take up to four times as long). A host without a
+/// receive here waits 10.24 ms, seven times at most: so long a turn of the worker may take while somebody else has used
+/// up the receives.
 ///
 /// There is no trial of silent connections: hosts send keep-alives, and whoever does not has the time of a controller
 /// without ([`crate::model::Controller`]), or that of a connection without Connect.
@@ -262,12 +263,11 @@ impl Worker {
             self.shelves.leave(shelf);
         }
         self.ready.retain(|io| self.ios[*io as usize].queue != id);
-        // CAST: no more of them than 32 bits count.
-        for at in 0..self.ios.len() as u32 {
+        for (at, place) in (0..).zip(0..self.ios.len()) {
             if here == 0 {
                 break;
             }
-            let io = &self.ios[at as usize];
+            let io = &self.ios[place];
             if io.queue != id || io.state() == IoState::Posted {
                 continue;
             }

@@ -1,8 +1,8 @@
 //! Event requests that wait: their names, without a place.
 //!
-//! A host's event request may wait for ever. So it keeps its name alone, and its receive is posted again. Its answer has
-//! one of the places behind those of commands, of which there is one for each admin queue: a queue is told one event at a
-//! time, and the next one when that has left.
+//! A host's event request may wait for ever. So it keeps its name alone, and its receive is posted again. Its answer
+//! has one of the places behind those of commands, of which there is one for each admin queue: a queue is told one
+//! event at a time, and the next one when that has left.
 
 use super::io::State;
 use super::queue::QueueId;

@@ -29,8 +29,8 @@
 //! has gone.
 //!
 //! A step that is none of its state's is a mistake of this crate. It leads to LOST, from where nothing leads on: the
-//! adapter or a disk may have the place's memory, so that it is used no more. The worker says so and ends the connection;
-//! its others go on.
+//! adapter or a disk may have the place's memory, so that it is used no more. The worker says so and ends the
+//! connection; its others go on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,8 @@
 //! Where in a worker's memory things lie.
 //!
 //! ```text
-//!   first region     capsules (64 bytes each) | responses (16 bytes each) | pages (4 KiB each)      a place of each for every I/O,
-//!                                                                                                  and responses to event requests
+//!   first region     capsules (64 bytes each) | responses (16 bytes each) | pages (4 KiB each)
+//!                    a place of each for every I/O, and responses to event requests behind those of I/Os
 //!   second region    buffers (128 KiB each) | zeros (128 KiB), which nothing writes: what a null disk has
 //! ```
 //!

@@ -172,9 +172,9 @@ impl Queue {
     /// and whose leaving is not known yet.
     #[inline]
     pub(super) fn is_overrun(&self) -> bool {
-        // CAST: no more of them than places.
-        let leaving = self.leaving.len() as u32;
-        self.outstanding + self.held > u32::from(self.entries) + leaving
+        // CAST: widening.
+        let there = (self.outstanding + self.held) as usize;
+        there > usize::from(self.entries) + self.leaving.len()
     }
 
     /// Answers that may be posted before one of those that leave has left.

@@ -72,8 +72,8 @@ impl Target {
         self.0.began.elapsed() + Duration::from_nanos(self.0.ahead.load(Ordering::Relaxed))
     }
 
-    /// Sets the clock that the model counts in ahead: what waits for a time has waited so much longer. For programs whose
-    /// time is their own, as tests' is.
+    /// Sets the clock that the model counts in ahead: what waits for a time has waited so much longer. For programs
+    /// whose time is their own, as tests' is.
     pub fn advance(&self, by: Duration) {
         let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
         self.0.ahead.fetch_add(by, Ordering::Relaxed);

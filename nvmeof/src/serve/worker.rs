@@ -193,7 +193,7 @@ impl Worker {
     pub fn new(target: &Target, mut ia: Ia, config: WorkerConfig) -> Result<Self, WorkerError> {
         /// Beyond that a region of pages has no 32-bit offsets.
         const IOS: u32 = 1 << 16;
-        let receives = u32::try_from(ia.query().ia.max_recv_per_srq).unwrap_or(u32::MAX);
+        let receives = ia.query().ia.max_recv_per_srq;
         /// Likewise one of buffers.
         const BUFFERS: u32 = 1 << 14;
         for (what, number, least, most) in [
@@ -578,8 +578,8 @@ impl Worker {
         Ok(posted?)
     }
 
-    /// Ends the connections of I/Os that were to take a step that is none of their state's. What they have stays theirs:
-    /// the adapter or a disk may reach it.
+    /// Ends the connections of I/Os that were to take a step that is none of their state's. What they have stays
+    /// theirs: the adapter or a disk may reach it.
     #[cold]
     fn end_lost(&mut self) -> Result<(), WorkerError> {
         self.is_any_lost.store(false, Ordering::Relaxed);

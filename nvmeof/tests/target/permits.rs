@@ -228,7 +228,9 @@ impl Hosts {
 fn reservation(does: Does, way: Way) -> (u8, u32, [u8; 2]) {
     let (kind, who) = match way {
         Way::Reserved(kind, who) => (kind, who),
-        _ => (1, Who::Other),
+        Way::Nothing | Way::Protected | Way::Access(_) | Way::Gone | Way::Shorter => {
+            (1, Who::Other)
+        }
     };
     let own = who as u8 + 1;
     let theirs = if kind > 4 { 0 } else { 1 };
@@ -236,7 +238,13 @@ fn reservation(does: Does, way: Way) -> (u8, u32, [u8; 2]) {
         Does::Registers => (io::RESERVATION_REGISTER, 0, [0, own]),
         Does::Acquires => (io::RESERVATION_ACQUIRE, kind << 8, [own, 0]),
         Does::Preempts => (io::RESERVATION_ACQUIRE, kind << 8 | 1, [own, theirs]),
-        _ => (io::RESERVATION_RELEASE, kind << 8, [own, 0]),
+        Does::Reads
+        | Does::Writes
+        | Does::Flushes
+        | Does::FlushesAll
+        | Does::Pair
+        | Does::Reports
+        | Does::Releases => (io::RESERVATION_RELEASE, kind << 8, [own, 0]),
     }
 }
 
@@ -429,7 +437,7 @@ impl Meanwhile {
                 Ok(match state {
                     Access::Inaccessible => Status::ANA_INACCESSIBLE,
                     Access::PersistentLoss => Status::ANA_LOSS,
-                    _ => Status::ANA_CHANGE,
+                    Access::Optimized | Access::NonOptimized | Access::Change => Status::ANA_CHANGE,
                 })
             }
             Self::Gone => {

@@ -71,7 +71,29 @@ fn number_of(error: OpenError) -> DatError {
             MlxError::Function(_) | MlxError::Random(_) => {
                 DatError::new(ReturnType::InsufficientResources, Subtype::ResourceDevice)
             }
-            _ => internal("the device refused"),
+            MlxError::Cmd(_)
+            | MlxError::Bar(_)
+            | MlxError::CommandInterface { .. }
+            | MlxError::CommandQueue { .. }
+            | MlxError::Initializing { .. }
+            | MlxError::Silent { .. }
+            | MlxError::Gone
+            | MlxError::Issi { .. }
+            | MlxError::NoIssi(_)
+            | MlxError::NotKept(_)
+            | MlxError::Missing(_)
+            | MlxError::Nonsense { .. }
+            | MlxError::QueueTooLarge { .. }
+            | MlxError::Untranslatable { .. }
+            | MlxError::TranslationTooLarge { .. }
+            | MlxError::ConfiguredMac { .. }
+            | MlxError::Announced { .. }
+            | MlxError::Address { .. }
+            | MlxError::NoSuchGid { .. }
+            | MlxError::TooManyGids { .. }
+            | MlxError::NoInterrupts
+            | MlxError::Unresolved { .. }
+            | MlxError::Dead(_) => internal("the device refused"),
         },
     }
 }

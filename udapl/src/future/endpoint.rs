@@ -1,4 +1,8 @@
 //! Handles of a driver, and its endpoints.
+#![expect(
+    clippy::result_large_err,
+    reason = "a buffer goes back to its owner beside the error"
+)]
 
 use std::fmt;
 use std::net::IpAddr;

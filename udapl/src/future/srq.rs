@@ -1,4 +1,8 @@
 //! Shared receive queues.
+#![expect(
+    clippy::result_large_err,
+    reason = "a buffer goes back to its owner beside the error"
+)]
 
 use std::fmt;
 use std::rc::Rc;

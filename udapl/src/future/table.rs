@@ -12,6 +12,10 @@
 //!                 |                                                              ^
 //!                 '------future dropped------> abandoned ------completion--------'
 //! ```
+#![expect(
+    clippy::result_large_err,
+    reason = "a buffer goes back to its owner beside the error"
+)]
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};

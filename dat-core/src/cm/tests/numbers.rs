@@ -87,9 +87,12 @@ fn of_req() -> Vec<Field<ReqRepr>> {
     all.chain(in_path).collect()
 }
 
+/// Writes a number into a field.
+type Write<T> = fn(&mut T, u64);
+
 /// The fields of the path, as fields of the REQ.
 #[rustfmt::skip]
-const OF_PRIMARY: [(&str, fn(&mut ReqRepr, u64)); 11] = [
+const OF_PRIMARY: [(&str, Write<ReqRepr>); 11] = [
     ("primary.local_lid", |it, to| it.primary.local_lid = of(to)),
     ("primary.remote_lid", |it, to| it.primary.remote_lid = of(to)),
     ("primary.local_gid", |it, to| at_end(&mut it.primary.local_gid, to)),

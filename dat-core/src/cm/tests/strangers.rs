@@ -427,7 +427,12 @@ fn accepted_requests_that_nobody_completes_are_bounded_and_keep_no_peer_out() {
                     pair.b.release(pair.now, conn);
                 }
                 CmEvent::Established { .. } => {}
-                other => panic!("{other:?}"),
+                other @ (CmEvent::Reply { .. }
+                | CmEvent::Rejected { .. }
+                | CmEvent::Unreachable { .. }
+                | CmEvent::TimedOut { .. }
+                | CmEvent::Disconnected { .. }
+                | CmEvent::DisconnectDone { .. }) => panic!("{other:?}"),
             }
             most_endpoints = most_endpoints.max(endpoints);
         }

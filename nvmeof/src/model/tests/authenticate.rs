@@ -30,7 +30,9 @@ fn negotiation(group: u8) -> Vec<u8> {
 fn wrong_reply(group: u8) -> Vec<u8> {
     let value = [0, 256, 384, 512, 768, 1024][usize::from(group)];
     let mut said = vec![1, 2, 0, 0, 7, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    said[10..12].copy_from_slice(&u16::try_from(value).expect("16 bits").to_le_bytes());
+    said[10..12].copy_from_slice(
+        &zerocopy::little_endian::U16::new(u16::try_from(value).expect("16 bits")).to_bytes(),
+    );
     said.resize(16 + 64 + value, 3);
     said
 }

@@ -1,4 +1,8 @@
 //! All that can be posted: what it brings, and why it ends.
+#![expect(
+    clippy::host_endian_bytes,
+    reason = "atomics act on numbers as the host has them"
+)]
 
 use udapl::reactor::{Completion, File, FileOperation, Instant, Reactor};
 use udapl::{DtoDetail, EpAttr, ReturnType, SrqAttr, Subtype};
