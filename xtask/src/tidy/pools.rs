@@ -68,7 +68,7 @@ pub(super) fn are_those_of_the_sources(
     Ok(())
 }
 
-/// A constant of a count or a time.
+/// A constant of a count or a time, or such a field where it is given its value.
 struct Bound<'a> {
     name: &'a str,
     value: &'a str,
@@ -80,6 +80,15 @@ fn bounds(text: &str) -> Vec<Bound<'_>> {
     let found = text.lines().filter_map(|line| {
         let is_top = !line.starts_with(' ');
         let line = line.trim_start();
+        if let Some((name, value)) = line.strip_suffix(',').and_then(|line| line.split_once(": "))
+            && number(value).is_some()
+        {
+            return Some(Bound {
+                name,
+                value,
+                is_top: false,
+            });
+        }
         let line = match line.strip_prefix("pub") {
             Some(rest) => rest.trim_start_matches(|c| c != ' ').trim_start(),
             None => line,
@@ -130,6 +139,11 @@ fn number(text: &str) -> Option<u64> {
                 left.checked_shl(u32::try_from(right).ok()?)
             })
         })
+        .or_else(|| {
+            let seconds = text.strip_prefix("Moment::from_secs(")?.strip_suffix(')')?;
+            let (left, right) = seconds.split_once(" * ")?;
+            Some(plain(left)? * plain(right)? * 1000)
+        })
         .or_else(|| binary(" * ", u64::checked_mul))
 }
 
@@ -157,7 +171,7 @@ mod tests {
     #[test]
     fn constants_of_counts_and_times_are_found_with_their_values() {
         let text = "/// Most.\npub(super) const CLIENTS: usize = 16;\n    const IDLE: Duration = Duration::from_secs(3);\n\
-                    const NAME: &str = \"5\";\npub const WIDE: u32 = 1 << 4;\n";
+                    const NAME: &str = \"5\";\npub const WIDE: u32 = 1 << 4;\n            most: 2_048,\n";
         let found = bounds(text);
         let found: Vec<_> = found.iter().map(|b| (b.name, b.value, b.is_top)).collect();
         assert_eq!(
@@ -165,7 +179,8 @@ mod tests {
             [
                 ("CLIENTS", "16", true),
                 ("IDLE", "Duration::from_secs(3)", false),
-                ("WIDE", "1 << 4", true)
+                ("WIDE", "1 << 4", true),
+                ("most", "2_048", false)
             ]
         );
     }
