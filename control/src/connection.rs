@@ -30,8 +30,9 @@ pub(crate) struct Connection {
     pub(crate) lost: u64,
     /// Whose it is.
     pub(crate) user: u32,
-    /// When it was let in or last asked something whole, in requests of all clients.
-    pub(crate) asked: u64,
+    /// Whether it has asked something whole; and when it was let in or last did so, in requests of all clients. A client
+    /// that has never asked makes room before one that has.
+    pub(crate) asked: (bool, u64),
 }
 
 /// A client is let go.
@@ -40,7 +41,7 @@ pub(crate) struct Over;
 
 impl Connection {
     /// Takes a client in. An error is the system's.
-    pub(crate) fn new(stream: UnixStream, user: u32, asked: u64) -> std::io::Result<Self> {
+    pub(crate) fn new(stream: UnixStream, user: u32, let_in: u64) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self {
             stream,
@@ -51,7 +52,7 @@ impl Connection {
             measures: false,
             lost: 0,
             user,
-            asked,
+            asked: (false, let_in),
         })
     }
 

@@ -367,7 +367,7 @@ impl<S: Subject> Server<S> {
                 break;
             };
             self.requests += 1;
-            self.clients[at].asked = self.requests;
+            self.clients[at].asked = (true, self.requests);
             let answer = self.answer(at, &line);
             if let Some(answer) = answer {
                 self.clients[at].say(&answer)?;

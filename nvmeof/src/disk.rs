@@ -146,7 +146,8 @@ pub enum Handle {
 
 impl Disk {
     /// Opens a disk with blocks of two to the `shift` bytes, and locks it: no other program that asks for a lock, and
-    /// no other namespace, has it at the same time. Namespaces that are only read may share it.
+    /// no other namespace, has it at the same time. Namespaces that are only read may share a
+    /// file; a block device has one.
     ///
     /// # Errors
     /// [`DiskError`].

@@ -28,7 +28,7 @@ use super::wire::RejectReason;
 /// One of how many connections requests of others leave free.
 const KEPT_FOR_US: usize = 16;
 
-/// One of how many requests of a listener an address may have and still have others make room.
+/// One of how many places of a listener an address may have under way, at all listeners, and still have others make room.
 pub(super) const FEW: usize = 64;
 
 /// Requests of others that are under way.

@@ -201,14 +201,15 @@ impl Conn {
         }
     }
 
-    /// The peer needs as long as `service_timeout` says. A peer whose request was accepted can say so once: repetitions
-    /// of our reply and its acknowledgements would otherwise keep the endpoint for many times as long.
+    /// The peer, whose request was accepted, has asked for time before. It may do so once: an acknowledgement of each
+    /// repetition of our reply would otherwise keep the endpoint for many times as long.
+    pub(super) fn has_asked_for_time(&self) -> bool {
+        self.role == Role::Passive && self.service_wait != 0
+    }
+
+    /// The peer needs as long as `service_timeout` says.
     pub(super) fn extend_wait(&mut self, service_timeout: u8) {
-        self.service_wait = if self.role == Role::Passive && self.service_wait != 0 {
-            self.response_wait
-        } else {
-            Self::round_trip(&self.config, service_timeout.min(MAX_SERVICE))
-        };
+        self.service_wait = Self::round_trip(&self.config, service_timeout.min(MAX_SERVICE));
     }
 
     /// The input that the end of the state's time is, here and now.

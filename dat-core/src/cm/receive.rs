@@ -229,6 +229,10 @@ impl Cm {
             .get_mut(id)
             .filter(|conn| conn.state.next(Input::Mra).is_some())
         {
+            if conn.has_asked_for_time() {
+                self.counters.unexpected += 1;
+                return;
+            }
             conn.extend_wait(mra.service_timeout);
         }
         self.advance(now, id, Input::Mra, None);

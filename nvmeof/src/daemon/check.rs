@@ -14,6 +14,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use driver::PciAddress;
+use nix::unistd::{AccessFlags, access};
 use udapl::name;
 
 use super::mistake::{Mistake, Mistakes};
@@ -180,12 +181,11 @@ fn size(path: &Path, read_only: bool) -> Result<u64, String> {
             path.display()
         ));
     }
-    let mut options = OpenOptions::new();
-    let mut file = options
-        .read(true)
-        .write(!read_only)
-        .open(path)
-        .map_err(failed)?;
+    // Opened for reading alone: the system looks at a block device anew when one that wrote closes it.
+    let mut file = OpenOptions::new().read(true).open(path).map_err(failed)?;
+    if !read_only {
+        access(path, AccessFlags::W_OK).map_err(|error| failed(error.into()))?;
+    }
     file.seek(SeekFrom::End(0)).map_err(failed)
 }
 

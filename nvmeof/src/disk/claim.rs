@@ -9,6 +9,7 @@ use core::fmt;
 use std::fs::{Metadata, OpenOptions, TryLockError};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::sync::{Mutex, PoisonError};
 
 use nix::errno::Errno;
 use nix::libc::O_EXCL;
@@ -61,9 +62,17 @@ impl fmt::Display for Identity {
     }
 }
 
+/// Disks on descriptors that were handed in and are locked, and whether they are only read. The open file of such a
+/// descriptor is one, however many disks of this process have it, so its lock would not keep them apart.
+static GIVEN: Mutex<Vec<(Identity, bool)>> = Mutex::new(Vec::new());
+
 /// The lock of a disk.
 #[derive(Debug)]
-pub(super) struct Claim(File);
+pub(super) struct Claim {
+    file: File,
+    /// It is one of [`GIVEN`].
+    given: Option<Identity>,
+}
 
 impl Claim {
     /// Locks a file that is open. `is_given`: it was opened by another program.
@@ -79,11 +88,17 @@ impl Claim {
             options.read(true).write(!read_only).custom_flags(O_EXCL);
             let path = format!("/proc/self/fd/{}", file.as_std().as_raw_fd());
             let error = match options.open(path) {
-                Ok(claim) => return Ok(Self(File::from_std(claim, file.path()))),
+                Ok(claim) => {
+                    return Ok(Self {
+                        file: File::from_std(claim, file.path()),
+                        given: None,
+                    });
+                }
                 Err(error) => error,
             };
             if error.raw_os_error().map(Errno::from_raw) == Some(Errno::EBUSY) {
-                let holder = "it is mounted, or another program has it for itself".to_owned();
+                let holder =
+                    "it is mounted, or another program or namespace has it for itself".to_owned();
                 return Err(DiskError::Taken { what, holder });
             }
             if !is_given {
@@ -91,6 +106,13 @@ impl Claim {
             }
         }
         // Of a descriptor that was handed in, the open file is the lock's owner, whatever process has it.
+        let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_taken =
+            |(one, is_shared): &(Identity, bool)| *one == identity && !(*is_shared && read_only);
+        if is_given && given.iter().any(is_taken) {
+            let holder = "another namespace of this process lies on it".to_owned();
+            return Err(DiskError::Taken { what, holder });
+        }
         let own = if is_given {
             copy(file)?
         } else {
@@ -102,7 +124,15 @@ impl Claim {
             own.as_std().try_lock()
         };
         match locked {
-            Ok(()) => Ok(Self(own)),
+            Ok(()) => {
+                if is_given {
+                    given.push((identity, read_only));
+                }
+                Ok(Self {
+                    file: own,
+                    given: is_given.then_some(identity),
+                })
+            }
             Err(TryLockError::WouldBlock) => Err(DiskError::Taken {
                 what,
                 holder: holder(identity),
@@ -114,8 +144,17 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
+        if let Some(identity) = self.given {
+            let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(at) = given.iter().position(|(one, _)| *one == identity) {
+                given.swap_remove(at);
+            }
+            if given.iter().any(|(one, _)| *one == identity) {
+                return;
+            }
+        }
         // Other descriptors may share the open file, whose lock it is.
-        let _ = self.0.as_std().unlock();
+        let _ = self.file.as_std().unlock();
     }
 }
 

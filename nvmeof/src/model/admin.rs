@@ -53,12 +53,12 @@ impl Model {
             return Outcome::Answered(Status::INTERNAL.into());
         };
         self.latest = now;
+        if self.exchanges.contains_key(&(id, queue)) {
+            return Outcome::Answered(Status::AUTHENTICATION_REQUIRED.dnr().into());
+        }
         controller.hear(now);
         if sqe.flags & FUSE != 0 || sqe.flags & PSDT != PSDT_SGL {
             return Outcome::Answered(Status::INVALID_FIELD.dnr().into());
-        }
-        if self.exchanges.contains_key(&(id, queue)) {
-            return Outcome::Answered(Status::AUTHENTICATION_REQUIRED.dnr().into());
         }
         if sqe.opcode == admin::FABRICS {
             let answer = match (sqe.fabrics_type(), queue) {

@@ -193,7 +193,10 @@ impl Model {
     ) -> Result<Box<Turn>, Answer> {
         let turn = self.turn(id, queue, sqe, data, room);
         turn.map_err(|status| {
-            self.note_error(id, queue, sqe, status);
+            // An I/O queue that has not authenticated has not shown that the controller is its host's.
+            if queue == 0 || self.is_authenticated(id, queue) {
+                self.note_error(id, queue, sqe, status);
+            }
             status.into()
         })
     }
@@ -293,6 +296,11 @@ impl Model {
     fn pending_of(&mut self, turn: &Turn) -> Option<&mut Pending> {
         let pending = self.exchanges.get_mut(&(turn.controller, turn.queue));
         pending.filter(|pending| pending.ticket == turn.ticket)
+    }
+
+    /// Whether the connection is still there that waits for what a turn comes to.
+    pub(crate) fn wants(&mut self, turn: &Turn) -> bool {
+        self.pending_of(turn).is_some()
     }
 
     /// Ends the connections of those that have failed, and of those whose time is over.

@@ -148,7 +148,9 @@ impl Model {
             && let Some(owner) =
                 self.identifier_owner(&name, &host, &data.host_id, connect.queue != 0)
         {
-            tracing::info!(%host, %owner, "the host's identifier belongs to another host");
+            if let Some(unlogged) = self.lines.take(place.source, "identifier", now) {
+                tracing::info!(%host, %owner, unlogged, "the host's identifier belongs to another host");
+            }
             return Err(NotConnected::in_data(at::HOST_ID));
         }
         let port = self.ports.get(&place.port);
@@ -236,7 +238,10 @@ impl Model {
         if !controller.is_ready() || !controller.add_queue(connect.queue) {
             return Err(NotConnected::of(Status::SEQUENCE));
         }
-        controller.hear(now);
+        // A queue that has yet to authenticate does not show that the host is there.
+        if !self.keys.contains_key(host) {
+            controller.hear(now);
+        }
         Ok(id)
     }
 

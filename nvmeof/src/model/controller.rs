@@ -202,7 +202,8 @@ impl Controller {
         self.keep_alive_ms = ms;
     }
 
-    /// When a host that stays silent is taken for dead. Who has not been enabled has as long as for that.
+    /// When a host that stays silent is taken for dead. A controller that is not enabled
+    /// has [`DISCOVERY_PATIENCE`].
     pub(super) fn deadline(&self) -> Moment {
         let patience = match self.keep_alive_ms {
             0 if self.is_discovery || !self.is_ready() => DISCOVERY_PATIENCE,

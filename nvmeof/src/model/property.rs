@@ -63,6 +63,9 @@ impl Model {
                 }
                 if was_ready && !controller.is_ready() {
                     controller.reset();
+                    // Its I/O queues end, and what they were at with their keys.
+                    self.exchanges
+                        .retain(|(of, queue), _| *of != id || *queue == 0);
                     self.notices.push(super::Notice::Reset { controller: id });
                 }
                 Answer::done()

@@ -86,7 +86,9 @@ impl Model {
         }
         let left = CONTROLLERS.saturating_sub(all);
         if !is_fair(own, 1, left, FIRST_CONTROLLERS) {
-            tracing::warn!(%host, %source, own, left, "no controller: the host has as many as are left, or none is");
+            if let Some(unlogged) = self.lines.take(source, "busy", self.latest) {
+                tracing::warn!(%host, %source, own, left, unlogged, "no controller: the host has as many as are left, or none is");
+            }
             return Err(NotConnected {
                 // Without DNR: the host tries again.
                 status: Status::CONTROLLER_BUSY,
@@ -120,7 +122,9 @@ impl Model {
         let oldest = theirs.min_by_key(|one| (one.since(), one.id()));
         if let Some(id) = oldest.map(|one| one.id()) {
             self.displaced += 1;
-            tracing::info!(controller = id, %source, ?pool, "ends for a newcomer");
+            if let Some(unlogged) = self.lines.take(source, "displaced", self.latest) {
+                tracing::info!(controller = id, %source, ?pool, unlogged, "ends for a newcomer");
+            }
             self.end_controller(id);
         }
     }

@@ -49,7 +49,8 @@ use crate::model::{Party, QUEUE_ENTRIES, is_fair};
 /// Guests that are there before the next one has another end: one host may open a connection for each of its queues
 /// before it sends the first Connect, as Linux does, and there are others.
 pub(super) const GUESTS_WELCOME: usize = 192;
-/// Guests of one address likewise: a connection for each queue of a controller.
+/// Guests of one address likewise: a connection for each I/O queue of a controller, whose admin queue is a host's by
+/// then.
 pub(super) const GUESTS_OF_SOURCE: usize = 128;
 /// Guests in all, those that are about to end included; beyond that connections are rejected.
 pub(super) const GUESTS: u32 = 256;

@@ -54,10 +54,15 @@ impl Worker {
             // Guests have more than they may, and this one more than its greeting.
             _ if is_overdrawn => {
                 self.admission.room.overdrawn += 1;
-                tracing::info!(
-                    worker = self.id,
-                    "a guest holds more commands than there are for it: its connection ends"
-                );
+                let told = self.lines.take(source, "overdrawn", self.target.now());
+                if let Some(unlogged) = told {
+                    tracing::info!(
+                        worker = self.id,
+                        %source,
+                        unlogged,
+                        "a guest holds more commands than there are for it: its connection ends"
+                    );
+                }
                 self.tell_room();
                 self.drop_io(at)?;
                 self.leave(id)
@@ -108,12 +113,13 @@ impl Worker {
     pub(super) fn fail(&mut self, id: super::queue::QueueId) -> Result<(), WorkerError> {
         let queue = self.queues.get(id);
         match queue.and_then(|queue| queue.attached.as_ref()) {
-            Some(one) => {
+            // An I/O queue that has not authenticated has not shown that the controller is its host's.
+            Some(one) if one.number == 0 || !one.must_authenticate => {
                 let controller = one.controller;
                 self.target.with(|model| model.fail_controller(controller));
                 Ok(())
             }
-            None => self.leave(id),
+            Some(_) | None => self.leave(id),
         }
     }
 
@@ -300,7 +306,10 @@ impl Worker {
             (Direction::ToHost, Data::Remote { bytes, .. }) => bytes,
             _ => 0,
         };
-        if room > MAX_TRANSFER {
+        // What an authentication says fits into a page, and so needs no buffer while it waits for its turn.
+        let is_authentication = io.sqe.opcode == admin::FABRICS
+            && io.sqe.fabrics_type() == fabrics::AUTHENTICATION_RECEIVE;
+        if room > MAX_TRANSFER || is_authentication && room > PAGE {
             return self.refuse(at, Status::SGL_LENGTH.dnr());
         }
         if io.spot.is_none() && room > PAGE {
@@ -394,6 +403,7 @@ impl Worker {
             .queues
             .get(io.queue)
             .and_then(|queue| queue.attached.as_ref())
+            .filter(|one| one.number == 0 || !one.must_authenticate)
         {
             let (controller, number, sqe) = (attached.controller, attached.number, io.sqe);
             self.target

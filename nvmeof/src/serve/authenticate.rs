@@ -16,6 +16,7 @@
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::inbox::{Inbox, Message};
@@ -25,7 +26,7 @@ use super::queue::State;
 use super::target::Target;
 use super::worker::{Worker, WorkerError};
 use crate::model::{Answer, QUEUES, Turn};
-use crate::nvme::Nqn;
+use crate::nvme::{Nqn, Status};
 
 /// Lanes at most.
 const LANES: usize = 64;
@@ -94,16 +95,8 @@ impl Waiting {
     }
 }
 
-/// The thread that works. Should it panic, another one can begin.
+/// The thread that works.
 struct Running<'a>(&'a Target);
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.waiting().with(|waiting| waiting.has_thread = false);
-        }
-    }
-}
 
 impl Running<'_> {
     fn run(&self) {
@@ -116,10 +109,19 @@ impl Running<'_> {
             })
         };
         while let Some(mut job) = next() {
-            job.turn.work();
+            let is_wanted = target.with(|model| model.wants(&job.turn));
+            let work = AssertUnwindSafe(|| {
+                if is_wanted {
+                    job.turn.work();
+                }
+            });
+            let worked = catch_unwind(work);
             let now = target.now();
-            let ended = target.with(|model| model.end_turn(job.turn, now));
-            let (answer, is_known) = ended;
+            let (answer, is_known) = match worked {
+                Ok(()) => target.with(|model| model.end_turn(job.turn, now)),
+                // The panic has been told. The time that the queue has to authenticate runs out.
+                Err(_) => (Status::INTERNAL.dnr().into(), false),
+            };
             // A worker that has ended wants no answer.
             job.inbox.put(Message::Authenticated {
                 io: job.io,

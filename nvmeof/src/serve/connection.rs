@@ -140,11 +140,19 @@ impl Worker {
         let guests: Vec<_> = guests.collect();
         if let Some(id) = Admission::displaced(&guests, newcomer) {
             self.admission.room.displaced_guests += 1;
-            tracing::info!(
-                worker = self.id,
-                guests = guests.len(),
-                "a guest's connection ends for a newcomer"
-            );
+            let source = self.queues.get(id).map(|queue| queue.place.source);
+            let now = self.target.now();
+            if let Some(source) = source
+                && let Some(unlogged) = self.lines.take(source, "displaced", now)
+            {
+                tracing::info!(
+                    worker = self.id,
+                    guests = guests.len(),
+                    %source,
+                    unlogged,
+                    "a guest's connection ends for a newcomer"
+                );
+            }
             self.leave(id)?;
         }
         Ok(())
@@ -160,14 +168,19 @@ impl Worker {
         let is_admitted = admission.admit(&mut queue.share, held, party, entries.into());
         if !is_admitted {
             let left = admission.room.entries_left;
-            tracing::warn!(
-                worker = self.id,
-                queue = queue.place.queue,
-                entries,
-                left,
-                host = ?party,
-                "no room for a queue of so many entries: the host has as many as are left, or they are not there"
-            );
+            let (queue, source) = (queue.place.queue, queue.place.source);
+            let told = self.lines.take(source, "full", self.target.now());
+            if let Some(unlogged) = told {
+                tracing::warn!(
+                    worker = self.id,
+                    queue,
+                    entries,
+                    left,
+                    host = ?party,
+                    unlogged,
+                    "no room for a queue of so many entries: the host has as many as are left, or they are not there"
+                );
+            }
         }
         self.tell_room();
         is_admitted

@@ -306,7 +306,8 @@ impl Queues {
         let there = self.places.iter_mut().filter_map(|(_, it)| it.as_mut());
         there.filter_map(|queue| {
             let was_heard = core::mem::take(&mut queue.was_heard);
-            let attached = queue.attached.as_ref().filter(|_| was_heard)?;
+            let attached = queue.attached.as_ref();
+            let attached = attached.filter(|one| was_heard && !one.must_authenticate)?;
             Some(attached.controller)
         })
     }

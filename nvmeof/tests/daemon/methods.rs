@@ -86,7 +86,7 @@ fn each_refusal_says_why_and_nothing_has_changed() -> Result<()> {
         (
             "namespace.add",
             json!({"subsystem": SUBSYSTEM, "null": 100}),
-            "100 bytes are less than a block",
+            "this is no multiple of the block, 512 bytes: 100 are over",
         ),
         (
             "namespace.remove",

@@ -25,7 +25,7 @@ const MISTAKES: [(&str, &[&str]); 30] = [
     (
         "lgo = \"info\"",
         &[
-            "f.toml:1:1: unknown field `lgo`, expected one of `log`, `control`, `metrics`, `port`, `subsystem`, `referral`",
+            "f.toml:1:1: unknown field `lgo`, expected one of `log`, `strict`, `control`, `metrics`, `port`, `subsystem`, `referral`",
             " 1 | lgo = \"info\"",
             "   | ^^^",
         ],

@@ -233,7 +233,7 @@ fn counters_are_scraped_by_http() -> Result<()> {
     let (_, text) = said.split_once("\r\n\r\n").context("an answer")?;
     control::metrics::check(text).map_err(anyhow::Error::msg)?;
     for line in [
-        "nvmeof_worker_queue_size{port=\"1\",worker=\"0\"} 512",
+        "nvmeof_worker_queue_size{port=\"1\",worker=\"0\"} 2048",
         // The first command of an I/O queue, and that of the admin queue was the first of all.
         "# TYPE nvmeof_worker_command_latency_seconds histogram",
         "# TYPE nvmeof_worker_queue_depth gauge",
@@ -280,7 +280,7 @@ fn commands_of_io_queues_are_timed_by_kind_and_those_that_are_here_are_counted()
     assert!(sum > Some(0), "{worker}");
     // The last answer may still be on its way.
     assert!(worker["queue_depth"].as_u64() <= Some(1), "{worker}");
-    assert_eq!(worker["queue_size"], 512);
+    assert_eq!(worker["queue_size"], 2048);
     drop(host);
     process.end()
 }

@@ -230,6 +230,8 @@ fn a_copy_and_a_deallocation_onto_the_block_of_a_pair_wait_until_it_is_written()
     zero.sgl = Sgl::keyed(0, 0, 0, false);
     for (sqe, content) in [(copy, 2), (deallocate, 0), (zero, 0)] {
         for writer in &mut writers {
+            // Connect has its data where the pair's begins.
+            host.memory.write_from(0, &[0; 512])?;
             host.memory.write_from(65536, &[0; 512])?;
             assert_eq!(host.write(writer, BLOCK, 1, 65536, 512)?, DONE);
             // The block is read, and compared when there are other orders.

@@ -32,6 +32,7 @@ fn as_many_controllers_with_eight_queues_each_are_served_and_nothing_is_left_of_
     for number in 0..CONTROLLERS {
         // Listed, so that each is a party of its own.
         host.name = format!("nqn.2026-11.test:host{number}").parse()?;
+        host.id[..2].copy_from_slice(&number.to_be_bytes());
         let name = host.name.clone();
         world
             .target

@@ -127,6 +127,11 @@ pub struct Buffer {
 }
 
 impl Buffer {
+    /// A transfer begins: what the one before brought is over.
+    pub(super) const fn forget_completion(&mut self) {
+        self.completion = None;
+    }
+
     /// How many bytes it can hold.
     #[must_use]
     pub fn capacity(&self) -> usize {

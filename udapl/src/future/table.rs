@@ -271,6 +271,10 @@ impl Core {
         let Some(entry) = self.links.get_mut(link) else {
             return Err((Error::Dropped, buffer));
         };
+        let mut buffer = buffer;
+        if let Some(buffer) = &mut buffer {
+            buffer.forget_completion();
+        }
         let op = self.ops.insert(Op {
             link,
             place: entry.ops.len(),

@@ -80,7 +80,9 @@ fn bounds(text: &str) -> Vec<Bound<'_>> {
     let found = text.lines().filter_map(|line| {
         let is_top = !line.starts_with(' ');
         let line = line.trim_start();
-        if let Some((name, value)) = line.strip_suffix(',').and_then(|line| line.split_once(": "))
+        if let Some((name, value)) = line
+            .strip_suffix(',')
+            .and_then(|line| line.split_once(": "))
             && number(value).is_some()
         {
             return Some(Bound {

@@ -83,7 +83,7 @@ impl fmt::Display for EndCause {
             Self::PortDown => f.write_str(PORT_DOWN),
             Self::TimedOut => f.write_str("the time of the connect ran out"),
             Self::AcceptFailed => {
-                f.write_str("the peer did not complete the connection that was accepted")
+                f.write_str("the peer did not complete the connection that was accepted, or it made room for another request")
             }
             Self::NotBroughtUp => f.write_str("the device refused to bring the queue pair up"),
             Self::Dto {
