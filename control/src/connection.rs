@@ -30,8 +30,8 @@ pub(crate) struct Connection {
     pub(crate) lost: u64,
     /// Whose it is.
     pub(crate) user: u32,
-    /// Whether it has asked something whole; and when it was let in or last did so, in requests of all clients. A client
-    /// that has never asked makes room before one that has.
+    /// Whether it has asked something whole; and when it was let in or last did so, in requests of all clients. A
+    /// client that has never asked makes room before one that has.
     pub(crate) asked: (bool, u64),
 }
 

@@ -6,8 +6,8 @@
 //!
 //! Whoever connects is a stranger until the system has said who it is (`SO_PEERCRED`), and untrusted afterwards:
 //! requests, what waits to be read by a client, and clients are bounded. Where all places are taken, a client of the
-//! user who has the most makes room: one that has never asked for anything, or else the one that has not for the longest
-//! time.
+//! user who has the most makes room: one that has never asked for anything, or else the one that has not for the
+//! longest time.
 #![forbid(unsafe_code)]
 
 mod client;

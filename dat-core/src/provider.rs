@@ -774,8 +774,8 @@ pub trait Provider: Sized {
     /// Registers memory.
     ///
     /// # Errors
-    /// Device refusal; [`ProviderError::Unsupported`]: a size outside the limits. [`ProviderError::Foreign`]: memory of another
-    /// device.
+    /// Device refusal; [`ProviderError::Unsupported`]: a size outside the limits. [`ProviderError::Foreign`]: memory of
+    /// another device.
     fn register(
         &mut self,
         pd: Self::Pd,

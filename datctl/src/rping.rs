@@ -71,8 +71,8 @@ pub(crate) struct Rping {
     /// Connect to this address.
     #[arg(long, value_name = "IP", value_parser = address)]
     connect: Option<IpAddr>,
-    /// Settings of the endpoint (docs/network.md), a list like dscp=26,priority=3,keep_alive_ms=1000. Keep-alive is 500 ms unless it
-    /// says otherwise.
+    /// Settings of the endpoint (docs/network.md), a list like dscp=26,priority=3,keep_alive_ms=1000. Keep-alive is 500
+    /// ms unless it says otherwise.
     #[arg(long, value_name = "SETTINGS", default_value = "", hide_default_value = true, value_parser = transport)]
     transport: EpTransport,
     /// The RDMA-CM port.

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! An adapter is driven beside the tasks that use it (`drive`): its driver takes in what has come and wakes them, and
-//! sleeps on its descriptor, which tokio polls with all others. Everything here is one thread's, as an instance of an adapter is;
-//! a program with several threads has a runtime of one thread in each of them, and an instance (`udapl::Adapter`). All
-//! of it needs the feature `tokio` of crate `udapl`.
+//! sleeps on its descriptor, which tokio polls with all others. Everything here is one thread's, as an instance of an
+//! adapter is; a program with several threads has a runtime of one thread in each of them, and an instance
+//! (`udapl::Adapter`). All of it needs the feature `tokio` of crate `udapl`.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;

@@ -99,7 +99,8 @@ pub use dat_core::{
     Subtype, Timeout, TransportConfig, TransportError, Vlan, WaitError, Waker, post, strerror,
 };
 pub use driver::{
-    Bytes, BytesError, DmaBuffer, DmaError, DmaMemory, DmaPool, LentMemory, PageSize, PoolBuilder,
+    Bytes, BytesError, DmaBuffer, DmaError, DmaMemory, DmaPool, LentMemory, PageSize, PciAddress,
+    PoolBuilder,
 };
 pub use explain::explain;
 pub use hw_mlx::provider::NetworkCounters;

@@ -8,8 +8,8 @@
 //! An accepted request costs more, since the consumer gives it an endpoint before the peer has shown that it hears the
 //! reply. If a listener has as many requests as it may have, one of an address that has few of them
 //! ([`FEW`]) is admitted all the same: the accepted request of that listener that has waited longest for its peer makes
-//! room. A peer that answers needs one round trip, so a flood from many addresses does not keep it out: it would have to
-//! be as fast as to turn over all of the listener's places in that time.
+//! room. A peer that answers needs one round trip, so a flood from many addresses does not keep it out: it would have
+//! to be as fast as to turn over all of the listener's places in that time.
 //!
 //! What the consumer has refused is not under way any more. It is remembered for a while, since the refusal may be lost
 //! and is then asked for again, but it is in nobody's way: it counts under no bound but one of its own, and the oldest
@@ -28,7 +28,8 @@ use super::wire::RejectReason;
 /// One of how many connections requests of others leave free.
 const KEPT_FOR_US: usize = 16;
 
-/// One of how many places of a listener an address may have under way, at all listeners, and still have others make room.
+/// One of how many places of a listener an address may have under way, at all listeners, and still have others make
+/// room.
 pub(super) const FEW: usize = 64;
 
 /// Requests of others that are under way.

@@ -10,7 +10,8 @@
 //! ```
 //!
 //! With a group the challenge is mixed with what both sides know of it. Whatever is wrong is told by FAILURE1, without
-//! saying what of the secret was, and that is the end: an exchange is one try. Keys are wiped when they go, and compared in constant time.
+//! saying what of the secret was, and that is the end: an exchange is one try. Keys are wiped when they go, and
+//! compared in constant time.
 
 #[cfg(test)]
 pub(crate) mod cost;

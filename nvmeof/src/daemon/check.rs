@@ -13,8 +13,8 @@ use std::ops::Range;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use driver::PciAddress;
 use nix::unistd::{AccessFlags, access};
+use udapl::PciAddress;
 use udapl::name;
 
 use super::mistake::{Mistake, Mistakes};

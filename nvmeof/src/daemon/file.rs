@@ -9,11 +9,11 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use driver::PciAddress;
 use nix::unistd::{Group, User};
 use serde::Deserialize;
 use toml::Spanned;
 use udapl::OpenError;
+use udapl::PciAddress;
 use uuid::Uuid;
 
 use super::check::{Check, Named};

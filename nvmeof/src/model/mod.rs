@@ -64,9 +64,6 @@ pub const QUEUE_ENTRIES: u16 = 128;
 pub const ADMIN_ENTRIES: u16 = 32;
 /// I/O queues of a controller at most.
 pub const QUEUES: u16 = 128;
-/// Controllers of subsystems at most; discovery and those that have not authenticated have pools of their own
-/// ([`quota`]).
-const CONTROLLERS: u32 = 1024;
 
 /// Which worker, as whoever runs them counts them.
 pub type WorkerId = u32;

@@ -2,9 +2,11 @@
 
 use std::net::IpAddr;
 
-use super::{CONTROLLERS, Controller, Model, NotConnected};
+use super::{Controller, Model, NotConnected};
 use crate::nvme::{Nqn, Status};
 
+/// Controllers of subsystems at most; discovery and those that have not authenticated have pools of their own.
+const CONTROLLERS: u32 = 1024;
 /// Controllers of discovery at most, and likewise of hosts that have not authenticated. One more ends the oldest of the
 /// address that has the most.
 pub(super) const GUEST_CONTROLLERS: usize = 256;

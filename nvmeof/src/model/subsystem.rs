@@ -181,8 +181,8 @@ impl Subsystem {
         let removed = place.and_then(Option::take);
         let removed = removed.ok_or_else(|| ModelError::unknown("namespace", nsid))?;
         self.shelf.change(namespaces);
-        // Workers keep the namespace until they look at the shelf again. Others need not wait for that, so a write that is
-        // at the disk now may still land after another program has locked it.
+        // Workers keep the namespace until they look at the shelf again. Others need not wait for that, so a write that
+        // is at the disk now may still land after another program has locked it.
         removed.disk().give_up();
         Ok(())
     }

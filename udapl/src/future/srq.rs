@@ -31,8 +31,8 @@ impl Srq {
     /// Receives one message of any of the endpoints, of up to the capacity of the buffer.
     /// [`Buffer::completion`] says which endpoint it came through.
     ///
-    /// Errors of the transfer: as [`Ia::srq_post_recv`](dat_core::Ia::srq_post_recv), [`Error::Full`](super::Error::Full),
-    /// [`Error::Transfer`](super::Error::Transfer).
+    /// Errors of the transfer: as [`Ia::srq_post_recv`](dat_core::Ia::srq_post_recv),
+    /// [`Error::Full`](super::Error::Full), [`Error::Transfer`](super::Error::Transfer).
     pub fn recv(&self, buffer: Buffer) -> Transfer {
         let Queue { shared, link } = &*self.0;
         Transfer::of(

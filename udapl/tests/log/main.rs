@@ -1,8 +1,8 @@
 //! Spans and lines that a program hears of an adapter.
 //!
 //! A program of its own. `tracing` keeps for the whole process whether a span or an event is wanted, and takes the
-//! answer from whichever thread meets it first: a thread without a subscriber answers "never" for all. So one subscriber is
-//! installed for the process before any thread opens an adapter ([`Heard::new`]), and it sorts by thread.
+//! answer from whichever thread meets it first: a thread without a subscriber answers "never" for all. So one
+//! subscriber is installed for the process before any thread opens an adapter ([`Heard::new`]), and it sorts by thread.
 
 #[path = "../dat/support/mod.rs"]
 #[allow(

@@ -1,8 +1,8 @@
 //! The table of pools in docs/security.md against the constants of the sources.
 //!
-//! The last cell of a row names the constants that bound the pool, by file: `` `file`: `NAME` = value, `NAME` = value ``,
-//! files apart by `;`. Each constant has to be there with that value. In a file that the table names, each constant of
-//! a count or a time at the top level has to be in the table: a new bound is told where the others are.
+//! The last cell of a row names the constants that bound the pool, by file: `` `file`: `NAME` = value, `NAME` = value
+//! ``, files apart by `;`. Each constant has to be there with that value. In a file that the table names, each constant
+//! of a count or a time at the top level has to be in the table: a new bound is told where the others are.
 
 use anyhow::{Context, Result};
 

@@ -1,18 +1,18 @@
-//! Keep-alive: connections on which nothing was posted and nothing completed for a while are tried with an RDMA Write of
-//! no bytes, so that a peer that has died without a word is noticed. The same turns end a graceful disconnect that takes
-//! too long ([`DRAIN_TIMEOUT`]).
+//! Keep-alive: connections on which nothing was posted and nothing completed for a while are tried with an RDMA Write
+//! of no bytes, so that a peer that has died without a word is noticed. The same turns end a graceful disconnect that
+//! takes too long ([`DRAIN_TIMEOUT`]).
 //!
 //! Nobody looks at all endpoints: each has the time of its next turn, and those whose time has come are looked at.
 //!
 //! A trial is due whether or not requests are outstanding. The success of a suppressed request is not reported, so it
 //! stays outstanding until a later request is reported, for ever if there is none. One case needs no trial: the last
-//! request outstanding is reported and its entry has not come. It fails by itself if the peer is dead, and a trial behind
-//! it would fail no sooner.
+//! request outstanding is reported and its entry has not come. It fails by itself if the peer is dead, and a trial
+//! behind it would fail no sooner.
 //!
 //! A trial has a place of its own in the send queue and in the completion queue, so neither a queue full of suppressed
 //! requests nor one full of unsignalled ones stops it. A program that takes no completions fills its EVD, and then
-//! entries stay in the completion queue, where the failure of a trial is not seen. If a trial is outstanding at the next
-//! turn, the completion queue is therefore emptied beyond what the EVD is said to hold.
+//! entries stay in the completion queue, where the failure of a trial is not seen. If a trial is outstanding at the
+//! next turn, the completion queue is therefore emptied beyond what the EVD is said to hold.
 
 use crate::attributes::HIDDEN;
 use crate::error::{DatResult, Subtype};

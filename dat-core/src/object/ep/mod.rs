@@ -59,9 +59,9 @@ pub(crate) struct Hot {
 }
 
 /// How long a graceful disconnect may take. Then it becomes an abrupt one: requests that are still outstanding are
-/// flushed, and DISCONNECTED comes with [`EndCause::DrainTimedOut`](cause::EndCause::DrainTimedOut). Longer than the retries of a request whose peer is
-/// dead take with the longest ACK timeout that a peer may ask for ([`Config::max_ack_timeout`](crate::cm::Config::max_ack_timeout)), so that such an end
-/// is told with its own cause.
+/// flushed, and DISCONNECTED comes with [`EndCause::DrainTimedOut`](cause::EndCause::DrainTimedOut). Longer than the
+/// retries of a request whose peer is dead take with the longest ACK timeout that a peer may ask for
+/// ([`Config::max_ack_timeout`](crate::cm::Config::max_ack_timeout)), so that such an end is told with its own cause.
 pub const DRAIN_TIMEOUT: Nanos = 180_000_000_000;
 
 /// Bytes of a DTO of one segment that is posted at once, for each operation: at most what a segment can have. Those of

@@ -158,7 +158,8 @@ fn from(source: [u8; 4]) -> Place {
     }
 }
 
-/// Nobody needs a permission or a key for discovery: whatever one address does there, others discover, and hosts connect.
+/// Nobody needs a permission or a key for discovery: whatever one address does there, others discover, and hosts
+/// connect.
 #[test]
 fn discovery_controllers_of_one_address_end_each_other_and_take_no_place_of_others() {
     let mut model = model(true);
@@ -209,7 +210,8 @@ fn where_all_discovery_places_are_taken_the_address_with_the_most_makes_room() {
     assert_eq!(many.iter().filter(|id| there(id)).count(), 254);
 }
 
-/// A host with a key counts among those of its name when it has authenticated, and until then as whoever has its address.
+/// A host with a key counts among those of its name when it has authenticated, and until then as whoever has its
+/// address.
 #[test]
 fn controllers_that_have_not_authenticated_have_a_pool_of_their_own() {
     use crate::auth::Keys;

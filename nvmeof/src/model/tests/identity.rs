@@ -169,8 +169,8 @@ fn a_queue_is_connected_to_a_controller_of_its_name_and_identifier_alone() {
     }
 }
 
-/// A controller that has not authenticated keeps no other host out. When it has authenticated later, the first I/O queue
-/// decides.
+/// A controller that has not authenticated keeps no other host out. When it has authenticated later, the first I/O
+/// queue decides.
 #[test]
 fn of_two_controllers_of_an_identifier_the_first_with_a_queue_has_it() {
     for order in [[0, 1], [1, 0]] {

@@ -10,7 +10,8 @@
 //! A graceful disconnect waits in DISCONNECT_PENDING until the requests are done. Completions say so,
 //! except those nobody asked for: behind a request posted with SUPPRESS goes a request of our own, an
 //! RDMA Write of no bytes, whose completion ends the wait and is shown to nobody. The wait has an end whatever the peer
-//! does ([`DRAIN_TIMEOUT`](crate::object::ep::DRAIN_TIMEOUT)): a peer that answers and never has a receive would otherwise hold it for ever.
+//! does ([`DRAIN_TIMEOUT`](crate::object::ep::DRAIN_TIMEOUT)): a peer that answers and never has a receive would
+//! otherwise hold it for ever.
 
 use super::queues;
 use crate::attributes::{MAX_PRIVATE_DATA, MAX_PRIVATE_DATA_TO_PORT, gid_of};
