@@ -1,8 +1,8 @@
 //! Counters as OpenMetrics text (OpenMetrics 1.0.0), and a server for whoever scrapes them.
 //!
-//! The server answers `GET /metrics` and nothing else. It has [`CLIENTS`] clients at a time, by poll(2); one more takes
-//! the place of another ([`makes_room`]). Each has [`PATIENCE`] from its connection until it has its answer, however
-//! slowly it asks and reads, and [`LONGEST_HEAD`] bytes to ask with.
+//! The server answers `GET /metrics` and nothing else. It has `CLIENTS` clients at a time, by poll(2); one more takes
+//! the place of another (`makes_room`). Each has `PATIENCE` from its connection until it has its answer, however
+//! slowly it asks and reads, and `LONGEST_HEAD` bytes to ask with.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -2,7 +2,7 @@
 //!
 //! A [`Disk`] is opened once. Each worker has a [`Handle`] of its own, which is made of that first descriptor and never
 //! of the path: what a path leads to may change under the daemon. Files and block devices are read and written past the
-//! page cache where they can be (O_DIRECT), and locked against other programs ([`claim`]). A memory disk is a file
+//! page cache where they can be (O_DIRECT), and locked against other programs (`claim`). A memory disk is a file
 //! without a name, so that everything that works on files works on it; a faulty disk is one that fails as it is told
 //! ([`faults`]).
 
