@@ -96,8 +96,7 @@ impl Terminal {
         let lines = lines.iter().take(height);
         let lines: Vec<String> = lines.map(|line| format!("\x1b[K{line}")).collect();
         let rest = if lines.len() < height { "\n\x1b[J" } else { "" };
-        // The last says that the screen is whole; colours are as they were.
-        say(&format!("\x1b[H{}{rest}\x1b[m", lines.join("\n")))
+        say(&format!("\x1b[H{}{rest}", lines.join("\n")))
     }
 
     /// Waits for a person, the other descriptor, or the time.

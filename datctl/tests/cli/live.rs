@@ -581,8 +581,8 @@ fn top_on_a_terminal_is_ended_by_a_key_and_gives_the_terminal_back() {
         let (status, screen) = watched.while_running(|| {
             let mut screen = String::new();
             let mut some = [0; 4096];
-            // The screen is there when its end is.
-            while !screen.contains("\x1b[m") {
+            // The screen is there when its last line is.
+            while !screen.contains("\x1b[J") {
                 let bytes = master.read(&mut some).expect("a screen");
                 screen.push_str(&String::from_utf8_lossy(&some[..bytes]));
             }
@@ -597,10 +597,9 @@ fn top_on_a_terminal_is_ended_by_a_key_and_gives_the_terminal_back() {
         assert_eq!(status.code(), Some(0), "{screen:?}");
         assert!(screen.starts_with("\x1b[?1049h"), "{screen:?}");
         let (_, drawn) = screen.split_once("\x1b[H").expect("a screen");
-        let (drawn, _) = drawn.split_once("\x1b[m").expect("its end");
+        let (drawn, _) = drawn.split_once("\x1b[J").expect("its end");
         for line in drawn.split('\n') {
-            let line = line.trim_end_matches('\r').trim_end_matches("\x1b[J");
-            let line = line.trim_start_matches("\x1b[K");
+            let line = line.trim_end_matches(['\r']).trim_end_matches("\x1b[K");
             assert!(line.chars().count() <= 80, "{line:?}");
         }
         assert!(drawn.contains("2 endpoints"), "{drawn}");
