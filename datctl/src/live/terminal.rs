@@ -91,12 +91,8 @@ impl Terminal {
     /// Draws lines over what is there, as many as there is room for.
     pub(super) fn draw(lines: &[String]) -> io::Result<()> {
         let (_, height) = Self::size();
-        // A line is cleared before it is written: behind a line of the whole width the cursor is still on its last
-        // cell.
-        let lines = lines.iter().take(height);
-        let lines: Vec<String> = lines.map(|line| format!("\x1b[K{line}")).collect();
-        let rest = if lines.len() < height { "\n\x1b[J" } else { "" };
-        say(&format!("\x1b[H{}{rest}", lines.join("\n")))
+        let lines: Vec<&str> = lines.iter().take(height).map(String::as_str).collect();
+        say(&format!("\x1b[H{}\x1b[K\x1b[J", lines.join("\x1b[K\n")))
     }
 
     /// Waits for a person, the other descriptor, or the time.
