@@ -32,6 +32,9 @@ fn with_what_was_left_out(work: impl FnOnce() -> Result<()>) -> Result<()> {
 
 fn tests(filter: Option<&str>) -> Result<()> {
     setup::run()?;
+    if filter.is_none() {
+        conformance::check_complete()?;
+    }
     let mut arguments = vec!["test", "--workspace", "--no-fail-fast"];
     arguments.extend(filter);
     arguments.extend(["--", "--show-output"]);
@@ -48,7 +51,6 @@ fn tests(filter: Option<&str>) -> Result<()> {
     if filter.is_some() {
         return Ok(());
     }
-    conformance::check_complete()?;
     let capture = shell::target().join("demo.pcapng");
     demo::small(&capture)?;
     wire::run(&capture, &[])?;
@@ -193,7 +195,10 @@ impl Phases {
         self.phase("format", || {
             shell::run(shell::cargo(&["fmt", "--all", "--check"]))
         })?;
-        self.phase("house rules", tidy::run)?;
+        self.phase("house rules", || {
+            tidy::run()?;
+            conformance::check_complete()
+        })?;
         self.phase("foreign crates", || {
             deny::run()?;
             shear::run()
