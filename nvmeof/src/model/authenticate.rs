@@ -3,7 +3,7 @@
 //! A message has to do with powers of large numbers, which take up to tenths of a second. So the model works out none
 //! of them: it hands out a [`Turn`], the exchange with what the host says, and takes it back when it was worked out,
 //! by whom and where is not its business. A queue has one turn at a time. Meanwhile its controller may end, or its
-//! number be another connection's: the turn has the ticket of the exchange that it was taken from.
+//! number be another connection's: the turn has the number of the connection that it was taken from.
 //!
 //! ```text
 //!   begin_turn --> Turn --work--> end_turn: the answer, and whether the host is known now
@@ -39,13 +39,20 @@ pub(super) type Exchanges = std::collections::BTreeMap<(u16, u16), Pending>;
 pub(super) struct Pending {
     /// None while a turn of it is worked out.
     exchange: Option<Exchange>,
-    ticket: u64,
+    connection: u64,
     source: IpAddr,
     /// Its connection ends then.
     until: Moment,
     has_failed: bool,
     /// The worker was told that its connection ends.
     is_over: bool,
+}
+
+impl Pending {
+    /// Whether it is that connection's.
+    pub(super) const fn is_of(&self, connection: u64) -> bool {
+        self.connection == connection
+    }
 }
 
 /// Random bytes.
@@ -64,7 +71,7 @@ pub struct Turn {
     controller: u16,
     queue: u16,
     sqe: Sqe,
-    ticket: u64,
+    connection: u64,
     exchange: Exchange,
     host: Nqn,
     source: IpAddr,
@@ -139,10 +146,9 @@ impl Model {
             host: host.to_string(),
             subsystem: subsystem.to_string(),
         };
-        self.tickets += 1;
         let pending = Pending {
             exchange: Some(Exchange::new(keys.clone(), parties)),
-            ticket: self.tickets,
+            connection: self.connections,
             source,
             until: now + PATIENCE,
             has_failed: false,
@@ -232,7 +238,7 @@ impl Model {
             controller: id,
             queue,
             sqe: *sqe,
-            ticket: pending.ticket,
+            connection: pending.connection,
             exchange,
             host,
             source: pending.source,
@@ -295,7 +301,7 @@ impl Model {
     /// What a turn is of, if that is still there.
     fn pending_of(&mut self, turn: &Turn) -> Option<&mut Pending> {
         let pending = self.exchanges.get_mut(&(turn.controller, turn.queue));
-        pending.filter(|pending| pending.ticket == turn.ticket)
+        pending.filter(|pending| pending.connection == turn.connection)
     }
 
     /// Whether the connection is still there that waits for what a turn comes to.

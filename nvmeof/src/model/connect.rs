@@ -33,6 +33,8 @@ pub struct Connected {
     pub controller: u16,
     /// Its queue: 0 is the admin queue.
     pub queue: u16,
+    /// The number of the connection: a queue that is connected again is another one.
+    pub connection: u64,
     /// Entries that the host uses.
     pub entries: u16,
     /// The host does without the head of the submission queue.
@@ -156,6 +158,7 @@ impl Model {
         let port = self.ports.get(&place.port);
         let port = port.ok_or(NotConnected::of(Status::INTERNAL))?;
         let access = Arc::clone(&port.access);
+        self.connections += 1;
         let controller = if connect.queue == 0 {
             self.connect_admin(place, connect, data, (name.clone(), host.clone()), now)?
         } else {
@@ -175,6 +178,7 @@ impl Model {
             party,
             controller,
             queue: connect.queue,
+            connection: self.connections,
             entries: connect.size + 1,
             without_head: connect.without_head(),
             host_id: data.host_id,
@@ -210,6 +214,7 @@ impl Model {
             source: place.source,
             party,
             keep_alive_ms: super::feature::keep_alive(connect.keep_alive_ms),
+            connection: self.connections,
             now,
         });
         self.controllers.insert(id, controller);
@@ -235,7 +240,7 @@ impl Model {
         if connect.queue > QUEUES || controller.is_discovery() {
             return Err(NotConnected::in_command(at::QUEUE));
         }
-        if !controller.is_ready() || !controller.add_queue(connect.queue) {
+        if !controller.is_ready() || !controller.add_queue(connect.queue, self.connections) {
             return Err(NotConnected::of(Status::SEQUENCE));
         }
         // A queue that has yet to authenticate does not show that the host is there.

@@ -1,5 +1,6 @@
 //! A controller: what a host has of a subsystem, from its Connect on the admin queue until that queue is over.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
@@ -43,7 +44,9 @@ pub struct Controller {
     heard: Moment,
     pub(super) events: Events,
     pub(super) kept: super::feature::Kept,
-    queues: BTreeSet<u16>,
+    /// Numbers of the connections that are the admin queue and the I/O queues.
+    connection: u64,
+    queues: BTreeMap<u16, u64>,
     /// I/O queues that Set Features grants.
     queues_most: u16,
     /// Namespaces that have changed since the host asked for the last time.
@@ -67,6 +70,7 @@ pub(super) struct Beginning {
     pub source: IpAddr,
     pub party: Party,
     pub keep_alive_ms: u32,
+    pub connection: u64,
     pub now: Moment,
 }
 
@@ -90,7 +94,8 @@ impl Controller {
             heard: beginning.now,
             events: Events::default(),
             kept: super::feature::Kept::default(),
-            queues: BTreeSet::new(),
+            connection: beginning.connection,
+            queues: BTreeMap::new(),
             changed: BTreeSet::new(),
             reservation_notices: VecDeque::new(),
             reservation_masks: BTreeMap::new(),
@@ -177,7 +182,7 @@ impl Controller {
 
     /// I/O queues that are connected.
     pub fn queues(&self) -> impl Iterator<Item = u16> {
-        self.queues.iter().copied()
+        self.queues.keys().copied()
     }
 
     /// Commands are taken: it is enabled, and neither shut down nor failed.
@@ -227,8 +232,22 @@ impl Controller {
     }
 
     /// Whether a queue of this number was free.
-    pub(super) fn add_queue(&mut self, queue: u16) -> bool {
-        self.queues.insert(queue)
+    pub(super) fn add_queue(&mut self, queue: u16, connection: u64) -> bool {
+        match self.queues.entry(queue) {
+            Entry::Vacant(free) => {
+                free.insert(connection);
+                true
+            }
+            Entry::Occupied(_) => false,
+        }
+    }
+
+    /// Whether this queue is that connection.
+    pub(super) fn has_queue(&self, queue: u16, connection: u64) -> bool {
+        match queue {
+            0 => self.connection == connection,
+            _ => self.queues.get(&queue) == Some(&connection),
+        }
     }
 
     pub(super) fn lose_queue(&mut self, queue: u16) {

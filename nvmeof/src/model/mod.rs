@@ -180,8 +180,8 @@ pub struct Model {
     /// Keys of hosts that have to authenticate.
     keys: BTreeMap<Nqn, crate::auth::Keys>,
     exchanges: authenticate::Exchanges,
-    /// Exchanges that have begun.
-    tickets: u64,
+    /// Connections that asked to be a queue.
+    connections: u64,
     /// Controllers that ended for newcomers.
     displaced: u64,
     random: authenticate::Random,
@@ -488,14 +488,20 @@ impl Model {
         subsystem.ok_or_else(|| ModelError::unknown("subsystem", name))
     }
 
-    /// A queue's connection is over. With its admin queue a controller ends.
-    pub fn queue_lost(&mut self, controller: u16, queue: u16) {
-        if queue == 0 {
-            self.end_controller(controller);
-        } else if let Some(controller) = self.controllers.get_mut(&controller) {
-            controller.lose_queue(queue);
-            let id = controller.id();
-            self.exchanges.remove(&(id, queue));
+    /// The connection of that number is over ([`Connected::connection`]). With its admin queue a controller ends.
+    /// Nothing happens if the number is another connection's by now: a host resets its controller and connects its
+    /// queues again before the ends of the old connections are noticed.
+    pub fn queue_lost(&mut self, id: u16, queue: u16, connection: u64) {
+        let key = (id, queue);
+        let exchange = self.exchanges.get(&key);
+        if exchange.is_some_and(|one| one.is_of(connection)) {
+            self.exchanges.remove(&key);
+        }
+        let controller = self.controllers.get_mut(&id);
+        match controller.filter(|one| one.has_queue(queue, connection)) {
+            Some(_) if queue == 0 => self.end_controller(id),
+            Some(controller) => controller.lose_queue(queue),
+            None => {}
         }
     }
 

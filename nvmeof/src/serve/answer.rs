@@ -8,7 +8,7 @@ use super::io::Step;
 use super::layout::{COMMAND, PAGE, Spot};
 use super::queue::{Attached, State, Step as QueueStep};
 use super::worker::{Worker, WorkerError, cookie, kind};
-use crate::model::{Answer, MAX_TRANSFER, NUMBER_OF_QUEUES, Outcome};
+use crate::model::{Answer, Connected, MAX_TRANSFER, NUMBER_OF_QUEUES, Outcome};
 use crate::nvme::command::{Direction, admin};
 use crate::nvme::fabrics::{Connect, ConnectData, kind as fabrics};
 use crate::nvme::sgl::Data;
@@ -264,9 +264,15 @@ impl Worker {
             Ok(connected) => {
                 let is_host = connected.shelf.is_some() && !connected.must_authenticate;
                 if is_host && !self.admit(id, &connected.party, connected.entries) {
-                    let (controller, number) = (connected.controller, connected.queue);
-                    self.target
-                        .with(|model| model.queue_lost(controller, number));
+                    self.target.with(|model| {
+                        let Connected {
+                            controller,
+                            queue,
+                            connection,
+                            ..
+                        } = connected;
+                        model.queue_lost(controller, queue, connection);
+                    });
                     // Without DNR: the host tries again.
                     self.respond_with(at, Status::CONTROLLER_BUSY, 0);
                     return Ok(());

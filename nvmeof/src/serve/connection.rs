@@ -262,15 +262,15 @@ impl Worker {
         let of = queue
             .attached
             .as_ref()
-            .map(|one| (one.controller, one.number));
+            .map(|one| (one.controller, one.number, one.connection));
         let queue_shelf = queue.attached.as_ref().and_then(|one| one.shelf);
         tracing::debug!(worker = self.id, queue = ?of, cause = ?self.ia.ep_end_cause(ep), "connection over");
-        if let Some((controller, number)) = of {
+        if let Some((controller, number, connection)) = of {
             if number == 0 {
                 self.held.remove(&controller);
             }
             self.target
-                .with(|model| model.queue_lost(controller, number));
+                .with(|model| model.queue_lost(controller, number, connection));
         }
         if let Some(shelf) = queue_shelf {
             self.shelves.leave(shelf);

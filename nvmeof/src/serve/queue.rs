@@ -89,6 +89,8 @@ impl State {
 pub(super) struct Attached {
     pub controller: u16,
     pub number: u16,
+    /// See [`Connected::connection`].
+    pub connection: u64,
     pub entries: u16,
     pub without_head: bool,
     pub host_id: [u8; 16],
@@ -106,6 +108,7 @@ impl Attached {
         Self {
             controller: connected.controller,
             number: connected.queue,
+            connection: connected.connection,
             entries: connected.entries,
             without_head: connected.without_head,
             host_id: connected.host_id,

@@ -123,7 +123,8 @@ fn a_failure_on_an_io_queue_ends_that_queue_alone() {
     m.keys = keys;
     let data = data(&disks(), HOST, id);
     let made = m.connect(place(1), asked(1), &data, secs(0));
-    assert!(made.expect("a queue").must_authenticate);
+    let made = made.expect("a queue");
+    assert!(made.must_authenticate);
     say(&mut m, (id, 1), &[0; 8]);
     for second in [3, 4] {
         m.expire(secs(second));
@@ -136,7 +137,9 @@ fn a_failure_on_an_io_queue_ends_that_queue_alone() {
     assert_eq!(told, [over], "once");
     assert!(m.controller(id).is_some());
     assert!(!m.is_authenticated(id, 1), "until the connection is gone");
-    m.queue_lost(id, 1);
+    m.queue_lost(id, 1, made.connection - 1);
+    assert!(!m.is_authenticated(id, 1), "the end of another connection");
+    m.queue_lost(id, 1, made.connection);
     assert!(m.is_authenticated(id, 1));
 }
 
@@ -148,18 +151,19 @@ fn a_turn_counts_for_the_exchange_that_it_was_taken_from_alone() {
     m.keys = keyed().keys;
     let data = data(&disks(), HOST, id);
     let begin = |m: &mut Model| {
-        m.connect(place(1), asked(1), &data, secs(0))
-            .expect("a queue");
-        m.begin_turn(id, 1, &message(SEND), &negotiation(0), 0)
+        let made = m.connect(place(1), asked(1), &data, secs(0));
+        let connection = made.expect("a queue").connection;
+        let turn = m.begin_turn(id, 1, &message(SEND), &negotiation(0), 0);
+        (connection, turn.expect("a turn"))
     };
-    let mut first = begin(&mut m).expect("a turn");
+    let (connection, mut first) = begin(&mut m);
     let second = m.begin_turn(id, 1, &message(RECEIVE), &[], 4096);
     assert_eq!(
         second.expect_err("one at a time").status,
         Status::SEQUENCE.dnr()
     );
-    m.queue_lost(id, 1);
-    let other = begin(&mut m).expect("a turn");
+    m.queue_lost(id, 1, connection);
+    let (_, other) = begin(&mut m);
     first.work();
     let (answer, is_known) = m.end_turn(first, secs(1));
     assert_eq!((answer.status, is_known), (Status::ABORTED_QUEUE, false));
@@ -337,9 +341,9 @@ fn thousands_of_connects_of_a_source_are_a_few_lines_of_each_kind() {
             let now = Moment::from_millis(number);
             let data = data(&disks(), HOST, 0xffff);
             let made = m.connect(place(0), asked(0), &data, now);
-            let id = made.expect("room").controller;
-            say(&mut m, (id, 0), &[0; 8]);
-            m.queue_lost(id, 0);
+            let made = made.expect("room");
+            say(&mut m, (made.controller, 0), &[0; 8]);
+            m.queue_lost(made.controller, 0, made.connection);
         }
     });
     assert!(lines <= 3 * 8, "{lines}");

@@ -94,9 +94,10 @@ fn each_refusal_of_an_io_queue_has_its_status_and_names_its_parameter() {
     assert_eq!(refused(m, place(129), |_, _| ()), (parameter, 42));
     assert_eq!(refused(m, place(1), |c, _| c.size = 128), (parameter, 44));
     let data = data(&disks(), HOST, id);
-    assert!(m.connect(place(1), asked(1), &data, secs(0)).is_ok());
+    let made = m.connect(place(1), asked(1), &data, secs(0));
+    let connection = made.expect("a queue").connection;
     assert_eq!(refused(m, place(1), |_, _| ()), (0x00c | DNR, 0), "in use");
-    m.queue_lost(id, 1);
+    m.queue_lost(id, 1, connection);
     assert!(
         m.connect(place(1), asked(1), &data, secs(0)).is_ok(),
         "free again"
@@ -115,11 +116,34 @@ fn each_refusal_of_an_io_queue_has_its_status_and_names_its_parameter() {
     assert_eq!((code(refused.status), refused.result), (parameter, 42));
 }
 
+/// Linux resets a controller by its configuration and connects its queues again while the old ones are still ending.
+#[test]
+fn the_late_end_of_a_connection_leaves_the_one_that_has_its_number_now() {
+    let mut model = model(true);
+    let m = &mut model;
+    let id = ready(m, &disks(), HOST);
+    let data = data(&disks(), HOST, id);
+    let old = m.connect(place(1), asked(1), &data, secs(0));
+    let old = old.expect("a queue").connection;
+    set(m, id, 0x14, 0x0046_0000);
+    set(m, id, 0x14, 0x0046_0001);
+    let new = m.connect(place(1), asked(1), &data, secs(0));
+    let new = new.expect("a queue").connection;
+    m.queue_lost(id, 1, old);
+    assert_eq!(refused(m, place(1), |_, _| ()), (0x00c | DNR, 0), "in use");
+    m.queue_lost(id, 0, old);
+    assert!(m.controller(id).is_some(), "its admin queue is another");
+    m.queue_lost(id, 1, new);
+    assert!(m.connect(place(1), asked(1), &data, secs(0)).is_ok());
+}
+
 #[test]
 fn every_controller_has_a_number_of_its_own_until_there_are_too_many() {
     let mut model = model(true);
-    let first = admin(&mut model, &disks(), HOST);
-    model.queue_lost(first, 0);
+    let data = super::data(&disks(), HOST, 0xffff);
+    let first = model.connect(place(0), asked(0), &data, secs(0));
+    let first = first.expect("a controller");
+    model.queue_lost(first.controller, 0, first.connection);
     // Each host as many as it leaves to others, or its first sixteen.
     let mut made = 0;
     for host in 0..u8::MAX {
@@ -127,7 +151,7 @@ fn every_controller_has_a_number_of_its_own_until_there_are_too_many() {
             source: IpAddr::from([192, 0, 3, host]),
             ..place(0)
         };
-        let data = data(&disks(), HOST, 0xffff);
+        let data = super::data(&disks(), HOST, 0xffff);
         let before = made;
         let refused = loop {
             match model.connect(from, asked(0), &data, secs(0)) {

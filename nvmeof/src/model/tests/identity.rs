@@ -86,14 +86,14 @@ fn after(first: First) -> Model {
         First::Connected | First::HasQueue | First::Unauthenticated => {}
         First::Registered => {
             lock(m, id, 0, [0, 5]);
-            m.queue_lost(id, 0);
+            m.end_controller(id);
         }
         First::Unregistered => {
             lock(m, id, 0, [0, 5]);
             lock(m, id, 1, [5, 0]);
-            m.queue_lost(id, 0);
+            m.end_controller(id);
         }
-        First::Gone => m.queue_lost(id, 0),
+        First::Gone => m.end_controller(id),
         First::Authenticated => m.exchanges.clear(),
     }
     model
