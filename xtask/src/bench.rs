@@ -90,7 +90,7 @@ struct Cost {
 
 /// Builds, counts, times and prints.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let program = build("udapl", "hotpath")?;
+    let program = build("hotpath")?;
     let times = native(&program)?;
     let counts = if arguments.no_count {
         BTreeMap::new()
@@ -168,11 +168,10 @@ fn hundredths(value: f64) -> f64 {
 }
 
 /// Builds a benchmark; its path.
-pub fn build(package: &str, name: &str) -> Result<std::path::PathBuf> {
+pub fn build(name: &str) -> Result<std::path::PathBuf> {
     let output = shell::capture(shell::cargo(&[
         "bench",
-        "--package",
-        package,
+        "--workspace",
         "--bench",
         name,
         "--no-run",

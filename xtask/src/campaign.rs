@@ -29,7 +29,7 @@ fn is_long(arguments: &[String]) -> bool {
 
 /// Runs it with these arguments.
 pub fn run(arguments: &[String]) -> Result<()> {
-    let mut command = shell::cargo(&["run", "--package", "campaign"]);
+    let mut command = shell::cargo(&["run", "--bin", "campaign"]);
     if is_long(arguments) {
         command.arg("--release");
     }
@@ -41,7 +41,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
 pub fn capture(path: &Path) -> Result<()> {
     let arguments = [
         "--quiet",
-        "--package",
+        "--bin",
         "campaign",
         "--",
         "--seed",

@@ -96,15 +96,7 @@ struct Profile {
 /// The tests of the data path, or those with `filter` in their names, on every generation that the driver speaks to,
 /// and on its virtual functions.
 pub fn profiles(filter: Option<&str>) -> Result<()> {
-    let listed = [
-        "run",
-        "--package",
-        "datctl",
-        "--",
-        "--json",
-        "sim",
-        "profiles",
-    ];
+    let listed = ["run", "--bin", "datctl", "--", "--json", "sim", "profiles"];
     let listed: Profiles = serde_json::from_str(&shell::capture(shell::cargo(&listed))?)?;
     for profile in listed.profiles {
         let generation = &profile.name;
@@ -117,7 +109,7 @@ pub fn profiles(filter: Option<&str>) -> Result<()> {
         }
         for world in worlds {
             println!("{world}");
-            let mut arguments = vec!["test", "--package", "udapl", "--test", "dat", "--"];
+            let mut arguments = vec!["test", "--workspace", "--test", "dat", "--"];
             match filter {
                 Some(filter) => arguments.push(filter),
                 None => arguments.extend(DATA_PATH),

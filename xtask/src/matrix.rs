@@ -90,7 +90,7 @@ impl Run {
 
 /// Records what has not been recorded, and writes data and page.
 pub fn run() -> Result<()> {
-    shell::run(shell::cargo(&["build", "--package", "simnic"]))?;
+    shell::run(shell::cargo(&["build", "--workspace", "--bin", "simnic"]))?;
     let target = shell::target_directory()?;
     let folder = target.join("matrix");
     std::fs::create_dir_all(&folder)?;

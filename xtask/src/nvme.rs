@@ -62,7 +62,7 @@ struct Counted {
 /// Counts, and prints a table.
 pub fn bench() -> Result<()> {
     setup::run()?;
-    let program = bench::build("nvmeof", "io")?;
+    let program = bench::build("io")?;
     let idle = count(&program, &["idle"])?;
     ensure!(idle.idle > 0, "no turn was idle");
     let cost_of_idle = idle.instructions / idle.idle as f64;

@@ -73,7 +73,13 @@ pub fn run() -> Result<()> {
         .current_dir(shell::root());
     shell::run(rules)?;
 
-    shell::run(shell::cargo(&["build", "--quiet", "--package", "datctl"]))?;
+    shell::run(shell::cargo(&[
+        "build",
+        "--quiet",
+        "--workspace",
+        "--bin",
+        "datctl",
+    ]))?;
     let datctl = shell::target_directory()?.join("debug/datctl");
     let folder = shell::target_directory()?.join("observe");
     if folder.exists() {

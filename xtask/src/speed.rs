@@ -66,7 +66,7 @@ struct Line {
 
 /// Measures and prints.
 pub fn run() -> Result<()> {
-    let simulator = bench::build("udapl", "simulator")?;
+    let simulator = bench::build("simulator")?;
     let target = shell::target_directory()?;
     let folder = target.join("vm/root");
     let tell = |what: &str| eprintln!("speed: {what}, once");
@@ -288,7 +288,13 @@ fn libfabric(others: &Path, transport: &str) -> Result<Line> {
 
 /// Software RoCE is a module of the kernel: it is measured in a guest, and so is mlx5 there.
 fn in_a_guest(target: &Path) -> Result<()> {
-    shell::run(shell::cargo(&["build", "--release", "--package", "simnic"]))?;
+    shell::run(shell::cargo(&[
+        "build",
+        "--release",
+        "--workspace",
+        "--bin",
+        "simnic",
+    ]))?;
     let share = tempfile::tempdir()?;
     let mut command = Command::new(target.join("release/simnic"));
     command

@@ -55,14 +55,7 @@ pub fn suite() -> Suite {
 
 /// The target, optimized as the kernel is.
 fn programs(_: &Machine) -> Result<Vec<Program>> {
-    let build = [
-        "build",
-        "--release",
-        "--package",
-        "nvmeof",
-        "--bin",
-        "nvmeofd",
-    ];
+    let build = ["build", "--release", "--workspace", "--bin", "nvmeofd"];
     shell::run(shell::cargo(&build))?;
     let path: PathBuf = shell::target_directory()?.join("release/nvmeofd");
     Ok(vec![("nvmeofd".to_owned(), path)])
