@@ -66,7 +66,15 @@ impl Pair {
         subjects: &[Subject<'_>],
         line: impl FnOnce(&mut Self) -> Result<T, Box<dyn Error>>,
     ) -> Result<T, Box<dyn Error>> {
-        let mut pair = Self::open(subjects)?;
+        Self::over(Self::open(subjects)?.adapters, line)
+    }
+
+    /// The same with adapters that are open.
+    pub(super) fn over<T>(
+        adapters: Vec<Adapter>,
+        line: impl FnOnce(&mut Self) -> Result<T, Box<dyn Error>>,
+    ) -> Result<T, Box<dyn Error>> {
+        let mut pair = Self { adapters };
         let found = line(&mut pair);
         let closed = pair.close();
         let found = found?;
