@@ -3,7 +3,7 @@
 //! The start-up trace that `trace.rs` reads ends before the first queue pair. See `testdata/README.md`.
 
 use mlx_prm::{CmdStatus, CommandOutput, CreateQpIn, CreateQpOut, Layout, Opcode};
-use zerocopy::FromBytes;
+use zerocopy::IntoBytes;
 
 const RECORDED: &str = include_str!("../testdata/connectx4-create_qp.txt");
 

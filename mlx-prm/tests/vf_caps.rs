@@ -3,7 +3,6 @@
 //! They are what was in force on that function, with Linux's changes in it. See `testdata/README.md`.
 
 use mlx_prm::{AtomicCaps, CapType, CmdHcaCap, CmdHcaCap2, Layout, OdpCaps, RoceCap};
-use zerocopy::FromBytes;
 
 const RECORDED: &str = include_str!("../testdata/connectx-vf-set_hca_cap.txt");
 /// Bytes of a page that were kept.

@@ -6,10 +6,11 @@ use std::time::Duration;
 use hw_sim::{Fault, Faults, LinkFaults, SimConfig};
 use udapl::fabric::Fabric;
 
+use super::between::{self, Between};
 use super::outside::TO_NOTICE;
+use super::pair::Pair;
 use super::subject::{Levers, Subject};
 use super::{Outcome, alone, lines, outside};
-use crate::accept::between::Between;
 
 /// The first function; faults are put into this one.
 const A: usize = 0;
@@ -204,18 +205,26 @@ fn e_switch_finds_a_wire_on_which_nothing_arrives() {
 #[test]
 fn connections_that_fail_at_the_receiver_are_not_blamed_on_the_e_switch() {
     let fabric = pair();
-    let subjects = both(&fabric);
-    // Queue pairs of the second one are refused while the first one calls.
+    // The second one hears of the first, and cannot make its queue pair ready.
     let fault = Fault::CommandFailure {
         opcode: Some(INIT2RTR_QP),
         status: 0x03,
         syndrome: 0x00ab_cdef,
         count: 100,
     };
-    fabric.sim.inject(&fabric.function(1), &fault);
+    let outcome = Pair::with(&both(&fabric), |pair| {
+        fabric.sim.inject(&fabric.function(1), &fault);
+        between::counted(pair, nowhere, |pair| {
+            lines::one_message(pair, 0)?;
+            Ok("it passed".to_owned())
+        })
+    });
     wrong(
-        lines::churn(&subjects, nowhere),
-        &["connection 0: ", "all that was sent was received"],
+        outcome,
+        &[
+            "0x00abcdef",
+            "nothing was sent by sim:1: the fault is there",
+        ],
     );
 }
 

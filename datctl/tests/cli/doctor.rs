@@ -605,6 +605,7 @@ fn a_physical_function_without_its_driver_gives_its_virtual_ones_nothing() {
     let (line, ok, code) = line_of(&tree, &[VF], "pf driver");
     assert_eq!((line.ok, ok, code), (false, false, 1));
     assert_eq!(line.mend, format!("datctl unbind {PF0}"));
+    assert!(line.found.contains("vf_token"), "{}", line.found);
 }
 
 #[test]

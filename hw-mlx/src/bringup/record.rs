@@ -66,6 +66,8 @@ const CONFIG_CAPABILITIES: u16 = 0x34;
 const CAP_MSIX: u8 = 0x11;
 /// What stands for a MAC and for GUIDs in a record.
 const NO_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
+/// The address that the vport's list is tried with where the function has none: one that nobody is likely to have.
+const TRIED_MAC: [u8; 6] = [0x02, 0xda, 0x7c, 0x71, 0x0c, 0x01];
 const NO_GUID: [u8; 8] = [0x02, 0, 0, 0xff, 0xfe, 0, 0, 0x01];
 
 /// What a function says of itself.
@@ -120,6 +122,8 @@ struct Recorder {
     commands: Vec<String>,
     refused: Vec<String>,
     secrets: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The vport's; zero as long as it is not known, or if there is none.
+    mac: [u8; 6],
 }
 
 impl Record {
@@ -143,6 +147,7 @@ impl Record {
             commands: vec!["ENABLE_HCA: ok".to_owned()],
             refused: Vec::new(),
             secrets: Vec::new(),
+            mac: [0; 6],
         };
         let enabled = recorder.look("behind ENABLE_HCA")?;
         let issi = recorder.agree_on_issi()?;
@@ -541,6 +546,7 @@ impl Recorder {
                 present(context.node_guid() != 0),
                 context.allowed_list_size()
             ));
+            self.mac = mac;
             self.keep_secret(&mac, &NO_MAC);
             for guid in [
                 context.node_guid(),
@@ -567,7 +573,10 @@ impl Recorder {
                 continue;
             };
             let name = page.kind.name().unwrap_or("unknown");
-            let both = output.capability().chunks(4).zip(page.current.chunks(4));
+            let (mut now, mut before) = (output.capability().to_vec(), page.current.clone());
+            self.scrub(&mut now);
+            self.scrub(&mut before);
+            let both = now.chunks(4).zip(before.chunks(4));
             let changed = both.enumerate().filter(|(_, (now, before))| now != before);
             lines.extend(changed.map(|(at, (now, before))| {
                 let at = at * 4;
@@ -622,10 +631,11 @@ impl Recorder {
         let Some(found) = read(self, "unicast list")? else {
             return Ok(Vec::new());
         };
-        let own = self.control.exec(&QueryNicVportContextIn::new())?;
-        let own = mac_bytes(own.nic_vport_context().permanent_address());
-        // A function without an address has a made-up one written.
-        let own = if is_unicast(own) { own } else { NO_MAC };
+        let own = if is_unicast(self.mac) {
+            self.mac
+        } else {
+            TRIED_MAC
+        };
         let written = if found.is_empty() {
             vec![own]
         } else {
