@@ -12,8 +12,8 @@
 //! ```
 //!
 //! The numbers have the names of the device (`cong_control_r_roce_ecn_rp` of Linux `mlx5_ifc.h`), and QUERY_CONG_PARAMS
-//! tells them. By themselves they are those of a real card ([`Reaction::default`]); the paper's (figure 7, table 14) are
-//! [`Reaction::PAPER`]. What firmware adds of its own, such as target rates that are clamped, is told and not done: no
+//! tells them. By themselves they are those of a real card ([`Reaction::default`]). The paper's (figure 7, table 14)
+//! are [`Reaction::PAPER`]. What firmware adds of its own, such as target rates that are clamped, is told and not done: no
 //! public text says exactly what it does.
 //!
 //! It is a state machine without a clock. What time does is caught up with when somebody asks.
@@ -62,8 +62,8 @@ pub struct Reaction {
 }
 
 /// What a ConnectX-5 had in force when somebody printed its setup by mlxconfig
-/// (`github.com/ironcore-dev/dpservice`, issue 26): `RPG_TIME_RESET` 300, `RPG_BYTE_RESET` 32767, `RPG_THRESHOLD` 1, and so
-/// on.
+/// (`github.com/ironcore-dev/dpservice`, issue 26): `RPG_TIME_RESET` 300, `RPG_BYTE_RESET` 32767, `RPG_THRESHOLD` 1,
+/// and so on.
 impl Default for Reaction {
     fn default() -> Self {
         Self {

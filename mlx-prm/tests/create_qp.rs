@@ -2,8 +2,8 @@
 //!
 //! The start-up trace that `trace.rs` reads ends before the first queue pair. See `testdata/README.md`.
 
-use mlx_prm::{CmdStatus, CommandOutput, CreateQpIn, CreateQpOut, Layout, Opcode};
-use zerocopy::IntoBytes;
+use mlx_prm::{CmdStatus, CreateQpIn, CreateQpOut, Layout, Opcode};
+use zerocopy::{FromBytes, IntoBytes};
 
 const RECORDED: &str = include_str!("../testdata/connectx4-create_qp.txt");
 

@@ -32,7 +32,7 @@ struct Side {
 type Counts = Vec<(&'static str, u64)>;
 
 /// Counters of queue pairs have 32 bits.
-const QUEUE_COUNTER: u64 = u32::MAX as u64;
+const QUEUE_COUNTER: u64 = 0xffff_ffff;
 
 /// Runs a line on a pair; what came of it, with the conclusion from the counters, and the counters for `keep`.
 pub(super) fn counted(
@@ -74,7 +74,7 @@ fn queue(counters: &QueueCounters) -> Counts {
 }
 
 /// What was added, of those that something was added to.
-fn added(before: &[(&'static str, u64)], after: &Counts, width: u64) -> Counts {
+fn added(before: &[(&'static str, u64)], after: &[(&'static str, u64)], width: u64) -> Counts {
     let was = |name: &str| before.iter().find(|(other, _)| *other == name);
     let more = |(name, now): &(&'static str, u64)| {
         let was = was(name).map_or(0, |(_, count)| *count);
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn a_counter_of_a_queue_pair_that_wrapped_has_its_difference() {
         let before = [("out_of_sequence", QUEUE_COUNTER)];
-        let after = vec![("out_of_sequence", 2), ("duplicate_request", 0)];
+        let after = [("out_of_sequence", 2), ("duplicate_request", 0)];
         let added = added(&before, &after, QUEUE_COUNTER);
         assert_eq!(added, [("out_of_sequence", 3)]);
     }

@@ -150,8 +150,8 @@ fn current<'a>(printed: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// Who takes virtual functions that are made (`sriov_drivers_autoprobe`, Linux `Documentation/ABI/testing/sysfs-bus-pci`).
-/// Either will do.
+/// Who takes virtual functions that are made (`sriov_drivers_autoprobe`, Linux
+/// `Documentation/ABI/testing/sysfs-bus-pci`). Either will do.
 fn probing(machine: &Machine, physical: &PciFunction) -> Option<Line> {
     const CHECK: &str = "vf probing";
     let file = machine

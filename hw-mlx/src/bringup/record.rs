@@ -7,7 +7,8 @@
 //! list of unicast addresses reads as it was written. What was found in it is written back.
 //!
 //! The initialization segment is kept as it reads at three times: before the address of the command queue is written,
-//! behind ENABLE_HCA, and behind INIT_HCA. Capabilities in force are asked for once more at the end. What changed is told.
+//! behind ENABLE_HCA, and behind INIT_HCA. Capabilities in force are asked for once more at the end. What changed is
+//! told.
 //!
 //! A record is to be given away, so what names a card or its owner is replaced before it is written: the MAC, GUIDs,
 //! wherever their bytes stand in a page or register. Serial numbers, node descriptions and addresses of memory are not
