@@ -183,6 +183,13 @@ impl Way<'_> {
         self.to.count("rx_vport_rdma_unicast_packets")
     }
 
+    /// What the sender has heard of others.
+    fn heard(&self) -> u64 {
+        self.from
+            .count("rx_vport_rdma_unicast_packets")
+            .unwrap_or(0)
+    }
+
     /// Frames of the Ethernet port, among them those that look for a neighbour.
     fn others(&self) -> u64 {
         ["unicast", "multicast", "broadcast"]
@@ -196,6 +203,10 @@ impl Way<'_> {
         let (sent, received) = (self.sent()?, self.received()?);
         let (from, to) = (&self.from.name, &self.to.name);
         match (sent, received) {
+            (0, _) if self.heard() > 0 => Some(format!(
+                "{from} received {} frames of queue pairs and sent none: the fault is there, in a queue pair or the connection manager, and not in the e-switch",
+                self.heard()
+            )),
             (0, _) if self.others() > 0 => Some(format!(
                 "{from} sent no frame of a queue pair, and {} others: it looked for the MAC of {to} and did not find it, or a queue pair could not be made",
                 self.others()
@@ -299,8 +310,8 @@ mod tests {
             ),
             (
                 &[(SENT, 7)],
-                &[(RECEIVED, 7)],
-                "nothing was sent by b",
+                &[(RECEIVED, 7), ("tx_vport_multicast_packets", 3)],
+                "b received 7 frames of queue pairs and sent none",
                 "connection manager",
             ),
             (

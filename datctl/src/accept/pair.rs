@@ -170,7 +170,9 @@ impl Pair {
             let event = self.event()?;
             if let Event::ConnectionRequest(request) = &event {
                 let ep = connection.eps[1];
-                self.adapter(1).ia.cr_accept(request.cr, Some(ep), &[])?;
+                let passive = self.adapter(1);
+                let accepted = passive.ia.cr_accept(request.cr, Some(ep), &[]);
+                accepted.map_err(|error| passive.failed(&error))?;
             } else if let Event::Connection(change) = &event
                 && change.kind == ConnectionEventKind::Established
                 && let Some(side) = connection.side(change.ep)

@@ -222,8 +222,9 @@ fn connections_that_fail_at_the_receiver_are_not_blamed_on_the_e_switch() {
     wrong(
         outcome,
         &[
+            "INIT2RTR_QP",
             "0x00abcdef",
-            "nothing was sent by sim:1: the fault is there",
+            "sim:1 received 2 frames of queue pairs and sent none",
         ],
     );
 }
