@@ -13,8 +13,8 @@
 //!
 //! The numbers have the names of the device (`cong_control_r_roce_ecn_rp` of Linux `mlx5_ifc.h`), and QUERY_CONG_PARAMS
 //! tells them. By themselves they are those of a real card ([`Reaction::default`]). The paper's (figure 7, table 14)
-//! are [`Reaction::PAPER`]. What firmware adds of its own, such as target rates that are clamped, is told and not done: no
-//! public text says exactly what it does.
+//! are [`Reaction::PAPER`]. What firmware adds of its own, such as target rates that are clamped, is told and not done:
+//! no public text says exactly what it does.
 //!
 //! It is a state machine without a clock. What time does is caught up with when somebody asks.
 
