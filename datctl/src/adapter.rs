@@ -257,7 +257,7 @@ impl Adapter {
     }
 
     /// The error, and what the device said of it.
-    fn failed(&self, error: &udapl::DatError) -> Box<dyn Error> {
+    pub(crate) fn failed(&self, error: &udapl::DatError) -> Box<dyn Error> {
         let name = &self.ia.query().ia.adapter_name;
         match self.ia.last_device_error() {
             Some(said) => format!("{name}: {error}: {said}").into(),

@@ -4,6 +4,7 @@
 //! same list with the reasons. Some lines only make things faster or tell of a limit: they do not count for
 //! the exit status. What cannot be seen from here is unknown, and never ok.
 
+mod card;
 mod fix;
 mod function;
 mod lossless;

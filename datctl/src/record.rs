@@ -40,6 +40,8 @@ pub(crate) struct Recorded {
     capability_pages: usize,
     registers: usize,
     commands: usize,
+    /// Of these, those that the device refused.
+    refused: Vec<String>,
     /// A simulated function that says of itself what the function said.
     simulated: String,
 }
@@ -77,6 +79,7 @@ impl Recorded {
             capability_pages,
             registers,
             commands: record.commands().len(),
+            refused: record.refused().to_vec(),
             simulated: format!("sim:NAME,profile={}", as_path(file)),
         }
     }
@@ -84,15 +87,21 @@ impl Recorded {
     /// In one line.
     pub(crate) fn summary(&self) -> String {
         format!(
-            "{}, firmware {}: {} capability pages, {} registers, {} commands",
-            self.product, self.firmware, self.capability_pages, self.registers, self.commands
+            "{}, firmware {}: {} capability pages, {} registers, {} commands, of which {} were refused",
+            self.product,
+            self.firmware,
+            self.capability_pages,
+            self.registers,
+            self.commands,
+            self.refused.len()
         )
     }
 }
 
 impl Report for Recorded {
     fn human(&self) -> String {
-        pairs([
+        let refused = self.refused.iter().map(|line| ("refused", line.clone()));
+        let rows = [
             ("function", self.function.clone()),
             ("file", self.file.clone()),
             ("device", format!("{} ({})", self.product, self.device_id)),
@@ -101,7 +110,8 @@ impl Report for Recorded {
             ("registers", self.registers.to_string()),
             ("commands", self.commands.to_string()),
             ("simulated as", self.simulated.clone()),
-        ])
+        ];
+        pairs(rows.into_iter().chain(refused))
     }
 }
 

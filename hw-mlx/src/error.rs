@@ -12,7 +12,8 @@ use driver::{BarError, DmaError, FunctionError};
 use thiserror::Error;
 
 use dat_core::address::Address;
-use mlx_prm::{CmdStatus, DeliveryStatus, Opcode};
+pub use mlx_prm::known_syndromes;
+use mlx_prm::{CmdStatus, DeliveryStatus, Opcode, known_syndrome};
 
 /// A command that did not do what it was asked.
 #[derive(Debug, Error)]
@@ -28,7 +29,7 @@ pub enum CmdError {
         status: DeliveryStatus,
     },
     /// The firmware ran the command and refused it.
-    #[error("{opcode:?} ({:#05x}, op_mod {op_mod:#x}): refused: {} (status {:#04x}, syndrome {syndrome:#010x})", opcode.0, status_text(*status), status.0)]
+    #[error("{opcode:?} ({:#05x}, op_mod {op_mod:#x}): refused: {} (status {:#04x}, syndrome {syndrome:#010x}{})", opcode.0, status_text(*status), status.0, Known(*opcode, *syndrome))]
     Refused {
         /// The command.
         opcode: Opcode,
@@ -36,7 +37,8 @@ pub enum CmdError {
         op_mod: u16,
         /// Status byte of the answer.
         status: CmdStatus,
-        /// The firmware's detail code; only the vendor knows them.
+        /// The firmware's detail code. The vendor publishes none; some were met on cards and are told in public
+        /// ([`mlx_prm::KNOWN_SYNDROMES`]).
         syndrome: u32,
     },
     /// The entry still belongs to the device; its memory must not be reused.
@@ -138,6 +140,18 @@ impl CmdError {
             | Self::NoSlot { .. }
             | Self::Memory { .. }
             | Self::Dead { .. } => false,
+        }
+    }
+}
+
+/// The part of a refusal's text about its syndrome; nothing, if nobody has told of it.
+struct Known(Opcode, u32);
+
+impl fmt::Display for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match known_syndrome(self.0, self.1) {
+            Some(known) => write!(f, ", met before: {} [{}]", known.means, known.source),
+            None => Ok(()),
         }
     }
 }
@@ -493,4 +507,35 @@ pub const fn health_syndrome(synd: u8) -> Option<&'static str> {
         0x10 => "too hot",
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_is_known_of_its_syndrome_and_where_it_is_told() {
+        let refused = |opcode, syndrome| {
+            let status = CmdStatus::BAD_PARAM;
+            CmdError::Refused {
+                opcode,
+                op_mod: 0,
+                status,
+                syndrome,
+            }
+            .to_string()
+        };
+        let text = refused(Opcode::CREATE_SQ, 0x00d6_1c0b);
+        for part in [
+            "CREATE_SQ (0x904, op_mod 0x0): refused: BAD_PARAM",
+            "syndrome 0x00d61c0b, met before: ts_format does not fit the clock",
+            "Linux commit 0f3caaa2c6fb",
+        ] {
+            assert!(text.contains(part), "{part:?} in {text}");
+        }
+        for (opcode, syndrome) in [(Opcode::CREATE_SQ, 0x00d6_1c0c), (Opcode::NOP, 0x00d6_1c0b)] {
+            let text = refused(opcode, syndrome);
+            assert!(!text.contains("met before"), "{text}");
+        }
+    }
 }

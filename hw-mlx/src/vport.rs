@@ -45,7 +45,7 @@ const ROCE_BYTES: u32 = 96;
 const USUAL_MTU: u32 = 1500 + FRAME_BYTES;
 const VPORT_UP: u32 = 1;
 /// `allowed_list_type`: unicast addresses, multicast addresses.
-const LIST_UNICAST: u32 = 0;
+pub(crate) const LIST_UNICAST: u32 = 0;
 const LIST_MULTICAST: u32 = 1;
 /// Our place in the forwarding table.
 const L2_INDEX: u32 = 0;
@@ -188,7 +188,11 @@ pub(crate) fn hear(control: &mut impl Commands, macs: &[[u8; 6]]) -> Result<(), 
     write_list(control, LIST_MULTICAST, macs)
 }
 
-fn write_list(control: &mut impl Commands, kind: u32, macs: &[[u8; 6]]) -> Result<(), CmdError> {
+pub(crate) fn write_list(
+    control: &mut impl Commands,
+    kind: u32,
+    macs: &[[u8; 6]],
+) -> Result<(), CmdError> {
     let mut input = ModifyNicVportContextIn::new();
     input.field_select_mut().set_addresses_list(true);
     input
@@ -213,7 +217,7 @@ fn read_unicast_list(control: &mut impl Commands, caps: &Caps) -> Result<Vec<[u8
 
 /// One of the vport's lists. There is room for the longest there may be, 2^`log_most` entries: somebody else's may be
 /// longer than ours.
-fn read_list<E: FromBytes>(
+pub(crate) fn read_list<E: FromBytes>(
     control: &mut impl Commands,
     kind: u32,
     log_most: u32,
@@ -230,7 +234,7 @@ fn read_list<E: FromBytes>(
         .collect())
 }
 
-fn mac_of(field: &MacAddress) -> [u8; 6] {
+pub(crate) fn mac_of(field: &MacAddress) -> [u8; 6] {
     let [_, _, a, b] = field.mac_addr_47_32().to_be_bytes();
     let [c, d, e, f] = field.mac_addr_31_0().to_be_bytes();
     [a, b, c, d, e, f]

@@ -11,9 +11,10 @@
 //!   both above F         hyper increase     target + i R_HAI, half of the way; i counts on
 //! ```
 //!
-//! The numbers are the paper's (figure 7, table 14), under the names that the device has for them
-//! (`cong_control_r_roce_ecn_rp` of Linux `mlx5_ifc.h`); QUERY_CONG_PARAMS tells them. What firmware adds of its own,
-//! such as target rates that are clamped, is not there: no public text says exactly what it does.
+//! The numbers have the names of the device (`cong_control_r_roce_ecn_rp` of Linux `mlx5_ifc.h`), and QUERY_CONG_PARAMS
+//! tells them. By themselves they are those of a real card ([`Reaction::default`]). The paper's (figure 7, table 14)
+//! are [`Reaction::PAPER`]. What firmware adds of its own, such as target rates that are clamped, is told and not done:
+//! no public text says exactly what it does.
 //!
 //! It is a state machine without a clock. What time does is caught up with when somebody asks.
 
@@ -30,8 +31,12 @@ const MEGABIT: u64 = 1_000_000;
 const BYTE_RESET_UNIT: u64 = 64;
 /// Ticks that are caught up with at once. With any parameters of use there is nothing left to recover by then.
 const TICKS: usize = 1 << 14;
-/// α and its gain in the device's registers.
+/// α in the device's registers, and what it keeps of itself: `dce_tcp_g` is 1 - g. No public text says so; cards come
+/// with 1019, and as a gain that would leave nothing of an average.
 const ALPHA_ONE: f64 = 1024.0;
+const ALL_OF_ALPHA: u32 = 1024;
+/// Below this α changes no rate that anybody could measure.
+const NO_ALPHA: f64 = 1e-3;
 
 /// How a sender slows down and recovers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,26 +55,44 @@ pub struct Reaction {
     pub min_mbps: u32,
     /// Time without a notification after which α shrinks, K (`dce_tcp_rtt`).
     pub alpha_time: Duration,
-    /// The gain of α, g, in 1/1024 (`dce_tcp_g`).
+    /// The gain of α, g, in 1/1024 (`dce_tcp_g` is what is left to 1024).
     pub gain: u32,
     /// α of a queue pair that hears its first notification, in 1/1024 (`initial_alpha_value`).
     pub initial_alpha: u32,
 }
 
+/// What a ConnectX-5 had in force when somebody printed its setup by mlxconfig
+/// (`github.com/ironcore-dev/dpservice`, issue 26): `RPG_TIME_RESET` 300, `RPG_BYTE_RESET` 32767, `RPG_THRESHOLD` 1,
+/// and so on.
 impl Default for Reaction {
     fn default() -> Self {
         Self {
-            time_reset: Duration::from_micros(55),
-            byte_reset: 10_000_000,
-            threshold: 5,
-            additive_mbps: 40,
-            hyper_mbps: 400,
+            time_reset: Duration::from_micros(300),
+            byte_reset: 32_767 * BYTE_RESET_UNIT,
+            threshold: 1,
+            additive_mbps: 5,
+            hyper_mbps: 50,
             min_mbps: 1,
-            alpha_time: Duration::from_micros(55),
-            gain: 4,
+            alpha_time: Duration::from_micros(1),
+            gain: ALL_OF_ALPHA - 1019,
             initial_alpha: 1023,
         }
     }
+}
+
+impl Reaction {
+    /// The paper's numbers.
+    pub const PAPER: Self = Self {
+        time_reset: Duration::from_micros(55),
+        byte_reset: 10_000_000,
+        threshold: 5,
+        additive_mbps: 40,
+        hyper_mbps: 400,
+        min_mbps: 1,
+        alpha_time: Duration::from_micros(55),
+        gain: 4,
+        initial_alpha: 1023,
+    };
 }
 
 /// α, and its gain, have ten bits.
@@ -116,7 +139,9 @@ impl Reaction {
                 RpField::AI_RATE => self.additive_mbps = within(told.rpg_ai_rate(), 1, line_mbps)?,
                 RpField::HAI_RATE => self.hyper_mbps = within(told.rpg_hai_rate(), 1, line_mbps)?,
                 RpField::MIN_RATE => self.min_mbps = within(told.rpg_min_rate(), 1, line_mbps)?,
-                RpField::DCE_TCP_G => self.gain = within(told.dce_tcp_g(), 1, ALPHA_MOST)?,
+                RpField::DCE_TCP_G => {
+                    self.gain = ALL_OF_ALPHA - within(told.dce_tcp_g(), 1, ALPHA_MOST)?;
+                }
                 RpField::DCE_TCP_RTT => self.alpha_time = time(told.dce_tcp_rtt())?,
                 RpField::INITIAL_ALPHA_VALUE => {
                     self.initial_alpha = within(told.initial_alpha_value(), 1, ALPHA_MOST)?;
@@ -159,7 +184,10 @@ impl Reaction {
             // A cut leaves at least half.
             .set_rpg_min_dec_fac(50)
             .set_rpg_min_rate(self.min_mbps)
-            .set_dce_tcp_g(self.gain)
+            .set_dce_tcp_g(ALL_OF_ALPHA.saturating_sub(self.gain))
+            // Told and not done, as a card has them.
+            .set_clamp_tgt_rate_after_time_inc(true)
+            .set_rate_reduce_monitor_period(4)
             .set_dce_tcp_rtt(microseconds(self.alpha_time))
             .set_initial_alpha_value(self.initial_alpha);
         out
@@ -265,13 +293,17 @@ impl ReactionPoint {
             }
             if self.alpha_due <= self.time_due {
                 self.alpha *= 1.0 - self.gain();
-                self.alpha_due = self.after(self.alpha_due, self.rules.alpha_time);
+                self.alpha_due = if self.alpha < NO_ALPHA {
+                    u64::MAX
+                } else {
+                    self.after(self.alpha_due, self.rules.alpha_time)
+                };
             } else {
                 self.time_ticks = self.time_ticks.saturating_add(1);
                 self.rise();
                 self.time_due = self.after(self.time_due, self.rules.time_reset);
             }
-            if self.current_bps >= self.line_bps && self.alpha < 1e-3 {
+            if self.current_bps >= self.line_bps && self.alpha < NO_ALPHA {
                 // There is nothing left to recover, however long nobody asks.
                 (self.alpha_due, self.time_due) = (u64::MAX, u64::MAX);
             }
@@ -322,7 +354,7 @@ mod tests {
 
     #[test]
     fn the_first_notification_halves_the_rate_and_five_ticks_bring_it_back() {
-        let mut point = cut(Reaction::default());
+        let mut point = cut(Reaction::PAPER);
         assert_eq!(gbps(&point), 20.0);
         let rates: Vec<f64> = (1..5)
             .map(|tick| {
@@ -335,7 +367,7 @@ mod tests {
 
     #[test]
     fn a_packet_waits_for_the_time_its_bytes_take_at_the_rate() {
-        let mut point = cut(Reaction::default());
+        let mut point = cut(Reaction::PAPER);
         let free = point.sent(0, 2_500);
         assert!(
             (990..=1_010).contains(&free),
@@ -345,7 +377,7 @@ mod tests {
 
     #[test]
     fn more_notifications_cut_less_as_alpha_shrinks_and_none_goes_below_the_least() {
-        let mut point = cut(Reaction::default());
+        let mut point = cut(Reaction::PAPER);
         point.catch_up(100_000 * US);
         let before = point.rate_bps();
         point.notified(100_000 * US);
@@ -358,7 +390,7 @@ mod tests {
 
     #[test]
     fn after_long_silence_there_is_nothing_to_catch_up_with() {
-        let mut point = cut(Reaction::default());
+        let mut point = cut(Reaction::PAPER);
         point.catch_up(u64::MAX - 1);
         assert_eq!((point.rate_bps(), point.time_due), (LINE as f64, u64::MAX));
     }
@@ -396,12 +428,63 @@ mod tests {
 
     #[test]
     fn the_parameters_are_told_in_the_devices_units() {
-        let told = Reaction::default().told();
+        let told = Reaction::PAPER.told();
         let times = (told.rpg_time_reset(), told.dce_tcp_rtt());
         assert_eq!(
             (times, told.rpg_byte_reset(), told.rpg_ai_rate()),
             ((55, 55), 156_250, 40)
         );
-        assert_eq!((told.dce_tcp_g(), told.initial_alpha_value()), (4, 1023));
+        assert_eq!((told.dce_tcp_g(), told.initial_alpha_value()), (1020, 1023));
+    }
+
+    /// As mlxconfig printed them, by the names behind `RPG_` and `DCE_TCP_` (`github.com/ironcore-dev/dpservice`, issue
+    /// 26).
+    #[test]
+    fn a_port_that_nobody_set_up_tells_the_numbers_of_a_real_connectx_5() {
+        let told = Reaction::default().told();
+        for (name, value, card) in [
+            (
+                "CLAMP_TGT_RATE_AFTER_TIME_INC",
+                u32::from(told.clamp_tgt_rate_after_time_inc()),
+                1,
+            ),
+            ("CLAMP_TGT_RATE", u32::from(told.clamp_tgt_rate()), 0),
+            ("RPG_TIME_RESET", told.rpg_time_reset(), 300),
+            ("RPG_BYTE_RESET", told.rpg_byte_reset(), 32_767),
+            ("RPG_THRESHOLD", told.rpg_threshold(), 1),
+            ("RPG_MAX_RATE", told.rpg_max_rate(), 0),
+            ("RPG_AI_RATE", told.rpg_ai_rate(), 5),
+            ("RPG_HAI_RATE", told.rpg_hai_rate(), 50),
+            ("RPG_GD", told.rpg_gd(), 11),
+            ("RPG_MIN_DEC_FAC", told.rpg_min_dec_fac(), 50),
+            ("RPG_MIN_RATE", told.rpg_min_rate(), 1),
+            (
+                "RATE_TO_SET_ON_FIRST_CNP",
+                told.rate_to_set_on_first_cnp(),
+                0,
+            ),
+            ("DCE_TCP_G", told.dce_tcp_g(), 1019),
+            ("DCE_TCP_RTT", told.dce_tcp_rtt(), 1),
+            (
+                "RATE_REDUCE_MONITOR_PERIOD",
+                told.rate_reduce_monitor_period(),
+                4,
+            ),
+            ("INITIAL_ALPHA_VALUE", told.initial_alpha_value(), 1023),
+        ] {
+            assert_eq!(value, card, "{name}");
+        }
+    }
+
+    /// α is looked at each microsecond; the clock that raises the rate goes on all the same.
+    #[test]
+    fn a_cards_numbers_bring_the_rate_back_however_seldom_anybody_asks() {
+        let mut point = cut(Reaction::default());
+        assert_eq!(gbps(&point), 20.0);
+        // 300 us: half of the way, and 5 Mb/s.
+        point.catch_up(301 * US);
+        assert_eq!(gbps(&point), 30.0);
+        point.catch_up(1_000_000 * US);
+        assert_eq!(point.rate_bps(), LINE as f64);
     }
 }

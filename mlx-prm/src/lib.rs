@@ -10,7 +10,7 @@
 //! |---|---|
 //! | [`registers`] | BAR 0: initialization segment, doorbell page |
 //! | [`cmd_queue`] | command queue entry, mailbox, common headers, [`Command`] |
-//! | [`opcode`], [`status`] | which commands there are, how they end |
+//! | [`opcode`], [`status`], [`syndrome`] | which commands there are, how they end, and what is known of a refusal |
 //! | [`function`], [`resources`] | commands for the function and for global resources |
 //! | [`caps`], [`caps_pages`], [`caps_flow`] | capability pages |
 //! | [`eq`], [`cq`], [`qp`], [`srq`], [`mkey`], [`umem`], [`vport`], [`smp`], [`access_reg`], [`port_counters`], [`congestion`] | contexts and commands by object |
@@ -48,6 +48,7 @@ pub mod resources;
 pub mod smp;
 pub mod srq;
 pub mod status;
+pub mod syndrome;
 #[cfg(test)]
 mod tests;
 pub mod tir;
@@ -79,6 +80,7 @@ pub use resources::*;
 pub use smp::*;
 pub use srq::*;
 pub use status::*;
+pub use syndrome::*;
 pub use tir::*;
 pub use umem::*;
 pub use vport::*;

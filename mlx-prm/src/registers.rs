@@ -95,6 +95,19 @@ const_assert_eq!(core::mem::offset_of!(InitSegment, clear_int), 0x100c);
 const_assert_eq!(core::mem::offset_of!(InitSegment, health_counter), 0x1010);
 const_assert_eq!(core::mem::offset_of!(InitSegment, real_time_h), 0x1040);
 
+/// The same block as plain words up to its timers, for who only keeps what it says.
+#[derive(FromBytes)]
+#[repr(C)]
+pub struct InitSegmentWords {
+    /// Dword n at 4n.
+    pub words: [Ro<Be32>; 0x400],
+}
+
+const_assert_eq!(
+    size_of::<InitSegmentWords>(),
+    core::mem::offset_of!(InitSegment, internal_timer_h)
+);
+
 /// A doorbell page: 4 KiB of BAR 0 (PRM "User Access Region").
 ///
 /// Of the send doorbells (0x800, 0x900, 0xa00, …) only the first is declared: alternating between them

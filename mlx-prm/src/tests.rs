@@ -3,8 +3,8 @@
 use zerocopy::IntoBytes;
 
 use super::{
-    Ads, CmdHcaCap, CmdStatus, CommandOutput, Cqc, CreateCqIn, CtrlSeg, EnableHcaOut, Layout,
-    Opcode, Qpc,
+    Ads, CmdHcaCap, CmdStatus, CommandOutput, Cqc, CreateCqIn, CtrlSeg, EnableHcaOut,
+    KNOWN_SYNDROMES, Layout, Opcode, Qpc, known_syndrome,
 };
 
 #[test]
@@ -84,4 +84,37 @@ fn a_field_stores_what_it_reads_and_nothing_that_does_not_fit() {
     }
     assert!(page.rc() && page.log_max_qp() == 31 && page.gid_table_size() == 0xffff);
     assert_eq!(page.log_max_srq_sz(), 0);
+}
+
+#[test]
+fn syndromes_are_sorted_and_unique_beside_a_command_and_each_names_its_source() {
+    let places: Vec<_> = KNOWN_SYNDROMES
+        .iter()
+        .map(|known| (known.syndrome, known.opcode.bits()))
+        .collect();
+    assert!(places.is_sorted_by(|one, next| one < next), "{places:x?}");
+    for known in KNOWN_SYNDROMES {
+        let at = format!("{:#08x} beside {:?}", known.syndrome, known.opcode);
+        assert!(known.syndrome != 0, "{at}: zero says nothing");
+        assert!(known.opcode.name().is_some(), "{at}: no command");
+        assert!(
+            known.status.name().is_some() && known.status != CmdStatus::OK,
+            "{at}"
+        );
+        for text in [known.means, known.card, known.source] {
+            assert!(!text.is_empty() && text.trim() == text, "{at}: {text:?}");
+        }
+        // A list, a repository's issue, or a commit: somewhere to look.
+        let places = ["mailing list", "github.com/", "Linux commit"];
+        assert!(
+            places.iter().any(|place| known.source.contains(place)),
+            "{at}"
+        );
+        assert_eq!(known_syndrome(known.opcode, known.syndrome), Some(known));
+    }
+    assert_eq!(
+        known_syndrome(Opcode::NOP, 0x00d6_1c0b),
+        None,
+        "another command"
+    );
 }

@@ -3,9 +3,10 @@
 use std::error::Error;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hw_sim::switch::{Buffer, Pfc, Red, SwitchConfig};
-use hw_sim::{Connector, LinkFaults, PortQos, Sim, SimFunction};
+use hw_sim::{Connector, LinkFaults, PortQos, Reaction, Sim, SimFunction};
 
 use crate::simulated::duration;
 
@@ -62,7 +63,10 @@ impl SwitchOptions {
     }
 }
 
-/// [`SwitchOptions::qos`].
+/// How often the paper's receivers tell of marks at most.
+const PAPER_INTERVAL: Duration = Duration::from_micros(50);
+
+/// [`SwitchOptions::qos`]. The switch marks as the DCQCN paper's does, so the cards answer with that paper's numbers.
 pub(crate) fn qos(config: &SwitchConfig) -> PortQos {
     let lossless = config.pfc.map_or(0, |pfc| pfc.priorities);
     let reacts = if config.ecn.is_some() { u8::MAX } else { 0 };
@@ -71,6 +75,8 @@ pub(crate) fn qos(config: &SwitchConfig) -> PortQos {
         priorities: config.classes.of_dscp,
         paused_priorities: (lossless, lossless),
         congestion: (reacts, reacts),
+        cnp_interval: PAPER_INTERVAL,
+        reaction: Reaction::PAPER,
         ..PortQos::default()
     }
 }

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `report.txt`, `report.json` | the table |
 //! | `doctor-N`, `info-N`, `perf`, each as `.txt` and `.json` | what those commands say of function N |
+//! | `counters-e-switch`, `counters-connections`, likewise | what both sides counted while that line ran (module `between`) |
+//! | `kernel.log`, `machine-N-before.txt`, `machine-N-after.txt` | what the machine said meanwhile (module `surroundings`) |
 //! | `record-N.toml` | what function N says of itself (`datctl record`) |
 //! | `trace.log` | the commands, in the form of `mlx5_core`'s own debug output, and what the driver had to say |
 //! | `wire.pcapng` | the frames of the connection manager, as the driver meant them (module `wire`) |
@@ -92,13 +94,15 @@ impl Bundle {
 
     /// Keeps a report, for a person and for a program.
     pub(super) fn add(&self, name: &str, report: &impl Report) -> Result<(), Box<dyn Error>> {
-        let write = |kind: &str, text: String| {
-            let path = self.path.join(format!("{name}.{kind}"));
-            fs::write(&path, text + "\n").map_err(|error| format!("{}: {error}", path.display()))
-        };
-        write("txt", report.human())?;
-        write("json", serde_json::to_string_pretty(report)?)?;
-        Ok(())
+        self.keep(&format!("{name}.txt"), &(report.human() + "\n"))?;
+        let json = serde_json::to_string_pretty(report)?;
+        self.keep(&format!("{name}.json"), &(json + "\n"))
+    }
+
+    /// Keeps a text under a file's name.
+    pub(super) fn keep(&self, name: &str, text: &str) -> Result<(), Box<dyn Error>> {
+        let path = self.path.join(name);
+        fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()).into())
     }
 }
 

@@ -20,6 +20,7 @@ use crate::doctor::link_state;
 pub(super) fn subject<'a>(name: &str, options: &OpenOptions, machine: &'a Machine) -> Subject<'a> {
     let (own, options) = (name.to_owned(), options.clone());
     let (same, with) = (own.clone(), options.clone());
+    let (bare, without) = (without_network(name), options.clone().network(false));
     // Behind the device a name may hold options.
     let device = name.split(',').next().unwrap_or(name);
     let address: Option<PciAddress> = device.parse().ok();
@@ -48,6 +49,13 @@ pub(super) fn subject<'a>(name: &str, options: &OpenOptions, machine: &'a Machin
         address,
         levers,
     )
+    .opened_alone(move || udapl::ia_open(&bare, &without))
+}
+
+/// A name without what it says of the network.
+fn without_network(name: &str) -> String {
+    let parts = name.split(',').filter(|part| !part.starts_with("network="));
+    parts.collect::<Vec<_>>().join(",")
 }
 
 /// What the simulator does to a function of this process.

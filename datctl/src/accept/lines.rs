@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use udapl::{CloseFlags, CloseReport};
 
+use super::between::{self, Between};
 use super::exchange::{self, Exchanged, Kind, LONGEST};
 use super::pair::{Pair, QUALIFIER, Receives};
 use super::subject::Subject;
@@ -139,13 +140,18 @@ pub(super) fn dtos(subjects: &[Subject<'_>]) -> Result<String, Box<dyn Error>> {
 }
 
 /// Two functions reach each other.
-pub(super) fn meet(subjects: &[Subject<'_>]) -> Result<String, Box<dyn Error>> {
+pub(super) fn meet(
+    subjects: &[Subject<'_>],
+    keep: impl FnOnce(&Between) -> Result<(), Box<dyn Error>>,
+) -> Result<String, Box<dyn Error>> {
     Pair::with(subjects, |pair| {
-        for from in [0, 1] {
-            one_message(pair, from)?;
-        }
-        let (one, other) = (pair.name(0), pair.name(1));
-        Ok(format!("{one} and {other} reach each other"))
+        between::counted(pair, keep, |pair| {
+            for from in [0, 1] {
+                one_message(pair, from)?;
+            }
+            let (one, other) = (pair.name(0), pair.name(1));
+            Ok(format!("{one} and {other} reach each other"))
+        })
     })
 }
 
@@ -157,19 +163,23 @@ pub(super) fn one_message(pair: &mut Pair, from: usize) -> Result<(), Box<dyn Er
 }
 
 /// Connections that come and go.
-pub(super) fn churn(subjects: &[Subject<'_>]) -> Result<String, Box<dyn Error>> {
+pub(super) fn churn(
+    subjects: &[Subject<'_>],
+    keep: impl FnOnce(&Between) -> Result<(), Box<dyn Error>>,
+) -> Result<String, Box<dyn Error>> {
+    Pair::with(subjects, |pair| between::counted(pair, keep, come_and_go))
+}
+
+fn come_and_go(pair: &mut Pair) -> Result<String, Box<dyn Error>> {
     let start = Instant::now();
-    Pair::with(subjects, |pair| {
-        for number in 0..CONNECTIONS {
-            let outcome = if number % REFUSED == REFUSED - 1 {
-                pair.be_refused(number % (2 * REFUSED) == REFUSED - 1)
-            } else {
-                one_message(pair, number % 2)
-            };
-            outcome.map_err(|error| format!("connection {number}: {error}"))?;
-        }
-        Ok(())
-    })?;
+    for number in 0..CONNECTIONS {
+        let outcome = if number % REFUSED == REFUSED - 1 {
+            pair.be_refused(number % (2 * REFUSED) == REFUSED - 1)
+        } else {
+            one_message(pair, number % 2)
+        };
+        outcome.map_err(|error| format!("connection {number}: {error}"))?;
+    }
     let each = start.elapsed() / u32::try_from(CONNECTIONS)?;
     Ok(format!(
         "{CONNECTIONS} connections, {} of them refused as they should be; {:.2} ms each",

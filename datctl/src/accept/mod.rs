@@ -15,6 +15,8 @@
 //! Nothing here knows whether a function is real: a line is a function of [`Subject`]s, and tests put faulty ones into
 //! it.
 
+mod alone;
+mod between;
 mod bundle;
 mod exchange;
 mod levers;
@@ -24,7 +26,9 @@ mod pair;
 #[cfg(test)]
 mod profiles;
 mod subject;
+mod surroundings;
 mod table;
+mod telling;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -38,10 +42,12 @@ use std::time::{Duration, Instant};
 
 use driver::pci::Machine;
 
+use self::between::Between;
 use self::bundle::Bundle;
 pub(crate) use self::bundle::trace_writer;
 use self::outside::TO_NOTICE;
 use self::subject::Subject;
+use self::surroundings::Surroundings;
 use self::table::{Acceptance, Row, Verdict};
 pub(crate) use self::wire::{Listener as WireListener, bytes};
 use crate::adapter::{Adapter, AdapterOptions};
@@ -120,11 +126,18 @@ pub(crate) fn run(
         rows: Vec::new(),
         bundle: &bundle,
     };
+    let surroundings = Surroundings::before(machine, &subjects, &bundle)?;
     run.lines(accept, &subjects, machine);
     let acceptance = Acceptance::new(&subjects, run.rows, machine, &bundle);
     let report = bundle.add("report", &acceptance);
     output.show(&acceptance)?;
     let mut lost = bundle::ended();
+    lost.extend(
+        surroundings
+            .after(&bundle)
+            .err()
+            .map(|error| error.to_string()),
+    );
     lost.extend(report.err().map(|error| error.to_string()));
     if !lost.is_empty() {
         return Err(format!("not all could be kept: {}", lost.join("; ")).into());
@@ -150,6 +163,7 @@ impl Run<'_> {
                 let file = bundle.path().join(format!("record-{number}.toml"));
                 lines::record(subject, &file).map(Outcome::Ok)
             });
+            self.row("RDMA alone", &subject.name, |_| alone::rdma_alone(subject));
             self.row("bring-up", &subject.name, |_| {
                 lines::bring_up(subject).map(Outcome::Ok)
             });
@@ -166,14 +180,18 @@ impl Run<'_> {
             2 => line(),
             _ => Ok(Outcome::Skipped("takes two functions".to_owned())),
         };
-        self.row("e-switch", &all, |_| {
-            two(&|| lines::meet(subjects).map(Outcome::Ok))
+        self.row("e-switch", &all, |bundle| {
+            two(&|| {
+                let keep = |between: &Between| bundle.add("counters-e-switch", between);
+                lines::meet(subjects, keep).map(Outcome::Ok)
+            })
         });
         self.row("DTOs", &all, |_| {
             two(&|| lines::dtos(subjects).map(Outcome::Ok))
         });
-        self.row("connections", &all, |_| {
-            lines::churn(subjects).map(Outcome::Ok)
+        self.row("connections", &all, |bundle| {
+            let keep = |between: &Between| bundle.add("counters-connections", between);
+            lines::churn(subjects, keep).map(Outcome::Ok)
         });
         self.row("kernel peer", &subjects[0].name, |_| {
             kernel_peer(accept, &subjects[0])
@@ -219,6 +237,9 @@ impl Run<'_> {
             line,
             of: of.to_owned(),
             verdict,
+            apart: (verdict == Verdict::NotOk)
+                .then(|| telling::sentence(line))
+                .flatten(),
             found,
             seconds: start.elapsed().as_secs_f64(),
         };

@@ -66,7 +66,15 @@ impl Pair {
         subjects: &[Subject<'_>],
         line: impl FnOnce(&mut Self) -> Result<T, Box<dyn Error>>,
     ) -> Result<T, Box<dyn Error>> {
-        let mut pair = Self::open(subjects)?;
+        Self::over(Self::open(subjects)?.adapters, line)
+    }
+
+    /// The same with adapters that are open.
+    pub(super) fn over<T>(
+        adapters: Vec<Adapter>,
+        line: impl FnOnce(&mut Self) -> Result<T, Box<dyn Error>>,
+    ) -> Result<T, Box<dyn Error>> {
+        let mut pair = Self { adapters };
         let found = line(&mut pair);
         let closed = pair.close();
         let found = found?;
@@ -162,7 +170,9 @@ impl Pair {
             let event = self.event()?;
             if let Event::ConnectionRequest(request) = &event {
                 let ep = connection.eps[1];
-                self.adapter(1).ia.cr_accept(request.cr, Some(ep), &[])?;
+                let passive = self.adapter(1);
+                let accepted = passive.ia.cr_accept(request.cr, Some(ep), &[]);
+                accepted.map_err(|error| passive.failed(&error))?;
             } else if let Event::Connection(change) = &event
                 && change.kind == ConnectionEventKind::Established
                 && let Some(side) = connection.side(change.ep)

@@ -18,6 +18,8 @@ pub(super) struct Subject<'a> {
     /// What it is opened by.
     pub(super) name: String,
     open: Box<dyn Fn() -> Result<Ia, OpenError> + 'a>,
+    /// The same without a network, where that can be had.
+    alone: Option<Box<dyn Fn() -> Result<Ia, OpenError> + 'a>>,
     function: Box<dyn Fn() -> Result<Function, OpenError> + 'a>,
     /// A program plays it: no figure says anything of a card.
     pub(super) simulated: bool,
@@ -62,11 +64,25 @@ impl<'a> Subject<'a> {
         Self {
             name: name.into(),
             open: Box::new(open),
+            alone: None,
             function: Box::new(function),
             simulated,
             address,
             levers,
         }
+    }
+
+    /// It can also be opened so that it has no part in the network.
+    pub(super) fn opened_alone(self, open: impl Fn() -> Result<Ia, OpenError> + 'a) -> Self {
+        Self {
+            alone: Some(Box::new(open)),
+            ..self
+        }
+    }
+
+    /// Without a network; `None` where that cannot be had.
+    pub(super) fn open_alone(&self) -> Option<Result<Ia, OpenError>> {
+        self.alone.as_ref().map(|open| open())
     }
 
     pub(super) fn open(&self) -> Result<Ia, Box<dyn Error>> {

@@ -32,6 +32,8 @@ pub(super) struct Row {
     pub(super) verdict: Verdict,
     /// What was found; why it is not ok; why it was skipped.
     pub(super) found: String,
+    /// What tells the causes apart, if it is not ok.
+    pub(super) apart: Option<&'static str>,
     pub(super) seconds: f64,
 }
 
@@ -102,6 +104,11 @@ impl Report for Acceptance {
             ]
         });
         let mut text = table(["line", "verdict", "s", "of", "found"], rows);
+        for row in &self.rows {
+            if let Some(apart) = row.apart {
+                text.push_str(&format!("\n\n{}, {}: {apart}", row.line, row.of));
+            }
+        }
         let [ok, bad, skipped] =
             [Verdict::Ok, Verdict::NotOk, Verdict::Skipped].map(|it| self.count(it));
         let word = if self.ok { "accepted" } else { "not accepted" };

@@ -6,9 +6,11 @@ use std::time::Duration;
 use hw_sim::{Fault, Faults, LinkFaults, SimConfig};
 use udapl::fabric::Fabric;
 
+use super::between::{self, Between};
 use super::outside::TO_NOTICE;
+use super::pair::Pair;
 use super::subject::{Levers, Subject};
-use super::{Outcome, lines, outside};
+use super::{Outcome, alone, lines, outside};
 
 /// The first function; faults are put into this one.
 const A: usize = 0;
@@ -19,7 +21,9 @@ const ENABLE_HCA: u16 = 0x104;
 const CREATE_MKEY: u16 = 0x200;
 const DESTROY_EQ: u16 = 0x302;
 const CREATE_QP: u16 = 0x500;
+const INIT2RTR_QP: u16 = 0x503;
 const CREATE_RMP: u16 = 0x90c;
+const CREATE_FLOW_TABLE: u16 = 0x930;
 
 fn pair() -> Fabric {
     Fabric::pair(1)
@@ -57,6 +61,15 @@ fn with_levers<'a>(fabric: &'a Fabric, side: usize, levers: Levers<'a>) -> Subje
         None,
         levers,
     )
+    .opened_alone(move || {
+        let options = Fabric::options(side).network(false);
+        fabric.open_with(side, &options)
+    })
+}
+
+/// Keeps nothing.
+fn nowhere(_: &Between) -> Result<(), Box<dyn std::error::Error>> {
+    Ok(())
 }
 
 fn both(fabric: &Fabric) -> [Subject<'_>; 2] {
@@ -170,10 +183,74 @@ fn loopback_finds_memory_that_cannot_be_registered() {
 #[test]
 fn e_switch_finds_a_wire_on_which_nothing_arrives() {
     let fabric = pair();
-    let said = found(lines::meet(&both(&fabric)));
-    assert_eq!(said, "sim:0 and sim:1 reach each other");
+    let mut kept = None;
+    let said = found(lines::meet(&both(&fabric), |between| {
+        kept = Some(crate::report::Report::human(between));
+        Ok(())
+    }));
+    let begin = "sim:0 and sim:1 reach each other; frames of queue pairs: ";
+    assert!(said.starts_with(begin), "{said}");
+    let kept = kept.expect("it was kept");
+    assert!(kept.contains("tx_vport_rdma_unicast_packets"), "{kept}");
+    // What both sides counted says that it is neither of them.
     let fabric = cut();
-    wrong(lines::meet(&both(&fabric)), &["instead of a connection"]);
+    let wanted = [
+        "instead of a connection",
+        "frames were sent by sim:0 and none was received by sim:1",
+        "and not in a queue pair",
+    ];
+    wrong(lines::meet(&both(&fabric), nowhere), &wanted);
+}
+
+#[test]
+fn connections_that_fail_at_the_receiver_are_not_blamed_on_the_e_switch() {
+    let fabric = pair();
+    // The second one hears of the first, and cannot make its queue pair ready.
+    let fault = Fault::CommandFailure {
+        opcode: Some(INIT2RTR_QP),
+        status: 0x03,
+        syndrome: 0x00ab_cdef,
+        count: 100,
+    };
+    let outcome = Pair::with(&both(&fabric), |pair| {
+        fabric.sim.inject(&fabric.function(1), &fault);
+        between::counted(pair, nowhere, |pair| {
+            lines::one_message(pair, 0)?;
+            Ok("it passed".to_owned())
+        })
+    });
+    wrong(
+        outcome,
+        &[
+            "INIT2RTR_QP",
+            "0x00abcdef",
+            "sim:1 received 2 frames of queue pairs and sent none",
+        ],
+    );
+}
+
+#[test]
+fn rdma_alone_passes_where_the_ethernet_path_is_refused_and_names_what_rdma_itself_lacks() {
+    let fabric = pair();
+    let fault = Fault::CommandFailure {
+        opcode: Some(CREATE_FLOW_TABLE),
+        status: 0x03,
+        syndrome: 0x00ab_cdef,
+        count: 100,
+    };
+    inject(&fabric, &fault);
+    let Outcome::Ok(said) = found(alone::rdma_alone(&subject(&fabric, A))) else {
+        panic!("it was skipped");
+    };
+    assert!(
+        said.ends_with("4 messages within the function, all compared"),
+        "{said}"
+    );
+    refuse(&fabric, CREATE_QP);
+    wrong(
+        alone::rdma_alone(&subject(&fabric, A)),
+        &["CREATE_QP", "0x00abcdef"],
+    );
 }
 
 #[test]
@@ -188,13 +265,13 @@ fn dtos_find_a_receive_queue_that_cannot_be_shared() {
 #[test]
 fn connections_find_one_that_cannot_be_made_by_its_number() {
     let fabric = pair();
-    let said = found(lines::churn(&both(&fabric)));
+    let said = found(lines::churn(&both(&fabric), nowhere));
     assert!(
         said.starts_with("100 connections, 10 of them refused"),
         "{said}"
     );
     let fabric = cut();
-    wrong(lines::churn(&both(&fabric)), &["connection 0: "]);
+    wrong(lines::churn(&both(&fabric), nowhere), &["connection 0: "]);
 }
 
 /// Levers that pull at the simulator.

@@ -3,7 +3,7 @@
 use driver::pci::{Isolation, Machine, Member, PciFunction, Role};
 
 use super::fix::Fix;
-use super::{Line, physical};
+use super::{Line, card, physical};
 use crate::devices::link_text;
 
 pub(super) fn lines(machine: &Machine, function: &PciFunction) -> Vec<Line> {
@@ -28,6 +28,7 @@ pub(super) fn lines(machine: &Machine, function: &PciFunction) -> Vec<Line> {
     lines.push(reset(machine, function));
     lines.extend(link(machine, function));
     lines.extend(physical::lines(machine, function));
+    lines.extend(card::lines(machine, function));
     lines
         .into_iter()
         .map(|line| line.of(function.address))

@@ -15,7 +15,7 @@ const HUGE_PAGE_MIB: u64 = 2;
 
 pub(super) fn lines(machine: &Machine, memory_mib: u64) -> [Line; 7] {
     [
-        iommu(&machine.iommu()),
+        iommu(&machine.iommu(), &Loader::of(machine)),
         interrupt_remapping(machine.interrupt_remapping()),
         modules(&machine.missing_modules()),
         io_uring(machine.io_uring_disabled(), RingProbe::new()),
@@ -25,7 +25,29 @@ pub(super) fn lines(machine: &Machine, memory_mib: u64) -> [Line; 7] {
     ]
 }
 
-fn iommu(iommu: &Iommu) -> Line {
+/// How a parameter gets onto the kernel's command line, and off it.
+struct Loader {
+    add: &'static str,
+    take: &'static str,
+}
+
+impl Loader {
+    /// Red Hat's systems keep the command line with each kernel, and have a program for it.
+    fn of(machine: &Machine) -> Self {
+        if machine.path("/usr/sbin/grubby").exists() {
+            return Self {
+                add: "grubby --update-kernel=ALL --args=intel_iommu=on && reboot",
+                take: "grubby --update-kernel=ALL --remove-args=PARAMETER (that one), then: reboot",
+            };
+        }
+        Self {
+            add: "sed -i 's/^GRUB_CMDLINE_LINUX=\"/&intel_iommu=on /' /etc/default/grub && update-grub && reboot",
+            take: "take that parameter out of GRUB_CMDLINE_LINUX in /etc/default/grub, then: update-grub && reboot",
+        }
+    }
+}
+
+fn iommu(iommu: &Iommu, loader: &Loader) -> Line {
     const CHECK: &str = "iommu";
     if iommu.groups > 0 {
         let units = match &iommu.units[..] {
@@ -46,9 +68,9 @@ fn iommu(iommu: &Iommu) -> Line {
     let mend = if !iommu.described {
         "switch it on in the firmware's setup (Intel: VT-d; AMD: IOMMU or AMD-Vi; Arm: SMMU) and boot again"
     } else if is_off {
-        "take that parameter out of GRUB_CMDLINE_LINUX in /etc/default/grub, then: update-grub && reboot"
+        loader.take
     } else if iommu.intel && !asked {
-        "sed -i 's/^GRUB_CMDLINE_LINUX=\"/&intel_iommu=on /' /etc/default/grub && update-grub && reboot"
+        loader.add
     } else {
         "dmesg | grep -i -e dmar -e amd-vi -e smmu says why the kernel does not use what the firmware describes"
     };

@@ -132,7 +132,12 @@ impl Side {
             Some(other) => Line::not_ok(
                 CHECK,
                 format!(
-                    "{other} has {address}: nobody gives the virtual function the memory its firmware asks for"
+                    "{other} has {address}: nobody gives the virtual function the memory its firmware asks for{}",
+                    if self.physical.is_bound_to_vfio() {
+                        ", and VFIO opens it only for who knows the physical one's token (vf_token), which nobody gives here"
+                    } else {
+                        ""
+                    }
                 ),
                 format!("datctl unbind {address}"),
             ),

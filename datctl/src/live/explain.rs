@@ -6,7 +6,7 @@
 use std::error::Error;
 
 use hw_mlx::completion::{self, syndrome};
-use hw_mlx::error::{command_status, delivery_status, health_syndrome};
+use hw_mlx::error::{command_status, delivery_status, health_syndrome, known_syndromes};
 use nvmeof::nvme::rdma::Reject;
 use serde::Serialize;
 use udapl::{DatError, DtoStatus, EVENT_NUMBERS, RejectReason, ReturnType, Subtype, strerror};
@@ -153,6 +153,14 @@ fn of_number(number: u32, vendor: Option<u8>) -> Vec<Meaning> {
     // CAST: the discriminant is the number.
     let status = statuses().find(|(status, _)| *status as u32 == number);
     meanings.extend(status.map(of_status));
+    meanings.extend(known_syndromes(number).map(|known| Meaning {
+        of: "syndrome of a refused command, as met on a card",
+        name: format!("{:#010x} beside {}", known.syndrome, known.opcode),
+        means: format!(
+            "{} (met on: {}; told in: {})",
+            known.means, known.card, known.source
+        ),
+    }));
     let Ok(short @ 1..) = u16::try_from(number) else {
         return meanings;
     };
@@ -273,7 +281,7 @@ fn of_name(text: &str) -> Vec<Meaning> {
 fn unknown(code: &str) -> String {
     if number(code).is_some() {
         return format!(
-            "{code}: no answer of a DAT call, event, status, syndrome or reason has this number. The 32 bits of a syndrome beside a refused command are the firmware's own: its vendor knows them, with opcode and status"
+            "{code}: no answer of a DAT call, event, status, syndrome or reason has this number. The 32 bits of a syndrome beside a refused command are the firmware's own: of this one nobody has told in public, as far as is known here; its vendor knows it, with opcode and status"
         );
     }
     let part = code.to_ascii_uppercase();
@@ -378,6 +386,26 @@ mod tests {
             names("0x04008"),
             ["DAT_CONNECTION_EVENT_UNREACHABLE (0x04008)"]
         );
+    }
+
+    #[test]
+    fn a_syndrome_that_was_met_on_a_card_is_told_with_its_command_and_its_place() {
+        for code in ["0x00d61c0b", "0xd61c0b", "14031883"] {
+            assert_eq!(names(code), ["0x00d61c0b beside CREATE_SQ"], "{code}");
+        }
+        let options = Options {
+            code: "0x7ea02d".to_owned(),
+            vendor: None,
+        };
+        let told = run(&options).expect("a meaning").human();
+        for part in [
+            "2RST_QP",
+            "physical function was reset",
+            "16.27.1016",
+            "linux-pci",
+        ] {
+            assert!(told.contains(part), "{part:?} in {told}");
+        }
     }
 
     #[test]

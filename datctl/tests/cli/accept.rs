@@ -70,6 +70,10 @@ fn two_served_functions_are_accepted_and_the_bundle_has_everything() {
     assert_eq!(
         files,
         [
+            "counters-connections.json",
+            "counters-connections.txt",
+            "counters-e-switch.json",
+            "counters-e-switch.txt",
             "info-0.json",
             "info-0.txt",
             "info-1.json",
@@ -179,6 +183,15 @@ fn a_function_that_the_doctor_finds_something_at_is_not_accepted() {
     let tree = Tree::good();
     let flags = format!("/sys/bus/pci/devices/{PF0}/net/ens1f0/flags");
     tree.write(&flags, "0x1002\n");
+    tree.write(
+        "/answers/dmesg ",
+        "[    1.000000] vfio-pci 0000:3b:00.2: enabling device\n",
+    );
+    tree.write(
+        "/answers/lspci -D -nn -vvv -s 0000:3b:00.2",
+        "the virtual function\n",
+    );
+    tree.write("/answers/ethtool -i ens1f0", "driver: mlx5_core\n");
     let bundle = tree.root().join("bundle").display().to_string();
     let (code, report) = tree.json(&["accept", VF, "--bundle", &bundle]);
     assert_eq!(code, 1);
@@ -192,6 +205,31 @@ fn a_function_that_the_doctor_finds_something_at_is_not_accepted() {
     );
     let kept = fs::read_to_string(Path::new(&bundle).join("doctor-0.txt")).expect("the diagnosis");
     assert!(kept.contains("ip link set dev ens1f0 up"), "{kept}");
+    // The sentence that tells causes apart.
+    let rows = report["rows"].as_array().expect("rows");
+    for row in rows {
+        let told = row["apart"]
+            .as_str()
+            .is_some_and(|text| text.starts_with("If "));
+        let is_told = row["verdict"] == "not ok" && row["line"] == "doctor";
+        assert!(told || !is_told, "{row:#}");
+        assert!(
+            row["verdict"] == "not ok" || row["apart"].is_null(),
+            "{row:#}"
+        );
+    }
+    // What the machine says of both functions, and the kernel's log since the run began.
+    let machine = fs::read_to_string(Path::new(&bundle).join("machine-0-after.txt"));
+    let machine = machine.expect("what the machine says");
+    for part in [
+        "$ lspci -D -nn -vvv -s 0000:3b:00.2\nthe virtual function\n",
+        "$ ethtool -i ens1f0\ndriver: mlx5_core\n",
+        "$ devlink dev info pci/0000:3b:00.0\n(not there, or refuses)\n",
+    ] {
+        assert!(machine.contains(part), "{part:?} in {machine}");
+    }
+    let log = fs::read_to_string(Path::new(&bundle).join("kernel.log")).expect("the log");
+    assert_eq!(log, "", "nothing was said since");
     // A bundle is never written into twice.
     let (code, report) = tree.json(&["accept", VF, "--bundle", &bundle]);
     assert_eq!(code, 1);

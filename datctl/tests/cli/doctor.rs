@@ -145,6 +145,117 @@ fn iommu_says_whether_firmware_or_kernel_is_to_be_told() {
     assert!(line.mend.contains("dmesg"), "{}", line.mend);
 }
 
+/// Red Hat's systems have the parameters with each kernel.
+#[test]
+fn a_system_with_grubby_is_told_its_command() {
+    let off = |tree: &Tree, parameters: &str| {
+        tree.remove("/sys/kernel/iommu_groups");
+        tree.remove("/sys/class/iommu");
+        tree.write("/sys/firmware/acpi/tables/DMAR", "");
+        tree.write("/proc/cmdline", parameters);
+        tree.write("/usr/sbin/grubby", "");
+    };
+    let line = harmed("iommu", |tree| off(tree, "quiet\n"));
+    assert_eq!(
+        line.mend,
+        "grubby --update-kernel=ALL --args=intel_iommu=on && reboot"
+    );
+    let line = harmed("iommu", |tree| off(tree, "intel_iommu=off quiet\n"));
+    assert!(
+        line.mend
+            .contains("grubby --update-kernel=ALL --remove-args"),
+        "{}",
+        line.mend
+    );
+}
+
+#[test]
+fn a_port_in_a_bond_is_told_and_one_in_a_bridge_is_not() {
+    let net = format!("/sys/bus/pci/devices/{PF0}/net/ens1f0");
+    let line = slowed("pf lag", |tree| {
+        tree.link(&format!("{net}/master"), "../../../../../virtual/net/bond0");
+        tree.write(&format!("{net}/bonding_slave/state"), "active\n");
+    });
+    assert!(
+        line.found.starts_with("ens1f0 is in bond0"),
+        "{}",
+        line.found
+    );
+    assert_eq!(line.mend, "ip link set dev ens1f0 nomaster");
+    let tree = Tree::good();
+    tree.link(&format!("{net}/master"), "../../../../../virtual/net/br0");
+    assert!(line_of(&tree, &[], "pf lag").0.ok);
+}
+
+#[test]
+fn the_firmwares_setup_says_whether_a_card_has_roce_and_who_is_its_switch() {
+    let line = harmed("pf setup", |tree| {
+        tree.setup(&[("ROCE_CONTROL", "ROCE_DISABLE(1)")])
+    });
+    assert!(
+        line.found.starts_with("RoCE is switched off"),
+        "{}",
+        line.found
+    );
+    assert!(line.mend.contains("ROCE_CONTROL=2"), "{}", line.mend);
+
+    let line = slowed("pf setup", |tree| {
+        tree.setup(&[("INTERNAL_CPU_OFFLOAD_ENGINE", "ENABLED(0)")])
+    });
+    assert!(
+        line.found.starts_with("DPU mode: the Arm is the switch"),
+        "{}",
+        line.found
+    );
+    assert!(line.mend.contains("ovs-vsctl"), "{}", line.mend);
+
+    let tree = Tree::good();
+    tree.setup(&[
+        ("INTERNAL_CPU_OFFLOAD_ENGINE", "DISABLED(1)"),
+        ("REAL_TIME_CLOCK_ENABLE", "True(1)"),
+    ]);
+    let (line, ok, _) = line_of(&tree, &[], "pf setup");
+    assert!(line.ok && ok);
+    assert_eq!(
+        line.found,
+        "INTERNAL_CPU_OFFLOAD_ENGINE DISABLED(1), REAL_TIME_CLOCK_ENABLE True(1)"
+    );
+    // Without the tools nobody knows, which matters most of a BlueField.
+    tree.remove("/usr/sbin/mlxconfig");
+    tree.write(&tree.of(PF0, "device"), "0xa2d6\n");
+    let (line, ok, _) = line_of(&tree, &[], "pf setup");
+    assert!(line.unknown && ok, "{}", line.found);
+    assert!(line.found.contains("DPU mode"), "{}", line.found);
+}
+
+#[test]
+fn who_takes_new_virtual_functions_is_told() {
+    let tree = Tree::good();
+    let (line, ..) = line_of(&tree, &[], "vf probing");
+    assert!(line.found.contains("mlx5_core's first"), "{}", line.found);
+    tree.write(&tree.of(PF0, "sriov_drivers_autoprobe"), "0\n");
+    let (line, ..) = line_of(&tree, &[], "vf probing");
+    assert!(
+        line.ok && line.found.contains("no driver"),
+        "{}",
+        line.found
+    );
+}
+
+#[test]
+fn a_process_that_may_not_run_near_the_card_is_told() {
+    let line = slowed("numa", |tree| {
+        tree.write(&tree.of(VF, "numa_node"), "1\n");
+        tree.write("/sys/devices/system/node/node1/cpulist", "64-127\n");
+    });
+    assert!(line.found.contains("may use none (0-63)"), "{}", line.found);
+    assert!(
+        line.mend.contains("--cpunodebind=1 --membind=1"),
+        "{}",
+        line.mend
+    );
+}
+
 #[test]
 fn interrupts_that_pass_no_iommu_are_told_with_the_choice_there_is() {
     let plain = "  0: 9 IO-APIC 2-edge timer\n";
@@ -494,6 +605,7 @@ fn a_physical_function_without_its_driver_gives_its_virtual_ones_nothing() {
     let (line, ok, code) = line_of(&tree, &[VF], "pf driver");
     assert_eq!((line.ok, ok, code), (false, false, 1));
     assert_eq!(line.mend, format!("datctl unbind {PF0}"));
+    assert!(line.found.contains("vf_token"), "{}", line.found);
 }
 
 #[test]

@@ -58,7 +58,15 @@ impl Tree {
         tree.netdev(PF1, "ens1f1");
         tree.netdev(OTHER, "eno1");
         // What the first port gives its virtual function.
-        for program in ["ip", "devlink", "dcb"] {
+        for program in [
+            "ip",
+            "devlink",
+            "dcb",
+            "mlxconfig",
+            "dmesg",
+            "lspci",
+            "ethtool",
+        ] {
             let answer = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/machine/answer");
             tree.link(&format!("/usr/sbin/{program}"), answer);
         }
@@ -67,6 +75,9 @@ impl Tree {
         tree.pfc("false,false,false,true,false,false,false,false");
         tree.priorities("\"dscp_prio\":[[26,3]]");
         tree.write(&tree.congestion(), "1");
+        tree.setup(&[("ROCE_CONTROL", "DEVICE_DEFAULT(0)")]);
+        tree.write(&tree.of(PF0, "sriov_drivers_autoprobe"), "1\n");
+        tree.write("/sys/devices/system/node/node0/cpulist", "0-63\n");
         // The machine.
         fs::create_dir_all(tree.path("/sys/class/iommu/dmar0")).expect("a folder");
         tree.write("/proc/cmdline", "root=/dev/sda1 intel_iommu=on quiet\n");
@@ -88,7 +99,7 @@ impl Tree {
         tree.write(&format!("/dev/vfio/{GROUP}"), "");
         tree.write(
             "/proc/self/status",
-            "Name:\tdatctl\nCapEff:\t0000000000000000\n",
+            "Name:\tdatctl\nCapEff:\t0000000000000000\nCpus_allowed_list:\t0-63\n",
         );
         tree.memlock("unlimited");
         tree.huge_pages(512, 512);
@@ -249,6 +260,18 @@ impl Tree {
     /// Where the kernel shows that the port answers congestion (Linux `drivers/infiniband/hw/mlx5/cong.c`).
     pub fn congestion(&self) -> String {
         format!("/sys/kernel/debug/mlx5/{PF0}/cc_params/np_cnp_dscp")
+    }
+
+    /// What `mlxconfig -e query` says of the card: default, current and next boot.
+    pub fn setup(&self, settings: &[(&str, &str)]) {
+        let mut text = format!(
+            "\nDevice #1:\n----------\n\nDevice type:    ConnectX5\nDevice:         {PF0}\n\n{:<53}{:<16}{:<16}Next Boot\n",
+            "Configurations:", "Default", "Current"
+        );
+        for (name, value) in settings {
+            text += &format!("         {name:<44}{value:<16}{value:<16}{value:<16}\n");
+        }
+        self.write(&format!("/answers/mlxconfig -d {PF0} -e query"), text);
     }
 
     /// What `devlink` says of the first port's switch.

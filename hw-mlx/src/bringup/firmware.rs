@@ -20,8 +20,8 @@ use mlx_prm::{COMMAND_INTERFACE_REVISION, EnableHcaIn, InitSegment, QueryPagesIn
 /// The interface step sequence this driver speaks.
 pub(super) const ISSI: u32 = 1;
 /// Configuration space: command register with its memory space bit.
-const CONFIG_COMMAND: u16 = 0x04;
-const MEMORY_SPACE: u16 = 1 << 1;
+pub(super) const CONFIG_COMMAND: u16 = 0x04;
+pub(super) const MEMORY_SPACE: u16 = 1 << 1;
 /// How long the firmware may return no page while it holds some (mlx5_core's bound for a physical function).
 const RECLAIM_LIMIT: Duration = Duration::from_secs(5);
 /// Interrupt vectors in use beside those for completions: for what the function says of itself.
@@ -148,7 +148,7 @@ fn start_command_interface(
     Ok(control)
 }
 
-fn halves(address: u64) -> (u32, u32) {
+pub(super) fn halves(address: u64) -> (u32, u32) {
     let [a, b, c, d, e, f, g, h] = address.to_be_bytes();
     (
         u32::from_be_bytes([a, b, c, d]),

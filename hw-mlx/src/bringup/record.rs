@@ -3,7 +3,12 @@
 //! What a device says of itself decides what a driver does with it, and little of it is published. A [`Record`] takes
 //! it down: identity, capability pages of every type as maximum and current, registers, the state of vport and port,
 //! and which commands were sent and how they were answered. Nothing is set but what the order of commands needs (the
-//! interface step, firmware pages): no capability, no register, no address.
+//! interface step, firmware pages): no capability, no register, no address. One thing is tried out: whether the vport's
+//! list of unicast addresses reads as it was written. What was found in it is written back.
+//!
+//! The initialization segment is kept as it reads at three times: before the address of the command queue is written,
+//! behind ENABLE_HCA, and behind INIT_HCA. Capabilities in force are asked for once more at the end. What changed is
+//! told.
 //!
 //! A record is to be given away, so what names a card or its owner is replaced before it is written: the MAC, GUIDs,
 //! wherever their bytes stand in a page or register. Serial numbers, node descriptions and addresses of memory are not
@@ -14,18 +19,20 @@ use std::fmt::Write as _;
 use driver::Function;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::firmware::{ISSI, PageStage, enable, give_pages};
+use super::firmware::{CONFIG_COMMAND, ISSI, MEMORY_SPACE, PageStage, enable, give_pages, halves};
 use crate::config::HcaConfig;
 use crate::control::{Commands, Control};
 use crate::error::{CmdError, MlxError};
 use crate::report::Stopwatch;
 use crate::segment::{self, Hardware};
 use crate::teardown;
+use crate::vport::{LIST_UNICAST, is_unicast, mac_of, read_list, write_list};
 use mlx_prm::{
     AccessRegIn, AtomicCaps, CapType, CmdHcaCap, CmdHcaCap2, Command, DisableHcaIn, EthOffloadCaps,
-    Field, FlowTableNicCap, InitHcaIn, MacAddress, OdpCaps, Opcode, QueryAdapterIn, QueryHcaCapIn,
-    QueryIssiIn, QueryNicVportContextIn, QueryVportStateIn, RegisterId, RoceCap, SetIssiIn, Shape,
-    TeardownHcaIn,
+    Field, FlowTableNicCap, InitHcaIn, InitSegmentWords, MacAddress, OdpCaps, Opcode,
+    QueryAdapterIn, QueryHcaCapIn, QueryIssiIn, QueryNicVportContextIn, QueryRoceAddressIn,
+    QuerySpecialContextsIn, QueryVnicEnvIn, QueryVportCounterIn, QueryVportStateIn, RegisterId,
+    RoceCap, SetIssiIn, Shape, TeardownHcaIn, known_syndrome,
 };
 
 /// Capability types that are asked for; those a device does not have it refuses.
@@ -60,6 +67,8 @@ const CONFIG_CAPABILITIES: u16 = 0x34;
 const CAP_MSIX: u8 = 0x11;
 /// What stands for a MAC and for GUIDs in a record.
 const NO_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
+/// The address that the vport's list is tried with where the function has none: one that nobody is likely to have.
+const TRIED_MAC: [u8; 6] = [0x02, 0xda, 0x7c, 0x71, 0x0c, 0x01];
 const NO_GUID: [u8; 8] = [0x02, 0, 0, 0xff, 0xfe, 0, 0, 0x01];
 
 /// What a function says of itself.
@@ -70,11 +79,13 @@ pub struct Record {
     psid: String,
     issi: u32,
     queue: (u32, u32),
+    segment: [Look; 3],
     pages: [u64; 3],
     caps: Vec<CapPage>,
     registers: Vec<(RegisterId, Vec<u8>)>,
     state: Vec<String>,
     commands: Vec<String>,
+    refused: Vec<String>,
 }
 
 /// What PCI says.
@@ -94,6 +105,15 @@ struct CapPage {
     current: Vec<u8>,
 }
 
+/// The initialization segment at one time.
+#[derive(Clone, Debug)]
+struct Look {
+    when: &'static str,
+    /// What stands where the address of the command queue is written. The address itself is not kept.
+    address: &'static str,
+    bytes: Vec<u8>,
+}
+
 /// What a command answered: its structure, and the bytes behind that.
 type Answer<C> = (<C as Command>::Out, Vec<u8>);
 
@@ -101,7 +121,10 @@ type Answer<C> = (<C as Command>::Out, Vec<u8>);
 struct Recorder {
     control: Control,
     commands: Vec<String>,
+    refused: Vec<String>,
     secrets: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The vport's; zero as long as it is not known, or if there is none.
+    mac: [u8; 6],
 }
 
 impl Record {
@@ -112,6 +135,7 @@ impl Record {
     pub fn take(function: Function, config: &HcaConfig) -> Result<Self, MlxError> {
         let clock = function.clock();
         let mut watch = Stopwatch::new(&*clock);
+        let before = before_address(&function, config)?;
         let control = enable(function, config, &mut watch)?;
         let identity = identity(&control)?;
         let hardware = segment::hardware(&control.function, &control.registers)?;
@@ -122,16 +146,24 @@ impl Record {
         let mut recorder = Recorder {
             control,
             commands: vec!["ENABLE_HCA: ok".to_owned()],
+            refused: Vec::new(),
             secrets: Vec::new(),
+            mac: [0; 6],
         };
+        let enabled = recorder.look("behind ENABLE_HCA")?;
         let issi = recorder.agree_on_issi()?;
         let boot = recorder.give_pages(PageStage::Boot)?;
         let mut caps = recorder.capabilities()?;
         let init = recorder.give_pages(PageStage::Init)?;
         recorder.init_hca(&caps)?;
+        let initialized = recorder.look("behind INIT_HCA")?;
+        let mut segment = [before, enabled, initialized];
         let regular = recorder.give_pages(PageStage::Regular).unwrap_or(0);
         let psid = recorder.psid()?;
-        let state = recorder.state()?;
+        let mut state = recorder.state()?;
+        state.extend(recorder.capabilities_after(&caps)?);
+        state.extend(recorder.contexts()?);
+        state.extend(recorder.unicast_list(&caps)?);
         let mut registers = recorder.registers(&caps)?;
         for page in &mut caps {
             recorder.scrub(&mut page.max);
@@ -140,18 +172,23 @@ impl Record {
         for (_, image) in &mut registers {
             recorder.scrub(image);
         }
-        let commands = recorder.close()?;
+        for look in &mut segment {
+            recorder.scrub(&mut look.bytes);
+        }
+        let (commands, refused) = recorder.close()?;
         Ok(Self {
             identity,
             hardware,
             psid,
             issi,
             queue: (geometry >> 4 & 0xf, geometry & 0xf),
+            segment,
             pages: [boot, init, regular],
             caps,
             registers,
             state,
             commands,
+            refused,
         })
     }
 
@@ -185,6 +222,12 @@ impl Record {
         &self.commands
     }
 
+    /// Those of them that the device refused, with status and syndrome.
+    #[must_use]
+    pub fn refused(&self) -> &[String] {
+        &self.refused
+    }
+
     /// The record as a profile file of the simulator, under a name.
     #[must_use]
     pub fn text(&self, name: &str) -> String {
@@ -213,7 +256,8 @@ impl Record {
             "title = \"{model}, firmware {major}.{minor}.{sub:04}, recorded\""
         )?;
         writeln!(out, "base = \"common\"")?;
-        list(out, "state", &self.state)?;
+        let state = [&self.state[..], &self.segment_lines()].concat();
+        list(out, "state", &state)?;
         list(out, "commands", &self.commands)?;
         let Identity {
             vendor,
@@ -257,11 +301,11 @@ impl Record {
             out,
             "\n[firmware_pages]\nboot = {{ is = {boot} }}\ninit = {{ is = {init} }}\nregular = {{ is = {regular} }}\nruntime = {{ is = 0 }}"
         )?;
-        let ethernet = self.caps.iter().all(|page| {
-            page.kind != CapType::GENERAL
-                || general(&page.current).is_none_or(|caps| caps.port_type() == 1)
-        });
-        let port = if ethernet { "ethernet" } else { "infiniband" };
+        let port = if is_ethernet(&self.caps) {
+            "ethernet"
+        } else {
+            "infiniband"
+        };
         writeln!(out, "\n[port]\ntype = {{ is = {port:?} }}")?;
         for page in &self.caps {
             if let Some((section, fields)) = section(page.kind) {
@@ -297,7 +341,70 @@ impl Record {
     }
 }
 
+impl Record {
+    /// The initialization segment: what stood there first, and what of it was otherwise later.
+    fn segment_lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut last = vec![0; self.segment[0].bytes.len()];
+        for Look {
+            when,
+            address,
+            bytes,
+        } in &self.segment
+        {
+            lines.push(format!("segment {when}: {address}"));
+            let both = bytes.chunks(16).zip(last.chunks(16)).enumerate();
+            let changed = both.filter(|(_, (now, before))| now != before);
+            lines.extend(changed.map(|(number, (now, _))| {
+                format!("segment {when}: {:03x}:{}", number * 16, words(now))
+            }));
+            last.clone_from(bytes);
+        }
+        lines
+    }
+}
+
+/// A segment after a reset, in which no address was written yet.
+fn before_address(function: &Function, config: &HcaConfig) -> Result<Look, MlxError> {
+    function.reset()?;
+    let command = function.config_read_u16(CONFIG_COMMAND)?;
+    function.config_write_u16(CONFIG_COMMAND, command | MEMORY_SPACE)?;
+    let registers = function.bar(0)?.block(0)?;
+    segment::wait_for_firmware(function, &registers, config.initializing_timeout)?;
+    Look::take(function, "before the queue's address", None)
+}
+
+impl Look {
+    /// The segment as it reads now; `queue` is the address that was written, if one was.
+    fn take(function: &Function, when: &'static str, queue: Option<u64>) -> Result<Self, MlxError> {
+        /// Dwords of the address: upper half, and lower half with the queue's size in bits 11:0.
+        const HIGH: usize = 4;
+        const LOW: usize = 5;
+        let registers = function.bar(0)?.block::<InitSegmentWords>(0)?;
+        let mut all: Vec<u32> = (0..size_of::<InitSegmentWords>() / 4)
+            .map(|at| registers.read(|segment| &segment.words[at]).get())
+            .collect();
+        let found = (all[HIGH], all[LOW] & !0xfff);
+        let address = match queue.map(halves) {
+            Some(written) if written == found => "the queue's address is there as written",
+            _ if found == (0, 0) => "the queue's address is zero",
+            _ => "another address than the queue's is there",
+        };
+        (all[HIGH], all[LOW]) = (0, all[LOW] & 0xfff);
+        Ok(Self {
+            when,
+            address,
+            bytes: all.into_iter().flat_map(u32::to_be_bytes).collect(),
+        })
+    }
+}
+
 impl Recorder {
+    fn look(&self, when: &'static str) -> Result<Look, MlxError> {
+        let queue = self.control.queue.iova();
+        Look::take(&self.control.function, when, Some(queue))
+    }
+
     /// The answer, or that the device refused. Any other failure ends the recording.
     fn ask<C: Command>(
         &mut self,
@@ -307,16 +414,30 @@ impl Recorder {
         extra: usize,
     ) -> Result<Option<Answer<C>>, MlxError> {
         let answer = self.control.exec_reading(input, tail, extra);
+        self.answered(C::OPCODE, what, answer)
+    }
+
+    /// Notes how a command was answered.
+    fn answered<T>(
+        &mut self,
+        opcode: Opcode,
+        what: &str,
+        answer: Result<T, CmdError>,
+    ) -> Result<Option<T>, MlxError> {
         match answer {
             Ok(answer) => {
-                self.note(C::OPCODE, what, "ok");
+                self.note(opcode, what, "ok");
                 Ok(Some(answer))
             }
             Err(CmdError::Refused {
                 status, syndrome, ..
             }) => {
-                let outcome = format!("status {:#04x}, syndrome {syndrome:#010x}", status.0);
-                self.note(C::OPCODE, what, &outcome);
+                let known = known_syndrome(opcode, syndrome).map_or_else(String::new, |known| {
+                    format!(", met before: {}", known.means)
+                });
+                let outcome = format!("status {:#04x}, syndrome {syndrome:#010x}{known}", status.0);
+                self.note(opcode, what, &outcome);
+                self.refused.extend(self.commands.last().cloned());
                 Ok(None)
             }
             Err(error) => Err(error.into()),
@@ -426,6 +547,7 @@ impl Recorder {
                 present(context.node_guid() != 0),
                 context.allowed_list_size()
             ));
+            self.mac = mac;
             self.keep_secret(&mac, &NO_MAC);
             for guid in [
                 context.node_guid(),
@@ -440,11 +562,109 @@ impl Recorder {
         Ok(lines)
     }
 
+    /// The capabilities in force once more: what INIT_HCA has changed of them.
+    fn capabilities_after(&mut self, caps: &[CapPage]) -> Result<Vec<String>, MlxError> {
+        let mut lines = Vec::new();
+        for page in caps {
+            let mut input = QueryHcaCapIn::new();
+            let op_mod = page.kind.current();
+            input.set_op_mod(op_mod);
+            let what = format!("op_mod {op_mod:#04x} behind INIT_HCA");
+            let Some((output, _)) = self.ask(&what, &input, &[], 0)? else {
+                continue;
+            };
+            let name = page.kind.name().unwrap_or("unknown");
+            let (mut now, mut before) = (output.capability().to_vec(), page.current.clone());
+            self.scrub(&mut now);
+            self.scrub(&mut before);
+            let both = now.chunks(4).zip(before.chunks(4));
+            let changed = both.enumerate().filter(|(_, (now, before))| now != before);
+            lines.extend(changed.map(|(at, (now, before))| {
+                let at = at * 4;
+                format!(
+                    "page {name} behind INIT_HCA: {at:#05x} reads{} instead of{}",
+                    words(now),
+                    words(before)
+                )
+            }));
+        }
+        if lines.is_empty() {
+            lines.push("pages behind INIT_HCA: as before".to_owned());
+        }
+        Ok(lines)
+    }
+
+    /// What a driver may ask a function of itself besides; what each allows is what its line says.
+    fn contexts(&mut self) -> Result<Vec<String>, MlxError> {
+        let mut lines = Vec::new();
+        if let Some((keys, _)) = self.ask("", &QuerySpecialContextsIn::new(), &[], 0)? {
+            lines.push(format!(
+                "keys: reserved {:#x}, null {:#x}, dump/fill {:#x}, end of a list {:#x}",
+                keys.resd_lkey(),
+                keys.null_mkey(),
+                keys.dump_fill_mkey(),
+                keys.terminate_scatter_list_mkey()
+            ));
+        }
+        self.ask("index 0", &QueryRoceAddressIn::new(), &[], 0)?;
+        self.ask("", &QueryVportCounterIn::new(), &[], 0)?;
+        self.ask("", &QueryVnicEnvIn::new(), &[], 0)?;
+        Ok(lines)
+    }
+
+    /// Whether the vport's list of unicast addresses reads as it is written, which no public text says of a virtual
+    /// function. What was there is written back.
+    fn unicast_list(&mut self, caps: &[CapPage]) -> Result<Vec<String>, MlxError> {
+        let page = caps.iter().find(|page| page.kind == CapType::GENERAL);
+        let Some(general) = page.and_then(|page| general(&page.current)) else {
+            return Ok(Vec::new());
+        };
+        if !is_ethernet(caps) {
+            return Ok(Vec::new());
+        }
+        let most = general.log_max_current_uc_list();
+        let read = |recorder: &mut Self, what: &str| {
+            let list = read_list::<MacAddress>(&mut recorder.control, LIST_UNICAST, most);
+            let list = recorder.answered(Opcode::QUERY_NIC_VPORT_CONTEXT, what, list)?;
+            let list = list.map(|list| list.iter().map(mac_of).collect::<Vec<_>>());
+            Ok::<_, MlxError>(list)
+        };
+        let Some(found) = read(self, "unicast list")? else {
+            return Ok(Vec::new());
+        };
+        let own = if is_unicast(self.mac) {
+            self.mac
+        } else {
+            TRIED_MAC
+        };
+        let written = if found.is_empty() {
+            vec![own]
+        } else {
+            found.clone()
+        };
+        let write = |recorder: &mut Self, what: &str, list: &[[u8; 6]]| {
+            let done = write_list(&mut recorder.control, LIST_UNICAST, list);
+            recorder.answered(Opcode::MODIFY_NIC_VPORT_CONTEXT, what, done)
+        };
+        let outcome = if write(self, "unicast list", &written)?.is_none() {
+            "it may not be written".to_owned()
+        } else {
+            match read(self, "unicast list, written")? {
+                Some(kept) if kept == written => "it reads as written".to_owned(),
+                Some(kept) => format!("it reads otherwise: {} entries", kept.len()),
+                None => "it may not be read then".to_owned(),
+            }
+        };
+        write(self, "unicast list, as found", &found)?;
+        Ok(vec![format!(
+            "unicast list: {} entries found, {} written; {outcome}",
+            found.len(),
+            written.len()
+        )])
+    }
+
     fn registers(&mut self, caps: &[CapPage]) -> Result<Vec<(RegisterId, Vec<u8>)>, MlxError> {
-        let first = caps.iter().find(|page| page.kind == CapType::GENERAL);
-        let ethernet = first
-            .and_then(|page| general(&page.current))
-            .is_none_or(|caps| caps.port_type() == 1);
+        let ethernet = is_ethernet(caps);
         let mut found = Vec::new();
         for (id, bytes) in REGISTERS {
             let mut image = vec![0; bytes];
@@ -487,8 +707,8 @@ impl Recorder {
         }
     }
 
-    /// Everything back; what was said.
-    fn close(mut self) -> Result<Vec<String>, MlxError> {
+    /// Everything back; what was said, and what of it was refused.
+    fn close(mut self) -> Result<(Vec<String>, Vec<String>), MlxError> {
         self.ask("", &TeardownHcaIn::new(), &[], 0)?;
         teardown::reclaim(&mut self.control)?;
         let mut input = DisableHcaIn::new();
@@ -498,7 +718,7 @@ impl Recorder {
         if !self.control.bus_master {
             self.control.pages.forget();
         }
-        Ok(self.commands)
+        Ok((self.commands, self.refused))
     }
 }
 
@@ -532,6 +752,13 @@ fn vectors(function: &Function) -> Result<u16, MlxError> {
 
 fn general(page: &[u8]) -> Option<CmdHcaCap> {
     CmdHcaCap::read_from_prefix(page).ok().map(|(caps, _)| caps)
+}
+
+/// Whether the function's port is one of Ethernet, as far as it says.
+fn is_ethernet(caps: &[CapPage]) -> bool {
+    let first = caps.iter().find(|page| page.kind == CapType::GENERAL);
+    let general = first.and_then(|page| general(&page.current));
+    general.is_none_or(|caps| caps.port_type() == 1)
 }
 
 fn mac_bytes(address: &MacAddress) -> [u8; 6] {
@@ -600,12 +827,17 @@ fn rows(bytes: &[u8]) -> String {
         if row.iter().all(|byte| *byte == 0) {
             continue;
         }
-        out += &format!("{:03x}:", number * 16);
-        for (at, byte) in row.iter().enumerate() {
-            let space = if at % 4 == 0 { " " } else { "" };
-            out += &format!("{space}{byte:02x}");
-        }
-        out.push('\n');
+        out += &format!("{:03x}:{}\n", number * 16, words(row));
+    }
+    out
+}
+
+/// Bytes as words, each behind a space.
+fn words(bytes: &[u8]) -> String {
+    let mut out = String::new();
+    for (at, byte) in bytes.iter().enumerate() {
+        let space = if at % 4 == 0 { " " } else { "" };
+        out += &format!("{space}{byte:02x}");
     }
     out
 }

@@ -97,9 +97,10 @@ impl Default for PortQos {
             trust: TrustState::PCP,
             priorities: [0; 64],
             congestion: (0xff, 0xff),
-            // The defaults that NVIDIA's documentation of `ecn/roce_np` has.
+            // As a real ConnectX-5 had them (`CNP_DSCP`, `CNP_802P_PRIO`, `MIN_TIME_BETWEEN_CNPS` of mlxconfig;
+            // `github.com/ironcore-dev/dpservice`, issue 26).
             cnp: (48, 6),
-            cnp_interval: Duration::from_micros(50),
+            cnp_interval: Duration::from_micros(4),
             reaction: Reaction::default(),
         }
     }

@@ -113,7 +113,7 @@ fn what_the_port_does_about_congestion_changes_one_parameter_at_a_time() {
     let now = CongControlRRoceEcnRp::read_from_bytes(&now).unwrap();
     assert_eq!(
         (now.rpg_ai_rate(), now.rpg_hai_rate(), now.rpg_time_reset()),
-        (7, 400, 55)
+        (7, 50, 300)
     );
     // A time of nothing, a gain of more than one, nothing that exists, and what is told but not done.
     for wrong in [

@@ -140,7 +140,7 @@ impl Plan {
             buffer: Buffer::Shared(256 << 10),
             ecn: None,
             pfc: None,
-            reaction: Reaction::default(),
+            reaction: Reaction::PAPER,
             time: Duration::from_millis(10),
             stagger: Duration::ZERO,
             message_bytes: 16 << 10,

@@ -123,3 +123,48 @@ fn a_record_lists_the_commands_and_what_was_refused() {
     }
     assert!(!text.contains("SET_HCA_CAP"), "nothing is set");
 }
+
+/// What the segment says at three times, the capabilities behind INIT_HCA, and whether the vport keeps its list.
+#[test]
+fn a_record_has_the_segment_three_times_and_says_whether_the_unicast_list_is_kept() {
+    let (world, text) = record(generation("connectx-5"));
+    world.assert_clean("connectx-5");
+    for line in [
+        "segment before the queue's address: the queue's address is zero",
+        // Firmware revision 16, in the first dword.
+        "segment before the queue's address: 000: ",
+        "segment behind ENABLE_HCA: the queue's address is there as written",
+        "segment behind INIT_HCA: the queue's address is there as written",
+        "pages behind INIT_HCA: as before",
+        "keys: reserved ",
+        "unicast list: 0 entries found, 1 written; it reads as written",
+        "\"QUERY_ROCE_ADDRESS index 0: ",
+        "\"QUERY_VPORT_COUNTER: ok\"",
+        "\"MODIFY_NIC_VPORT_CONTEXT unicast list, as found: ok\"",
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+}
+
+/// A virtual function whose firmware may keep its list from it: the record says so, and goes on.
+#[test]
+fn a_record_of_a_function_that_may_not_write_its_list_says_so_with_the_syndrome() {
+    let world = World::new(generation("connectx-5"));
+    let fault = hw_sim::Fault::CommandFailure {
+        opcode: Some(0x755),
+        status: 0x03,
+        syndrome: 0x00ab_cdef,
+        count: 1,
+    };
+    world.sim.inject(&world.function, &fault);
+    let taken = Record::take(world.driver_function(), &HcaConfig::new()).expect("a record");
+    let line = "MODIFY_NIC_VPORT_CONTEXT unicast list: status 0x03, syndrome 0x00abcdef";
+    assert!(taken.refused().iter().any(|refused| refused == line));
+    let text = taken.text("mine");
+    for line in [
+        line,
+        "unicast list: 0 entries found, 1 written; it may not be written",
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+}

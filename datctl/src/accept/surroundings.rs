@@ -1,0 +1,150 @@
+//! What the machine says around a run: the kernel's log since its beginning, and the physical functions.
+//!
+//! A card is driven by two: by us, and by the kernel's driver of its physical function. What goes wrong on that side is
+//! told by that side's programs alone, and is gone by the time somebody asks for it. So it is asked before the first
+//! line and behind the last one, and kept in the bundle as it was printed:
+//!
+//! | File | Is |
+//! |---|---|
+//! | `kernel.log` | the kernel's log since the run began: faults of the IOMMU, `vfio-pci`, `mlx5_core` of the physical function |
+//! | `machine-N-before.txt`, `machine-N-after.txt` | what lspci, ethtool, ip, devlink and mlxconfig say of function N and its physical one |
+//!
+//! Programs that are not there, or that refuse (most of this takes root), are named with that. None of it decides
+//! whether a card is accepted.
+
+use std::error::Error;
+
+use driver::PciAddress;
+use driver::pci::{Machine, Role};
+
+use super::bundle::Bundle;
+use super::subject::Subject;
+
+/// The kernel's log, before a run.
+pub(super) struct Surroundings<'a> {
+    machine: &'a Machine,
+    functions: Vec<(usize, PciAddress)>,
+    /// The last line of the kernel's log.
+    last: Option<String>,
+}
+
+impl<'a> Surroundings<'a> {
+    /// Before the first line.
+    pub(super) fn before(
+        machine: &'a Machine,
+        subjects: &[Subject<'_>],
+        bundle: &Bundle,
+    ) -> Result<Self, Box<dyn Error>> {
+        let functions: Vec<_> = subjects
+            .iter()
+            .enumerate()
+            .filter_map(|(number, subject)| Some((number, subject.address?)))
+            .collect();
+        let surroundings = Self {
+            last: log(machine).and_then(|log| log.lines().next_back().map(str::to_owned)),
+            machine,
+            functions,
+        };
+        surroundings.keep("before", bundle)?;
+        Ok(surroundings)
+    }
+
+    /// Behind the last one.
+    pub(super) fn after(&self, bundle: &Bundle) -> Result<(), Box<dyn Error>> {
+        self.keep("after", bundle)?;
+        // A run of simulated functions alone has nothing to do with this machine.
+        if self.functions.is_empty() {
+            return Ok(());
+        }
+        let text = log(self.machine).map_or_else(
+            || "dmesg is not there or refuses (as root: dmesg)\n".to_owned(),
+            |log| since(&log, self.last.as_deref()),
+        );
+        bundle.keep("kernel.log", &text)
+    }
+
+    fn keep(&self, when: &str, bundle: &Bundle) -> Result<(), Box<dyn Error>> {
+        for (number, address) in &self.functions {
+            let text = told(self.machine, *address);
+            bundle.keep(&format!("machine-{number}-{when}.txt"), &text)?;
+        }
+        Ok(())
+    }
+}
+
+/// The whole log, as dmesg prints it.
+fn log(machine: &Machine) -> Option<String> {
+    machine.ask("dmesg", &[])
+}
+
+/// What came behind a line; all of it, if the line is no longer there.
+fn since(log: &str, last: Option<&str>) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    let begin = last
+        .and_then(|last| lines.iter().rposition(|line| *line == last))
+        .map_or(0, |at| at + 1);
+    lines[begin..]
+        .iter()
+        .fold(String::new(), |text, line| text + line + "\n")
+}
+
+/// What the programs say of a function and of its physical one.
+fn told(machine: &Machine, address: PciAddress) -> String {
+    let mut text = String::new();
+    let mut ask = |program: &str, arguments: &[&str]| {
+        let said = machine
+            .ask(program, arguments)
+            .unwrap_or_else(|| "(not there, or refuses)\n".to_owned());
+        text += &format!("$ {program} {}\n{said}\n", arguments.join(" "));
+    };
+    let own = address.to_string();
+    ask("lspci", &["-D", "-nn", "-vvv", "-s", &own]);
+    let function = machine.function(address);
+    let physical = match function.map(|function| function.role) {
+        Some(Role::Virtual { of }) => of.and_then(|of| machine.function(of)),
+        _ => None,
+    };
+    let Some(physical) = physical else {
+        text += "its physical function is not on this machine, or it is one\n";
+        return text;
+    };
+    let pf = physical.address.to_string();
+    let device = format!("pci/{pf}");
+    ask("lspci", &["-D", "-nn", "-vvv", "-s", &pf]);
+    for interface in machine.netdevs(&physical) {
+        let name = interface.name.as_str();
+        ask("ip", &["-s", "-d", "link", "show", "dev", name]);
+        for flag in ["-i", "-S", "-a", "-g"] {
+            ask("ethtool", &[flag, name]);
+        }
+        ask("ethtool", &[name]);
+    }
+    for arguments in [
+        &["dev", "info", &device][..],
+        &["dev", "eswitch", "show", &device],
+        &["dev", "param", "show", &device],
+        &["health", "show", &device],
+        &["port", "show"],
+    ] {
+        ask("devlink", arguments);
+    }
+    for program in ["mlxconfig", "mstconfig"] {
+        ask(program, &["-d", &pf, "query"]);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_log_is_kept_from_the_line_behind_the_last_one_before() {
+        let log = "[1.0] a\n[2.0] b\n[2.0] b\n[3.0] c\n";
+        assert_eq!(since(log, Some("[2.0] b")), "[3.0] c\n");
+        assert_eq!(since(log, Some("[3.0] c")), "");
+        // The ring of the kernel has gone round meanwhile.
+        assert_eq!(since(log, Some("[0.5] lost")), log);
+        assert_eq!(since(log, None), log);
+    }
+}
