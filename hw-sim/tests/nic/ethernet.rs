@@ -117,3 +117,35 @@ fn a_frame_is_counted_where_statistics_are_read() {
         (1, 300)
     );
 }
+
+/// A device with a clock of real time alone has no queue that asks for free-running time stamps: status 3, syndrome
+/// 0xd61c0b of CREATE_SQ on ConnectX-6 Dx (Linux commit 0f3caaa2c6fb). Where free running is all there is, 0 is the only
+/// value (mlx5_ifc.h).
+#[test]
+fn a_queue_has_time_stamps_of_a_clock_that_is_there() {
+    for (capability, taken) in [(0, [0].as_slice()), (1, &[1, 2]), (2, &[0, 1, 2])] {
+        let mut profile = modest().ethernet();
+        profile.general.set(|caps| {
+            caps.set_sq_ts_format(capability)
+                .set_rq_ts_format(capability);
+        });
+        let (mut bench, _) = Bench::usable(profile);
+        for format in 0..4 {
+            let mut sq = CreateSqIn::new();
+            sq.ctx_mut().set_cqn(0xdead).set_ts_format(format);
+            let mut rq = CreateRqIn::new();
+            rq.ctx_mut().set_cqn(0xdead).set_ts_format(format);
+            // Past its clock, a queue fails at the completion queue that is not there.
+            let expected = if taken.contains(&format) {
+                CmdStatus::BAD_RESOURCE
+            } else {
+                CmdStatus::BAD_PARAM
+            };
+            let case = format!("format {format} of capability {capability}");
+            assert_eq!(bench.status(&sq), expected, "SQ, {case}");
+            assert_eq!(bench.status(&rq), expected, "RQ, {case}");
+        }
+    }
+    let refusal = "SQ with time stamps of a clock that is not there";
+    assert_eq!(hw_sim::cmd::syndrome_of(refusal), 0xd6_1c0b);
+}

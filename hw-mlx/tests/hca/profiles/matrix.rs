@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use hw_mlx::VportAdmin;
-use hw_mlx::{AsyncEvent, Hca, HcaConfig};
+use hw_mlx::provider::MlxProvider;
+use hw_mlx::{AsyncEvent, HcaConfig};
 use hw_sim::{CardRules, Fault, LinkState, PortType, Profile, VfSettings};
 
 use super::page::keep;
@@ -120,6 +121,11 @@ const AXES: &[Axis] = &[
             });
         },
     ),
+    up("RoCE v2 only", |profile, _| {
+        profile.roce.set(|caps| {
+            caps.set_roce_version(1 << 2);
+        });
+    }),
     up(
         "no SET_DRIVER_VERSION, no memory windows, no vport counters",
         |profile, _| {
@@ -181,6 +187,7 @@ fn run(
 ) -> Result<&'static str, String> {
     let mut config = HcaConfig::new();
     config.seed = Some(1);
+    config.network = true;
     (axis.shape)(&mut profile, &mut config);
     let expect = if is_virtual {
         axis.of_virtual
@@ -210,8 +217,9 @@ fn run(
     if switched_off {
         owner_says(LinkState::Down);
     }
-    match (Hca::open(world.driver_function(), config), expect) {
-        (Ok(mut hca), Expect::Up) => {
+    match (MlxProvider::open(world.driver_function(), config), expect) {
+        (Ok(mut provider), Expect::Up) => {
+            let hca = provider.hca_mut();
             if axis.name == LINK_DOWN {
                 assert!(!hca.port().link_up, "{case}");
                 world.sim.inject(&world.card.physical(), &Fault::LinkUp);
@@ -230,7 +238,7 @@ fn run(
                 while hca.wait(trained).expect("alive") {}
                 assert_eq!(hca.next_async(), Some(AsyncEvent::PortUp), "{case}");
             }
-            let report = hca
+            let report = provider
                 .close()
                 .unwrap_or_else(|error| panic!("{case}: {error}"));
             assert_eq!(report.pages_not_returned, 0, "{case}");
