@@ -39,7 +39,7 @@ use self::counts::Registered;
 pub use self::counts::{NetworkCounters, ProviderCounters};
 use self::limits::limits;
 use self::reach::Down;
-use crate::config::HcaConfig;
+use crate::config::{HcaConfig, Participation};
 use crate::cq::{ArmSequence, Cq};
 use crate::device::{Hca, Opened};
 use crate::error::{CmdError, MlxError};
@@ -105,6 +105,8 @@ struct Common {
     gsi_pd: u32,
     /// As of QP1; locked before that. `None`: the function takes no part in one.
     network: Option<Mutex<Network>>,
+    /// Why it takes none although it was to, if it could.
+    without_network: Option<String>,
     /// What random numbers are drawn from ([`HcaConfig::seed`]).
     seed: Option<u64>,
     /// Instances made so far.
@@ -126,6 +128,18 @@ impl Common {
         let network = self.network.as_ref()?;
         Some(network.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// Whether a function takes part in the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetworkState {
+    /// It was not asked to ([`Participation::Off`]).
+    Off,
+    /// It does.
+    Joined,
+    /// It was to if it could, and cannot, for this reason. Peers are found among the configured neighbours, and by
+    /// addresses made of their MACs.
+    Without(String),
 }
 
 /// A function that is open as long as there is an instance of it.
@@ -189,16 +203,33 @@ impl MlxProvider {
         let mut gsi = Gsi::create(&mut hca, &doorbells, gsi_pd)?;
         // Armed from the start: a connection request may be the first thing that happens.
         let _none_yet = gsi.receive();
-        let network = if joins {
-            let mut random = Random::of_function(seed, "network")?;
-            Network::join(&mut hca, &doorbells, &mut random)?
-        } else {
-            None
+        let (network, without_network) = match joins {
+            Participation::Off => (None, None),
+            Participation::IfPossible | Participation::Required => {
+                let mut random = Random::of_function(seed, "network")?;
+                match Network::join(&mut hca, &doorbells, &mut random) {
+                    Ok(network) => (Some(network), None),
+                    Err(error) if joins == Participation::IfPossible && is_well(&hca, &error) => {
+                        let why = match error {
+                            MlxError::NoNetwork(why) => why,
+                            error => error.to_string(),
+                        };
+                        tracing::warn!(
+                            function = hca.name(),
+                            why,
+                            "no part in the network: peers are found among the configured neighbours only"
+                        );
+                        (None, Some(why))
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
         };
         let common = Common {
             gsi: Mutex::new(gsi),
             gsi_pd,
             network: network.map(Mutex::new),
+            without_network,
             seed,
             made: AtomicU32::new(0),
             registered: Registered::default(),
@@ -237,6 +268,8 @@ impl MlxProvider {
         if down.is_some() {
             tracing::warn!(function = hca.name(), "the port is down");
         }
+        let without = common.without_network.is_some();
+        let events = without.then_some(ProviderEvent::Network(NetworkEvent::NotJoined));
         Ok(Self {
             doorbells: Doorbells::new(hca.uar().clone()),
             hca,
@@ -245,7 +278,7 @@ impl MlxProvider {
             cqs: BTreeMap::new(),
             qps: BTreeMap::new(),
             srqs: BTreeMap::new(),
-            events: VecDeque::new(),
+            events: events.into_iter().collect(),
             random,
             down,
             variants: Variants::new(variants),
@@ -299,6 +332,16 @@ impl MlxProvider {
     #[must_use]
     pub fn hca(&self) -> &Hca {
         &self.hca
+    }
+
+    /// Whether the function takes part in the network.
+    #[must_use]
+    pub fn network_state(&self) -> NetworkState {
+        match (&self.common.network, &self.common.without_network) {
+            (Some(_), _) => NetworkState::Joined,
+            (None, Some(why)) => NetworkState::Without(why.clone()),
+            (None, None) => NetworkState::Off,
+        }
     }
 
     /// The number of QP1's queue pair, of which the device says what goes wrong.
@@ -414,6 +457,15 @@ impl MlxProvider {
         }
         Ok(())
     }
+}
+
+/// Whether the device is as well as it was before an attempt that failed so.
+fn is_well(hca: &Hca, error: &MlxError) -> bool {
+    let refused = match error {
+        MlxError::Cmd(error) => error.is_refusal(),
+        _ => true,
+    };
+    refused && hca.dead_cause().is_none()
 }
 
 fn alloc_pd(hca: &mut Hca) -> Result<u32, CmdError> {

@@ -16,6 +16,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::libc;
@@ -188,6 +189,8 @@ pub(crate) trait System: Send + Sync {
     fn write_at(&self, fd: &File, offset: u64, data: &[u8]) -> io::Result<usize>;
     /// Bytes that may be locked (`None` without limit) and bytes that are, for messages.
     fn locked_memory(&self) -> (Option<u64>, u64);
+    /// Lets somebody else finish.
+    fn pause(&self, time: Duration);
 }
 
 /// The machine itself.
@@ -195,6 +198,10 @@ pub(crate) trait System: Send + Sync {
 pub(crate) struct Kernel;
 
 impl System for Kernel {
+    fn pause(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
         OpenOptions::new()
             .read(true)

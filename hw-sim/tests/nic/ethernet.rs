@@ -149,3 +149,29 @@ fn a_queue_has_time_stamps_of_a_clock_that_is_there() {
     let refusal = "SQ with time stamps of a clock that is not there";
     assert_eq!(hw_sim::cmd::syndrome_of(refusal), 0xd6_1c0b);
 }
+
+/// `fl_rc_qp_when_roce_enabled` (rdma-core and Linux `dr_send_allow_fl`): without it an RC queue pair of a RoCE port
+/// cannot be sent back to itself.
+#[test]
+fn loopback_is_forced_where_the_capability_says_so_and_of_reliable_connections() {
+    for (capability, service, expected) in [
+        (false, ServiceType::RC, CmdStatus::BAD_PARAM),
+        (true, ServiceType::UC, CmdStatus::BAD_PARAM),
+        // Past this rule: there is no such queue pair.
+        (true, ServiceType::RC, CmdStatus::BAD_RESOURCE),
+    ] {
+        let mut profile = modest();
+        profile.roce.set(|caps| {
+            caps.set_fl_rc_qp_when_roce_enabled(capability);
+        });
+        let (mut bench, _) = Bench::usable(profile);
+        let mut on = ModifyNicVportContextIn::new();
+        on.field_select_mut().set_roce_en(true);
+        on.nic_vport_context_mut().set_roce_en(true);
+        bench.exec(&on).unwrap();
+        let mut rtr = Init2RtrQpIn::new();
+        rtr.set_qpn(0xdead).qpc_mut().set_st(service.bits());
+        rtr.qpc_mut().primary_address_path_mut().set_fl(true);
+        assert_eq!(bench.status(&rtr), expected, "{capability}, {service:?}");
+    }
+}
