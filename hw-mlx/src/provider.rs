@@ -18,6 +18,7 @@
 mod counts;
 mod datagrams;
 mod errors;
+mod joining;
 mod limits;
 mod reach;
 
@@ -37,9 +38,10 @@ use driver::{DmaArena, DmaMemory, Function, Instant};
 
 use self::counts::Registered;
 pub use self::counts::{NetworkCounters, ProviderCounters};
+pub use self::joining::NetworkState;
 use self::limits::limits;
 use self::reach::Down;
-use crate::config::{HcaConfig, Participation};
+use crate::config::HcaConfig;
 use crate::cq::{ArmSequence, Cq};
 use crate::device::{Hca, Opened};
 use crate::error::{CmdError, MlxError};
@@ -130,18 +132,6 @@ impl Common {
     }
 }
 
-/// Whether a function takes part in the network.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NetworkState {
-    /// It was not asked to ([`Participation::Off`]).
-    Off,
-    /// It does.
-    Joined,
-    /// It was to if it could, and cannot, for this reason. Peers are found among the configured neighbours, and by
-    /// addresses made of their MACs.
-    Without(String),
-}
-
 /// A function that is open as long as there is an instance of it.
 #[derive(Clone)]
 pub struct OpenedProvider {
@@ -203,28 +193,7 @@ impl MlxProvider {
         let mut gsi = Gsi::create(&mut hca, &doorbells, gsi_pd)?;
         // Armed from the start: a connection request may be the first thing that happens.
         let _none_yet = gsi.receive();
-        let (network, without_network) = match joins {
-            Participation::Off => (None, None),
-            Participation::IfPossible | Participation::Required => {
-                let mut random = Random::of_function(seed, "network")?;
-                match Network::join(&mut hca, &doorbells, &mut random) {
-                    Ok(network) => (Some(network), None),
-                    Err(error) if joins == Participation::IfPossible && is_well(&hca, &error) => {
-                        let why = match error {
-                            MlxError::NoNetwork(why) => why,
-                            error => error.to_string(),
-                        };
-                        tracing::warn!(
-                            function = hca.name(),
-                            why,
-                            "no part in the network: peers are found among the configured neighbours only"
-                        );
-                        (None, Some(why))
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-        };
+        let (network, without_network) = joining::join(&mut hca, &doorbells, joins, seed)?;
         let common = Common {
             gsi: Mutex::new(gsi),
             gsi_pd,
@@ -332,16 +301,6 @@ impl MlxProvider {
     #[must_use]
     pub fn hca(&self) -> &Hca {
         &self.hca
-    }
-
-    /// Whether the function takes part in the network.
-    #[must_use]
-    pub fn network_state(&self) -> NetworkState {
-        match (&self.common.network, &self.common.without_network) {
-            (Some(_), _) => NetworkState::Joined,
-            (None, Some(why)) => NetworkState::Without(why.clone()),
-            (None, None) => NetworkState::Off,
-        }
     }
 
     /// The number of QP1's queue pair, of which the device says what goes wrong.
@@ -457,15 +416,6 @@ impl MlxProvider {
         }
         Ok(())
     }
-}
-
-/// Whether the device is as well as it was before an attempt that failed so.
-fn is_well(hca: &Hca, error: &MlxError) -> bool {
-    let refused = match error {
-        MlxError::Cmd(error) => error.is_refusal(),
-        _ => true,
-    };
-    refused && hca.dead_cause().is_none()
 }
 
 fn alloc_pd(hca: &mut Hca) -> Result<u32, CmdError> {

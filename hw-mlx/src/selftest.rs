@@ -272,8 +272,8 @@ impl<'a> Rig<'a> {
         completions: usize,
     ) -> Result<(), Failed> {
         let sent: Vec<u8> = (0..BYTES)
-            // CAST: a byte of a pattern, which differs from message to message.
-            .map(|at| ((at + name.len()) % 251) as u8)
+            // A pattern that differs from message to message.
+            .map(|at| u8::try_from((at + name.len()) % 251).unwrap_or(0))
             .collect();
         self.memory.get().write_bytes(SOURCE, &sent);
         self.memory.get().fill(TARGET, BYTES, NOTHING);

@@ -80,6 +80,9 @@ fn outcome(provider: &MlxProvider) -> Option<(String, String)> {
     let losses = &provider.hca().bringup_report().losses;
     let loss = losses.iter().find(|loss| loss.why.contains(MARK));
     let lost = match (loss, provider.network_state()) {
+        (Some(loss), NetworkState::Joined) if loss.lost.starts_with("nothing") => {
+            loss.lost.to_owned()
+        }
         (Some(loss), NetworkState::Joined) => format!("lost: {}", loss.lost),
         (None, NetworkState::Without(why)) if why.contains(MARK) => {
             "lost: the part in the network".to_owned()
