@@ -286,8 +286,8 @@ pub enum NetworkEvent {
     },
     /// Nobody answers for a neighbour's address.
     NeighbourLost(IpAddr),
-    /// The adapter was opened without a part in the network, which it was to take if it could. Peers are found among the
-    /// configured neighbours.
+    /// The adapter was opened without a part in the network, which it was to take if it could. Peers are found among
+    /// the configured neighbours.
     NotJoined,
 }
 

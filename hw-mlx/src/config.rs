@@ -9,8 +9,8 @@ use dat_core::address::Address;
 /// answers `ping`. That takes an Ethernet port with steering.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Participation {
-    /// It does not. Peers have to be among the neighbours or have an address made of their MAC, and need an entry for us
-    /// in their own tables.
+    /// It does not. Peers have to be among the neighbours or have an address made of their MAC, and need an entry for
+    /// us in their own tables.
     #[default]
     Off,
     /// It does if the device lets it, and opens without otherwise ([`NetworkState::Without`]).

@@ -264,7 +264,8 @@ impl Commands for Control {
 }
 
 impl Control {
-    /// What came of a command that a function can do without. `None`: the firmware refused it, and what is lost is noted.
+    /// What came of a command that a function can do without. `None`: the firmware refused it, and what is lost is
+    /// noted.
     ///
     /// # Errors
     /// Anything but a refusal.

@@ -379,8 +379,8 @@ impl Hca {
         outcome
     }
 
-    /// Sleeps until an interrupt of this instance is signalled, or `deadline` passes; whether one is. It stays signalled,
-    /// and what it is about is not taken in.
+    /// Sleeps until an interrupt of this instance is signalled, or `deadline` passes; whether one is. It stays
+    /// signalled, and what it is about is not taken in.
     pub(crate) fn is_interrupted(&self, deadline: Instant) -> bool {
         self.shared.clock.wait(self.own.interrupts(), deadline)
     }

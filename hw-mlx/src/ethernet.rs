@@ -18,8 +18,8 @@
 //! flight is lost, as frames may be ([`Ethernet::repair`]).
 //!
 //! What a function may not have (no Ethernet queues, no flow tables, an InfiniBand port) it does without:
-//! [`Ethernet::why_not`] says why. The time stamps that queues put into completions are not used, so a queue has those of
-//! the device's default clock, where the device has a choice of clocks.
+//! [`Ethernet::why_not`] says why. The time stamps that queues put into completions are not used, so a queue has those
+//! of the device's default clock, where the device has a choice of clocks.
 
 mod objects;
 mod steering;
@@ -155,9 +155,9 @@ impl Sizes {
 }
 
 impl Ethernet {
-    /// Why a function has no Ethernet port for us; `None`: nothing that it says of itself is against it. Numbers of which
-    /// one is enough (transport domains, TISes, queues, TIRs) are not among the reasons: the least that a logarithm says
-    /// is one.
+    /// Why a function has no Ethernet port for us; `None`: nothing that it says of itself is against it. Numbers of
+    /// which one is enough (transport domains, TISes, queues, TIRs) are not among the reasons: the least that a
+    /// logarithm says is one.
     ///
     /// # Errors
     /// The device does not tell what its flow tables are.

@@ -27,9 +27,11 @@ use vfio_bindings::bindings::vfio::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::clock::monotonic_now;
 use crate::error::MemoryError;
 use crate::mapping::Area;
 use crate::memory::SharedMemory;
+use crate::real_clock::poll_readable;
 
 /// The VFIO ioctls in use; the value is the number counted from `VFIO_BASE`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -199,7 +201,7 @@ pub(crate) struct Kernel;
 
 impl System for Kernel {
     fn pause(&self, time: Duration) {
-        std::thread::sleep(time);
+        poll_readable(std::iter::empty(), monotonic_now() + time);
     }
 
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {

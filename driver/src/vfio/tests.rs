@@ -452,8 +452,8 @@ struct Word {
     word: Rw<Be32>,
 }
 
-/// Linux `pci_try_reset_function` answers EAGAIN while anybody else holds the device's lock: sysfs, or the driver of its
-/// physical function.
+/// Linux `pci_try_reset_function` answers EAGAIN while anybody else holds the device's lock: sysfs, or the driver of
+/// its physical function.
 #[test]
 fn a_reset_that_meets_a_locked_device_is_tried_again_and_not_for_ever() {
     let (fake, function) = open(Fake {

@@ -367,8 +367,8 @@ fn stage_bit(nic: &Nic) -> u8 {
     }
 }
 
-/// Reasons for which real cards have told their syndromes: of a send queue ConnectX-6 Dx in real time mode (Linux commit
-/// 0f3caaa2c6fb), of an address a function without RoCE v1 (linux-rdma, April 2021, mlx5_ib `set_roce_addr`).
+/// Reasons for which real cards have told their syndromes: of a send queue ConnectX-6 Dx in real time mode (Linux
+/// commit 0f3caaa2c6fb), of an address a function without RoCE v1 (linux-rdma, April 2021, mlx5_ib `set_roce_addr`).
 const RECORDED: [(&str, u32); 2] = [
     (
         "SQ with time stamps of a clock that is not there",

@@ -1,8 +1,8 @@
 //! The clock that a queue's time stamps are of: `ts_format` in its context, and what the capabilities say of it.
 //!
-//! A device has a free-running clock, one of real time, or both (firmware setting REAL_TIME_CLOCK_ENABLE). A context asks
-//! for either by name, or for the device's default; where only free running exists, anything else is a reserved value
-//! (mlx5_ifc.h, `MLX5_TIMESTAMP_FORMAT_*`; Linux `mlx5_get_sq_default_ts`).
+//! A device has a free-running clock, one of real time, or both (firmware setting REAL_TIME_CLOCK_ENABLE). A context
+//! asks for either by name, or for the device's default; where only free running exists, anything else is a reserved
+//! value (mlx5_ifc.h, `MLX5_TIMESTAMP_FORMAT_*`; Linux `mlx5_get_sq_default_ts`).
 
 use super::{Refusal, refuse};
 

@@ -118,8 +118,8 @@ impl Path {
         Some((eth.into(), self.network(&source)))
     }
 
-    /// The way of packets that are forced back: from an address of the function, any of those it has, to the same. How a
-    /// card marks them is not known, and nobody else sees them.
+    /// The way of packets that are forced back: from an address of the function, any of those it has, to the same. How
+    /// a card marks them is not known, and nobody else sees them.
     fn looped(host: &dyn Host) -> Option<(Link, Network)> {
         let own = (0..=u8::MAX).find_map(|index| host.gid(index))?;
         let eth = EthRepr {

@@ -119,8 +119,8 @@ fn a_frame_is_counted_where_statistics_are_read() {
 }
 
 /// A device with a clock of real time alone has no queue that asks for free-running time stamps: status 3, syndrome
-/// 0xd61c0b of CREATE_SQ on ConnectX-6 Dx (Linux commit 0f3caaa2c6fb). Where free running is all there is, 0 is the only
-/// value (mlx5_ifc.h).
+/// 0xd61c0b of CREATE_SQ on ConnectX-6 Dx (Linux commit 0f3caaa2c6fb). Where free running is all there is, 0 is the
+/// only value (mlx5_ifc.h).
 #[test]
 fn a_queue_has_time_stamps_of_a_clock_that_is_there() {
     for (capability, taken) in [(0, [0].as_slice()), (1, &[1, 2]), (2, &[0, 1, 2])] {

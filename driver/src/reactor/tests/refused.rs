@@ -55,8 +55,8 @@ fn forbid(errno: Errno) {
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// EPERM: `kernel.io_uring_disabled` (RHEL 9.3 and later as delivered), a filter; ENOSYS: no io_uring in the kernel (RHEL
-/// 9.0 to 9.2); EACCES: SELinux.
+/// EPERM: `kernel.io_uring_disabled` (RHEL 9.3 and later as delivered), a filter; ENOSYS: no io_uring in the kernel
+/// (RHEL 9.0 to 9.2); EACCES: SELinux.
 #[test]
 fn a_reactor_without_a_ring_waits_for_descriptors_and_time() {
     for errno in [Errno::EPERM, Errno::ENOSYS, Errno::EACCES] {
