@@ -4,9 +4,6 @@
 //! the error names the command; or it does, says what it has to do without, and goes down again without a trace. The
 //! table of it stands in `docs/generations.md`.
 
-#[path = "../../../hw-sim/tests/generations_page/mod.rs"]
-mod page;
-
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -15,6 +12,8 @@ use hw_mlx::provider::{MlxProvider, NetworkState};
 use hw_mlx::{HcaConfig, MlxError, Participation};
 use hw_sim::{Fault, Profile, Sim, SimConfig, SimFunction};
 use mlx_prm::CmdStatus;
+
+use crate::profiles::page;
 
 const SYNDROME: u32 = 0x00ab_cdef;
 const MARK: &str = "0x00abcdef";

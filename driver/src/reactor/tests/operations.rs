@@ -317,7 +317,7 @@ fn thousand(reactor: &mut Reactor, file: &File, buffer: &DmaBuffer) {
     }
     let interrupt = Interrupt::new().unwrap();
     while !open.is_empty() {
-        assert!(ring(&reactor).in_ring() <= 8);
+        assert!(ring(reactor).in_ring() <= 8);
         let wake = reactor.wait_for(&[interrupt.as_fd()], far()).unwrap();
         assert_eq!(wake, Wake::Transfer);
         while let Some(ended) = reactor.take_completion() {
