@@ -286,6 +286,9 @@ pub enum NetworkEvent {
     },
     /// Nobody answers for a neighbour's address.
     NeighbourLost(IpAddr),
+    /// The adapter was opened without a part in the network, which it was to take if it could. Peers are found among
+    /// the configured neighbours.
+    NotJoined,
 }
 
 impl NetworkEvent {
@@ -300,6 +303,7 @@ impl NetworkEvent {
             Self::AddressDuplicate { .. } => 0x08024,
             Self::NeighbourMoved { .. } => 0x08025,
             Self::NeighbourLost(_) => 0x08026,
+            Self::NotJoined => 0x08027,
         }
     }
 }
@@ -339,6 +343,7 @@ impl core::fmt::Display for NetworkEvent {
                 mac(f, now)
             }
             Self::NeighbourLost(address) => write!(f, "nobody answers for {address}"),
+            Self::NotJoined => f.write_str("the adapter takes no part in the network"),
         }
     }
 }

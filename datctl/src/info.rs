@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use hw_mlx::provider::NetworkState;
 use hw_mlx::{CmdError, Hca, ids};
 use hw_mlx::{VportAdmin, VportState};
 use serde::Serialize;
@@ -11,6 +12,7 @@ use crate::adapter::AdapterOptions;
 use crate::counted::Counted;
 use crate::qos::Qos;
 use crate::report::{Report, pairs, table};
+use crate::selftest;
 
 /// `info`
 #[derive(clap::Args)]
@@ -20,6 +22,10 @@ pub(crate) struct Info {
     /// Also its capabilities, its limits, and what it has counted.
     #[arg(long)]
     all: bool,
+    /// First have a queue pair of the function send to itself: which layer fails, if one does. Nobody may have the
+    /// function open.
+    #[arg(long)]
+    selftest: bool,
     #[command(flatten)]
     options: AdapterOptions,
 }
@@ -39,8 +45,15 @@ pub(crate) struct Adapter {
     gids: Vec<Gid>,
     capabilities: Capabilities,
     limits: Limits,
+    /// Whether it takes part in the network; if it was to and cannot, why.
+    network: String,
+    /// What the function does without, since its firmware refused a command.
+    without: Vec<String>,
     bring_up: BringUp,
     pub(crate) health: Health,
+    /// What came of the self test; only where it is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    selftest: Option<String>,
     /// What it has counted so far; only where it is asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     counters: Option<Counted>,
@@ -130,9 +143,21 @@ pub(crate) struct Health {
 }
 
 pub(crate) fn run(info: &Info) -> Result<Adapter, Box<dyn Error>> {
-    let mut ia = udapl::ia_open(&info.name, &info.options.open_options())?;
+    let options = info.options.open_options();
+    let selftest = info
+        .selftest
+        .then(|| selftest::sentence(udapl::function_open(&info.name, &options)?))
+        .transpose()?;
+    let mut ia = udapl::ia_open(&info.name, &options).map_err(|error| {
+        let passed = selftest.as_ref();
+        passed.map_or_else(
+            || error.to_string(),
+            |passed| format!("{passed}; but: {error}"),
+        )
+    })?;
     ia.progress();
     let mut adapter = Adapter::of(&mut ia)?;
+    adapter.selftest = selftest;
     let stats = udapl::Adapter::of(&ia).stats()?;
     adapter.counters = Some(Counted::of(&stats));
     adapter.all = info.all;
@@ -194,6 +219,17 @@ impl Adapter {
                 bytes_per_message: attributes.max_message_size,
                 bytes_per_rdma: attributes.max_rdma_size,
             },
+            network: match ia.provider().network_state() {
+                NetworkState::Off => "off".to_owned(),
+                NetworkState::Joined => "joined".to_owned(),
+                NetworkState::Without(why) => format!("without: {why}"),
+            },
+            without: hca
+                .bringup_report()
+                .losses
+                .iter()
+                .map(|loss| format!("{}: {}", loss.lost, loss.why))
+                .collect(),
             bring_up: BringUp {
                 milliseconds: hca.bringup_report().total.as_secs_f64() * 1e3,
                 commands: hca.bringup_report().commands,
@@ -203,6 +239,7 @@ impl Adapter {
                 alive: !hca.is_dead(),
                 cause: hca.dead_cause().map(|cause| cause.to_string()),
             },
+            selftest: None,
             counters: None,
             all: true,
         })
@@ -349,7 +386,10 @@ impl Report for Adapter {
                 .into_iter()
                 .chain(port.rows())
                 .chain(self.port_qos.rows())
-                .chain([bring_up]),
+                .chain([("network", self.network.clone())])
+                .chain([bring_up])
+                .chain(self.without.iter().map(|what| ("without", what.clone())))
+                .chain(self.selftest.iter().map(|what| ("self test", what.clone()))),
         );
         let can = pairs([
             ("reliable connections", yes(can.reliable_connections)),

@@ -41,6 +41,7 @@ mod qos;
 mod record;
 mod report;
 mod rping;
+mod selftest;
 mod value;
 
 use std::error::Error;

@@ -372,6 +372,14 @@ pub enum ReactorError {
         /// What the system answered.
         source: std::io::Error,
     },
+    /// The system makes no ring for this process, and operations on files take one.
+    #[error(
+        "disks need io_uring, which this process may not use ({source}): kernel.io_uring_disabled, a filter of system calls, SELinux or the kernel's build forbids it; `datctl doctor` tells which"
+    )]
+    NoDisks {
+        /// What the system answered.
+        source: std::io::Error,
+    },
     /// The bytes named are not inside the buffer.
     #[error(
         "{path}: {bytes:#x} bytes at {buffer_offset:#x} are outside a buffer of {len:#x} bytes"
@@ -433,6 +441,7 @@ impl ReactorError {
     fn answer(&self) -> Option<&std::io::Error> {
         match self {
             Self::Ring { source, .. }
+            | Self::NoDisks { source }
             | Self::Open { source, .. }
             | Self::Transfer { source, .. }
             | Self::Geometry { source, .. } => Some(source),

@@ -20,6 +20,9 @@
 //!
 //! A reactor is for one thread at a time. It may go to another one while nothing is outstanding.
 //!
+//! Where the system forbids io_uring or has none (RHEL 9 as delivered, many containers), a reactor still waits, by
+//! ppoll(2), and refuses operations on files with [`ReactorError::NoDisks`].
+//!
 //! [`Reactor::wait_for`] sleeps on whatever has a descriptor: sockets, timers of the kernel's, an adapter's
 //! [`Descriptor`](crate::Descriptor). A daemon with a ring of its own submits [`poll_entry`] there instead, or polls
 //! that descriptor.
@@ -27,7 +30,8 @@
 pub(crate) mod operation;
 
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Once;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -38,9 +42,13 @@ use crate::dma::DmaBuffer;
 use crate::error::ReactorError;
 use crate::file::File;
 use crate::interrupt::Interrupt;
+use crate::real_clock::poll_readable;
 use crate::ring::{Kind, Ring};
 pub use operation::FileOperation;
 use operation::Operation;
+
+/// That there is no io_uring is logged once.
+static FIRST_REFUSAL: Once = Once::new();
 
 /// Names a queued operation. Later ones compare greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,7 +79,10 @@ pub enum Wake {
 
 /// A ring with the operations and waits in it.
 pub struct Reactor {
-    ring: Ring,
+    /// `None`: the system forbids rings, or has none. Then waits go by ppoll(2), and there are no operations.
+    ring: Option<Ring>,
+    /// What the system answered in that case.
+    refused: Option<Errno>,
     /// For reads and writes of what can be polled.
     polled: Option<Ring>,
     entries: u32,
@@ -83,8 +94,11 @@ pub struct Reactor {
 impl Reactor {
     /// A reactor that has up to `entries` operations in the kernel at once.
     ///
+    /// Where the system forbids io_uring, or has none, it waits by ppoll(2) and refuses operations
+    /// ([`Reactor::check_disks`]).
+    ///
     /// # Errors
-    /// [`ReactorError::Ring`]: the system makes no ring of that size, or none at all.
+    /// [`ReactorError::Ring`]: the system makes no ring of that size.
     pub fn new(entries: u32) -> Result<Self, ReactorError> {
         Self::of(Kind::OneThread, entries)
     }
@@ -95,13 +109,30 @@ impl Reactor {
     }
 
     fn of(kind: Kind, entries: u32) -> Result<Self, ReactorError> {
-        let ring = Ring::new(kind, entries).map_err(|source| ReactorError::Ring {
-            call: "io_uring_setup",
-            entries,
-            source,
-        })?;
+        let (ring, refused) = match Ring::new(kind, entries) {
+            Ok(ring) => (Some(ring), None),
+            Err(source) => match source.raw_os_error().map(Errno::from_raw) {
+                // A switch or a filter, no io_uring in the kernel, SELinux.
+                Some(errno @ (Errno::EPERM | Errno::ENOSYS | Errno::EACCES)) => {
+                    FIRST_REFUSAL.call_once(|| {
+                        tracing::warn!(
+                            "no io_uring: waiting goes by ppoll, disks are refused: {errno}"
+                        );
+                    });
+                    (None, Some(errno))
+                }
+                _ => {
+                    return Err(ReactorError::Ring {
+                        call: "io_uring_setup",
+                        entries,
+                        source,
+                    });
+                }
+            },
+        };
         Ok(Self {
             ring,
+            refused,
             polled: None,
             entries,
             queued: 0,
@@ -118,11 +149,27 @@ impl Reactor {
     /// As [`Reactor::new`].
     pub fn polled(entries: u32) -> Result<Self, ReactorError> {
         let mut reactor = Self::new(entries)?;
+        if reactor.ring.is_none() {
+            return Ok(reactor);
+        }
         match Ring::new(Kind::Polled, entries) {
             Ok(ring) => reactor.polled = Some(ring),
             Err(error) => tracing::warn!("no ring that polls can be had, and nothing is: {error}"),
         }
         Ok(reactor)
+    }
+
+    /// Whether there can be operations on files.
+    ///
+    /// # Errors
+    /// [`ReactorError::NoDisks`]: the system makes no io_uring.
+    pub fn check_disks(&self) -> Result<(), ReactorError> {
+        match self.refused {
+            None => Ok(()),
+            Some(errno) => Err(ReactorError::NoDisks {
+                source: errno.into(),
+            }),
+        }
     }
 
     /// Pins memory for transfers, in place of what was pinned before: buffers, and ranges of a region
@@ -163,7 +210,10 @@ impl Reactor {
         &mut self,
         pin: impl Fn(&mut Ring) -> std::io::Result<bool>,
     ) -> Result<bool, ReactorError> {
-        let mut done = pin(&mut self.ring);
+        let Some(ring) = &mut self.ring else {
+            return Ok(false);
+        };
+        let mut done = pin(ring);
         if let (Ok(all), Some(polled)) = (&mut done, &mut self.polled) {
             match pin(polled) {
                 Ok(too) => *all &= too,
@@ -177,7 +227,7 @@ impl Reactor {
     ///
     /// # Errors
     /// [`ReactorError::Bounds`]: the bytes are not inside the buffer. [`ReactorError::Transfer`] with `EINVAL`: they
-    /// are not inside what a file can be.
+    /// are not inside what a file can be. [`ReactorError::NoDisks`]: the system makes no io_uring.
     #[inline]
     pub fn submit(
         &mut self,
@@ -187,11 +237,12 @@ impl Reactor {
     ) -> Result<Token, ReactorError> {
         let token = Token(self.queued + 1);
         let operation = Operation::new(file, operation, token, tag)?;
-        match &mut self.polled {
-            Some(polled) if operation.is_transfer() && file.may_be_polled() => {
+        match (&mut self.polled, &mut self.ring) {
+            (Some(polled), _) if operation.is_transfer() && file.may_be_polled() => {
                 polled.queue(operation);
             }
-            _ => self.ring.queue(operation),
+            (_, Some(ring)) => ring.queue(operation),
+            (_, None) => return self.check_disks().map(|()| token),
         }
         self.queued = token.0;
         Ok(token)
@@ -243,12 +294,14 @@ impl Reactor {
     /// Operations queued or running.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.ring.outstanding() + self.polled.as_ref().map_or(0, Ring::outstanding)
+        let of = |ring: &Option<Ring>| ring.as_ref().map_or(0, Ring::outstanding);
+        of(&self.ring) + of(&self.polled)
     }
 
     /// Operations in a ring.
     fn in_ring(&self) -> usize {
-        self.ring.in_ring() + self.polled.as_ref().map_or(0, Ring::in_ring)
+        let of = |ring: &Option<Ring>| ring.as_ref().map_or(0, Ring::in_ring);
+        of(&self.ring) + of(&self.polled)
     }
 
     /// Takes an operation that has ended, if there is one.
@@ -353,7 +406,7 @@ impl Reactor {
         interrupts: &[Interrupt],
         deadline: Instant,
     ) -> Result<Wake, ReactorError> {
-        let descriptors = interrupts.iter().map(|one| one.as_fd().as_raw_fd());
+        let descriptors = interrupts.iter().map(Interrupt::as_fd);
         self.wait_polling(descriptors, deadline)
     }
 
@@ -366,21 +419,29 @@ impl Reactor {
         readable: &[BorrowedFd<'_>],
         deadline: Instant,
     ) -> Result<Wake, ReactorError> {
-        self.wait_polling(readable.iter().map(AsRawFd::as_raw_fd), deadline)
+        self.wait_polling(readable.iter().copied(), deadline)
     }
 
     /// Waits beside polls, which end with the wait: their descriptors are lent for as long.
-    fn wait_polling(
+    fn wait_polling<'a>(
         &mut self,
-        descriptors: impl ExactSizeIterator<Item = RawFd> + Clone,
+        descriptors: impl Iterator<Item = BorrowedFd<'a>> + Clone,
         deadline: Instant,
     ) -> Result<Wake, ReactorError> {
-        self.ring.begin_wait();
+        let Some(ring) = &mut self.ring else {
+            let ready = poll_readable(descriptors, deadline);
+            return Ok(if ready {
+                Wake::Interrupt
+            } else {
+                Wake::Deadline
+            });
+        };
+        ring.begin_wait();
         let waited = self.until_ready(descriptors, deadline);
         let ended = self.end_polls();
         waited?;
         ended?;
-        Ok(if self.ring.polls_fired() > 0 {
+        Ok(if self.polls_fired() > 0 {
             Wake::Interrupt
         } else if self.finished.is_empty() {
             Wake::Deadline
@@ -390,9 +451,9 @@ impl Reactor {
     }
 
     /// Sleeps until there is something to say; looks once if there is already, or the deadline has passed.
-    fn until_ready(
+    fn until_ready<'a>(
         &mut self,
-        descriptors: impl ExactSizeIterator<Item = RawFd> + Clone,
+        descriptors: impl Iterator<Item = BorrowedFd<'a>> + Clone,
         deadline: Instant,
     ) -> Result<(), ReactorError> {
         self.reap();
@@ -402,10 +463,11 @@ impl Reactor {
         loop {
             self.fill()?;
             // Once, or again if the ring was made anew.
-            if self.ring.polls_left() == 0 {
-                for fd in descriptors.clone() {
-                    let started = self.ring.poll(fd);
-                    started.map_err(|source| self.ring_error("io_uring_enter", source))?;
+            if let Some(ring) = self.ring.as_mut().filter(|ring| ring.polls_left() == 0) {
+                let mut started = descriptors.clone().map(|fd| ring.poll(fd.as_raw_fd()));
+                let started = started.find_map(Result::err);
+                if let Some(source) = started {
+                    return Err(self.ring_error("io_uring_enter", source));
                 }
             }
             if left.is_zero() || !self.finished.is_empty() {
@@ -416,7 +478,7 @@ impl Reactor {
             }
             self.sleep(left)?;
             self.reap();
-            if self.ring.polls_fired() > 0 || !self.finished.is_empty() {
+            if self.polls_fired() > 0 || !self.finished.is_empty() {
                 return self.fill();
             }
             left = deadline.since(monotonic_now());
@@ -425,27 +487,35 @@ impl Reactor {
 
     /// Takes back the polls that are left, and waits for the kernel to say that they are gone.
     fn end_polls(&mut self) -> Result<(), ReactorError> {
-        if self.ring.polls_left() == 0 {
+        if self.polls_left() == 0 {
             return Ok(());
         }
         let deadline = monotonic_now() + MAX_WAIT;
         loop {
             self.remove_polls()?;
             self.look()?;
-            if self.ring.polls_left() == 0 {
+            if self.polls_left() == 0 {
                 return Ok(());
             }
             // A removal that meets a poll which is about to end takes back none: another one has to be asked for, or
             // nothing would end this sleep but the poll that is left.
-            if self.ring.is_removing() || monotonic_now() >= deadline {
+            if self.ring.as_ref().is_some_and(Ring::is_removing) || monotonic_now() >= deadline {
                 self.sleep_until(deadline)?;
             }
             self.reap();
         }
     }
 
+    fn polls_left(&self) -> usize {
+        self.ring.as_ref().map_or(0, Ring::polls_left)
+    }
+
+    fn polls_fired(&self) -> usize {
+        self.ring.as_ref().map_or(0, Ring::polls_fired)
+    }
+
     fn remove_polls(&mut self) -> Result<(), ReactorError> {
-        let removed = self.ring.remove_polls();
+        let removed = self.ring.as_mut().map_or(Ok(()), Ring::remove_polls);
         removed.map_err(|source| self.ring_error("io_uring_enter", source))
     }
 
@@ -462,7 +532,7 @@ impl Reactor {
             let ring = if polled {
                 self.polled.as_mut()
             } else {
-                Some(&mut self.ring)
+                self.ring.as_mut()
             };
             let Some(ring) = ring else { break };
             let filled = ring.fill(|empty| self.finished.push_back(completion(&empty, Ok(0))));
@@ -474,7 +544,10 @@ impl Reactor {
     /// Takes what has completed.
     #[inline]
     fn reap(&mut self) {
-        while let Some((operation, came_to)) = self.ring.next() {
+        let Some(ring) = &mut self.ring else {
+            return;
+        };
+        while let Some((operation, came_to)) = ring.next() {
             self.finished.push_back(completion(&operation, came_to));
         }
         let Some(polled) = &mut self.polled else {
@@ -483,7 +556,7 @@ impl Reactor {
         while let Some((operation, came_to)) = polled.next() {
             if came_to == Err(Errno::EOPNOTSUPP) {
                 operation.file().cannot_be_polled();
-                self.ring.queue(operation);
+                ring.queue(operation);
             } else {
                 self.finished.push_back(completion(&operation, came_to));
             }
@@ -510,16 +583,17 @@ impl Reactor {
     }
 
     fn sleep(&mut self, timeout: Duration) -> Result<(), ReactorError> {
-        let slept = match &mut self.polled {
-            Some(polled) if polled.in_ring() > 0 => poll_both(&mut self.ring, polled, timeout),
-            _ => self.ring.sleep(timeout),
+        let slept = match (&mut self.polled, &mut self.ring) {
+            (Some(polled), Some(ring)) if polled.in_ring() > 0 => poll_both(ring, polled, timeout),
+            (_, Some(ring)) => ring.sleep(timeout),
+            (_, None) => Ok(()),
         };
         slept.map_err(|source| self.ring_error("io_uring_enter", source))
     }
 
     /// Submits what was queued, and takes what has completed.
     fn look(&mut self) -> Result<(), ReactorError> {
-        let looked = self.ring.look();
+        let looked = self.ring.as_mut().map_or(Ok(()), Ring::look);
         let looked = looked.and_then(|()| self.polled.as_mut().map_or(Ok(()), Ring::look));
         looked.map_err(|source| self.ring_error("io_uring_enter", source))?;
         self.reap();

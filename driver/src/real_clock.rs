@@ -14,7 +14,7 @@ use crate::interrupt::Interrupt;
 use crate::reactor::{Reactor, Wake};
 use crate::signals::HeldSignals;
 
-/// The machine's monotonic clock. Waits through an io_uring.
+/// The machine's monotonic clock. Waits through an io_uring, or by ppoll(2) where there is none.
 #[derive(Default)]
 pub struct RealClock {
     /// Rings not in use: one for every thread that has waited at the same time as others.
@@ -96,6 +96,28 @@ pub(crate) fn poll_until(
                 } else {
                     Woken::Deadline
                 });
+            }
+        }
+    }
+}
+
+/// Sleeps without a ring until one of `readable` is, or `deadline` has come; at most [`MAX_WAIT`]. No signal ends it.
+pub(crate) fn poll_readable<'a>(
+    readable: impl Iterator<Item = BorrowedFd<'a>>,
+    deadline: Instant,
+) -> bool {
+    let deadline = deadline.min(monotonic_now() + MAX_WAIT);
+    let mut fds: Vec<PollFd<'_>> = readable
+        .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+        .collect();
+    loop {
+        let left = deadline.since(monotonic_now());
+        match ppoll(&mut fds, Some(TimeSpec::from(left)), None) {
+            Ok(ready) => return ready > 0,
+            Err(Errno::EINTR) => {}
+            Err(errno) => {
+                tracing::error!("ppoll of {} descriptors: {errno}", fds.len());
+                return false;
             }
         }
     }

@@ -8,6 +8,9 @@
 //! create event queues, the one for commands first, from which moment commands complete by interrupt; and make the port
 //! ours: MAC, RoCE, addresses.
 //!
+//! Not every command is essential. One that the firmware refuses and a function can do without costs what
+//! [`BringupReport::losses`] says; the table in `docs/generations.md` has all of them.
+//!
 //! [`Step`] names the steps, [`BringupReport`] says how long each took. A step that fails ends the sequence;
 //! what was begun is undone by dropping it: bus mastering goes off before any memory is freed, and the
 //! next open begins with a reset.
@@ -25,14 +28,14 @@ use crate::config::HcaConfig;
 use crate::control::{Commands, Control};
 use crate::device::Hca;
 use crate::eq::{self, Eq};
-use crate::error::{Mac, MlxError};
+use crate::error::{Mac, Macs, MlxError};
 use crate::event::{ASYNC_EVENTS, COMMAND_EVENTS, PAGE_EVENTS};
 use crate::gid::{self, GidTable};
 use crate::ids;
 use crate::instance::{Found, NoEq, Own, Parts, Shared, alloc_uar, completion_events, create_eq};
 use crate::random::Random;
 use crate::report::Stopwatch;
-pub use crate::report::{BringupReport, Step};
+pub use crate::report::{BringupReport, Loss, Step};
 use crate::segment;
 use crate::vport::{self, Port};
 use firmware::{ISSI, PageStage, enable, give_pages};
@@ -90,7 +93,12 @@ fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxError> {
     }
     // A virtual one may not write it (Linux asks `mlx5_core_is_pf`, by device id).
     if !ids::is_virtual(hardware.device_id) {
-        tell_host_endianness(&mut control)?;
+        let told = tell_host_endianness(&mut control);
+        if cfg!(target_endian = "little") {
+            control.optional("nothing: firmware takes a host for little-endian", told)?;
+        } else {
+            told?;
+        }
     }
     watch.done(Step::HostEndianness);
 
@@ -102,14 +110,19 @@ fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxError> {
     watch.report.init_pages = give_pages(&mut control, PageStage::Init)?;
     watch.done(Step::InitPages);
     init_hca(&mut control, &offered, &config, &mut random)?;
+    control.health.initialized();
     watch.done(Step::InitHca);
     // Only Snabb asks for this stage, on physical functions.
     let regular = give_pages(&mut control, PageStage::Regular);
-    watch.report.regular_pages = optional("QUERY_PAGES regular", regular)?.unwrap_or(0);
+    let regular = control.optional("nothing: other drivers do not ask", regular)?;
+    watch.report.regular_pages = regular.unwrap_or(0);
     watch.done(Step::RegularPages);
     if offered.general().driver_version() {
         let told = tell_driver_version(&mut control);
-        optional("SET_DRIVER_VERSION", told)?;
+        control.optional(
+            "the driver's name in what firmware and host say of it",
+            told,
+        )?;
     }
     watch.done(Step::DriverVersion);
     let caps = Caps::query(&mut control)?;
@@ -117,15 +130,16 @@ fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxError> {
     caps.check_kept(&told)?;
     if caps.general().dtor() {
         let read = read_reclaim_limit(&mut control);
-        if let Some(limit) = optional("register DTOR", read)? {
+        let lost = "the firmware's own limit for the return of pages";
+        if let Some(limit) = control.optional(lost, read)? {
             control.reclaim_limit = control.reclaim_limit.max(limit);
         }
     }
     watch.done(Step::RequeryCaps);
     if caps.general().max_qp_cnt() > 0 {
         let set = control.exec(&AllocQCounterIn::new());
-        control.counter_set = optional("ALLOC_Q_COUNTER", set.map_err(MlxError::from))?
-            .map(|answer| answer.counter_set_id());
+        let set = control.optional("counters of our own queue pairs", set)?;
+        control.counter_set = set.map(|answer| answer.counter_set_id());
     }
 
     let function = control.function.clone();
@@ -191,6 +205,7 @@ fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxError> {
     control.watch_health = true;
     let mut report = watch.report;
     report.commands = control.queue.posted();
+    report.losses = std::mem::take(&mut control.losses);
     tracing::info!(function = control.function.name(), device = format_args!("{:#06x}", hardware.device_id), total = ?report.total, "opened");
     control.link_up = port.link_up;
     let own = Own::new(&control, 0, completion_vector, Some(parts));
@@ -203,17 +218,6 @@ fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxError> {
     };
     let gids = GidTable::new(gids, room);
     Ok(Hca::new(Shared::new(control, gids, found), own))
-}
-
-/// What a step came to that we can do without: `None` if the firmware refused it.
-fn optional<T>(what: &'static str, outcome: Result<T, MlxError>) -> Result<Option<T>, MlxError> {
-    match outcome {
-        Err(MlxError::Cmd(error)) if error.status().is_some() => {
-            tracing::warn!(what, %error, "refused; going on without");
-            Ok(None)
-        }
-        outcome => outcome.map(Some),
-    }
 }
 
 /// How long the firmware wants to be waited for when it returns pages (Linux `lib/tout.c` `tout_query_dtor`).
@@ -329,17 +333,20 @@ fn take_port(
 ) -> Result<Port, MlxError> {
     let found = vport::query(control)?;
     let mac = vport::choose_mac(config.mac, found.mac, random);
-    // All our addresses have this MAC.
-    vport::announce(control, caps, &[mac])?;
-    let forwarding = vport::forwards_by_table(caps);
+    announce(control, caps, mac)?;
+    let mut forwarding = vport::forwards_by_table(caps);
     if forwarding {
-        vport::accept_mac(control, mac)?;
+        let accepted = vport::accept_mac(control, mac);
+        let lost = "frames from the cable, where no other entry leads them here";
+        forwarding = control.optional(lost, accepted)?.is_some();
     }
     let mtu = vport::settle_mtu(control, &found, config.port_mtu)?;
-    vport::enable_roce(control, caps, config.loopback)?;
+    enable_roce(control, caps, config.loopback)?;
     // A virtual function's port is not its to switch.
     let switched_on = !ids::is_virtual(device_id) && vport::switch_on(control)?;
-    let link_up = vport::link_is_up(control)?;
+    let link_up = vport::link_is_up(control);
+    let lost = "whether the link is up now: it is taken to be";
+    let link_up = control.optional(lost, link_up)?.unwrap_or(true);
     Ok(Port {
         mac,
         mtu,
@@ -349,4 +356,44 @@ fn take_port(
         switched_on,
         forwarding,
     })
+}
+
+/// Tells the e-switch our MAC, which all our addresses have, and looks whether the vport has it.
+///
+/// That a virtual function reads its own list is not known of every firmware, so a list that reads differently is
+/// mentioned and no more.
+fn announce(control: &mut Control, caps: &Caps, mac: [u8; 6]) -> Result<(), MlxError> {
+    let written = vport::announce(control, &[mac]);
+    let lost = "frames from others, where the e-switch knows no other way to this function";
+    if control.optional(lost, written)?.is_none() {
+        return Ok(());
+    }
+    let kept = vport::announced(control, caps);
+    let lost = "the look whether the e-switch was told our MAC";
+    let kept = control.optional(lost, kept)?;
+    if let Some(kept) = kept.filter(|kept| *kept != [mac]) {
+        control.lose(
+            "perhaps frames from others: the e-switch may not know our MAC",
+            format!(
+                "the vport's list of unicast addresses was set to {} and reads {}",
+                Macs(vec![mac]),
+                Macs(kept)
+            ),
+        );
+    }
+    Ok(())
+}
+
+/// Switches RoCE on, without a word about loopback if the firmware wants none.
+fn enable_roce(control: &mut Control, caps: &Caps, loopback: bool) -> Result<(), MlxError> {
+    let enabled = vport::enable_roce(control, caps, Some(loopback));
+    let says_more = caps.general().disable_local_lb_uc() || caps.general().disable_local_lb_mc();
+    if !says_more {
+        return Ok(enabled?);
+    }
+    let lost = "the choice whether queue pairs of this function reach each other";
+    if control.optional(lost, enabled)?.is_none() {
+        vport::enable_roce(control, caps, None)?;
+    }
+    Ok(())
 }

@@ -186,7 +186,7 @@ impl Caps {
     }
 
     /// Reads all pages the device announces.
-    pub(crate) fn query(control: &mut impl Commands) -> Result<Self, CmdError> {
+    pub(crate) fn query(control: &mut Control) -> Result<Self, MlxError> {
         let general: Page<CmdHcaCap> = query_page(control, CapType::GENERAL)?;
         let roce = if general.current.roce() {
             Some(query_page(control, CapType::ROCE)?)
@@ -194,13 +194,16 @@ impl Caps {
             None
         };
         let atomic = if general.current.atomic() {
-            Some(query_page(control, CapType::ATOMIC)?)
+            let page = query_page(control, CapType::ATOMIC);
+            control.optional("atomic operations", page)?
         } else {
             None
         };
         let general_2 = if general.current.hca_cap_2() {
-            let page: Page<CmdHcaCap2> = query_page(control, CapType::GENERAL_2)?;
-            Some(page.current)
+            let page = query_page(control, CapType::GENERAL_2);
+            let lost = "what the second general page says of the pages of keys";
+            let page: Option<Page<CmdHcaCap2>> = control.optional(lost, page)?;
+            page.map(|page| page.current)
         } else {
             None
         };
@@ -219,18 +222,29 @@ impl Caps {
     }
 
     /// Switches on what we use, and returns the general page as it was set.
+    ///
+    /// # Errors
+    /// The device refused what cannot stay as it is, or answers no more.
     pub(crate) fn set(
         &self,
         control: &mut Control,
         config: &HcaConfig,
-    ) -> Result<CmdHcaCap, CmdError> {
-        let wanted = wanted_general(&self.general, config);
-        set_page(
+    ) -> Result<CmdHcaCap, MlxError> {
+        let mut wanted = wanted_general(&self.general, config);
+        let set = set_page(
             control,
             CapType::GENERAL,
             &self.general.image,
             wanted.as_bytes(),
-        )?;
+        );
+        if self.serves(&wanted) {
+            let lost = "queue pairs asked for, and keys by name: the general page stays as it is";
+            if control.optional(lost, set)?.is_none() {
+                wanted = self.general.current.clone();
+            }
+        } else {
+            set?;
+        }
         control
             .queue
             .check_signatures(wanted.cmdif_checksum() == CHECKSUM_ON);
@@ -241,12 +255,13 @@ impl Caps {
         {
             let mut wanted = AtomicCaps::new();
             wanted.set_atomic_req_8B_endianness_mode(ATOMIC_HOST_ENDIAN);
-            set_page(
+            let set = set_page(
                 control,
                 CapType::ATOMIC,
                 &[0; PAGE_BYTES],
                 wanted.as_bytes(),
-            )?;
+            );
+            control.optional("atomic operations, whose results would need swapping", set)?;
         }
         let late;
         let roce = match &self.roce {
@@ -264,9 +279,21 @@ impl Caps {
         {
             let mut wanted = roce.current.clone();
             wanted.set_sw_r_roce_src_udp_port(true);
-            set_page(control, CapType::ROCE, &roce.image, wanted.as_bytes())?;
+            let set = set_page(control, CapType::ROCE, &roce.image, wanted.as_bytes());
+            control.optional("the choice of UDP source ports", set)?;
         }
         Ok(wanted)
+    }
+
+    /// Whether the general page as it is has all of `wanted` that we rely on.
+    fn serves(&self, wanted: &CmdHcaCap) -> bool {
+        let is = self.general();
+        (is.log_uar_page_sz(), is.cmdif_checksum(), is.roce())
+            == (
+                wanted.log_uar_page_sz(),
+                wanted.cmdif_checksum(),
+                wanted.roce(),
+            )
     }
 
     /// Whether the device is what it was told to be, in what we rely on. What we take as it comes (limits, keys by

@@ -34,11 +34,12 @@ use zerocopy::FromBytes;
 
 use crate::cmd::{CommandQueue, SlotClass, SubmitError, Ticket};
 use crate::eq::{Eq, Ring};
-use crate::error::{CmdError, DeadCause};
+use crate::error::{CmdError, DeadCause, MlxError};
 use crate::event::{AsyncEvent, Completions, Meaning, decode};
 use crate::health::{Health, Heard, Verdict};
 use crate::instance::{Listeners, Parts};
 use crate::pages::Pages;
+use crate::report::Loss;
 use mlx_prm::{Command, InitSegment, NopIn, NopOut, Opcode};
 
 /// First pause between two looks at an ownership bit, and the longest.
@@ -222,6 +223,8 @@ pub(crate) struct Control {
     pub(crate) watch_health: bool,
     /// The counters of our queue pairs, where the device has such.
     pub(crate) counter_set: Option<u32>,
+    /// What bring-up found refused that a function can do without.
+    pub(crate) losses: Vec<Loss>,
     /// A command whose answer says whether a device in doubt is alive.
     pub(crate) doubt: Option<Doubt>,
     /// The function is that of the adapter's own processor, which commands about it have to say.
@@ -261,6 +264,36 @@ impl Commands for Control {
 }
 
 impl Control {
+    /// What came of a command that a function can do without. `None`: the firmware refused it, and what is lost is
+    /// noted.
+    ///
+    /// # Errors
+    /// Anything but a refusal.
+    pub(crate) fn optional<T, E: Into<MlxError>>(
+        &mut self,
+        lost: &'static str,
+        outcome: Result<T, E>,
+    ) -> Result<Option<T>, MlxError> {
+        match outcome.map_err(Into::into) {
+            Err(MlxError::Cmd(error)) if error.status().is_some() => {
+                self.lose(lost, error.to_string());
+                Ok(None)
+            }
+            outcome => outcome.map(Some),
+        }
+    }
+
+    /// The function does without something.
+    pub(crate) fn lose(&mut self, lost: &'static str, why: String) {
+        tracing::warn!(
+            function = self.function.name(),
+            lost,
+            why,
+            "going on without"
+        );
+        self.losses.push(Loss { why, lost });
+    }
+
     pub(crate) fn now(&self) -> Instant {
         self.clock.now()
     }

@@ -379,6 +379,12 @@ impl Hca {
         outcome
     }
 
+    /// Sleeps until an interrupt of this instance is signalled, or `deadline` passes; whether one is. It stays
+    /// signalled, and what it is about is not taken in.
+    pub(crate) fn is_interrupted(&self, deadline: Instant) -> bool {
+        self.shared.clock.wait(self.own.interrupts(), deadline)
+    }
+
     /// Waits for the answer to a command.
     fn wait_for(&mut self, exchange: &mut Exchange<'_>) -> Result<Vec<u8>, CmdError> {
         let shared = Arc::clone(&self.shared);

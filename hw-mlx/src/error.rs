@@ -380,17 +380,9 @@ pub enum MlxError {
         /// The address.
         mac: Mac,
     },
-    /// The vport's list of unicast addresses, by which the e-switch finds us, is not what was written.
-    #[error(
-        "the vport's list of unicast addresses was set to {written} and reads {kept}: nothing sent to this \
-         function would reach it"
-    )]
-    Announced {
-        /// What was written.
-        written: Macs,
-        /// What was read back.
-        kept: Macs,
-    },
+    /// The function cannot take part in the network, although that was asked for.
+    #[error("no part in the network: {0}")]
+    NoNetwork(String),
     /// An address that cannot be one of ours as it was given.
     #[error("address {address}: {why}")]
     Address {

@@ -18,7 +18,8 @@
 //! flight is lost, as frames may be ([`Ethernet::repair`]).
 //!
 //! What a function may not have (no Ethernet queues, no flow tables, an InfiniBand port) it does without:
-//! [`Ethernet::why_not`] says why.
+//! [`Ethernet::why_not`] says why. The time stamps that queues put into completions are not used, so a queue has those
+//! of the device's default clock, where the device has a choice of clocks.
 
 mod objects;
 mod steering;
@@ -28,11 +29,14 @@ use dat_core::types::{DtoStatus, MemPrivFlags};
 use driver::{DmaArena, DmaBuffer};
 use mlx_prm::{
     AllocPdIn, AllocTransportDomainIn, CapType, CqeOpcode, CreateRqIn, CreateSqIn, CreateTirIn,
-    CreateTisIn, EthOffloadCaps, ModifyRqIn, ModifySqIn, QueryNicVportContextIn, Wq,
+    CreateTisIn, EthOffloadCaps, FlowTableNicCap, ModifyRqIn, ModifySqIn, QueryNicVportContextIn,
+    Wq,
 };
 
+use zerocopy::IntoBytes;
+
 use self::objects::{Object, Objects};
-use crate::caps::{self, Caps};
+use crate::caps;
 use crate::cq::{Cq, Cqe};
 use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
@@ -151,24 +155,66 @@ impl Sizes {
 }
 
 impl Ethernet {
-    /// Why a function has no Ethernet port for us; `None`: it has one.
-    #[must_use]
-    pub fn why_not(caps: &Caps) -> Option<&'static str> {
-        let general = caps.general();
-        [
+    /// Why a function has no Ethernet port for us; `None`: nothing that it says of itself is against it. Numbers of
+    /// which one is enough (transport domains, TISes, queues, TIRs) are not among the reasons: the least that a
+    /// logarithm says is one.
+    ///
+    /// # Errors
+    /// The device does not tell what its flow tables are.
+    pub fn why_not(hca: &mut Hca) -> Result<Option<&'static str>, CmdError> {
+        let general = hca.caps().general();
+        let sizes = Sizes::new();
+        let longest = sizes.send.ring_blocks.max(sizes.recv.entries).ilog2();
+        let queues = [
             (general.eth_net_offloads(), "eth_net_offloads is 0"),
             (general.nic_flow_table(), "nic_flow_table is 0"),
-        ]
-        .into_iter()
-        .find_map(|(has, why)| (!has).then_some(why))
+            (
+                general.log_max_wq_sz() >= longest,
+                "log_max_wq_sz is less than the rings need",
+            ),
+        ];
+        let first = |reasons: &[(bool, &'static str)]| {
+            let mut missing = reasons.iter().filter(|(has, _)| !has);
+            missing.next().map(|(_, why)| *why)
+        };
+        if let Some(why) = first(&queues) {
+            return Ok(Some(why));
+        }
+        let page = caps::query_page::<FlowTableNicCap>(hca, CapType::FLOW_TABLE)?;
+        let tables = page.current.flow_table_properties_nic_receive();
+        let fields = tables.ft_field_support();
+        // A page that names no field at all says nothing of them; the device does when it is asked for a group.
+        let names = fields.as_bytes().iter().any(|byte| *byte != 0);
+        Ok(first(&[
+            (tables.ft_support(), "ft_support is 0"),
+            (
+                tables.log_max_ft_size() >= steering::LOG_ENTRIES,
+                "log_max_ft_size is less than 3",
+            ),
+            (
+                !names || fields.outer_dmac(),
+                "outer_dmac cannot be compared",
+            ),
+            (
+                !names || fields.outer_ether_type(),
+                "outer_ether_type cannot be compared",
+            ),
+            (
+                !names || fields.outer_ip_protocol(),
+                "outer_ip_protocol cannot be compared",
+            ),
+        ]))
     }
 
     /// Makes the queues, and leads to them what a station has to hear. What was made before a failure is destroyed
     /// again.
     ///
     /// # Errors
-    /// No memory, or device refusal.
+    /// No memory, a capability that is not there ([`MlxError::NoNetwork`]), or device refusal.
     pub fn create(hca: &mut Hca, doorbells: &Doorbells) -> Result<Self, MlxError> {
+        if let Some(why) = Self::why_not(hca)? {
+            return Err(MlxError::NoNetwork(why.to_owned()));
+        }
         let sizes = Sizes::new();
         let memory = Memory::alloc(hca.arena(), &sizes, hca.port().mtu)?;
         // It is every instance's.
@@ -237,6 +283,13 @@ impl Ethernet {
     /// Device refusal; it hears what it heard.
     pub fn hear(&mut self, hca: &mut Hca, groups: &[[u8; 6]]) -> Result<(), MlxError> {
         if self.groups != groups {
+            let log_most = hca.caps().general().log_max_current_mc_list();
+            if groups.len() > 1 << log_most {
+                return Err(MlxError::NoNetwork(format!(
+                    "log_max_current_mc_list is {log_most}, and {} groups have to be heard",
+                    groups.len()
+                )));
+            }
             vport::hear(hca, groups)?;
             self.groups = groups.to_vec();
         }
@@ -403,6 +456,11 @@ fn make(
     objects: &mut Objects,
 ) -> Result<Numbers, MlxError> {
     let inline_mode = inline_mode(hca)?;
+    let general = hca.caps().general();
+    let (send_clock, recv_clock) = (
+        ts_format(general.sq_ts_format()),
+        ts_format(general.rq_ts_format()),
+    );
     let pd = hca.exec(&AllocPdIn::new())?.pd();
     objects.add(Object::Pd(pd));
     let request = KeyRequest {
@@ -426,6 +484,7 @@ fn make(
     context
         .set_cqn(cqn)
         .set_flush_in_error_en(true)
+        .set_ts_format(send_clock)
         .set_min_wqe_inline_mode(inline_mode)
         .set_tis_lst_sz(1)
         .set_tis_num_0(tis);
@@ -446,6 +505,7 @@ fn make(
     context
         .set_cqn(cqn)
         .set_flush_in_error_en(true)
+        .set_ts_format(recv_clock)
         .set_vsd(true);
     // CAST: bytes of an entry.
     describe(
@@ -470,6 +530,12 @@ fn make(
     objects.add(Object::Tir(tir));
     steering::lead_to(hca, tir, objects)?;
     Ok(Numbers { sqn, rqn, lkey })
+}
+
+/// The `ts_format` of a queue on a device with this capability: 0 is free running; 1 is the default where there is a
+/// choice of clocks, or real time alone, and reserved elsewhere (DPDK `mlx5_ts_format_conv`).
+fn ts_format(capability: u32) -> u32 {
+    u32::from(capability != 0)
 }
 
 /// What the send queue's context has to say of inline headers: what the vport's does, where that decides (Linux

@@ -106,13 +106,16 @@ pub(crate) fn write_entry(
     write(control, entry.index, &layout(entry), port)
 }
 
-/// Clears one entry: all zero (Linux `mlx5_ib_del_gid`).
+/// Clears one entry: no address, in the version of all our entries. Version 0 is RoCE v1, which a function may not have
+/// (Linux `mlx5_ib_del_gid`, `set_roce_addr`).
 pub(crate) fn clear_entry(
     control: &mut impl Commands,
     index: u8,
     port: Option<u32>,
 ) -> Result<(), CmdError> {
-    write(control, index, &RoceAddr::new(), port)
+    let mut address = RoceAddr::new();
+    address.set_roce_version(ROCE_V2).set_roce_l3_type(L3_IPV6);
+    write(control, index, &address, port)
 }
 
 fn write(

@@ -43,7 +43,9 @@ pub(crate) struct Health {
     misses: u32,
     /// The syndrome byte beside the counter that was doubted last; 0 for none.
     doubted: u8,
-    /// The command queue's address, upper and lower half, where the device lets it be read.
+    /// The command queue's address as it was written, upper and lower half.
+    written: [u32; 2],
+    /// The same, once the function is initialized, if the device still shows it then.
     queue: Option<[u32; 2]>,
     dead: Option<DeadCause>,
     notices: Notices,
@@ -70,23 +72,35 @@ pub(crate) enum Heard {
 }
 
 impl Health {
-    /// `queue` is the command queue's address as it was written, upper and lower half.
+    /// `written` is the command queue's address as it was written, upper and lower half.
     pub(crate) fn new(
         registers: Block<InitSegment>,
         notices: Notices,
-        queue: [u32; 2],
+        written: [u32; 2],
         now: Instant,
     ) -> Self {
-        let queue = (queue_address(&registers) == queue).then_some(queue);
         Self {
             registers,
             next_poll: now + POLL_INTERVAL,
             counter: None,
             misses: 0,
             doubted: 0,
-            queue,
+            written,
+            queue: None,
             dead: None,
             notices,
+        }
+    }
+
+    /// INIT_HCA was done. From here on a device that shows another address of the command queue was reset by somebody
+    /// else; unless it does not show ours now, since its firmware may clear the registers once it has read them.
+    pub(crate) fn initialized(&mut self) {
+        let shown = queue_address(&self.registers);
+        self.queue = (shown == self.written).then_some(shown);
+        if self.queue.is_none() {
+            tracing::info!(
+                "the command queue's address cannot be read back: resets by others show late"
+            );
         }
     }
 

@@ -235,6 +235,11 @@ impl Own {
         }
     }
 
+    /// What ends its sleep.
+    pub(crate) fn interrupts(&self) -> &[Interrupt] {
+        &self.interrupts
+    }
+
     /// Brings the list of interrupts up to date.
     fn follow(&mut self, control: &Control) {
         let (vectors, notices) = control.interrupts.split_at(control.vectors);

@@ -23,6 +23,7 @@
 //! | [`recorder`] | commands, datagrams, frames and events of the last while |
 //! | `random` | names and numbers drawn from a seed |
 //! | [`provider`] | all of it as DAT's provider |
+//! | [`selftest`] | a function that sends to itself, and how far it gets |
 //!
 //! The crate reaches the machine only through `driver`: it knows BARs, DMA buffers, interrupts and a
 //! clock, and neither VFIO, files nor threads. Time and waiting come from [`driver::Clock`], so the
@@ -62,6 +63,7 @@ pub mod recorder;
 mod report;
 pub mod ring;
 mod segment;
+pub mod selftest;
 pub mod srq;
 mod teardown;
 pub mod uar;
@@ -69,7 +71,7 @@ pub mod vport;
 pub mod window;
 pub mod wqe;
 
-pub use config::HcaConfig;
+pub use config::{HcaConfig, Participation};
 pub use counters::{DeviceCounters, PortCounters, PriorityTraffic, QueueCounters, VportCounters};
 pub use dat_core::address::{Address, Vlan};
 pub use device::{Hca, Opened, Pending};

@@ -112,6 +112,15 @@ pub struct KeyRequest {
     pub variant: u8,
 }
 
+/// What the device can do about the order of its accesses (`relaxed_ordering_write`, `relaxed_ordering_read`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Relaxed {
+    /// Its writes may pass earlier ones.
+    pub write: bool,
+    /// What it reads may arrive before earlier writes.
+    pub read: bool,
+}
+
 impl KeyRequest {
     /// CREATE_MKEY's fixed part; the translation table follows it.
     ///
@@ -119,7 +128,12 @@ impl KeyRequest {
     /// When the table is longer than the field that counts it; the caller has checked the region's
     /// size against the device's limit.
     #[must_use]
-    pub fn command(&self, translation: &Translation, pg_access: bool) -> CreateMkeyIn {
+    pub fn command(
+        &self,
+        translation: &Translation,
+        pg_access: bool,
+        relaxed: Relaxed,
+    ) -> CreateMkeyIn {
         // PANIC: 2^32 octwords translate 2^45 bytes even at the smallest page.
         let octwords = u32::try_from(translation.octwords())
             .expect("more translation entries than a key holds");
@@ -127,8 +141,22 @@ impl KeyRequest {
         command
             .set_pg_access(pg_access)
             .set_translations_octword_actual_size(octwords);
-        *command.memory_key_mkey_entry_mut() = self.context(translation, octwords);
+        let context = command.memory_key_mkey_entry_mut();
+        *context = self.context(translation, octwords);
+        if self.may_be_relaxed() {
+            context
+                .set_relaxed_ordering_write(relaxed.write)
+                .set_relaxed_ordering_read(relaxed.read);
+        }
         command
+    }
+
+    /// Whether the order in which bytes of the region appear is nobody's business before a completion says that they
+    /// are there. The completion itself is written in order, behind them. Where peers may write, a program may wait for
+    /// the last byte of what they write, so those regions keep their order.
+    fn may_be_relaxed(&self) -> bool {
+        let by_peers = MemPrivFlags::REMOTE_WRITE | MemPrivFlags::REMOTE_ATOMIC;
+        !self.access.intersects(by_peers)
     }
 
     fn context(&self, translation: &Translation, octwords: u32) -> Mkc {
@@ -180,7 +208,12 @@ pub fn create(hca: &mut Hca, request: &KeyRequest, iova: Iova) -> Result<(u32, u
         });
     }
     let pg_access = hca.caps().general().pg();
-    let command = request.command(&translation, pg_access);
+    let general = hca.caps().general();
+    let relaxed = Relaxed {
+        write: general.relaxed_ordering_write(),
+        read: general.relaxed_ordering_read(),
+    };
+    let command = request.command(&translation, pg_access, relaxed);
     let answer = hca.exec_with(&command, &translation.table(pg_access))?;
     let index = answer.mkey_index();
     Ok((index, index << 8 | u32::from(request.variant)))
@@ -344,7 +377,7 @@ mod tests {
             access: MemPrivFlags::LOCAL_READ | MemPrivFlags::REMOTE_WRITE,
             variant: 0x5a,
         };
-        let command = request.command(&of(0x1000, 0x1000, 0x100), false);
+        let command = request.command(&of(0x1000, 0x1000, 0x100), false, Relaxed::default());
         let context = command.memory_key_mkey_entry();
         assert_eq!(
             (
@@ -361,5 +394,45 @@ mod tests {
             (0xff_ffff, 0x5a, 0x1234)
         );
         assert!(!command.pg_access() && !context.free() && !context.length64());
+    }
+    /// As Linux sets both where `IB_ACCESS_RELAXED_ORDERING` is asked for and the device has them (mlx5_ib
+    /// `set_mkc_access_pd_addr_fields`); here by the region's rights.
+    #[test]
+    fn order_is_relaxed_where_peers_may_not_write_and_the_device_can() {
+        let both = Relaxed {
+            write: true,
+            read: true,
+        };
+        let local = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
+        for (access, relaxed, expected) in [
+            (local, both, (true, true)),
+            (local | MemPrivFlags::REMOTE_READ, both, (true, true)),
+            (local | MemPrivFlags::REMOTE_WRITE, both, (false, false)),
+            (local | MemPrivFlags::REMOTE_ATOMIC, both, (false, false)),
+            (local, Relaxed::default(), (false, false)),
+            (
+                local,
+                Relaxed {
+                    read: false,
+                    ..both
+                },
+                (true, false),
+            ),
+        ] {
+            let request = KeyRequest {
+                pd: 1,
+                address: 0x1000,
+                bytes: 0x100,
+                access,
+                variant: 0,
+            };
+            let command = request.command(&of(0x1000, 0x1000, 0x100), false, relaxed);
+            let context = command.memory_key_mkey_entry();
+            let set = (
+                context.relaxed_ordering_write(),
+                context.relaxed_ordering_read(),
+            );
+            assert_eq!(set, expected, "{access:?}, {relaxed:?}");
+        }
     }
 }

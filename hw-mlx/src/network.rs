@@ -126,23 +126,16 @@ const fn since_start(now: Instant) -> Duration {
 }
 
 impl Network {
-    /// Joins the network with the addresses of the function. `None`: it has no Ethernet port.
+    /// Joins the network with the addresses of the function.
     ///
     /// # Errors
-    /// The device refused what it can do, or answers no more.
+    /// The function has no Ethernet port, or the device refused what it can do, or answers no more. Nothing is left
+    /// behind.
     pub(crate) fn join(
         hca: &mut Hca,
         doorbells: &Doorbells,
         random: &mut Random,
-    ) -> Result<Option<Self>, MlxError> {
-        if let Some(why) = Ethernet::why_not(hca.caps()) {
-            tracing::info!(
-                function = hca.name(),
-                why,
-                "no Ethernet port: peers are found among the configured neighbours only"
-            );
-            return Ok(None);
-        }
+    ) -> Result<Self, MlxError> {
         let ethernet = Ethernet::create(hca, doorbells)?;
         let now = since_start(hca.now());
         let config = neighbour::Config::new(hca.mac(), random.next());
@@ -177,9 +170,14 @@ impl Network {
                 tracing::warn!(address = %entry.address, %error, "an address that nobody is told of");
             }
         }
-        network.hear(hca)?;
+        if let Err(error) = network.hear(hca) {
+            if let Err(second) = network.leave(hca) {
+                tracing::warn!(%second, "an Ethernet port that hears nothing stays");
+            }
+            return Err(error);
+        }
         network.changed();
-        Ok(Some(network))
+        Ok(network)
     }
 
     /// Leaves the network.

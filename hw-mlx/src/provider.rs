@@ -18,6 +18,7 @@
 mod counts;
 mod datagrams;
 mod errors;
+mod joining;
 mod limits;
 mod reach;
 
@@ -37,6 +38,7 @@ use driver::{DmaArena, DmaMemory, Function, Instant};
 
 use self::counts::Registered;
 pub use self::counts::{NetworkCounters, ProviderCounters};
+pub use self::joining::NetworkState;
 use self::limits::limits;
 use self::reach::Down;
 use crate::config::HcaConfig;
@@ -105,6 +107,8 @@ struct Common {
     gsi_pd: u32,
     /// As of QP1; locked before that. `None`: the function takes no part in one.
     network: Option<Mutex<Network>>,
+    /// Why it takes none although it was to, if it could.
+    without_network: Option<String>,
     /// What random numbers are drawn from ([`HcaConfig::seed`]).
     seed: Option<u64>,
     /// Instances made so far.
@@ -189,16 +193,12 @@ impl MlxProvider {
         let mut gsi = Gsi::create(&mut hca, &doorbells, gsi_pd)?;
         // Armed from the start: a connection request may be the first thing that happens.
         let _none_yet = gsi.receive();
-        let network = if joins {
-            let mut random = Random::of_function(seed, "network")?;
-            Network::join(&mut hca, &doorbells, &mut random)?
-        } else {
-            None
-        };
+        let (network, without_network) = joining::join(&mut hca, &doorbells, joins, seed)?;
         let common = Common {
             gsi: Mutex::new(gsi),
             gsi_pd,
             network: network.map(Mutex::new),
+            without_network,
             seed,
             made: AtomicU32::new(0),
             registered: Registered::default(),
@@ -237,6 +237,8 @@ impl MlxProvider {
         if down.is_some() {
             tracing::warn!(function = hca.name(), "the port is down");
         }
+        let without = common.without_network.is_some();
+        let events = without.then_some(ProviderEvent::Network(NetworkEvent::NotJoined));
         Ok(Self {
             doorbells: Doorbells::new(hca.uar().clone()),
             hca,
@@ -245,7 +247,7 @@ impl MlxProvider {
             cqs: BTreeMap::new(),
             qps: BTreeMap::new(),
             srqs: BTreeMap::new(),
-            events: VecDeque::new(),
+            events: events.into_iter().collect(),
             random,
             down,
             variants: Variants::new(variants),

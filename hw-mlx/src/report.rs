@@ -92,6 +92,15 @@ impl Step {
     ];
 }
 
+/// What a function has to do without, since its firmware refused a command of the bring-up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// What was refused, or how the device differs from what it was told.
+    pub why: String,
+    /// What is lost.
+    pub lost: &'static str,
+}
+
 /// What a bring-up did and how long it took.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BringupReport {
@@ -107,6 +116,8 @@ pub struct BringupReport {
     pub regular_pages: u64,
     /// Commands sent.
     pub commands: u64,
+    /// What was refused, and the function does without (the table in `docs/generations.md`).
+    pub losses: Vec<Loss>,
 }
 
 /// Times the steps.

@@ -24,7 +24,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::caps::Caps;
 use crate::control::Commands;
-use crate::error::{CmdError, Mac, Macs, MlxError};
+use crate::error::{CmdError, Mac};
 use crate::random::{Random, local_mac};
 use mlx_prm::{
     DeleteL2TableEntryIn, MacAddress, ModifyNicVportContextIn, Pmtu, QueryNicVportContextIn,
@@ -102,26 +102,28 @@ pub(crate) fn query(control: &mut impl Commands) -> Result<Vport, CmdError> {
     })
 }
 
-/// Switches RoCE on, and local loopback to what is asked where that is switchable.
+/// Switches RoCE on, and local loopback to what is asked, if anything is, where that is switchable.
 pub(crate) fn enable_roce(
     control: &mut impl Commands,
     caps: &Caps,
-    loopback: bool,
+    loopback: Option<bool>,
 ) -> Result<(), CmdError> {
     let mut input = ModifyNicVportContextIn::new();
     input.field_select_mut().set_roce_en(true);
     input.nic_vport_context_mut().set_roce_en(true);
-    if caps.general().disable_local_lb_uc() {
-        input.field_select_mut().set_disable_uc_local_lb(true);
-        input
-            .nic_vport_context_mut()
-            .set_disable_uc_local_lb(!loopback);
-    }
-    if caps.general().disable_local_lb_mc() {
-        input.field_select_mut().set_disable_mc_local_lb(true);
-        input
-            .nic_vport_context_mut()
-            .set_disable_mc_local_lb(!loopback);
+    if let Some(loopback) = loopback {
+        if caps.general().disable_local_lb_uc() {
+            input.field_select_mut().set_disable_uc_local_lb(true);
+            input
+                .nic_vport_context_mut()
+                .set_disable_uc_local_lb(!loopback);
+        }
+        if caps.general().disable_local_lb_mc() {
+            input.field_select_mut().set_disable_mc_local_lb(true);
+            input
+                .nic_vport_context_mut()
+                .set_disable_mc_local_lb(!loopback);
+        }
     }
     control.exec(&input).map(|_| ())
 }
@@ -160,21 +162,19 @@ pub(crate) fn choose_mac(
     }
 }
 
-/// Makes the vport's list of unicast addresses `macs` and nothing else, and looks whether it is.
-pub(crate) fn announce(
+/// Makes the vport's list of unicast addresses `macs` and nothing else.
+pub(crate) fn announce(control: &mut impl Commands, macs: &[[u8; 6]]) -> Result<(), CmdError> {
+    write_list(control, LIST_UNICAST, macs)
+}
+
+/// The vport's list of unicast addresses, as the device says it.
+pub(crate) fn announced(
     control: &mut impl Commands,
     caps: &Caps,
-    macs: &[[u8; 6]],
-) -> Result<(), MlxError> {
-    write_list(control, LIST_UNICAST, macs)?;
-    let kept = read_unicast_list(control, caps)?;
-    if kept != macs {
-        return Err(MlxError::Announced {
-            written: Macs(macs.to_vec()),
-            kept: Macs(kept),
-        });
-    }
-    Ok(())
+) -> Result<Vec<[u8; 6]>, CmdError> {
+    let log_most = caps.general().log_max_current_uc_list();
+    let list: Vec<MacAddress> = read_list(control, LIST_UNICAST, log_most)?;
+    Ok(list.iter().map(mac_of).collect())
 }
 
 /// Empties the list, so that the e-switch forgets us at once.
@@ -207,12 +207,6 @@ pub(crate) fn write_list(
         list.extend_from_slice(entry.as_bytes());
     }
     control.exec_with(&input, &list).map(|_| ())
-}
-
-fn read_unicast_list(control: &mut impl Commands, caps: &Caps) -> Result<Vec<[u8; 6]>, CmdError> {
-    let log_most = caps.general().log_max_current_uc_list();
-    let list: Vec<MacAddress> = read_list(control, LIST_UNICAST, log_most)?;
-    Ok(list.iter().map(mac_of).collect())
 }
 
 /// One of the vport's lists. There is room for the longest there may be, 2^`log_most` entries: somebody else's may be

@@ -9,7 +9,8 @@ use super::{CmdStatus, Command, Opcode, Qpn};
 layout! {
     /// Address path (PRM "Address Path").
     pub struct Ads(0x2c) {
-        /// InfiniBand: force loopback.
+        /// Force loopback: on InfiniBand, and of RC on RoCE where `fl_rc_qp_when_roce_enabled` (or `_disabled`) says
+        /// so.
         fl: 0x00[31],
         free_ar: 0x00[30],
         /// InfiniBand; 0 on RoCE.

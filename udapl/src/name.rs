@@ -22,6 +22,7 @@
 //! | `,priority=N` | the priority of its frames in that VLAN, 0..=7 |
 //! | `,neighbour=IP/MAC` | a peer's MAC, which is then not asked for |
 //! | `,network=off` | no part in the network: the adapter neither asks for MACs nor answers |
+//! | `,network=on` | a part in the network, or the adapter does not open. Without either option it takes part if the device lets it ([`NetworkState`](hw_mlx::provider::NetworkState)) |
 //! | `,events=all`, `,events=errors` | whether the asynchronous EVD has [`NetworkEvent`](crate::NetworkEvent)s beside errors. Without this option it has them in Rust, and not in C |
 //! | `,endpoints=N` | room for this many endpoints, of all instances together, as far as the device can have them |
 //! | `,vectors=N` | this many interrupt vectors for completions, as far as there are so many. One for each instance is best if the instances sleep |
@@ -322,6 +323,8 @@ fn station_of(text: &str) -> Option<[u8; 6]> {
 
 #[cfg(test)]
 mod tests {
+    use hw_mlx::Participation;
+
     use super::*;
     use crate::open::HandedIn;
 
@@ -419,9 +422,15 @@ mod tests {
                 "10.0.0.1"
             ]
         );
-        assert!(parsed.hca.network, "unless it is switched off");
+        assert_eq!(
+            parsed.hca.network,
+            Participation::IfPossible,
+            "nothing said"
+        );
         let (_, parsed) = parse("sim:a,network=off", &OpenOptions::default()).expect("an option");
-        assert!(!parsed.hca.network);
+        assert_eq!(parsed.hca.network, Participation::Off);
+        let (_, parsed) = parse("sim:a,network=on", &OpenOptions::default()).expect("an option");
+        assert_eq!(parsed.hca.network, Participation::Required, "by name");
     }
 
     #[test]

@@ -24,8 +24,8 @@
 //! ```
 //!
 //! Times are nanoseconds of the machine's monotonic clock ([`RealClock`]); no sleep is longer than [`MAX_WAIT`].
-//! Example `uring` is a whole program. Where io_uring is not allowed [`Reactor::new`] says so ([`ReactorError::Ring`],
-//! with the system's error), and the descriptor still goes with poll(2) and epoll(7) (example `epoll`).
+//! Example `uring` is a whole program. Where io_uring is not allowed, as on RHEL 9 as delivered, a
+//! reactor waits by ppoll(2) and refuses disks ([`Reactor::check_disks`], [`ReactorError::NoDisks`]).
 
 pub use driver::{
     Clock, Completion, Descriptor, File, FileOperation, Geometry, HandedInError, Instant,

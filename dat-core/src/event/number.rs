@@ -24,7 +24,7 @@ const fn event(number: u32, name: &'static str, means: &'static str) -> EventNum
 }
 
 /// Every number, in order.
-pub const EVENT_NUMBERS: [EventNumber; 26] = [
+pub const EVENT_NUMBERS: [EventNumber; 27] = [
     event(
         0x00001,
         "DAT_DTO_COMPLETION_EVENT",
@@ -141,6 +141,11 @@ pub const EVENT_NUMBERS: [EventNumber; 26] = [
         0x08026,
         "NetworkEvent::NeighbourLost",
         "a neighbour does not answer any more",
+    ),
+    event(
+        0x08027,
+        "NetworkEvent::NotJoined",
+        "the adapter takes no part in the network",
     ),
     event(
         0x10001,

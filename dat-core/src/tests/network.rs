@@ -182,7 +182,8 @@ fn numbers_of_network_events_are_nobody_elses() {
         },
         NetworkEvent::NeighbourMoved { address, mac },
         NetworkEvent::NeighbourLost(address),
+        NetworkEvent::NotJoined,
     ];
     let numbers = events.map(|event| Event::Async(AsyncEvent::Network(event)).number());
-    assert_eq!(numbers.to_vec(), (0x8020..0x8027).collect::<Vec<u32>>());
+    assert_eq!(numbers.to_vec(), (0x8020..0x8028).collect::<Vec<u32>>());
 }

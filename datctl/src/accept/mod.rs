@@ -156,6 +156,9 @@ impl Run<'_> {
     fn lines(&mut self, accept: &Accept, subjects: &[Subject<'_>], machine: &Machine) {
         let all = names(subjects);
         for (number, subject) in subjects.iter().enumerate() {
+            self.row("self test", &subject.name, |_| {
+                crate::selftest::sentence(subject.function()?).map(Outcome::Ok)
+            });
             self.row("doctor", &subject.name, |bundle| {
                 self::doctor(subject, machine, number, bundle)
             });

@@ -120,12 +120,15 @@ fn io_uring(disabled: u32, tried: io::Result<RingProbe>) -> Line {
     const EPERM: i32 = nix::errno::Errno::EPERM as i32;
     const ENOMEM: i32 = nix::errno::Errno::ENOMEM as i32;
     const ENOSYS: i32 = nix::errno::Errno::ENOSYS as i32;
+    const EACCES: i32 = nix::errno::Errno::EACCES as i32;
+    /// What is left without a ring (`driver::Reactor`).
+    const WITHOUT: &str = "waiting goes by ppoll(2), and disks are refused";
     let switch = match disabled {
         0 => String::new(),
         1 => "; kernel.io_uring_disabled is 1: others than CAP_SYS_ADMIN and the group io_uring_group may not".to_owned(),
         other => {
-            let found = format!("kernel.io_uring_disabled is {other}: nobody may wait by it");
-            return Line::not_ok(CHECK, found, MEND);
+            let found = format!("kernel.io_uring_disabled is {other}: {WITHOUT}");
+            return Line::not_ok(CHECK, found, MEND).optional();
         }
     };
     match tried {
@@ -135,11 +138,26 @@ fn io_uring(disabled: u32, tried: io::Result<RingProbe>) -> Line {
                     "a filter of system calls, such as a container's, forbids it: let io_uring_setup, io_uring_enter and io_uring_register pass"
                 }
                 Some(EPERM) => MEND,
-                Some(ENOSYS) => "a kernel with CONFIG_IO_URING, 5.11 or newer",
+                Some(ENOSYS) => "a kernel with CONFIG_IO_URING, 5.11 or newer (RHEL 9.3 or newer)",
+                Some(EACCES) => {
+                    "SELinux forbids it: allow the domain io_uring, see ausearch -m avc"
+                }
                 Some(ENOMEM) => "the limit of locked memory, see memlock",
                 _ => "see io_uring_setup(2) for this error",
             };
-            Line::not_ok(CHECK, format!("no ring can be made: {error}{switch}"), why)
+            let refused = matches!(error.raw_os_error(), Some(EPERM | ENOSYS | EACCES));
+            let left = if refused {
+                format!("; {WITHOUT}")
+            } else {
+                String::new()
+            };
+            let line = Line::not_ok(
+                CHECK,
+                format!("no ring can be made: {error}{switch}{left}"),
+                why,
+            );
+            // What the reactor does without a ring it does for these answers.
+            if refused { line.optional() } else { line }
         }
         Ok(RingProbe { missing, .. }) if !missing.is_empty() => Line::not_ok(
             CHECK,
@@ -270,9 +288,10 @@ mod tests {
             (1, made(&[], true), true, "others than CAP_SYS_ADMIN", ""),
             (0, refused(1), false, "os error 1", "filter of system calls"),
             (1, refused(1), false, "io_uring_disabled is 1", "sysctl -w"),
+            (0, refused(13), false, "disks are refused", "SELinux"),
             (0, refused(38), false, "os error 38", "CONFIG_IO_URING"),
             (0, refused(12), false, "os error 12", "memlock"),
-            (2, made(&[], true), false, "nobody may wait", "sysctl -w"),
+            (2, made(&[], true), false, "disks are refused", "sysctl -w"),
             (
                 0,
                 made(&["IORING_OP_READ"], true),
@@ -283,6 +302,8 @@ mod tests {
         ] {
             let line = io_uring(disabled, tried);
             assert_eq!(line.ok, Some(ok), "{}", line.found);
+            let is_waited = line.found.contains("waiting goes by ppoll(2)");
+            assert_eq!(line.required, !is_waited, "{}", line.found);
             assert!(line.found.contains(found), "{}", line.found);
             let said = line.mend.unwrap_or_default();
             assert!(said.contains(mend) && said.is_empty() == ok, "{said}");

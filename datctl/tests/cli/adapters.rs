@@ -41,6 +41,28 @@ fn check_figures(figures: &Value, operations: &[&str], sizes: &[u64]) {
     assert_eq!(rows, expected);
 }
 
+/// One function alone: no peer, no address of a network, no management datagram.
+#[test]
+fn the_self_test_says_what_was_compared_and_info_whether_the_network_is_joined() {
+    let (code, info) = json(&["info", "sim:a", "--selftest"]);
+    assert_eq!(code, Some(0), "{info}");
+    let said = info["selftest"].as_str().expect("what was done");
+    assert!(
+        said.contains("by forced loopback")
+            && said.contains("Send, RDMA Write and RDMA Read of 16384 bytes each"),
+        "{said}"
+    );
+    assert_eq!(
+        (&info["network"], &info["without"]),
+        (&json!("joined"), &json!([]))
+    );
+    let (_, info) = json(&["info", "sim:a,network=off"]);
+    assert_eq!(
+        (&info["network"], info.get("selftest")),
+        (&json!("off"), None)
+    );
+}
+
 #[test]
 fn two_functions_of_one_process_ping_each_other() {
     let (code, trips) = json(&["ping", "sim:a", "sim:b", "--count", "7", "--bytes", "5000"]);

@@ -5,6 +5,7 @@
 
 use core::mem::offset_of;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use vfio_bindings::bindings::vfio::{
@@ -18,6 +19,10 @@ use super::irq::{info_answer, info_message, set_message};
 use super::region::{LONGEST_ANSWER, Region};
 use super::sys::{Argument, Message, Request, System};
 use crate::interrupt::Interrupt;
+
+/// How often a reset is tried while somebody else has the device locked, and the pause between two tries: a second.
+pub(super) const RESETS: u32 = 51;
+const LOCKED: Duration = Duration::from_millis(20);
 
 /// Requests in the name of a device.
 pub(super) struct Asking<'a> {
@@ -109,11 +114,42 @@ impl Asking<'_> {
         Ok(status.field(offset_of!(vfio_group_status, flags)))
     }
 
-    /// The device, of its group.
+    /// The device, of its group. The kernel resets it.
     pub(super) fn device(&self, group: BorrowedFd<'_>) -> Result<OwnedFd, VfioError> {
-        self.system
-            .device_fd(group, self.address)
-            .map_err(|errno| self.refused(Request::GroupGetDeviceFd, String::new(), errno))
+        self.unless_locked(Request::GroupGetDeviceFd, || {
+            self.system.device_fd(group, self.address)
+        })
+    }
+
+    /// A reset of the device alone.
+    pub(super) fn reset(&self, device: BorrowedFd<'_>) -> Result<(), VfioError> {
+        let request = Request::DeviceReset;
+        self.unless_locked(request, || {
+            self.system.ioctl(device, request, Argument::None)
+        })
+        .map(|_| ())
+    }
+
+    /// A request that resets. The kernel answers EAGAIN while somebody else has the device locked, such as whoever
+    /// writes one of its files in sysfs, or its physical function's driver (`pci_try_reset_function`): it is tried
+    /// again, a bounded number of times.
+    fn unless_locked<T>(
+        &self,
+        request: Request,
+        mut ask: impl FnMut() -> Result<T, Errno>,
+    ) -> Result<T, VfioError> {
+        let mut tries = 1;
+        loop {
+            match ask() {
+                Err(Errno::EAGAIN) if tries < RESETS => {
+                    tracing::debug!("{}: locked by somebody, try {tries}", self.address);
+                    tries += 1;
+                    self.system.pause(LOCKED);
+                }
+                Err(errno) => return Err(self.refused(request, String::new(), errno)),
+                Ok(done) => return Ok(done),
+            }
+        }
     }
 
     pub(super) fn iommu(&self, container: BorrowedFd<'_>) -> Result<Iommu, VfioError> {

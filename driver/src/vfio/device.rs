@@ -370,9 +370,7 @@ impl Vfio {
     }
 
     pub(crate) fn reset(&self) -> Result<(), VfioError> {
-        self.ask()
-            .plain(self.device.as_fd(), Request::DeviceReset, Argument::None)
-            .map(|_| ())
+        self.ask().reset(self.device.as_fd())
     }
 
     /// Hands MSI-X vectors to the kernel; how many of them it took.

@@ -16,6 +16,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::libc;
@@ -26,9 +27,11 @@ use vfio_bindings::bindings::vfio::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::clock::monotonic_now;
 use crate::error::MemoryError;
 use crate::mapping::Area;
 use crate::memory::SharedMemory;
+use crate::real_clock::poll_readable;
 
 /// The VFIO ioctls in use; the value is the number counted from `VFIO_BASE`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -188,6 +191,8 @@ pub(crate) trait System: Send + Sync {
     fn write_at(&self, fd: &File, offset: u64, data: &[u8]) -> io::Result<usize>;
     /// Bytes that may be locked (`None` without limit) and bytes that are, for messages.
     fn locked_memory(&self) -> (Option<u64>, u64);
+    /// Lets somebody else finish.
+    fn pause(&self, time: Duration);
 }
 
 /// The machine itself.
@@ -195,6 +200,10 @@ pub(crate) trait System: Send + Sync {
 pub(crate) struct Kernel;
 
 impl System for Kernel {
+    fn pause(&self, time: Duration) {
+        poll_readable(std::iter::empty(), monotonic_now() + time);
+    }
+
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
         OpenOptions::new()
             .read(true)

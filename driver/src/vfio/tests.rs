@@ -13,8 +13,9 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use tempfile::TempDir;
@@ -49,6 +50,8 @@ type Tamper = fn(Request, u32, &mut Message);
 struct Fake {
     refuse: Option<(Request, Errno)>,
     refuse_open: Option<(&'static str, Errno)>,
+    /// How many resets meet a device that somebody has locked.
+    locked: AtomicU32,
     viable: u32,
     api: u32,
     /// How many MSI-X vectors the machine has left.
@@ -77,6 +80,7 @@ impl Fake {
         Self {
             refuse: None,
             refuse_open: None,
+            locked: AtomicU32::new(0),
             viable: 1,
             api: 0,
             vectors_left: u32::MAX,
@@ -90,6 +94,13 @@ impl Fake {
             deaf: AtomicBool::new(false),
             log: Mutex::default(),
         }
+    }
+
+    /// Whether somebody else has the device locked, once more.
+    fn is_locked(&self) -> bool {
+        let once_less = |left: u32| left.checked_sub(1);
+        let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.locked.fetch_update(set, get, once_less).is_ok()
     }
 
     fn place(offset: u64) -> u64 {
@@ -148,6 +159,9 @@ impl System for Fake {
     ) -> Result<u32, Errno> {
         let Argument::Message(message) = argument else {
             self.log.lock().unwrap().push(request.name().to_owned());
+            if request == Request::DeviceReset && self.is_locked() {
+                return Err(Errno::EAGAIN);
+            }
             return match self.refuse {
                 Some((refused, errno)) if refused == request => Err(errno),
                 Some(_) | None => Ok(match request {
@@ -237,6 +251,7 @@ impl System for Fake {
     fn device_fd(&self, _: BorrowedFd<'_>, _: &str) -> Result<OwnedFd, Errno> {
         match self.refuse {
             Some((Request::GroupGetDeviceFd, errno)) => Err(errno),
+            _ if self.is_locked() => Err(Errno::EAGAIN),
             Some(_) | None => Ok(null()),
         }
     }
@@ -278,6 +293,10 @@ impl System for Fake {
             return Err(io::Error::from(Errno::EIO));
         }
         self.file.write_at(data, Self::place(offset))
+    }
+
+    fn pause(&self, _: Duration) {
+        self.log.lock().unwrap().push("pause".to_owned());
     }
 
     fn locked_memory(&self) -> (Option<u64>, u64) {
@@ -431,6 +450,37 @@ fn a_function_whose_bus_mastering_does_not_go_off_is_reset() {
 #[repr(C)]
 struct Word {
     word: Rw<Be32>,
+}
+
+/// Linux `pci_try_reset_function` answers EAGAIN while anybody else holds the device's lock: sysfs, or the driver of
+/// its physical function.
+#[test]
+fn a_reset_that_meets_a_locked_device_is_tried_again_and_not_for_ever() {
+    let (fake, function) = open(Fake {
+        locked: AtomicU32::new(3),
+        ..Fake::new()
+    })
+    .expect("the device was locked for three tries of opening it");
+    let tries = |what: &str| {
+        let log = fake.log.lock().unwrap();
+        log.iter().filter(|line| line.as_str() == what).count()
+    };
+    assert_eq!(tries("pause"), 3);
+    let before = tries("VFIO_DEVICE_RESET");
+    fake.locked.store(2, Ordering::Relaxed);
+    function.reset().unwrap();
+    assert_eq!(
+        (tries("VFIO_DEVICE_RESET") - before, tries("pause")),
+        (3, 5)
+    );
+    fake.locked.store(u32::MAX, Ordering::Relaxed);
+    let error = function.reset().unwrap_err().to_string();
+    assert!(
+        error.contains("EAGAIN") && error.contains("try again"),
+        "{error}"
+    );
+    assert_eq!(tries("pause"), 5 + 50);
+    fake.locked.store(0, Ordering::Relaxed);
 }
 
 #[test]

@@ -135,6 +135,7 @@ fn start_command_interface(
         watch_health: false,
         doubt: None,
         counter_set: None,
+        losses: Vec::new(),
         embedded_cpu: false,
         reclaim_limit: RECLAIM_LIMIT,
         timeout: config.command_timeout,

@@ -23,7 +23,7 @@ use crate::device::Hca;
 use crate::error::MlxError;
 
 /// log2 of the table's entries.
-const LOG_ENTRIES: u32 = 3;
+pub(super) const LOG_ENTRIES: u32 = 3;
 const BROADCAST: [u8; 6] = [0xff; 6];
 /// Multicast addresses of IPv6, and the part of them that says so.
 const MULTICAST: [u8; 6] = [0x33, 0x33, 0, 0, 0, 0];

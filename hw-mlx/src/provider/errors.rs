@@ -47,7 +47,7 @@ impl From<MlxError> for ProviderError {
             | MlxError::Silent { .. }
             | MlxError::Gone
             | MlxError::Missing(_)
-            | MlxError::Announced { .. }
+            | MlxError::NoNetwork(_)
             | MlxError::Nonsense { .. }
             | MlxError::NoInterrupts => Self::Device(text),
         }

@@ -200,6 +200,17 @@ impl QpFacts {
         (context, optional::RRE | optional::RWE | optional::RAE)
     }
 
+    /// INIT2RTR of a queue pair whose packets the device sends back (`fl`), and its `opt_param_mask`: as
+    /// [`QpFacts::init_to_rtr`], with nothing in the path but that and the port.
+    #[must_use]
+    pub fn init_to_rtr_looped(&self, local_qpn: u32, attributes: &ReadyToReceive) -> (Qpc, u32) {
+        let (mut context, mask) = self.init_to_rtr(local_qpn, attributes, [0; 6]);
+        let mut path = Ads::new();
+        path.set_fl(true).set_vhca_port_num(PORT);
+        context.set_primary_address_path(&path);
+        (context, mask)
+    }
+
     /// RTR2RTS.
     #[must_use]
     pub fn rtr_to_rts(&self, attributes: &ReadyToSend) -> Qpc {

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use dat_core::provider::{QueueSizes, ReadyToReceive, ReadyToSend};
+use dat_core::provider::{Path, QueueSizes, ReadyToReceive, ReadyToSend};
 
 use super::context::{QpFacts, ReceiveSource};
 use super::{PathUse, Qp, RecvQueue, RecvSizes, SendQueue, SendSizes};
@@ -300,6 +300,49 @@ impl Qp {
             self.qpn,
             &self.facts.rtr_to_rts(attributes),
         )?)
+    }
+
+    /// INIT to RTS, connected with itself. `forced`: the device sends its packets back whatever addresses say
+    /// (capability `fl_rc_qp_when_roce_enabled`); otherwise they go to our own address at index 0.
+    ///
+    /// # Errors
+    /// Device refusal.
+    pub(crate) fn connect_to_itself(
+        &mut self,
+        hca: &mut Hca,
+        forced: bool,
+    ) -> Result<(), MlxError> {
+        let gids = hca.gids();
+        let own = gids.first().ok_or(MlxError::NoSuchGid { index: 0 })?;
+        let receive = ReadyToReceive {
+            path: Path {
+                source_gid_index: own.index,
+                gid: own.gid,
+                hop_limit: crate::gsi::HOP_LIMIT,
+                traffic_class: 0,
+                flow_label: 0,
+                priority: own.priority(),
+            },
+            remote_qpn: self.qpn,
+            receive_psn: 0,
+            mtu: hca.port().path_mtu,
+            reads_in: 1,
+            min_rnr_timer: 12,
+        };
+        if forced {
+            let (context, mask) = self.facts.init_to_rtr_looped(self.qpn, &receive);
+            init_to_rtr(hca, self.qpn, &context, mask)?;
+        } else {
+            self.ready_to_receive(hca, &receive, own.mac, None)?;
+        }
+        let send = ReadyToSend {
+            send_psn: 0,
+            reads_out: 1,
+            retry_count: 7,
+            rnr_retry: 6,
+            ack_timeout: 14,
+        };
+        self.ready_to_send(hca, &send)
     }
 
     /// Any state to ERR: whatever is or will be posted completes as flushed.

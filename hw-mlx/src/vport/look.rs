@@ -1,9 +1,7 @@
 //! What port and vport are now, for people who look: the link, who switched it off, both MTUs, what the e-switch was
 //! told.
 
-use super::{
-    LOCAL_PORT, READ, VPORT_UP, access, ip_mtu, mac_of, query, read_list, read_unicast_list,
-};
+use super::{LOCAL_PORT, READ, VPORT_UP, access, ip_mtu, mac_of, query, read_list};
 use crate::caps::Caps;
 use crate::control::Commands;
 use crate::error::CmdError;
@@ -38,7 +36,7 @@ pub struct VportState {
     pub vport_mtu: Option<u32>,
     /// The port's, and the largest it could have; `None` if the function may not see the port.
     pub port_mtu: Option<(u32, u32)>,
-    /// MACs that the vport announces.
+    /// MACs that the vport announces; none if the device does not say, as of the other lists.
     pub unicast: Vec<[u8; 6]>,
     /// Multicast MACs it wants to hear.
     pub multicast: Vec<[u8; 6]>,
@@ -65,11 +63,11 @@ pub(crate) fn look(control: &mut impl Commands, caps: &Caps) -> Result<VportStat
     let mut register = Pmtu::new();
     register.set_local_port(LOCAL_PORT);
     let port_mtu = access(control, RegisterId::PMTU, READ, &register)?;
-    let unicast = read_unicast_list(control, caps)?;
+    let unicast = said(super::announced(control, caps))?;
     let log_most = caps.general().log_max_current_mc_list();
-    let multicast: Vec<MacAddress> = read_list(control, LIST_MULTICAST, log_most)?;
+    let multicast: Vec<MacAddress> = said(read_list(control, LIST_MULTICAST, log_most))?;
     let log_most = caps.general().log_max_vlan_list();
-    let vlans: Vec<VlanEntry> = read_list(control, LIST_VLAN, log_most)?;
+    let vlans: Vec<VlanEntry> = said(read_list(control, LIST_VLAN, log_most))?;
     Ok(VportState {
         is_up: state.state() == VPORT_UP,
         admin: match state.admin_state() {
@@ -87,4 +85,15 @@ pub(crate) fn look(control: &mut impl Commands, caps: &Caps) -> Result<VportStat
             .filter_map(|entry| u16::try_from(entry.vlan()).ok())
             .collect(),
     })
+}
+
+/// A list; none of a device that does not say.
+fn said<T>(list: Result<Vec<T>, CmdError>) -> Result<Vec<T>, CmdError> {
+    match list {
+        Err(error) if error.status().is_some() => {
+            tracing::debug!(%error, "a list of the vport");
+            Ok(Vec::new())
+        }
+        list => list,
+    }
 }

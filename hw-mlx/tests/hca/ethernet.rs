@@ -33,7 +33,7 @@ fn function() -> (Sim, Arc<SimFunction>, Hca) {
 impl Station {
     fn new() -> Self {
         let (sim, function, mut hca) = function();
-        assert_eq!(Ethernet::why_not(hca.caps()), None);
+        assert_eq!(Ethernet::why_not(&mut hca).expect("an answer"), None);
         let doorbells = Doorbells::new(hca.uar().clone());
         let mut ethernet = Ethernet::create(&mut hca, &doorbells).expect("an Ethernet port");
         ethernet

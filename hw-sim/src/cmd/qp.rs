@@ -363,6 +363,18 @@ pub(super) fn init2rtr(cmd: &mut Cmd<'_>) -> Outcome {
     if cmd.nic.profile.port_type == PortType::Ethernet && !cmd.port().roce {
         return Err(refuse!(BAD_SYS_STATE, "RoCE is not enabled on the vport"));
     }
+    let input: Rst2InitQpIn = cmd.read();
+    let forced = input.qpc().primary_address_path().fl();
+    if forced && cmd.nic.profile.port_type == PortType::Ethernet {
+        // Linux and rdma-core `dr_send_allow_fl`: RC alone, and where the capability says so.
+        let may = cmd.nic.caps.roce.fl_rc_qp_when_roce_enabled();
+        if !may || input.qpc().st() != ServiceType::RC.bits() {
+            return Err(refuse!(
+                BAD_PARAM,
+                "forced loopback without that capability"
+            ));
+        }
+    }
     modify(cmd, Transition::InitToRtr)
 }
 

@@ -2,7 +2,7 @@
 
 use super::umem::queue_memory;
 use super::vport::ethernet;
-use super::{Cmd, Outcome, Refusal, must_exist, output, refuse};
+use super::{Cmd, Outcome, Refusal, must_exist, output, refuse, ts_format};
 use crate::eth::State;
 use crate::eth::rq::{Rq, RqSlot};
 use crate::qp::receive_queue::ReceiveQueue;
@@ -52,6 +52,7 @@ fn create(cmd: &mut Cmd<'_>, input: &CreateRqIn) -> Result<u32, Refusal> {
     if context.mem_rq_type() != OWN_QUEUE || context.hairpin() || context.delay_drop_en() {
         return Err(refuse!(BAD_PARAM, "RQ of an RMP, hairpin or delay drop"));
     }
+    ts_format::of_receive_queue(cmd.nic.caps.general.rq_ts_format(), context.ts_format())?;
     fcs(cmd, context)?;
     cmd.of_the_driver(context.rlky(), "RQ with the reserved lkey")?;
     created_in_reset(context.state())?;

@@ -3,7 +3,7 @@
 use super::rq::created_in_reset;
 use super::umem::queue_memory;
 use super::vport::ethernet;
-use super::{Cmd, Outcome, Refusal, must_exist, output, refuse};
+use super::{Cmd, Outcome, Refusal, must_exist, output, refuse, ts_format};
 use crate::eth::State;
 use crate::eth::sq::{Sq, SqSlot};
 use crate::eth::transmit::Inline;
@@ -65,6 +65,7 @@ fn create(cmd: &mut Cmd<'_>, input: &CreateSqIn) -> Result<u32, Refusal> {
             "SQ with timestamps elsewhere, or a rate"
         ));
     }
+    ts_format::of_send_queue(cmd.nic.caps.general.sq_ts_format(), context.ts_format())?;
     if Inline::of(context.min_wqe_inline_mode()).is_none() {
         return Err(refuse!(
             BAD_PARAM,

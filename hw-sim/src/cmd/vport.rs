@@ -330,6 +330,16 @@ fn index_of(cmd: &Cmd<'_>, index: u32, vhca_port: u32) -> Result<usize, Refusal>
 pub(super) fn set_roce_address(cmd: &mut Cmd<'_>) -> Outcome {
     let input: SetRoceAddressIn = cmd.read();
     let index = index_of(cmd, input.roce_address_index(), input.vhca_port_num())?;
+    let versions = cmd.nic.caps.roce.roce_version();
+    let version = input.roce_address().roce_version();
+    if versions & 1 << version.min(31) == 0 {
+        // An entry is cleared in a version, too.
+        return Err(refuse!(
+            BAD_PARAM,
+            "RoCE version that the device does not have",
+            "{version} of {versions:#x}"
+        ));
+    }
     let entry = gid_entry(input.roce_address())?;
     let _there = cmd.port_mut().set_gid(index, entry);
     output(&SetRoceAddressOut::new())

@@ -142,7 +142,7 @@ pub(super) fn announced(section: &str, field: &str, value: u64) -> u64 {
         ("atomic", "atomic_size_qp") => value & EIGHT_BYTES,
         ("atomic", "atomic_size_dc") => 0,
         ("roce", "roce_version") => value & ROCE_VERSIONS,
-        ("roce", "fl_rc_qp_when_roce_disabled" | "fl_rc_qp_when_roce_enabled") => 0,
+        ("roce", "fl_rc_qp_when_roce_disabled") => 0,
         _ => value,
     }
 }

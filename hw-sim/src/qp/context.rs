@@ -144,8 +144,8 @@ fn check_ready_to_receive(service: Service, given: &Qpc, host: &dyn Host) -> Res
         return Err(CmdStatus::BAD_PARAM);
     }
     let path = given.primary_address_path();
-    // Within a subnet of InfiniBand a path needs no GID.
-    if service.is_connected() && (host.lid().is_none() || path.grh()) {
+    // Within a subnet of InfiniBand a path needs no GID, nor does one that leads back.
+    if service.is_connected() && !path.fl() && (host.lid().is_none() || path.grh()) {
         let index = path.src_addr_index();
         // CAST: eight bits.
         let index = u8::try_from(index).map_err(|_| CmdStatus::BAD_PARAM)?;

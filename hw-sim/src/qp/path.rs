@@ -28,6 +28,8 @@ pub(super) struct Path {
     hop_limit: u8,
     source_port: u16,
     priority: u8,
+    /// The function's own packets come back to it, whatever the addresses say.
+    forced_loopback: bool,
     /// InfiniBand: destination LID, source path bits, service level, whether there is a GRH.
     dlid: u16,
     path_bits: u16,
@@ -53,6 +55,7 @@ impl Path {
             hop_limit: low_byte(ads.hop_limit()),
             source_port: source_port(ads.udp_sport(), entropy),
             priority: low_byte(ads.eth_prio()),
+            forced_loopback: ads.fl(),
             dlid: low_half(ads.rlid()),
             path_bits: low_half(ads.mlid()),
             service_level: low_byte(ads.sl()),
@@ -72,6 +75,7 @@ impl Path {
             hop_limit: av.hop_limit(),
             source_port: source_port(av.rlid(), entropy),
             priority: low_byte(av.sl() >> 1),
+            forced_loopback: false,
             dlid: low_half(av.rlid()),
             path_bits: low_half(av.mlid()),
             service_level: low_byte(av.sl()),
@@ -98,6 +102,9 @@ impl Path {
         if let Some(lid) = host.lid() {
             return self.infiniband(host, lid);
         }
+        if self.forced_loopback {
+            return Self::looped(host);
+        }
         let source = host.gid(self.source)?;
         let eth = EthRepr {
             dst: self.dst_mac,
@@ -111,6 +118,35 @@ impl Path {
         Some((eth.into(), self.network(&source)))
     }
 
+    /// The way of packets that are forced back: from an address of the function, any of those it has, to the same. How
+    /// a card marks them is not known, and nobody else sees them.
+    fn looped(host: &dyn Host) -> Option<(Link, Network)> {
+        let own = (0..=u8::MAX).find_map(|index| host.gid(index))?;
+        let eth = EthRepr {
+            dst: own.mac,
+            src: own.mac,
+            vlan: own.vlan.map(|id| Vlan { id, priority: 0 }),
+            ethertype: 0,
+        };
+        let back = Self {
+            source: 0,
+            dst_mac: own.mac,
+            dst_gid: own.gid,
+            traffic_class: 0,
+            flow_label: 0,
+            hop_limit: 1,
+            source_port: MIN_SOURCE_PORT,
+            priority: 0,
+            forced_loopback: true,
+            dlid: 0,
+            path_bits: 0,
+            service_level: 0,
+            global: false,
+            headers: Cell::new(None),
+        };
+        Some((eth.into(), back.network(&own)))
+    }
+
     /// The tag's priority and the traffic class of what goes this way.
     pub(super) const fn marking(&self) -> (u8, u8) {
         (self.priority, self.traffic_class)
@@ -120,7 +156,7 @@ impl Path {
         let lrh = LrhRepr {
             vl: 0,
             sl: self.service_level,
-            dlid: self.dlid,
+            dlid: if self.forced_loopback { lid } else { self.dlid },
             slid: lid | self.path_bits,
             global: self.global,
             packet_len: 0,

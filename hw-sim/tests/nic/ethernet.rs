@@ -117,3 +117,61 @@ fn a_frame_is_counted_where_statistics_are_read() {
         (1, 300)
     );
 }
+
+/// A device with a clock of real time alone has no queue that asks for free-running time stamps: status 3, syndrome
+/// 0xd61c0b of CREATE_SQ on ConnectX-6 Dx (Linux commit 0f3caaa2c6fb). Where free running is all there is, 0 is the
+/// only value (mlx5_ifc.h).
+#[test]
+fn a_queue_has_time_stamps_of_a_clock_that_is_there() {
+    for (capability, taken) in [(0, [0].as_slice()), (1, &[1, 2]), (2, &[0, 1, 2])] {
+        let mut profile = modest().ethernet();
+        profile.general.set(|caps| {
+            caps.set_sq_ts_format(capability)
+                .set_rq_ts_format(capability);
+        });
+        let (mut bench, _) = Bench::usable(profile);
+        for format in 0..4 {
+            let mut sq = CreateSqIn::new();
+            sq.ctx_mut().set_cqn(0xdead).set_ts_format(format);
+            let mut rq = CreateRqIn::new();
+            rq.ctx_mut().set_cqn(0xdead).set_ts_format(format);
+            // Past its clock, a queue fails at the completion queue that is not there.
+            let expected = if taken.contains(&format) {
+                CmdStatus::BAD_RESOURCE
+            } else {
+                CmdStatus::BAD_PARAM
+            };
+            let case = format!("format {format} of capability {capability}");
+            assert_eq!(bench.status(&sq), expected, "SQ, {case}");
+            assert_eq!(bench.status(&rq), expected, "RQ, {case}");
+        }
+    }
+    let refusal = "SQ with time stamps of a clock that is not there";
+    assert_eq!(hw_sim::cmd::syndrome_of(refusal), 0xd6_1c0b);
+}
+
+/// `fl_rc_qp_when_roce_enabled` (rdma-core and Linux `dr_send_allow_fl`): without it an RC queue pair of a RoCE port
+/// cannot be sent back to itself.
+#[test]
+fn loopback_is_forced_where_the_capability_says_so_and_of_reliable_connections() {
+    for (capability, service, expected) in [
+        (false, ServiceType::RC, CmdStatus::BAD_PARAM),
+        (true, ServiceType::UC, CmdStatus::BAD_PARAM),
+        // Past this rule: there is no such queue pair.
+        (true, ServiceType::RC, CmdStatus::BAD_RESOURCE),
+    ] {
+        let mut profile = modest();
+        profile.roce.set(|caps| {
+            caps.set_fl_rc_qp_when_roce_enabled(capability);
+        });
+        let (mut bench, _) = Bench::usable(profile);
+        let mut on = ModifyNicVportContextIn::new();
+        on.field_select_mut().set_roce_en(true);
+        on.nic_vport_context_mut().set_roce_en(true);
+        bench.exec(&on).unwrap();
+        let mut rtr = Init2RtrQpIn::new();
+        rtr.set_qpn(0xdead).qpc_mut().set_st(service.bits());
+        rtr.qpc_mut().primary_address_path_mut().set_fl(true);
+        assert_eq!(bench.status(&rtr), expected, "{capability}, {service:?}");
+    }
+}

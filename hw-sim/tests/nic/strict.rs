@@ -963,3 +963,22 @@ fn an_async_eq_that_overruns_is_fatal() {
     bench.submit(&submission);
     assert_eq!(bench.bar.load_u8(0x23d), HealthSyndrome::ASYNC_EQ_OVERRUN.0);
 }
+
+/// Linux mlx5_ib `set_roce_addr`: an entry that is cleared has a version as well, and 0 is RoCE v1. A function without
+/// it refuses that with syndrome 0x12822d (linux-rdma, April 2021).
+#[test]
+fn an_address_of_a_version_that_the_device_lacks_is_refused_also_where_it_is_cleared() {
+    let mut profile = modest();
+    profile.roce.set(|caps| {
+        caps.set_roce_version(1 << 2);
+    });
+    let (mut bench, _) = Bench::usable(profile);
+    for (version, expected) in [(0, CmdStatus::BAD_PARAM), (2, CmdStatus::OK)] {
+        let mut clear = SetRoceAddressIn::new();
+        clear.set_vhca_port_num(1);
+        clear.roce_address_mut().set_roce_version(version);
+        assert_eq!(bench.status(&clear), expected, "version {version}");
+    }
+    let refusal = "RoCE version that the device does not have";
+    assert_eq!(hw_sim::cmd::syndrome_of(refusal), 0x12_822d);
+}

@@ -76,8 +76,10 @@ pub(super) struct Disks {
 impl Disks {
     /// A ring that has so many operations in the kernel at once.
     pub(super) fn new(entries: u32) -> Result<Self, ReactorError> {
+        let reactor = Reactor::new(entries)?;
+        reactor.check_disks()?;
         Ok(Self {
-            reactor: Reactor::new(entries)?,
+            reactor,
             slow: Vec::new(),
             late: Vec::new(),
         })

@@ -87,7 +87,7 @@ fn number_of(error: OpenError) -> DatError {
             | MlxError::Untranslatable { .. }
             | MlxError::TranslationTooLarge { .. }
             | MlxError::ConfiguredMac { .. }
-            | MlxError::Announced { .. }
+            | MlxError::NoNetwork(_)
             | MlxError::Address { .. }
             | MlxError::NoSuchGid { .. }
             | MlxError::TooManyGids { .. }

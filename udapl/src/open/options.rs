@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use dat_core::IaConfig;
-use hw_mlx::{Address, HcaConfig};
+use hw_mlx::{Address, HcaConfig, Participation};
 
 /// How a simulated function is made, if it is not there yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Default for OpenOptions {
         Self {
             ia: IaConfig::default(),
             hca: HcaConfig {
-                network: true,
+                network: Participation::IfPossible,
                 ..HcaConfig::new()
             },
             simulated: Simulated::default(),
@@ -77,10 +77,15 @@ impl OpenOptions {
         self
     }
 
-    /// Whether the adapter takes part in the network ([`HcaConfig::network`]); it does unless this says otherwise.
+    /// Whether the adapter takes part in the network ([`HcaConfig::network`]). Unless this is called, it does if the
+    /// device lets it; `true` demands it, and an adapter that cannot does not open.
     #[must_use]
     pub fn network(mut self, on: bool) -> Self {
-        self.hca.network = on;
+        self.hca.network = if on {
+            Participation::Required
+        } else {
+            Participation::Off
+        };
         self
     }
 

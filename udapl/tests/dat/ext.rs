@@ -506,12 +506,17 @@ fn a_peer_invalidates_a_window_that_was_bound_so_and_it_counts_as_unbound() {
 fn an_invalidation_that_is_told_before_the_bind_counts() {
     let mut pair = Pair::binding();
     let (place, sink) = (pair.untouched(B, 64), pair.untouched(B, 64));
+    let note = pair.untouched(A, 64);
+    pair.post_recv(A, &[note.all()], 7, NONE).expect("posted");
     let rmr = pair.rmr(B);
     let may = BOTH_WAYS | MemPrivFlags::REMOTE_INVALIDATE;
     let context = pair
         .post_bind(B, rmr, &place.all(), may, 9, NONE)
         .expect("posted");
     pair.post_recv(B, &[sink.all()], 2, NONE).expect("posted");
+    // A request behind a bind does not start before the bind is done: when it arrives, there is a window.
+    pair.post_send(B, &[], 8, NONE).expect("posted");
+    pair.expect_recv(A, 7, DtoStatus::Success);
     let (ep, ia) = (pair.sides[A].ep, &mut pair.sides[A].ia);
     ia.ep_post_send_invalidate(ep, &[] as &[LmrTriplet], DtoCookie(3), context, NONE)
         .expect("posted");
@@ -523,6 +528,7 @@ fn an_invalidation_that_is_told_before_the_bind_counts() {
         panic!("the bind");
     };
     assert_eq!((done.cookie.0, done.status), (9, DtoStatus::Success));
+    pair.expect_request(B, 8, DtoStatus::Success);
     let ia = &mut pair.sides[B].ia;
     ia.lmr_free(place.lmr.lmr).expect("nothing reaches through");
     pair.expect_request(A, 3, DtoStatus::Success);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use dat_core::provider::{MadAddress, Provider, ProviderEvent};
+use hw_mlx::Participation;
 use hw_mlx::gid::gid_of;
 use hw_mlx::qp::context::GSI_Q_KEY;
 use hw_sim::wire::{
@@ -22,7 +23,7 @@ fn strangers() -> Pair {
     let [a, b] = [1, 2].map(|n: u8| {
         let mut config = config(n);
         config.neighbours.clear();
-        config.network = true;
+        config.network = Participation::Required;
         Node::new(Arc::clone(&functions[usize::from(n) - 1]), config)
     });
     Pair { sim, link, a, b }

@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use hw_mlx::VportAdmin;
-use hw_mlx::{AsyncEvent, Hca, HcaConfig};
+use hw_mlx::provider::{MlxProvider, NetworkState};
+use hw_mlx::{AsyncEvent, HcaConfig, Participation};
 use hw_sim::{CardRules, Fault, LinkState, PortType, Profile, VfSettings};
 
 use super::page::keep;
@@ -17,6 +18,8 @@ use super::{World, generation};
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Expect {
     Up,
+    /// Without a part in the network, for this reason.
+    Alone(&'static str),
     /// An error with this in it.
     Refused(&'static str),
 }
@@ -49,6 +52,19 @@ const fn refused(
         shape,
         expect: Expect::Refused(why),
         of_virtual: Expect::Refused(why),
+    }
+}
+
+const fn alone(
+    name: &'static str,
+    why: &'static str,
+    shape: fn(&mut Profile, &mut HcaConfig),
+) -> Axis {
+    Axis {
+        name,
+        shape,
+        expect: Expect::Alone(why),
+        of_virtual: Expect::Alone(why),
     }
 }
 
@@ -120,6 +136,11 @@ const AXES: &[Axis] = &[
             });
         },
     ),
+    up("RoCE v2 only", |profile, _| {
+        profile.roce.set(|caps| {
+            caps.set_roce_version(1 << 2);
+        });
+    }),
     up(
         "no SET_DRIVER_VERSION, no memory windows, no vport counters",
         |profile, _| {
@@ -156,6 +177,110 @@ const AXES: &[Axis] = &[
             caps.set_roce_version(1);
         });
     }),
+    alone("no Ethernet queues", "eth_net_offloads", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_eth_net_offloads(false);
+        });
+    }),
+    alone("no flow tables", "nic_flow_table", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_nic_flow_table(false);
+        });
+    }),
+    alone(
+        "no flow tables of the receive side",
+        "ft_support",
+        |profile, _| {
+            profile.flow_table.set(|caps| {
+                caps.flow_table_properties_nic_receive_mut()
+                    .set_ft_support(false);
+            });
+        },
+    ),
+    alone(
+        "flow tables of 2 entries",
+        "log_max_ft_size",
+        |profile, _| {
+            profile.flow_table.set(|caps| {
+                caps.flow_table_properties_nic_receive_mut()
+                    .set_log_max_ft_size(1);
+            });
+        },
+    ),
+    alone(
+        "IP protocols are not compared",
+        "outer_ip_protocol",
+        |profile, _| {
+            profile.flow_table.set(|caps| {
+                caps.flow_table_properties_nic_receive_mut()
+                    .ft_field_support_mut()
+                    .set_outer_dmac(true)
+                    .set_outer_ether_type(true)
+                    .set_outer_ip_protocol(false);
+            });
+        },
+    ),
+    alone(
+        "work queues of 32 entries",
+        "log_max_wq_sz",
+        |profile, _| {
+            profile.general.set(|caps| {
+                caps.set_log_max_wq_sz(5);
+            });
+        },
+    ),
+    alone(
+        "lists of one multicast address",
+        "log_max_current_mc_list",
+        |profile, _| {
+            profile.general.set(|caps| {
+                caps.set_log_max_current_mc_list(0);
+            });
+        },
+    ),
+    up("lists of one unicast address", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_log_max_current_uc_list(0);
+        });
+    }),
+    up("one transport domain, one TIS", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_log_max_transport_domain(0).set_log_max_tis(0);
+        });
+    }),
+    up("no counters of queue pairs", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_max_qp_cnt(0);
+        });
+    }),
+    up("four event queues at most", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_max_num_eqs(4);
+        });
+    }),
+    refused("three event queues at most", "max_num_eqs", |profile, _| {
+        profile.general.set(|caps| {
+            caps.set_max_num_eqs(3);
+        });
+    }),
+    refused(
+        "event queues of 64 entries",
+        "log_max_eq_sz",
+        |profile, _| {
+            profile.general.set(|caps| {
+                caps.set_log_max_eq_sz(6);
+            });
+        },
+    ),
+    refused(
+        "completion queues of 64 entries",
+        "log_max_cq_sz",
+        |profile, _| {
+            profile.general.set(|caps| {
+                caps.set_log_max_cq_sz(6);
+            });
+        },
+    ),
     refused("two event queues at most", "log_max_eq", |profile, _| {
         profile.general.set(|caps| {
             caps.set_log_max_eq(1);
@@ -181,6 +306,7 @@ fn run(
 ) -> Result<&'static str, String> {
     let mut config = HcaConfig::new();
     config.seed = Some(1);
+    config.network = Participation::IfPossible;
     (axis.shape)(&mut profile, &mut config);
     let expect = if is_virtual {
         axis.of_virtual
@@ -210,8 +336,16 @@ fn run(
     if switched_off {
         owner_says(LinkState::Down);
     }
-    match (Hca::open(world.driver_function(), config), expect) {
-        (Ok(mut hca), Expect::Up) => {
+    match (MlxProvider::open(world.driver_function(), config), expect) {
+        (Ok(mut provider), Expect::Up | Expect::Alone(_)) => {
+            let word = match (provider.network_state(), expect) {
+                (NetworkState::Joined, Expect::Up) => "up",
+                (NetworkState::Without(why), Expect::Alone(said)) if why.contains(said) => {
+                    "up, no network"
+                }
+                (state, _) => return Err(format!("{case}: {state:?}")),
+            };
+            let hca = provider.hca_mut();
             if axis.name == LINK_DOWN {
                 assert!(!hca.port().link_up, "{case}");
                 world.sim.inject(&world.card.physical(), &Fault::LinkUp);
@@ -230,12 +364,12 @@ fn run(
                 while hca.wait(trained).expect("alive") {}
                 assert_eq!(hca.next_async(), Some(AsyncEvent::PortUp), "{case}");
             }
-            let report = hca
+            let report = provider
                 .close()
                 .unwrap_or_else(|error| panic!("{case}: {error}"));
             assert_eq!(report.pages_not_returned, 0, "{case}");
             world.assert_clean(case);
-            Ok("up")
+            Ok(word)
         }
         (Err(error), Expect::Refused(why)) if error.to_string().contains(why) => Ok(why),
         (Err(error), _) => Err(format!("{case}: {error}")),

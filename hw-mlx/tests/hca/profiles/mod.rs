@@ -3,7 +3,7 @@
 
 mod matrix;
 #[path = "../../../../hw-sim/tests/generations_page/mod.rs"]
-mod page;
+pub mod page;
 mod record;
 
 use std::sync::Arc;

@@ -1,0 +1,451 @@
+//! A function on its own: does it carry out what is posted to it, and if not, how far does it get?
+//!
+//! One queue pair is connected with itself. Where the device can be told to (`fl` of the address path, capability
+//! `fl_rc_qp_when_roce_enabled`), its packets come back whatever addresses say, as in the steering code of Linux and
+//! rdma-core (`dr_send_allow_fl`); otherwise they go to the function's own address at index 0. Either way no peer, no
+//! management datagram, no cable and no rule of the e-switch is in it, so a failure is one of the layers that it names
+//! ([`Layer`]).
+//!
+//! ```text
+//!   bring-up -> objects (command) -> doorbell -> WQE fetched (queue) -> CQE (completion) -> bytes (data) -> interrupt
+//! ```
+//!
+//! What the queue pair's context says of its send queue tells the layers in the middle apart: the counter that the
+//! device read from the doorbell record, and the one it has fetched up to.
+
+use core::fmt;
+use std::time::Duration;
+
+use dat_core::provider::{
+    Completion, CompletionEntry, CompletionQueue, DataSegment, QueuePair, QueueSizes, RequestFlags,
+    RequestOp,
+};
+use dat_core::types::{DtoStatus, MemPrivFlags};
+use driver::{DmaBuffer, Function};
+use mlx_prm::{AllocPdIn, Cqn, DeallocPdIn};
+use thiserror::Error;
+
+use crate::config::HcaConfig;
+use crate::cq::Cq;
+use crate::device::Hca;
+use crate::error::{CmdError, MlxError};
+use crate::mkey::{self, KeyRequest};
+use crate::qp::Qp;
+use crate::qp::control::{self, QpRequest};
+use crate::ring::Lent;
+use crate::uar::Doorbells;
+
+/// Bytes of each message: several packets at any MTU.
+const BYTES: usize = 16 * 1024;
+/// How long a completion may take. A retry takes a fraction of it, so the device's own error comes first.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// From one look to the next.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Events that are waited for, and how soon each should come.
+const EVENTS: u32 = 8;
+const PROMPT: Duration = Duration::from_millis(250);
+const SIZES: QueueSizes = QueueSizes {
+    max_requests: 4,
+    max_recvs: 4,
+    max_request_segments: 1,
+    max_read_segments: 1,
+    max_recv_segments: 1,
+    binds: false,
+};
+const ENTRIES: u32 = 64;
+/// The source, the target.
+const SOURCE: usize = 0;
+const TARGET: usize = BYTES;
+/// What a target holds before something arrives.
+const NOTHING: u8 = 0xa5;
+
+/// How far a function got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Layer {
+    /// Reset, firmware, capabilities, port.
+    BringUp,
+    /// Commands that make and connect a queue pair.
+    Command,
+    /// Doorbell register and doorbell record.
+    Doorbell,
+    /// The ring that requests are read from.
+    Queue,
+    /// The completion queue, or what it says.
+    Completion,
+    /// The bytes that were moved.
+    Data,
+    /// The completion's event: event queue and MSI-X vector.
+    Interrupt,
+}
+
+impl Layer {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::BringUp => "bring-up",
+            Self::Command => "command",
+            Self::Doorbell => "doorbell",
+            Self::Queue => "queue",
+            Self::Completion => "completion",
+            Self::Data => "data",
+            Self::Interrupt => "interrupt",
+        }
+    }
+
+    /// What to look at where it fails.
+    #[must_use]
+    pub const fn advice(self) -> &'static str {
+        match self {
+            Self::BringUp => {
+                "the error names the step: the function's reset, its firmware, a capability or a command"
+            }
+            Self::Command => {
+                "status and syndrome say what the firmware does not like; the command's bytes are in the log (RUST_LOG=hw_mlx=trace)"
+            }
+            Self::Doorbell => {
+                "the device did not read the doorbell record: the UAR page, the BAR's mapping, or the record's I/O address (dmesg shows faults of the IOMMU)"
+            }
+            Self::Queue => {
+                "the device knows of the request and did not fetch it: the ring's pages and their I/O addresses (dmesg)"
+            }
+            Self::Completion => {
+                "the request was fetched: the completion queue's pages, the memory key, or the packets' way back to the queue pair"
+            }
+            Self::Data => "the memory key's translation, or a cache between device and memory",
+            Self::Interrupt => {
+                "completions come, their interrupts do not: MSI-X, interrupt remapping, /proc/interrupts"
+            }
+        }
+    }
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A function that did what it was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// The device sent packets back without looking at addresses. Otherwise they went to its own address.
+    pub forced: bool,
+    /// Bytes of a Send, a Write and a Read each, all of which were compared.
+    pub bytes: usize,
+}
+
+/// A function that did not.
+#[derive(Debug, Error)]
+#[error("{layer}: {what}")]
+pub struct Failed {
+    /// Where it ended.
+    pub layer: Layer,
+    /// What happened.
+    pub what: String,
+}
+
+impl Failed {
+    fn new(layer: Layer, what: impl fmt::Display) -> Self {
+        let what = what.to_string();
+        Self { layer, what }
+    }
+
+    fn command(error: impl Into<MlxError>) -> Self {
+        Self::new(Layer::Command, error.into())
+    }
+}
+
+/// Brings a function up, has it send to itself, and takes it down again.
+///
+/// # Errors
+/// How far it got, and what happened there.
+pub fn run(function: Function, config: HcaConfig) -> Result<Passed, Failed> {
+    let mut hca =
+        Hca::open(function, config).map_err(|error| Failed::new(Layer::BringUp, error))?;
+    let exercised = exercise(&mut hca);
+    let closed = hca.close();
+    let passed = exercised?;
+    closed.map_err(|error| Failed::new(Layer::BringUp, error))?;
+    Ok(passed)
+}
+
+/// What the device has for the test, in the order in which it was made.
+struct Rig<'a> {
+    hca: &'a mut Hca,
+    pd: u32,
+    memory: Lent<DmaBuffer>,
+    mkey: u32,
+    key: u32,
+    cq: Cq,
+    qp: Qp,
+}
+
+fn exercise(hca: &mut Hca) -> Result<Passed, Failed> {
+    let mut rig = Rig::new(hca).map_err(Failed::command)?;
+    let exercised = rig.exercise();
+    let freed = rig.free();
+    let passed = exercised?;
+    freed.map_err(Failed::command)?;
+    Ok(passed)
+}
+
+impl<'a> Rig<'a> {
+    /// What a failure leaves behind goes with the function.
+    fn new(hca: &'a mut Hca) -> Result<Self, MlxError> {
+        let doorbells = Doorbells::new(hca.uar().clone());
+        let pd = hca.exec(&AllocPdIn::new())?.pd();
+        let memory = hca.arena().alloc(2 * BYTES, 4096)?;
+        let request = KeyRequest {
+            pd,
+            address: memory.address(),
+            bytes: memory.len() as u64,
+            access: MemPrivFlags::LOCAL_READ
+                | MemPrivFlags::LOCAL_WRITE
+                | MemPrivFlags::REMOTE_READ
+                | MemPrivFlags::REMOTE_WRITE,
+            variant: 0,
+        };
+        let memory = Lent::new(memory, hca.arena().downgrade());
+        let (mkey, key) = mkey::create(hca, &request, memory.get().iova())?;
+        let cq = Cq::create(hca, &doorbells, ENTRIES)?;
+        let request = QpRequest {
+            pd,
+            cqn_send: cq.cqn(),
+            cqn_receive: cq.cqn(),
+            srq: None,
+            sizes: SIZES,
+            owner: 0,
+        };
+        let qp = Qp::create(hca, &doorbells, &request)?;
+        Ok(Self {
+            hca,
+            pd,
+            memory,
+            mkey,
+            key,
+            cq,
+            qp,
+        })
+    }
+
+    fn free(mut self) -> Result<(), MlxError> {
+        self.qp.destroy(self.hca, &mut self.cq, None)?;
+        self.cq.destroy(self.hca)?;
+        mkey::destroy(self.hca, self.mkey)?;
+        drop(self.memory.give_back());
+        self.hca.exec(DeallocPdIn::new().set_pd(self.pd))?;
+        Ok(())
+    }
+
+    fn exercise(&mut self) -> Result<Passed, Failed> {
+        let roce = self.hca.caps().roce();
+        let forced = roce.is_some_and(mlx_prm::RoceCap::fl_rc_qp_when_roce_enabled);
+        let connected = self.qp.connect_to_itself(self.hca, forced);
+        connected.map_err(Failed::command)?;
+        let (target, rmr_context) = (self.memory.get().address() + TARGET as u64, self.key);
+        self.moves("Send", RequestOp::Send, SOURCE, 2)?;
+        let write = RequestOp::RdmaWrite {
+            address: target,
+            rmr_context,
+        };
+        self.moves("RDMA Write", write, SOURCE, 1)?;
+        let read = RequestOp::RdmaRead {
+            address: self.memory.get().address() + SOURCE as u64,
+            rmr_context,
+        };
+        self.moves("RDMA Read", read, TARGET, 1)?;
+        self.interrupts(write)?;
+        Ok(Passed {
+            forced,
+            bytes: BYTES,
+        })
+    }
+
+    /// Posts a request whose local segment begins at `local`, waits for so many completions, and compares the target
+    /// with the source.
+    fn moves(
+        &mut self,
+        name: &'static str,
+        op: RequestOp,
+        local: usize,
+        completions: usize,
+    ) -> Result<(), Failed> {
+        let sent: Vec<u8> = (0..BYTES)
+            // A pattern that differs from message to message.
+            .map(|at| u8::try_from((at + name.len()) % 251).unwrap_or(0))
+            .collect();
+        self.memory.get().write_bytes(SOURCE, &sent);
+        self.memory.get().fill(TARGET, BYTES, NOTHING);
+        if completions > 1 {
+            let receive = core::iter::once(self.segment(TARGET));
+            let posted = self.qp.post_recv(receive, 1, false);
+            posted.map_err(|_| Failed::new(Layer::Queue, "no room for a receive"))?;
+        }
+        self.post(op, local)?;
+        for completion in self.completions(name, completions)? {
+            if completion.status != DtoStatus::Success {
+                let (syndrome, vendor) = completion.detail.syndrome();
+                let text = crate::completion::explain(syndrome, vendor);
+                return Err(Failed::new(
+                    Layer::Completion,
+                    format!("{name}: {text} (syndrome {syndrome:#04x}, vendor {vendor:#04x})"),
+                ));
+            }
+        }
+        let mut arrived = vec![0; BYTES];
+        self.memory.get().read_bytes(TARGET, &mut arrived);
+        compare(name, &sent, &arrived)
+    }
+
+    fn post(&mut self, op: RequestOp, local: usize) -> Result<(), Failed> {
+        let segment = core::iter::once(self.segment(local));
+        let posted = self.qp.post_request(op, segment, 0, RequestFlags::NONE);
+        posted.map_err(|_| Failed::new(Layer::Queue, "no room for a request"))
+    }
+
+    fn segment(&self, at: usize) -> DataSegment {
+        DataSegment {
+            lmr_context: self.key,
+            address: self.memory.get().address() + at as u64,
+            // PANIC: a constant below 2^31.
+            bytes: u32::try_from(BYTES).expect("16 KiB"),
+        }
+    }
+
+    /// Polls for so many completions.
+    fn completions(&mut self, name: &str, count: usize) -> Result<Vec<Completion>, Failed> {
+        let deadline = self.hca.now() + PATIENCE;
+        let mut done = Vec::new();
+        loop {
+            while let Some(entry) = self.cq.poll() {
+                if entry.owner() != self.qp.owner() {
+                    let what = format!("{name}: an entry of nobody's: {entry:?}");
+                    return Err(Failed::new(Layer::Completion, what));
+                }
+                done.extend(self.qp.complete(&entry));
+            }
+            if done.len() >= count {
+                return Ok(done);
+            }
+            if self.hca.now() >= deadline {
+                return Err(self.diagnose(name, done.len(), count));
+            }
+            let pause = self.hca.now() + PAUSE;
+            let waited = self.hca.wait(pause);
+            waited.map_err(|error| Failed::new(Layer::Completion, format!("{name}: {error}")))?;
+        }
+    }
+
+    /// Where a request that does not complete is.
+    fn diagnose(&mut self, name: &str, done: usize, count: usize) -> Failed {
+        let context = match control::query(self.hca, self.qp.number()) {
+            Ok(context) => context,
+            Err(error) => return Failed::command(error),
+        };
+        let (posted, fetched) = (context.sw_sq_wqebb_counter(), context.hw_sq_wqebb_counter());
+        let layer = match (posted, fetched) {
+            (0, 0) => Layer::Doorbell,
+            (_, 0) => Layer::Queue,
+            _ => Layer::Completion,
+        };
+        let what = format!(
+            "{name}: {done} of {count} completions after {} s; of the send queue's blocks the device knows {posted} and has fetched {fetched}",
+            PATIENCE.as_secs()
+        );
+        Failed::new(layer, what)
+    }
+
+    /// A completion queue that is armed says by an event that it has an entry, and an interrupt wakes who sleeps. Most
+    /// of the interrupts have to be there soon: of a busy machine some may be late.
+    fn interrupts(&mut self, op: RequestOp) -> Result<(), Failed> {
+        let mut late = 0;
+        for _ in 0..EVENTS {
+            late += u32::from(!self.event(op)?);
+        }
+        if late <= EVENTS / 2 {
+            return Ok(());
+        }
+        Err(Failed::new(
+            Layer::Interrupt,
+            format!(
+                "{late} of {EVENTS} interrupts did not come within {PROMPT:?} of their request"
+            ),
+        ))
+    }
+
+    /// Whether a completion's interrupt comes soon. Its event has to come.
+    fn event(&mut self, op: RequestOp) -> Result<bool, Failed> {
+        const NAME: &str = "RDMA Write with an event";
+        self.cq.arm(false);
+        // What was signalled before, by commands and earlier completions, is none of this one's.
+        for _ in 0..EVENTS {
+            self.hca.process_events();
+            if !self.hca.is_interrupted(self.hca.now()) {
+                break;
+            }
+            self.hca.woken();
+        }
+        self.post(op, SOURCE)?;
+        let begin = self.hca.now();
+        let prompt = self.hca.is_interrupted(begin + PROMPT);
+        let deadline = begin + PATIENCE;
+        let ours = Cqn::new(self.cq.cqn());
+        loop {
+            let waited = self.hca.wait(deadline);
+            waited.map_err(|error| Failed::new(Layer::Interrupt, format!("{NAME}: {error}")))?;
+            let mut named = core::iter::from_fn(|| self.hca.next_completion());
+            if named.any(|cqn| cqn == ours) {
+                break;
+            }
+            if self.hca.now() >= deadline {
+                let what = format!("{NAME}: no event in {} s", PATIENCE.as_secs());
+                return Err(Failed::new(Layer::Interrupt, what));
+            }
+        }
+        self.cq.sequence().count_event();
+        self.completions(NAME, 1)?;
+        Ok(prompt)
+    }
+}
+
+fn compare(name: &str, sent: &[u8], arrived: &[u8]) -> Result<(), Failed> {
+    let differs = |(_, (one, other)): &(usize, (&u8, &u8))| one != other;
+    let Some((at, (one, other))) = sent.iter().zip(arrived).enumerate().find(differs) else {
+        return Ok(());
+    };
+    let untouched = arrived.iter().all(|byte| *byte == NOTHING);
+    let what = if untouched {
+        format!("{name} completed, and no byte of it arrived")
+    } else {
+        format!("{name}: byte {at:#x} is {other:#04x}, {one:#04x} was sent")
+    };
+    Err(Failed::new(Layer::Data, what))
+}
+
+impl From<CmdError> for Failed {
+    fn from(error: CmdError) -> Self {
+        Self::command(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_differ_are_named_by_their_place_and_values() {
+        let sent = [1, 2, 3, 4];
+        compare("Send", &sent, &sent).expect("the same");
+        let error = compare("Send", &sent, &[1, 2, 7, 8]).expect_err("they differ");
+        assert_eq!(
+            error.to_string(),
+            "data: Send: byte 0x2 is 0x07, 0x03 was sent"
+        );
+        let error = compare("RDMA Read", &sent, &[NOTHING; 4]).expect_err("nothing came");
+        assert_eq!(
+            error.to_string(),
+            "data: RDMA Read completed, and no byte of it arrived"
+        );
+    }
+}

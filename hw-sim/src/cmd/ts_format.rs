@@ -1,0 +1,56 @@
+//! The clock that a queue's time stamps are of: `ts_format` in its context, and what the capabilities say of it.
+//!
+//! A device has a free-running clock, one of real time, or both (firmware setting REAL_TIME_CLOCK_ENABLE). A context
+//! asks for either by name, or for the device's default; where only free running exists, anything else is a reserved
+//! value (mlx5_ifc.h, `MLX5_TIMESTAMP_FORMAT_*`; Linux `mlx5_get_sq_default_ts`).
+
+use super::{Refusal, refuse};
+
+/// Formats of a context.
+const FREE_RUNNING: u32 = 0;
+const DEFAULT: u32 = 1;
+const REAL_TIME: u32 = 2;
+/// Values of the capabilities `sq_ts_format` and `rq_ts_format`.
+const ONLY_FREE_RUNNING: u32 = 0;
+const ONLY_REAL_TIME: u32 = 1;
+const BOTH: u32 = 2;
+
+/// Whether a device with this capability has the clock of a format.
+fn has(capability: u32, format: u32) -> bool {
+    match capability {
+        ONLY_FREE_RUNNING => format == FREE_RUNNING,
+        ONLY_REAL_TIME => matches!(format, DEFAULT | REAL_TIME),
+        BOTH => matches!(format, FREE_RUNNING | DEFAULT | REAL_TIME),
+        _ => false,
+    }
+}
+
+/// Of a send queue.
+///
+/// # Errors
+/// BAD_PARAM with the syndrome that ConnectX-6 Dx gives (Linux commit 0f3caaa2c6fb).
+pub(super) fn of_send_queue(capability: u32, format: u32) -> Result<(), Refusal> {
+    if has(capability, format) {
+        return Ok(());
+    }
+    Err(refuse!(
+        BAD_PARAM,
+        "SQ with time stamps of a clock that is not there",
+        "ts_format {format}, sq_ts_format {capability}"
+    ))
+}
+
+/// Of a receive queue.
+///
+/// # Errors
+/// BAD_PARAM. Inferred: that of a send queue is recorded.
+pub(super) fn of_receive_queue(capability: u32, format: u32) -> Result<(), Refusal> {
+    if has(capability, format) {
+        return Ok(());
+    }
+    Err(refuse!(
+        BAD_PARAM,
+        "RQ with time stamps of a clock that is not there",
+        "ts_format {format}, rq_ts_format {capability}"
+    ))
+}
