@@ -8,8 +8,8 @@
 //! **Something else.** Lent pages are registered with a userfaultfd(2), for write-protection faults, of which none is
 //! ever asked for. The kernel takes the registration away with the mapping, so that an address where it is missing
 //! leads to other pages. Nothing waits for the descriptor, and nothing is caught by it. Where there is no userfaultfd,
-//! or it does not know such memory (files, a machine without write-protection faults), a replacement is not noticed; nor
-//! is it of memory that is lent beyond the first [`MOST_REGISTERED`] pieces.
+//! or it does not know such memory (files, a machine without write-protection faults), a replacement is not noticed;
+//! nor is it of memory that is lent beyond the first [`MOST_REGISTERED`] pieces.
 //!
 //! **Nothing.** Accesses are made by process_vm_readv(2) and process_vm_writev(2) of this process to itself, which
 //! answer EFAULT where a load or a store would end the program. Where they are not to be had, loads and stores are.

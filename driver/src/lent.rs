@@ -102,9 +102,9 @@ impl LentMemory {
     /// while the device may write it, that is while a memory region covers it and work that names it is outstanding.
     ///
     /// # Errors
-    /// [`DmaError::Request`]: null, or no bytes. [`DmaError::NotMapped`]: not all of it is there (under the kernel's VFIO
-    /// an error of the function's). [`DmaError::Iova`], [`DmaError::Memory`], [`DmaError::Function`]: no
-    /// room in the I/O address space, or the function refused the mapping ([`Function::dma_mappings_left`]).
+    /// [`DmaError::Request`]: null, or no bytes. [`DmaError::NotMapped`]: not all of it is there (under the kernel's
+    /// VFIO an error of the function's). [`DmaError::Iova`], [`DmaError::Memory`], [`DmaError::Function`]: no room in
+    /// the I/O address space, or the function refused the mapping ([`Function::dma_mappings_left`]).
     pub unsafe fn new(
         function: &Function,
         ptr: *mut u8,

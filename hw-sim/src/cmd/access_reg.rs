@@ -250,10 +250,11 @@ fn ppcnt(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     Ok(out.as_bytes().to_vec())
 }
 
-/// Pauses are as they were set from outside until the physical function's driver sets them. A write leaves what its masks
-/// name: the whole port's pause by a bit that is set, priorities by bits that are not (Linux `mlx5_set_port_pause`,
-/// `mlx5_set_port_pfc` and `mlx5_set_port_stall_watermark` in drivers/net/ethernet/mellanox/mlx5/core/port.c). Of a
-/// virtual function a write is taken, and the port stays as it is.
+/// Pauses are as they were set from outside until the physical function's driver sets them. A write leaves what its
+/// masks name: the whole port's pause by a bit that is set, priorities by bits that are not (Linux
+/// `mlx5_set_port_pause`, `mlx5_set_port_pfc` and `mlx5_set_port_stall_watermark` in
+/// drivers/net/ethernet/mellanox/mlx5/core/port.c). Of a virtual function a write is taken, and the port stays as it
+/// is.
 fn pfcc(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     let register: Pfcc = image_of(image)?;
     own_port(register.local_port())?;

@@ -10,10 +10,10 @@
 //!   done    | sent, unanswered| to be resent| never sent  | not assigned
 //! ```
 //!
-//! Recovery is go-back-N: whatever goes wrong (sequence NAK, RNR NAK, a hole in read responses, the
-//! ACK timeout, the early one of adaptive retransmission) first acknowledges what it acknowledges, then puts `cursor` back to `unacked`.
-//! Sending is a pure function of the cursor: a packet sent again is computed again from its PSN,
-//! with the data that lies in memory at that time.
+//! Recovery is go-back-N: whatever goes wrong (sequence NAK, RNR NAK, a hole in read responses, the ACK
+//! timeout, the early one of adaptive retransmission) first acknowledges what it acknowledges, then puts
+//! `cursor` back to `unacked`. Sending is a pure function of the cursor: a packet sent again is computed again
+//! from its PSN, with the data that lies in memory at that time.
 //!
 //! Completions are in order. A WQE that cannot be sent (bad key, malformed) ends the row: it fails
 //! once everything before it is done, so that its error CQE is the last before the flush.

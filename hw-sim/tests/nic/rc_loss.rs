@@ -1,7 +1,8 @@
-//! Reliable connections on a wire that loses and reorders: how fast work goes on, and what brings it on, time-outs or NAKs.
+//! Reliable connections on a wire that loses and reorders: how fast work goes on, and what brings it on, time-outs or
+//! NAKs.
 //!
-//! The work is a storage protocol's, so many exchanges at a time: a command by Send, data by Write or Read, an answer by
-//! Send. Time is virtual, and the wire takes none but for what it holds back: all that passes is waiting.
+//! The work is a storage protocol's, so many exchanges at a time: a command by Send, data by Write or Read, an answer
+//! by Send. Time is virtual, and the wire takes none but for what it holds back: all that passes is waiting.
 
 use hw_sim::link::{Faults, Link, LinkFaults};
 use hw_sim::q_counters::QCounter;

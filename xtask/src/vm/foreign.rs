@@ -1,6 +1,6 @@
 //! Suites that others wrote to test RDMA with, and what in the kernel uses it: rdma-core's own tests, perftest over all
-//! sizes, UCX, libfabric; NFS, SMC sockets, iSER, SRP; DPDK. All as Debian ships them, on the simulated functions' Ethernet
-//! ports.
+//! sizes, UCX, libfabric; NFS, SMC sockets, iSER, SRP; DPDK. All as Debian ships them, on the simulated functions'
+//! Ethernet ports.
 //!
 //! Nothing here is ours but the scripts and who judges. What does not pass is named with its reason ([`pyverbs`]), so
 //! that a failure that is new is one, and one that is gone is noticed.
