@@ -155,6 +155,19 @@ pub enum DmaError {
         /// What the system answered.
         errno: Errno,
     },
+    /// Memory of the caller's is not all there.
+    #[error(
+        "not all of {bytes:#x} bytes at {address:#x} is mapped: {}",
+        Told(*errno)
+    )]
+    NotMapped {
+        /// Its first page.
+        address: usize,
+        /// Bytes of its pages.
+        bytes: usize,
+        /// EFAULT, as the kernel's VFIO answers.
+        errno: Errno,
+    },
     /// A pool has no room for a buffer.
     #[error(
         "a pool of {of:#x} bytes has {free:#x} free, and no {bytes:#x} together that are aligned to {align:#x}"

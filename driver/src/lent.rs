@@ -35,6 +35,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::DmaError;
 use crate::function::Function;
+use crate::guard::Guard;
 use crate::iova::Iova;
 use crate::memory::SharedMemory;
 use crate::page::DMA_PAGE;
@@ -101,8 +102,9 @@ impl LentMemory {
     /// while the device may write it, that is while a memory region covers it and work that names it is outstanding.
     ///
     /// # Errors
-    /// [`DmaError::Request`]: null, or no bytes. [`DmaError::Iova`], [`DmaError::Memory`], [`DmaError::Function`]: no
-    /// room in the I/O address space, or the function refused the mapping ([`Function::dma_mappings_left`]).
+    /// [`DmaError::Request`]: null, or no bytes. [`DmaError::NotMapped`]: not all of it is there (under the kernel's
+    /// VFIO an error of the function's). [`DmaError::Iova`], [`DmaError::Memory`], [`DmaError::Function`]: no room in
+    /// the I/O address space, or the function refused the mapping ([`Function::dma_mappings_left`]).
     pub unsafe fn new(
         function: &Function,
         ptr: *mut u8,
@@ -125,10 +127,19 @@ impl LentMemory {
         let pages = address - head..address - head + mapped_bytes;
         let space = function.space();
         let shared = space.lent().share(&pages);
+        // What was replaced meanwhile, against the owner's promise, is lent anew.
+        let shared = shared.filter(|(mapped, number)| {
+            let whole = mapped.memory().is_whole();
+            if !whole {
+                drop(space.lent().give_back(*number, &pages));
+            }
+            whole
+        });
         let (mapped, number) = match shared {
             Some(shared) => shared,
             None => {
                 let spanning = spanning_power(pages.start, mapped_bytes);
+                let guard = guard(space, &pages)?;
                 // SAFETY: `head` bytes down is the start of the page `ptr` is in, which is mapped as `ptr` is.
                 let base = unsafe { ptr.sub(head) };
                 // SAFETY: pages are mapped as a whole, so these are, for as long as the caller promised. The mapping
@@ -136,7 +147,7 @@ impl LentMemory {
                 // but a device that is told of no address there, or a model of one, whose keys are bounded likewise.
                 // For a process that asks (vfio-user) nothing is accessed but what is lent at that moment
                 // (`SharedMemory::open`).
-                let memory = unsafe { SharedMemory::foreign(base, mapped_bytes) };
+                let memory = unsafe { SharedMemory::foreign(base, mapped_bytes, guard) };
                 let iova =
                     space.alloc_iova(mapped_bytes, spanning, pages.start & (spanning - 1))?;
                 let mapped = Arc::new(Mapped::new(space, memory, iova)?);
@@ -224,6 +235,21 @@ impl LentMemory {
     #[expect(clippy::len_without_is_empty, reason = "lending nothing is refused")]
     pub const fn len(&self) -> usize {
         self.bytes
+    }
+}
+
+/// What watches over pages that nothing keeps: under the kernel's VFIO the kernel pins them.
+fn guard(space: &Space, pages: &Range<usize>) -> Result<Option<Arc<Guard>>, DmaError> {
+    if space.container().is_some() {
+        return Ok(None);
+    }
+    match Guard::new(pages.clone()) {
+        Ok(guard) => Ok(Some(guard)),
+        Err(errno) => Err(DmaError::NotMapped {
+            address: pages.start,
+            bytes: pages.len(),
+            errno,
+        }),
     }
 }
 

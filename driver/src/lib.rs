@@ -39,6 +39,7 @@ mod frame_ring;
 mod frame_socket;
 mod fronted;
 mod function;
+mod guard;
 mod handed_in;
 mod interrupt;
 mod interrupt_set;

@@ -16,7 +16,7 @@ use std::fs::File;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -26,6 +26,7 @@ use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 
 use crate::error::MemoryError;
 use crate::extents::Open;
+use crate::guard::Guard;
 use crate::page::PageSize;
 use crate::page::page_bytes;
 
@@ -38,6 +39,8 @@ pub(crate) struct Mapping {
     file: Option<File>,
     /// What of somebody else's memory may be accessed for others.
     open: Option<Open>,
+    /// Whether somebody else's memory is still there, where nothing keeps its pages.
+    guard: Option<Arc<Guard>>,
 }
 
 /// A piece of a device's file, and where it goes in a mapping. Whole pages.
@@ -112,6 +115,7 @@ impl Mapping {
             own: Some(mapped),
             file: Some(file),
             open: None,
+            guard: None,
         };
         // SAFETY: the reservation's bytes below `base`, where nothing was placed.
         unsafe { unmap(reservation, head) };
@@ -142,6 +146,7 @@ impl Mapping {
             own: None,
             file: None,
             open: None,
+            guard: None,
         })
     }
 
@@ -188,6 +193,7 @@ impl Mapping {
             own: Some(mapped),
             file: None,
             open: None,
+            guard: None,
         };
         // SAFETY: the advice concerns a later `fork` only, and the range is the mapping.
         unsafe { madvise(base.cast(), bytes, MmapAdvise::MADV_DONTFORK) }
@@ -217,6 +223,7 @@ impl Mapping {
             own: Some(mapped),
             file: None,
             open: None,
+            guard: None,
         };
         for area in areas {
             let end = area.at.checked_add(area.bytes);
@@ -238,12 +245,13 @@ impl Mapping {
     }
 
     /// Memory that is somebody else's to unmap.
-    pub(crate) fn foreign(base: NonNull<u8>) -> Self {
+    pub(crate) fn foreign(base: NonNull<u8>, guard: Option<Arc<Guard>>) -> Self {
         Self {
             base,
             own: None,
             file: None,
             open: Some(Open::default()),
+            guard,
         }
     }
 
@@ -251,6 +259,11 @@ impl Mapping {
     /// list.
     pub(crate) const fn open(&self) -> Option<&Open> {
         self.open.as_ref()
+    }
+
+    /// What is asked before somebody else's memory is accessed, if something is.
+    pub(crate) const fn guard(&self) -> Option<&Arc<Guard>> {
+        self.guard.as_ref()
     }
 
     /// The first byte.

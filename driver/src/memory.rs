@@ -11,12 +11,14 @@
 // UNSAFETY: joins a span and the mapping that keeps its promise.
 #![expect(unsafe_code, reason = "spans are promised to stay mapped")]
 
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::error::MemoryError;
 use crate::extents::Open;
+use crate::guard::Guard;
 use crate::mapping::{Area, Mapping};
 use crate::page::PageSize;
 use crate::span::Span;
@@ -191,11 +193,15 @@ impl SharedMemory {
     ///
     /// As long as a clone or a part of the result exists, `bytes` bytes from `base` on are mapped, readable and
     /// writable, and accessed through no Rust reference while anybody accesses them through the result.
-    pub(crate) unsafe fn foreign(base: NonNull<u8>, bytes: usize) -> Self {
+    pub(crate) unsafe fn foreign(
+        base: NonNull<u8>,
+        bytes: usize,
+        guard: Option<Arc<Guard>>,
+    ) -> Self {
         Self {
             // SAFETY: the caller's promise is the one asked for.
             span: unsafe { Span::new(base, bytes) },
-            mapping: Arc::new(Mapping::foreign(base)),
+            mapping: Arc::new(Mapping::foreign(base, guard)),
         }
     }
 
@@ -239,6 +245,63 @@ impl SharedMemory {
     /// first.
     pub(crate) fn open(&self) -> Option<&Open> {
         self.mapping.open()
+    }
+
+    /// Whether all of it is what it was made of. It is, but for somebody else's memory that was unmapped or replaced.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.mapping.guard().is_none_or(|guard| guard.is_whole())
+    }
+
+    /// Copies bytes out, as a device reads them: of memory that was lent, as long as it is where it was.
+    ///
+    /// # Errors
+    /// In words: its owner has unmapped or replaced it.
+    ///
+    /// # Panics
+    /// If they are not inside.
+    #[inline]
+    pub fn try_read_bytes(&self, offset: usize, out: &mut [u8]) -> io::Result<()> {
+        if let Some(done) = self.guarded(offset, out.len(), |guard, at| guard.read(at, out)) {
+            return done;
+        }
+        self.read_bytes(offset, out);
+        Ok(())
+    }
+
+    /// Copies bytes in, as a device writes them.
+    ///
+    /// # Errors
+    /// As [`SharedMemory::try_read_bytes`].
+    ///
+    /// # Panics
+    /// If they are not inside.
+    #[inline]
+    pub fn try_write_bytes(&self, offset: usize, data: &[u8]) -> io::Result<()> {
+        if let Some(done) = self.guarded(offset, data.len(), |guard, at| guard.write(at, data)) {
+            return done;
+        }
+        self.write_bytes(offset, data);
+        Ok(())
+    }
+
+    /// An access of memory that is guarded, by its address. `None`: it is not, or cannot be made so.
+    #[inline]
+    fn guarded(
+        &self,
+        offset: usize,
+        bytes: usize,
+        access: impl FnOnce(&Guard, usize) -> Option<io::Result<()>>,
+    ) -> Option<io::Result<()>> {
+        let guard = self.mapping.guard()?;
+        assert!(self.contains(offset, bytes), "{bytes} bytes at {offset:#x}");
+        if bytes == 0 {
+            return None;
+        }
+        let address = self.address() + offset;
+        match guard.check(address, bytes) {
+            Ok(()) => access(guard, address),
+            Err(error) => Some(Err(error)),
+        }
     }
 
     /// The descriptor behind the mapping, if there is one. Byte 0 of the file is byte 0 of this memory.

@@ -164,6 +164,12 @@ pub trait Host {
         false
     }
 
+    /// Whether requesters send again before the ACK timeout of their queue pair has passed: RoCE adaptive
+    /// retransmission, which is on where there is the capability `roce_accl`.
+    fn retransmits_early(&self) -> bool {
+        false
+    }
+
     /// Frees a key on behalf of a peer's SEND with Invalidate.
     ///
     /// # Errors

@@ -7,10 +7,10 @@
 //! group ([`crate::mcg`]).
 
 use crate::env::{Env, Origin};
-use crate::eth::frame::is_roce;
 use crate::nic::Nic;
 use crate::profile::PortType;
 use crate::switch::classify::Ecn;
+use crate::wire::frame::is_roce;
 use crate::wire::{CNP, Packet, WireError};
 
 /// The general services interface: its number on the wire is not its number in the device.

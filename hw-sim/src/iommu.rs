@@ -83,7 +83,8 @@ pub enum FaultCause {
     NotBusMaster,
     /// Nothing was mapped there that may be accessed so.
     Unmapped,
-    /// It was, but the process that has the memory refused, is gone, or did not answer in time.
+    /// It was, but the process that has the memory refused, is gone, or did not answer in time; or the program that has
+    /// it has unmapped or replaced it.
     NotDone,
 }
 
@@ -113,31 +114,30 @@ enum Piece<'a> {
 impl Piece<'_> {
     fn read(&self, out: &mut [u8]) -> io::Result<()> {
         match *self {
-            Self::Here(memory, at) => memory.read_bytes(at, out),
-            Self::Asked(memory, iova) => memory.read(iova, out)?,
+            Self::Here(memory, at) => memory.try_read_bytes(at, out),
+            Self::Asked(memory, iova) => memory.read(iova, out),
         }
-        Ok(())
     }
 
     /// The last byte last, in one store.
     fn write(&self, data: &[u8]) -> io::Result<()> {
         match *self {
-            Self::Here(memory, at) => {
-                store(memory, at, data);
-            }
-            Self::Asked(memory, iova) => memory.write(iova, data)?,
+            Self::Here(memory, at) => store(memory, at, data),
+            Self::Asked(memory, iova) => memory.write(iova, data),
         }
-        Ok(())
     }
 }
 
 /// Writes some bytes, the last one last, in one store.
-pub(crate) fn store(memory: &SharedMemory, at: usize, data: &[u8]) {
+///
+/// # Errors
+/// Memory of a program's was unmapped or replaced.
+pub(crate) fn store(memory: &SharedMemory, at: usize, data: &[u8]) -> io::Result<()> {
     // PANIC: a piece has a byte.
     let (last, first) = data.split_last().expect("a byte");
-    memory.write_bytes(at, first);
+    memory.try_write_bytes(at, first)?;
     std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
-    memory.store_u8(at + first.len(), *last);
+    memory.try_write_bytes(at + first.len(), std::slice::from_ref(last))
 }
 
 /// Whether what is to be mapped lies in the memory, from a whole page on.
@@ -373,8 +373,10 @@ impl Iommu {
     /// untouched then. Or memory that has to be asked for was not read.
     pub fn read(&mut self, iova: u64, out: &mut [u8], who: Who) -> Result<(), DmaFault> {
         if let Some((memory, at)) = self.whole(iova, out.len(), false) {
-            memory.read_bytes(at, out);
-            return Ok(());
+            return match memory.try_read_bytes(at, out) {
+                Ok(()) => Ok(()),
+                Err(error) => Err(self.not_done(iova, out.len(), false, who, &error)),
+            };
         }
         self.check(iova, out.len(), false, who)?;
         let (bytes, mut done) = (out.len(), 0);
@@ -396,8 +398,10 @@ impl Iommu {
     /// is written then.
     pub fn write(&mut self, iova: u64, data: &[u8], who: Who) -> Result<(), DmaFault> {
         if let Some((memory, at)) = self.whole(iova, data.len(), true) {
-            store(memory, at, data);
-            return Ok(());
+            return match store(memory, at, data) {
+                Ok(()) => Ok(()),
+                Err(error) => Err(self.not_done(iova, data.len(), true, who, &error)),
+            };
         }
         self.check(iova, data.len(), true, who)?;
         let mut done = 0;
@@ -447,7 +451,7 @@ impl Iommu {
         Err(fault)
     }
 
-    /// Memory that had to be asked for.
+    /// Memory that had to be asked for, or was lent and is there no more.
     fn not_done(
         &mut self,
         iova: u64,
@@ -457,7 +461,7 @@ impl Iommu {
         error: &io::Error,
     ) -> DmaFault {
         let fault = DmaFault { iova, bytes, write };
-        tracing::debug!(%who, %fault, %error, "DMA fault");
+        tracing::warn!(%who, %fault, "DMA fault: {error}");
         let cause = FaultCause::NotDone;
         self.record(FaultRecord { fault, who, cause });
         fault

@@ -166,16 +166,12 @@ pub struct Mkey {
 }
 
 impl Mkey {
-    /// Indices of the keys this one reaches through. A free key reaches through none.
+    /// Indices of the keys that its range reaches. A free key reaches none.
     fn targets(&self) -> Vec<u32> {
         if self.free {
             return Vec::new();
         }
-        self.entries()
-            .iter()
-            .filter(|entry| self.names_key(entry))
-            .map(|entry| entry.key >> 8)
-            .collect()
+        self.reached().map(|entry| entry.key >> 8).collect()
     }
 
     /// Bytes it takes, of [`KEY_MEMORY`].

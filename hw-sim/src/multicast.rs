@@ -4,7 +4,8 @@ use crate::env::Env;
 use crate::nic::Nic;
 use crate::profile::PortType;
 use crate::subnet::FIRST_MULTICAST_LID;
-use crate::wire::{EthPacket, LrhPacket, Packet};
+use crate::wire::frame::Headers;
+use crate::wire::{LrhPacket, Packet};
 
 /// Queue pair number in datagrams for groups.
 const MULTICAST_QPN: u32 = 0x00ff_ffff;
@@ -15,9 +16,7 @@ impl Nic {
     /// Whether a frame is for more than one station.
     fn is_multicast(&self, frame: &[u8]) -> bool {
         match self.profile.port_type {
-            PortType::Ethernet => {
-                EthPacket::new_checked(frame).is_ok_and(|eth| eth.dst()[0] & 1 == 1)
-            }
+            PortType::Ethernet => Headers::of(frame).is_some_and(|headers| headers.is_multicast()),
             PortType::InfiniBand => LrhPacket::new_checked(frame)
                 .is_ok_and(|lrh| (FIRST_MULTICAST_LID..PERMISSIVE_LID).contains(&lrh.dlid())),
         }

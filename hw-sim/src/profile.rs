@@ -311,7 +311,8 @@ impl Profile {
         self.port_type = PortType::InfiniBand;
         self.subclass = 7;
         self.general.set(|page| {
-            page.set_port_type(0).set_roce(false).set_ib_virt(true);
+            page.set_port_type(0).set_roce(false).set_roce_accl(false);
+            page.set_ib_virt(true);
             page.set_uc(true).set_xrc(true).set_mcam_reg(true);
             // Eight GIDs: the table of a port that is not shared.
             page.set_gid_table_size(0).set_num_vhca_ports(0);

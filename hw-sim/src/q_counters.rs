@@ -42,6 +42,7 @@ enum Group {
     OutOfSequence,
     Retransmission,
     Error,
+    Acceleration,
 }
 
 impl Group {
@@ -51,6 +52,7 @@ impl Group {
             Self::OutOfSequence => caps.out_of_seq_cnt(),
             Self::Retransmission => caps.retransmission_q_counters(),
             Self::Error => caps.enhanced_error_q_counters(),
+            Self::Acceleration => caps.roce_accl(),
         }
     }
 }
@@ -86,6 +88,10 @@ counters! {
     ImpliedNakSeqErr: implied_nak_seq_err, set_implied_nak_seq_err, Retransmission;
     /// No acknowledgement came in time, and there was a retry left.
     LocalAckTimeoutErr: local_ack_timeout_err, set_local_ack_timeout_err, Retransmission;
+    /// Packets were sent again early (RoCE adaptive retransmission).
+    RoceAdpRetrans: roce_adp_retrans, set_roce_adp_retrans, Acceleration;
+    /// The early time-out of that has passed.
+    RoceAdpRetransTo: roce_adp_retrans_to, set_roce_adp_retrans_to, Acceleration;
     /// The peer had no receive WQE too often.
     ReqRnrRetriesExceeded: req_rnr_retries_exceeded, set_req_rnr_retries_exceeded, Error;
     /// There was no retry left.

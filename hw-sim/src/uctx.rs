@@ -13,4 +13,9 @@ pub const RAW_TX: u32 = 1;
 pub struct Uctx {
     /// What it may do besides plain objects, of what capability `uctx_cap` names.
     pub rights: u32,
+    /// Destroyed, but for doorbell pages: Linux has a program's context destroyed while pages that are mapped in the
+    /// program are left, and gives them back in its name when they go (`mlx5_ib_dealloc_ucontext` and
+    /// `mlx5_ib_mmap_free` in drivers/infiniband/hw/mlx5/main.c). Nobody else has its number meanwhile, and nothing
+    /// else is done in its name.
+    pub is_over: bool,
 }

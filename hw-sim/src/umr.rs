@@ -8,8 +8,8 @@
 //!
 //! Who may: the key must have `umr_en`. Its protection domain is that of the queue pair, unless the
 //! request sets it, as the kernel's own UMR queue pair does for keys of other domains. The variant
-//! in the work request is the key's current one, unless the request changes it. The keys a window
-//! reaches through must exist and be usable by the queue pair.
+//! in the work request is the key's current one, unless the request changes it. The keys that a usable key's range
+//! reaches must exist and be usable by the queue pair; entries behind the range are padding and may hold anything.
 //!
 //! What decides which memory is reached is for the kernel's queue pairs alone (QPC `fre`, and the UMR queue pair): the
 //! pages of a key, its entity size, its domain, and range and rights of a key that has pages. A program's queue pair
@@ -139,17 +139,15 @@ pub fn apply(
     let current = keys.get(key >> 8).ok_or(KeyError::Missing { key })?;
     permitted(current, &control, request)?;
     let translation = translation(keys, current, &control, request, room)?;
-    let becomes_usable = current.free && control.sets(MASK_FREE) && !context.free();
-    if becomes_usable && current.is_indirect() {
-        let mut next = current.clone();
-        change(&mut next, &control, &context);
-        if let Some(Change::Whole(translation)) = &translation {
-            next.translation.clone_from(translation);
-        }
-        // What a free key was made with was not looked at. Entries beyond its range may be of the use before.
-        for entry in next.reached() {
-            usable(keys, entry.key, request.scope)?;
-        }
+    if current.is_indirect() {
+        check_reached(
+            keys,
+            current,
+            &control,
+            &context,
+            &translation,
+            request.scope,
+        )?;
     }
     if control.sets(MASK_PD) && !pds.contains(context.pd()) {
         return Err(KeyError::ProtectionDomain { key });
@@ -181,6 +179,37 @@ pub fn apply(
         (Some(Change::Pages(..)) | None, _) => {}
     }
     recount_targets(keys, key >> 8);
+    Ok(())
+}
+
+/// The entries that the key's range reaches after the request, if it brings entries or makes the key usable. Entries
+/// behind the range are padding, and are not looked at: Linux counts octowords by fours (`mlx5r_umr_get_xlt_octo`) and
+/// copies the entries it has into the work request (`set_reg_wr` in drivers/infiniband/hw/mlx5/wr.c), so what follows
+/// them is what the ring held before.
+fn check_reached(
+    keys: &Table<Mkey>,
+    current: &Mkey,
+    control: &Control,
+    context: &Mkc,
+    translation: &Option<Change>,
+    scope: KeyScope,
+) -> Result<(), KeyError> {
+    let mut next = current.clone();
+    change(&mut next, control, context);
+    let becomes_usable = current.free && !next.free;
+    let entries = match translation {
+        Some(Change::Whole(translation)) => Some(translation),
+        Some(Change::Pages(..)) | None => None,
+    };
+    if next.free || entries.is_none() && !becomes_usable {
+        return Ok(());
+    }
+    if let Some(entries) = entries {
+        next.translation.clone_from(entries);
+    }
+    for entry in next.reached() {
+        usable(keys, entry.key, scope)?;
+    }
     Ok(())
 }
 
@@ -311,10 +340,6 @@ fn klms(
             key,
             va: word(&entry[8..]),
         };
-        // Padding entries are empty.
-        if mkey.names_key(&klm) {
-            usable(keys, klm.key, scope)?;
-        }
         *slot = klm;
     }
     Ok(table)
@@ -769,6 +794,50 @@ mod tests {
         }
     }
 
+    /// The second lap of a ring. Linux' request of one entry says four octowords (`ALIGN(bytes, 64) / 16`), and behind
+    /// the entry lies what the ring held: the control segment of an earlier request, then the beginning of a context.
+    #[test]
+    fn what_lies_behind_the_entries_of_a_range_is_not_looked_at() {
+        /// Inline, for a free key, of four octowords; the mask of Linux' `frwr_mkey_mask`. By `set_reg_umr_seg` in
+        /// drivers/infiniband/hw/mlx5/wr.c.
+        const BEFORE: [u8; OCTOWORD] = [
+            0xa0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0x20, 0x9e, 0x21, 0x43,
+        ];
+        const LENGTH: u64 = 1 << MASK_LENGTH;
+        let bytes = 0x1000_u32;
+        for kind in [
+            Translation::Keys(Ranges::default()),
+            Translation::EqualKeys(Vec::new()),
+        ] {
+            let (mut keys, mut pds, region, window) = world();
+            // A key that the padding seems to name is not held either: its owner would not get rid of it.
+            let other = keys.create(mkey(Translation::Physical, false)).unwrap() << 8 | 7;
+            keys.get_mut(window >> 8).unwrap().translation = kind;
+            let mut entries = [0; 64];
+            entries[..4].copy_from_slice(&bytes.to_be_bytes());
+            entries[4..8].copy_from_slice(&region.to_be_bytes());
+            entries[16..32].copy_from_slice(&BEFORE);
+            entries[32..36].copy_from_slice(&bytes.to_be_bytes());
+            entries[36..40].copy_from_slice(&other.to_be_bytes());
+            let mut register = |keys: &mut Table<Mkey>, reached: u32| {
+                let mut context = Mkc::new();
+                context.set_len(u64::from(reached) * u64::from(bytes));
+                let request = UmrRequest {
+                    control: &control(CHECK_FREE, 4, FREE | LENGTH),
+                    context: context.as_array(),
+                    entries: &entries,
+                    ..request(window)
+                };
+                apply(keys, &mut pds, &request, KEY_MEMORY)
+            };
+            let reached = Err(KeyError::Missing { key: 0x0004_0000 });
+            assert_eq!(register(&mut keys, 2), reached, "it is an entry then");
+            assert_eq!(register(&mut keys, 1), Ok(()));
+            assert_eq!(keys.references(region >> 8), 1);
+            assert_eq!(keys.references(other >> 8), 0);
+        }
+    }
+
     /// Its owner would not get rid of it.
     #[test]
     fn a_key_of_another_domain_is_not_held() {
@@ -780,12 +849,12 @@ mod tests {
             va: 0,
         };
         let named = keys.get_mut(window >> 8).unwrap();
+        // As made by a command, which does not look at the owner of a key behind it.
         named.translation = Translation::Keys(Ranges::new(vec![entry]));
-        // Out of reach, so that nothing refuses it.
-        named.length = 0;
+        named.free = false;
         let request = UmrRequest {
             fast: false,
-            control: &control(0, 0, FREE),
+            control: &control(0, 0, 0),
             ..request(window)
         };
         apply(&mut keys, &mut pds, &request, KEY_MEMORY).unwrap();

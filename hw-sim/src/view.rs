@@ -410,6 +410,10 @@ impl Host for View<'_> {
         self.nic.caps.general.umr_fence() == UMR_FENCE_NONE
     }
 
+    fn retransmits_early(&self) -> bool {
+        self.nic.caps.general.roce_accl()
+    }
+
     fn invalidate(&mut self, key: u32, scope: KeyScope) -> Result<(), KeyError> {
         let done = crate::umr::invalidate(&mut self.nic.objects.mkeys, key, scope);
         self.env.note(

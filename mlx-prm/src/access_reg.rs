@@ -102,6 +102,33 @@ layout! {
         oper_mtu: 0x0c[31:16],
     }
 
+    /// Modules and lanes (register PMLP). Of a lane's mapping: module 7:0, lane to send 19:16, to receive 27:24.
+    pub struct Pmlp(0x40) {
+        rxtx: 0x00[31],
+        local_port: 0x00[23:16],
+        /// Lanes.
+        width: 0x00[7:0],
+        lane0_module_mapping: 0x04 u32,
+        lane1_module_mapping: 0x08 u32,
+        lane2_module_mapping: 0x0c u32,
+        lane3_module_mapping: 0x10 u32,
+    }
+
+    /// EEPROM of a module (register MCIA).
+    pub struct Mcia(0x40) {
+        l: 0x00[31],
+        module: 0x00[23:16],
+        /// 0 done, 1 no EEPROM, 6 no such page.
+        status: 0x00[7:0],
+        i2c_device_address: 0x04[31:24],
+        page_number: 0x04[23:16],
+        device_address: 0x04[15:0],
+        /// Bytes.
+        size: 0x08[15:0],
+        /// `dword_0` to `dword_11`.
+        data: 0x10 [u8; 48],
+    }
+
     /// Link type and speed (register PTYS).
     pub struct Ptys(0x40) {
         an_disable_admin: 0x00[30],
@@ -221,4 +248,9 @@ layout! {
         reclaim_vfs_pages_to: 0x34 DefaultTimeout,
         reset_unload_to: 0x38 DefaultTimeout,
     }
+}
+
+impl Mcia {
+    /// Bytes of an EEPROM that it carries.
+    pub const DATA: usize = 48;
 }

@@ -145,6 +145,7 @@ fn is_want_of_pages(error: &DmaError) -> bool {
         | DmaError::Memory(
             MemoryError::Empty | MemoryError::TooLarge { .. } | MemoryError::File { .. },
         )
+        | DmaError::NotMapped { .. }
         | DmaError::Function(_) => false,
     }
 }

@@ -384,3 +384,91 @@ fn random_leases_share_what_has_been_lent_all_the_time_and_nothing_else() {
         assert_eq!(device.mappings(), []);
     }
 }
+
+/// Anonymous pages, mapped somewhere or in the place of others.
+fn pages(at: Option<NonNull<u8>>, bytes: usize) -> NonNull<u8> {
+    use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
+    let place = at.and_then(|at| std::num::NonZeroUsize::new(at.addr().get()));
+    let fixed = at.map_or(MapFlags::empty(), |_| MapFlags::MAP_FIXED);
+    let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    let length = std::num::NonZeroUsize::new(bytes).unwrap();
+    // SAFETY: a fixed place is one of the caller's own pages, to which it has no references.
+    let base = unsafe { mmap_anonymous(place, length, access, fixed | MapFlags::MAP_PRIVATE) };
+    base.unwrap().cast()
+}
+
+fn unmap(at: NonNull<u8>, bytes: usize) {
+    // SAFETY: pages of the test's own, to which it has no references.
+    unsafe { nix::sys::mman::munmap(at.cast(), bytes) }.unwrap();
+}
+
+fn byte(at: NonNull<u8>) -> u8 {
+    // SAFETY: a byte of the test's own pages, which no device writes now.
+    unsafe { at.read_volatile() }
+}
+
+const PAGES: usize = 0x4000;
+
+#[test]
+fn memory_that_is_not_there_cannot_be_lent() {
+    let device = Double::new();
+    let function = device.function();
+    let base = pages(None, PAGES);
+    // SAFETY: the second page is the test's own.
+    let hole = unsafe { base.add(0x1000) };
+    unmap(hole, 0x1000);
+    // SAFETY: refused, or dropped while the pages are there; nobody looks at them.
+    let refused = unsafe { LentMemory::new(&function, base.as_ptr(), PAGES) };
+    let refused = refused.expect_err("a hole");
+    assert!(refused.to_string().contains("EFAULT"), "{refused}");
+    assert_eq!(device.mappings(), []);
+    // SAFETY: as above.
+    unsafe { LentMemory::new(&function, base.as_ptr(), 0x1000) }.expect("a page before the hole");
+}
+
+#[test]
+fn an_access_of_memory_that_was_unmapped_is_an_error_with_its_address() {
+    let device = Double::new();
+    let function = device.function();
+    let base = pages(None, PAGES);
+    // SAFETY: what the test breaks is the promise that the memory stays mapped, on purpose: nothing else is mapped
+    // there by others meanwhile but by chance, and the access is refused then, too.
+    let lent = unsafe { LentMemory::new(&function, base.as_ptr(), PAGES) }.unwrap();
+    let (memory, at) = device.reach(lent.iova().0);
+    memory.try_write_bytes(at, &[5; 100]).unwrap();
+    unmap(base, PAGES);
+    let read = memory.try_read_bytes(at, &mut [0; 100]).unwrap_err();
+    let written = memory.try_write_bytes(at, &[6; 100]).unwrap_err();
+    for error in [read, written] {
+        let words = error.to_string();
+        assert!(words.contains(&format!("{:#x}", lent.address())), "{words}");
+    }
+}
+
+#[test]
+fn other_pages_in_the_place_of_lent_ones_are_never_reached() {
+    let device = Double::new();
+    let function = device.function();
+    let base = pages(None, PAGES);
+    // SAFETY: the promise that nothing else is mapped there is broken on purpose; nobody but this test does it.
+    let lent = unsafe { LentMemory::new(&function, base.as_ptr(), PAGES) }.unwrap();
+    let (memory, at) = device.reach(lent.iova().0);
+    memory.try_write_bytes(at, &[5; 100]).unwrap();
+    pages(Some(base), PAGES);
+    if Guard::new(lent.lease.pages.clone()).is_ok_and(|guard| !guard.notices()) {
+        println!("skipped: no userfaultfd here");
+        return;
+    }
+    assert!(memory.try_read_bytes(at, &mut [0; 100]).is_err());
+    assert!(memory.try_write_bytes(at, &[6; 100]).is_err());
+    assert_eq!(byte(base), 0, "the new page");
+    // Lent anew, the new pages are reached, and by the old memory still not.
+    // SAFETY: they stay until it drops.
+    let again = unsafe { LentMemory::new(&function, base.as_ptr(), PAGES) }.unwrap();
+    let (new, new_at) = device.reach(again.iova().0);
+    new.try_write_bytes(new_at, &[7; 100]).unwrap();
+    assert_eq!(byte(base), 7);
+    assert!(memory.try_read_bytes(at, &mut [0; 100]).is_err());
+    drop(again);
+    assert!(memory.try_read_bytes(at, &mut [0; 100]).is_err());
+}

@@ -240,14 +240,16 @@ impl Shared {
         }
         if command == Command::DMA_READ {
             let mut out = vec![0; count];
-            memory.read_bytes(at, &mut out);
+            memory.try_read_bytes(at, &mut out).map_err(gone)?;
             return Ok((access, out));
         }
         // Its last byte last, as a bus lets programs see it that watch that byte.
         let last = count - 1;
-        memory.write_bytes(at, &data[..last]);
+        memory.try_write_bytes(at, &data[..last]).map_err(gone)?;
         fence(Ordering::Release);
-        memory.store_u8(at + last, data[last]);
+        memory
+            .try_write_bytes(at + last, &data[last..])
+            .map_err(gone)?;
         Ok((access, Vec::new()))
     }
 }
@@ -260,4 +262,10 @@ impl State {
         (inside <= region.bytes && count <= region.bytes - inside)
             .then(|| (&region.memory, region.offset + inside))
     }
+}
+
+/// The answer to an access of memory that its owner has unmapped or replaced.
+fn gone(error: std::io::Error) -> Errno {
+    tracing::warn!("{error}");
+    Errno::EFAULT
 }

@@ -8,8 +8,8 @@
 use crate::eth_support::*;
 use bolero::{TypeGenerator, check, produce};
 use hw_sim::eth::checksum::Verdict;
-use hw_sim::eth::frame::Headers;
 use hw_sim::eth::segment::{Offload, segment};
+use hw_sim::wire::frame::Headers;
 use mlx_prm::*;
 use std::time::Duration;
 use zerocopy::IntoBytes;

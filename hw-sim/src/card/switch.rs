@@ -29,8 +29,8 @@ use super::Card;
 use super::seat::{PHYSICAL, Place, WIRE};
 use super::vport::Vport;
 use crate::eth::flow::{Entry, FlowTables};
-use crate::eth::frame::{CUSTOMER_TAG, Headers, TAG_BYTES, is_roce};
 use crate::eth::matching::Pattern;
+use crate::wire::frame::{CUSTOMER_TAG, Headers, TAG_BYTES, is_roce};
 use mlx_prm::flow_action::{VLAN_POP, VLAN_PUSH};
 use std::borrow::Cow;
 

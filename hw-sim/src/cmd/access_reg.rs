@@ -4,7 +4,7 @@
 //! does not have is refused as a bad parameter. What changes the port sends its event after the
 //! answer.
 
-use super::{Cmd, Outcome, Refusal, port_counters, refuse};
+use super::{Cmd, Outcome, Refusal, module, port_counters, refuse};
 use crate::card::AdminState;
 use crate::profile::PortType;
 use mlx_prm::{
@@ -80,6 +80,9 @@ fn access(
         // By priorities the port goes as its physical function says, which does not tell others.
         RegisterId::QPTS if has_priorities(cmd) => qpts(cmd, image, read),
         RegisterId::QPDPM if has_priorities(cmd) => qpdpm(cmd, image, read),
+        // The cage is the physical function's.
+        RegisterId::PMLP if !cmd.nic.seat.is_virtual() => module::pmlp(image, read),
+        RegisterId::MCIA if !cmd.nic.seat.is_virtual() => module::mcia(cmd, image, read),
         RegisterId::NODE_DESC => node_description(cmd, image, read),
         RegisterId::PCAP => bytes_back(image, 0x14),
         RegisterId::MCAM if cmd.nic.caps.general.mcam_reg() => mcam(image, read),
@@ -99,7 +102,7 @@ fn access(
 }
 
 /// The register's image, of at least its size.
-fn image_of<T: Layout>(image: &[u8]) -> Result<T, Refusal> {
+pub(super) fn image_of<T: Layout>(image: &[u8]) -> Result<T, Refusal> {
     let Ok((register, _)) = T::read_from_prefix(image) else {
         return Err(refuse!(
             BAD_INPUT_LEN,
@@ -124,7 +127,7 @@ fn bytes_back(image: &[u8], length: usize) -> Result<Vec<u8>, Refusal> {
     Ok(vec![0; length])
 }
 
-fn own_port(port: u32) -> Result<(), Refusal> {
+pub(super) fn own_port(port: u32) -> Result<(), Refusal> {
     if port != PORT {
         return Err(refuse!(BAD_PARAM, "no such port", "{port}"));
     }
@@ -247,12 +250,42 @@ fn ppcnt(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     Ok(out.as_bytes().to_vec())
 }
 
-/// Pause frames are as they were set from outside.
-fn pfcc(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
+/// Pauses are as they were set from outside until the physical function's driver sets them. A write leaves what its
+/// masks name: the whole port's pause by a bit that is set, priorities by bits that are not (Linux
+/// `mlx5_set_port_pause`, `mlx5_set_port_pfc` and `mlx5_set_port_stall_watermark` in
+/// drivers/net/ethernet/mellanox/mlx5/core/port.c). Of a virtual function a write is taken, and the port stays as it
+/// is.
+fn pfcc(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     let register: Pfcc = image_of(image)?;
     own_port(register.local_port())?;
-    if !read {
-        return Err(refuse!(BAD_PARAM, "flow control is not supported"));
+    if !read && !cmd.nic.seat.is_virtual() {
+        let qos = &mut cmd.env.card_mut(cmd.nic.seat).uplink.qos;
+        let chosen = |keeps, before, after| if keeps { before } else { after };
+        let pause = (
+            chosen(register.pptx_mask_n(), qos.pause.0, register.pptx()),
+            chosen(register.pprx_mask_n(), qos.pause.1, register.pprx()),
+        );
+        let paused_priorities = (
+            masked(
+                qos.paused_priorities.0,
+                register.pfctx(),
+                register.prio_mask_tx(),
+            ),
+            masked(
+                qos.paused_priorities.1,
+                register.pfcrx(),
+                register.prio_mask_rx(),
+            ),
+        );
+        // Inferred: a port does one or the other (IEEE 802.1Q, "Priority-based flow control").
+        if pause != (false, false) && paused_priorities != (0, 0) {
+            return Err(refuse!(
+                BAD_PARAM,
+                "pause of the port and of its priorities",
+                "{paused_priorities:x?}"
+            ));
+        }
+        (qos.pause, qos.paused_priorities) = (pause, paused_priorities);
     }
     let qos = &cmd.env.card(cmd.nic.seat).uplink.qos;
     let mut out = Pfcc::new();
@@ -262,6 +295,13 @@ fn pfcc(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
         .set_pfctx(qos.paused_priorities.0.into())
         .set_pfcrx(qos.paused_priorities.1.into());
     Ok(out.as_bytes().to_vec())
+}
+
+/// Priorities after a write of those in the mask.
+fn masked(before: u8, after: u32, mask: u32) -> u8 {
+    // CAST: fields of eight bits.
+    let [after, mask] = [after, mask].map(|field| u8::try_from(field).unwrap_or(0));
+    before & !mask | after & mask
 }
 
 fn has_priorities(cmd: &Cmd<'_>) -> bool {

@@ -93,7 +93,7 @@ pub(super) fn query_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
         }
         CapType::ESWITCH if caps.general.eswitch_manager() => profile.eswitch.as_bytes().to_vec(),
         // There is none. Inferred: a device that has the page says so there; rdma-core's tests look nowhere else.
-        CapType::DEV_MEM if caps.general.log_max_uctx() > 0 => Vec::new(),
+        CapType::DEV_MEM | CapType::QOS if caps.general.log_max_uctx() > 0 => Vec::new(),
         _ => {
             return Err(refuse!(
                 BAD_OP,

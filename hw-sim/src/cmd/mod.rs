@@ -26,6 +26,7 @@ mod interface;
 mod mad_ifc;
 mod mcg;
 mod mkey;
+mod module;
 mod port_counters;
 mod qp;
 pub(crate) mod refusal;
@@ -332,7 +333,9 @@ fn check<'t>(
     }
     let user = header.uid();
     let shares = user == u32::from(SHARED) && nic.caps.general.log_max_uctx() > 0;
-    if user != 0 && !shares && !nic.objects.uctxs.contains(user) {
+    let context = nic.objects.uctxs.get(user);
+    let is_heard = context.is_some_and(|context| uctx::is_heard(context, header.opcode()));
+    if user != 0 && !shares && !is_heard {
         return Err(refuse!(
             BAD_RESOURCE,
             "no such user context",

@@ -1,6 +1,6 @@
 //! Doorbell pages, domains, counter sets and special contexts: numbers and little else.
 
-use super::{Cmd, Outcome, must_exist, output, refuse};
+use super::{Cmd, Outcome, must_exist, output, refuse, uctx};
 use crate::objects::DRIVER;
 use crate::q_counters::Counters;
 use mlx_prm::{
@@ -20,6 +20,7 @@ pub(super) fn dealloc_uar(cmd: &mut Cmd<'_>) -> Outcome {
     let uar = cmd.read::<DeallocUarIn>().uar();
     cmd.nic.objects.uars.remove(uar)?;
     cmd.nic.halves.retain(|&(page, _), _| page != uar);
+    uctx::forget(cmd, cmd.user());
     output(&DeallocUarOut::new())
 }
 

@@ -65,7 +65,10 @@ pub(super) fn create_uctx(cmd: &mut Cmd<'_>) -> Outcome {
             "{beyond:#x}"
         ));
     }
-    let number = cmd.nic.objects.uctxs.create(Uctx { rights })?;
+    let number = cmd.nic.objects.uctxs.create(Uctx {
+        rights,
+        is_over: false,
+    })?;
     let mut out = CreateUctxOut::new();
     out.set_uid(number);
     output(&out)
@@ -75,9 +78,10 @@ pub(super) fn destroy_uctx(cmd: &mut Cmd<'_>) -> Outcome {
     let number = cmd.read::<DestroyUctxIn>().uid();
     // The driver's own number is none: nothing is removed below.
     let uid = u16::try_from(number).unwrap_or(DRIVER);
+    let pages = cmd.nic.objects.uars.kind();
     let mut owned = cmd.nic.objects.owned_by(uid).filter(|_| uid != DRIVER);
-    if let Some((kind, object)) = owned.next() {
-        // Inferred: Linux destroys everything in it before.
+    if let Some((kind, object)) = owned.find(|&(kind, _)| kind != pages) {
+        // Inferred: Linux destroys everything in it before, but for doorbell pages.
         return Err(refuse!(
             BAD_RES_STATE,
             "user context owns objects",
@@ -86,6 +90,26 @@ pub(super) fn destroy_uctx(cmd: &mut Cmd<'_>) -> Outcome {
         ));
     }
     drop(owned);
-    cmd.nic.objects.uctxs.remove(number)?;
+    match cmd.nic.objects.uctxs.get_mut(number) {
+        Some(context) if !context.is_over => context.is_over = true,
+        Some(_) | None => return Err(refuse!(BAD_RESOURCE, "no such user context", "{number:#x}")),
+    }
+    forget(cmd, uid);
     output(&DestroyUctxOut::new())
+}
+
+/// A context that is over goes with its last doorbell page.
+pub(super) fn forget(cmd: &mut Cmd<'_>, uid: u16) {
+    let objects = &mut cmd.nic.objects;
+    let number = u32::from(uid);
+    let is_over = |context: &Uctx| context.is_over;
+    if objects.uctxs.get(number).is_some_and(is_over) && objects.owned_by(uid).next().is_none() {
+        // It is there.
+        let _ = objects.uctxs.remove(number);
+    }
+}
+
+/// Whether a command may be given in the name of a context.
+pub(super) fn is_heard(context: &Uctx, opcode: Opcode) -> bool {
+    !context.is_over || opcode == Opcode::DEALLOC_UAR
 }

@@ -6,7 +6,7 @@
 //! one's complement sum of the IP packet, from which software finishes checksums of protocols the
 //! device does not know (RFC 1071).
 
-use super::frame::{Headers, Ip, IpVersion, Protocol, TCP, UDP};
+use crate::wire::frame::{Headers, Ip, IpVersion, Protocol, TCP, UDP};
 use crate::wire::ones_complement_sum;
 
 /// Fills the checksums asked for into a frame. What the frame does not have gets none.

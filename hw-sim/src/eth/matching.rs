@@ -5,7 +5,7 @@
 //! headers are compared, and in the e-switch the vport a frame comes from; a group that wants more is refused. What a
 //! frame does not have is zero: an entry for UDP ports says so by its protocol.
 
-use super::frame::{CUSTOMER_TAG, Headers, IpVersion, Protocol, SERVICE_TAG};
+use crate::wire::frame::{CUSTOMER_TAG, Headers, IpVersion, Protocol, SERVICE_TAG};
 use mlx_prm::{FteMatchParam, FteMatchSetLyr24, FteMatchSetMisc, match_criteria};
 use zerocopy::IntoBytes;
 

@@ -8,7 +8,7 @@
 //! to the device if the WQE says so ([`transmit`]). A frame that is not RoCE walks the flow tables from
 //! the root on ([`flow`], [`matching`]); where it is handed to a TIR, that names the receive queue or
 //! finds it by a hash ([`rss`]), whose next WQE takes the frame ([`receive`]). The peer's bytes are any
-//! bytes: nothing in a frame is believed that was not looked at ([`frame`]).
+//! bytes: nothing in a frame is believed that was not looked at ([`frame`](crate::wire::frame)).
 //!
 //! Each object has a module here, and one of the same name in `cmd` with its commands. What
 //! refers to what is counted: TIS and TIR to their transport domain, queues to CQ, PD, UAR and TIS, a TIR
@@ -17,7 +17,6 @@
 
 pub mod checksum;
 pub mod flow;
-pub mod frame;
 pub mod matching;
 pub mod receive;
 pub mod rq;

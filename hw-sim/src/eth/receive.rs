@@ -5,13 +5,13 @@
 //! receive queue. A frame the function sent itself comes back only to TIRs that want it.
 
 use super::checksum::Verdict;
-use super::frame::{CUSTOMER_TAG, Headers, IpVersion, Protocol, is_roce};
 use super::matching::Pattern;
 use super::rq::{Report, Taken};
 use super::steering::Steered;
 use crate::env::{Env, Origin};
 use crate::nic::Nic;
 use crate::q_counters::QCounter;
+use crate::wire::frame::{CUSTOMER_TAG, Headers, IpVersion, Protocol, is_roce};
 use crate::wire::seal;
 
 /// `hds_ip_ext`: L2, L3 and L4 are good.

@@ -7,7 +7,7 @@
 //! Symmetric hashing replaces each pair of fields by their OR and their XOR, so that both directions of
 //! a connection come out alike (Linux `RXH_XFRM_SYM_OR_XOR`).
 
-use super::frame::{Headers, IpVersion, Protocol};
+use crate::wire::frame::{Headers, IpVersion, Protocol};
 use mlx_prm::{RxHashFieldSelect, Tirc};
 
 /// Bytes of the key.
@@ -159,7 +159,7 @@ pub fn toeplitz(key: &[u8; KEY_BYTES], input: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::eth::frame::{Ip, Transport};
+    use crate::wire::frame::{Ip, Transport};
     use std::net::IpAddr;
 
     /// The key of "Verifying the RSS Hash Calculation" (Microsoft, Windows driver documentation).

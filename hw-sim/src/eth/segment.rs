@@ -6,7 +6,7 @@
 //! the same way, each frame a datagram of its own (Linux `mlx5e_udp_gso_handle_tx_skb`).
 
 use super::checksum;
-use super::frame::{Headers, IpVersion, Protocol};
+use crate::wire::frame::{Headers, IpVersion, Protocol};
 
 /// FIN and PSH, in the byte of flags.
 const LAST_ONLY: u8 = 0x01 | 0x08;

@@ -3,7 +3,7 @@
 use super::rss::{Hash, hash};
 use crate::env::Origin;
 use crate::eth::EthObjects;
-use crate::eth::frame::Headers;
+use crate::wire::frame::Headers;
 use mlx_prm::Tirc;
 
 pub(crate) const DIRECT: u32 = 0;

@@ -9,12 +9,12 @@
 
 use super::State;
 use super::checksum;
-use super::frame::{CUSTOMER_TAG, ETHERNET_BYTES, IPV4, IPV6, MIN_FRAME};
 use super::segment::{Offload, segment};
 use super::sq::Sq;
 use crate::host::{Host, KeyError};
 use crate::qp::send_queue::{BadWqe, MAX_WQE_BYTES};
 use crate::qp::wqe::{Data, Malformed, SEGMENT_BYTES, SEGMENTS_PER_BLOCK, data_segments, gather};
+use crate::wire::frame::{CUSTOMER_TAG, ETHERNET_BYTES, IPV4, IPV6, MIN_FRAME};
 use mlx_prm::{Cqe64, CqeOpcode, CtrlSeg, ErrCqe, EthSeg, Syndrome, WqeOpcode};
 use zerocopy::FromBytes;
 

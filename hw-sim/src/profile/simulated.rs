@@ -51,6 +51,7 @@ const GENERAL: &[&str] = &[
     "out_of_seq_cnt",
     "retransmission_q_counters",
     "enhanced_error_q_counters",
+    "roce_accl",
     "max_tc",
     "log_max_uctx",
     "uctx_cap",

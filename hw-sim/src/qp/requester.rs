@@ -10,10 +10,10 @@
 //!   done    | sent, unanswered| to be resent| never sent  | not assigned
 //! ```
 //!
-//! Recovery is go-back-N: whatever goes wrong (sequence NAK, RNR NAK, a hole in read responses, the
-//! ACK timeout) first acknowledges what it acknowledges, then puts `cursor` back to `unacked`.
-//! Sending is a pure function of the cursor: a packet sent again is computed again from its PSN,
-//! with the data that lies in memory at that time.
+//! Recovery is go-back-N: whatever goes wrong (sequence NAK, RNR NAK, a hole in read responses, the ACK
+//! timeout, the early one of adaptive retransmission) first acknowledges what it acknowledges, then puts
+//! `cursor` back to `unacked`. Sending is a pure function of the cursor: a packet sent again is computed again
+//! from its PSN, with the data that lies in memory at that time.
 //!
 //! Completions are in order. A WQE that cannot be sent (bad key, malformed) ends the row: it fails
 //! once everything before it is done, so that its error CQE is the last before the flush.
@@ -26,7 +26,7 @@ use super::earlier;
 use super::request::Request;
 use super::send_queue::{BadWqe, SendQueue};
 use super::state::State;
-use super::timing::{ack_timeout_ns, rnr_timer_ns};
+use super::timing::{EarlyTimer, ack_timeout_ns, rnr_timer_ns};
 use super::wqe::{Fence, SendWqe};
 use crate::host::Host;
 use crate::q_counters::QCounter;
@@ -63,6 +63,7 @@ pub(super) struct Requester {
     /// Went back because of a hole in the responses; further responses beyond it say nothing new.
     hole_seen: bool,
     ack_deadline: Option<u64>,
+    early: EarlyTimer,
     rnr_deadline: Option<u64>,
     completed: u32,
 }
@@ -83,6 +84,7 @@ impl Requester {
             behind_umr: false,
             hole_seen: false,
             ack_deadline: None,
+            early: EarlyTimer::new(),
             rnr_deadline: None,
             completed: 0,
         }
@@ -111,7 +113,8 @@ impl Requester {
 
     /// When [`Requester::timer`] has something to do.
     pub(super) fn deadline(&self) -> Option<u64> {
-        earlier(self.ack_deadline, self.rnr_deadline)
+        let ack = earlier(self.ack_deadline, self.early.deadline());
+        earlier(ack, self.rnr_deadline)
     }
 
     /// Whether [`Requester::step`] would do something.
@@ -292,6 +295,9 @@ impl Requester {
     fn arm(&mut self, core: &Core, host: &dyn Host) {
         let timeout = ack_timeout_ns(core.context.primary_address_path().ack_timeout());
         self.ack_deadline = timeout.map(|timeout| host.now().saturating_add(timeout));
+        if host.retransmits_early() {
+            self.early.arm(host.now(), self.ack_deadline);
+        }
     }
 
     /// An answer of the responder arrived.
@@ -388,6 +394,7 @@ impl Requester {
             self.reset_retries(core);
             self.hole_seen = false;
             self.ack_deadline = None;
+            self.early.rewind();
             self.rnr_deadline = None;
             if self.unacked != self.sent {
                 self.arm(core, host);
@@ -493,6 +500,7 @@ impl Requester {
         core.count(host, QCounter::RnrNakRetryErr);
         self.cursor = self.unacked;
         self.ack_deadline = None;
+        self.early.stop();
         self.rnr_deadline = Some(host.now().saturating_add(rnr_timer_ns(timer)));
         Ok(())
     }
@@ -507,6 +515,15 @@ impl Requester {
         let now = host.now();
         if self.rnr_deadline.is_some_and(|deadline| deadline <= now) {
             self.rnr_deadline = None;
+        }
+        let early = self.early.is_over(now);
+        if early && self.ack_deadline.is_some_and(|deadline| deadline > now) {
+            core.count(host, QCounter::RoceAdpRetransTo);
+            core.count(host, QCounter::RoceAdpRetrans);
+            self.hole_seen = false;
+            self.cursor = self.unacked;
+            self.early.arm(now, self.ack_deadline);
+            return Ok(());
         }
         if self.ack_deadline.is_some_and(|deadline| deadline <= now) {
             self.ack_deadline = None;
@@ -556,6 +573,7 @@ impl Requester {
             core.fail_send(host, request.wqe.index, request.wqe.opcode, syndrome);
         }
         self.ack_deadline = None;
+        self.early.rewind();
         self.rnr_deadline = None;
         self.poison = None;
         Err(Broken)
@@ -564,6 +582,7 @@ impl Requester {
     /// Takes the oldest WQE in progress out, for flushing.
     pub(super) fn abandon(&mut self) -> Option<(u16, WqeOpcode)> {
         self.ack_deadline = None;
+        self.early.rewind();
         self.rnr_deadline = None;
         self.poison = None;
         // Nothing is assigned to PSNs that were not sent: an unreliable queue pair goes on here.

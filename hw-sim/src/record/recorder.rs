@@ -225,10 +225,7 @@ impl WatchedMemory {
 impl MessageMemory for WatchedMemory {
     fn read(&self, iova: u64, out: &mut [u8]) -> io::Result<()> {
         let done = match &self.behind {
-            Behind::Here(memory, offset) => {
-                memory.read_bytes(self.place(*offset, iova), out);
-                Ok(())
-            }
+            Behind::Here(memory, offset) => memory.try_read_bytes(self.place(*offset, iova), out),
             Behind::Asked(memory) => memory.read(iova, out),
         };
         let found = done.is_ok().then_some(&*out);
@@ -239,8 +236,7 @@ impl MessageMemory for WatchedMemory {
     fn write(&self, iova: u64, data: &[u8]) -> io::Result<()> {
         let done = match &self.behind {
             Behind::Here(memory, offset) => {
-                crate::iommu::store(memory, self.place(*offset, iova), data);
-                Ok(())
+                crate::iommu::store(memory, self.place(*offset, iova), data)
             }
             Behind::Asked(memory) => memory.write(iova, data),
         };

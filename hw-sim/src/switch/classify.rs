@@ -10,13 +10,14 @@ use mlx_prm::TrustState;
 use serde::{Deserialize, Serialize};
 
 use super::stored;
-use crate::wire::{CNP, EthPacket, Ipv4Repr, ROCE_PORT, ones_complement_sum};
+use crate::wire::CNP;
+use crate::wire::frame::{Headers, Ip, IpVersion};
+use crate::wire::updated_checksum;
 
 /// Priorities of a port.
 pub const PRIORITIES: usize = 8;
-const ETHERTYPE_IPV4: u16 = 0x0800;
-const ETHERTYPE_IPV6: u16 = 0x86dd;
-const UDP: u8 = 17;
+/// Where the header of IPv4 has its checksum.
+const CHECKSUM_AT: usize = 10;
 
 /// How a port knows the priority of a frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,10 +47,10 @@ impl Classes {
     /// The priority of a frame.
     #[must_use]
     pub fn of(&self, frame: &[u8]) -> usize {
-        let tag = EthPacket::new_checked(frame)
-            .ok()
-            .and_then(|eth| eth.vlan());
-        self.of_headers(tag.map(|tag| tag.priority), traffic_class(frame))
+        let headers = Headers::of(frame);
+        let tag = headers.and_then(|headers| headers.vlan());
+        let ip = headers.and_then(|headers| headers.ip);
+        self.of_headers(tag.map(|tag| tag.priority), ip.map(|ip| ip.traffic_class))
     }
 
     /// The priority of what has this tag and this traffic class.
@@ -89,31 +90,15 @@ impl Ecn {
     }
 }
 
-/// Where the IP header of a frame begins; none if it has none, or not all of it.
-fn ip_at(frame: &[u8]) -> Option<(usize, u16)> {
-    let eth = EthPacket::new_checked(frame).ok()?;
-    let (at, kind) = (eth.header_len(), eth.ethertype());
-    let bytes = match kind {
-        ETHERTYPE_IPV4 => Ipv4Repr::BYTES,
-        ETHERTYPE_IPV6 => 40,
-        _ => return None,
-    };
-    (frame.len() >= at + bytes).then_some((at, kind))
-}
-
-/// The traffic class of an IP packet.
-fn traffic_class(frame: &[u8]) -> Option<u8> {
-    let (at, kind) = ip_at(frame)?;
-    Some(match kind {
-        ETHERTYPE_IPV4 => frame[at + 1],
-        _ => frame[at] << 4 | frame[at + 1] >> 4,
-    })
+/// The IP header of a frame, if it has one and all of it.
+fn ip(frame: &[u8]) -> Option<Ip> {
+    Headers::of(frame)?.ip
 }
 
 /// What a frame says of congestion; a frame without an IP header cannot be marked.
 #[must_use]
 pub fn ecn(frame: &[u8]) -> Ecn {
-    traffic_class(frame).map_or(Ecn::NotCapable, Ecn::of)
+    ip(frame).map_or(Ecn::NotCapable, |ip| Ecn::of(ip.traffic_class))
 }
 
 /// A packet has met congestion.
@@ -126,32 +111,32 @@ pub fn make_capable(frame: &mut [u8]) {
     write_ecn(frame, ECT_0);
 }
 
+/// Writes the bits, and puts the checksum of an IPv4 header right by what has changed, options or none: one that was
+/// wrong stays so, as RFC 1624 wants it.
 fn write_ecn(frame: &mut [u8], bits: u8) {
-    match ip_at(frame) {
-        Some((at, ETHERTYPE_IPV4)) => {
+    let Some(ip) = ip(frame) else {
+        return;
+    };
+    let at = ip.at;
+    match ip.version {
+        IpVersion::V4 => {
+            let word = |frame: &[u8], at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+            let (before, sum) = (word(frame, at), word(frame, at + CHECKSUM_AT));
             frame[at + 1] = frame[at + 1] & !3 | bits;
-            let header = &mut frame[at..at + Ipv4Repr::BYTES];
-            header[10..12].fill(0);
-            let sum = !ones_complement_sum(header);
-            header[10..12].copy_from_slice(&sum.to_be_bytes());
+            let sum = updated_checksum(sum, before, word(frame, at));
+            frame[at + CHECKSUM_AT..at + CHECKSUM_AT + 2].copy_from_slice(&sum.to_be_bytes());
         }
-        Some((at, _)) => frame[at + 1] = frame[at + 1] & !0x30 | bits << 4,
-        None => {}
+        IpVersion::V6 => frame[at + 1] = frame[at + 1] & !0x30 | bits << 4,
     }
 }
 
 /// Whether a frame is a RoCE v2 packet, and whether that is a congestion notification.
 #[must_use]
 pub fn roce_v2(frame: &[u8]) -> Option<bool> {
-    let (at, kind) = ip_at(frame)?;
-    let (protocol, udp) = match kind {
-        // Options are nothing RoCE has.
-        ETHERTYPE_IPV4 => (frame[at + 9], at + 20),
-        _ => (frame[at + 6], at + 40),
-    };
-    let port = frame.get(udp + 2..udp + 4)?;
-    let opcode = *frame.get(udp + 8)?;
-    (protocol == UDP && port == ROCE_PORT.to_be_bytes()).then_some(opcode == CNP)
+    let headers = Headers::of(frame)?;
+    let udp = headers.roce_v2()?;
+    let opcode = frame.get(udp.at + udp.header_bytes)?;
+    Some(*opcode == CNP)
 }
 
 #[cfg(test)]
@@ -159,6 +144,7 @@ mod tests {
     use super::*;
     use crate::wire::{
         BthRepr, EthRepr, Headers, Ipv4Repr, Ipv6Repr, Network, Opcode, Packet, Psn, UdpRepr, Vlan,
+        WireError, ones_complement_sum,
     };
 
     fn packet(network: Network, tag: Option<u8>) -> Vec<u8> {
@@ -250,5 +236,52 @@ mod tests {
         let mut short = vec![0; 20];
         mark(&mut short);
         assert_eq!(short, [0; 20]);
+    }
+
+    /// RFC 791 with an option of four bytes (router alert, RFC 2113), and a datagram of TCP's or UDP's.
+    fn with_options(tos: u8, protocol: u8) -> Vec<u8> {
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00];
+        frame.extend([0x46, tos, 0, 44, 0, 9, 0x40, 0, 64, protocol, 0, 0]);
+        frame.extend([192, 0, 2, 1, 192, 0, 2, 2, 148, 4, 0, 0]);
+        let sum = !ones_complement_sum(&frame[14..38]);
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        frame.extend([
+            0xc0, 0, 0x12, 0xb7, 0, 20, 0, 0, CNP, 0, 0xff, 0xff, 0, 0, 0, 7, 0, 0, 0, 0,
+        ]);
+        frame
+    }
+
+    #[test]
+    fn a_mark_leaves_a_header_with_options_whole() {
+        for tos in [0b10, 0b01, 0xff, 0xb8] {
+            let mut frame = with_options(tos, 17);
+            mark(&mut frame);
+            assert_eq!(frame[15], tos | CE);
+            assert_eq!(ones_complement_sum(&frame[14..38]), 0xffff, "{tos:#x}");
+            make_capable(&mut frame);
+            assert_eq!(ones_complement_sum(&frame[14..38]), 0xffff, "{tos:#x}");
+        }
+    }
+
+    /// Behind options and behind two tags, too.
+    #[test]
+    fn a_packet_is_told_by_its_headers_wherever_they_lie() {
+        let frame = with_options(0, 17);
+        assert_eq!(roce_v2(&frame), Some(true));
+        assert!(crate::wire::frame::is_roce(&frame));
+        // Its own half does not take it: RoCE has no options (IBTA volume 1, annex A17).
+        assert_eq!(
+            Packet::parse(&frame),
+            Err(WireError::Malformed("IPv4 options"))
+        );
+        assert_eq!(roce_v2(&with_options(0, 6)), None);
+        let tagged = packet(both(0)[0], Some(5));
+        let mut twice = tagged.clone();
+        twice.splice(12..12, [0x88, 0xa8, 0xe0, 1]);
+        assert_eq!(roce_v2(&tagged), Some(false));
+        assert_eq!(roce_v2(&twice), Some(false));
+        assert_eq!(Packet::parse(&twice), Err(WireError::NotRoce));
+        mark(&mut twice);
+        assert_eq!(ecn(&twice), Ecn::Marked);
     }
 }

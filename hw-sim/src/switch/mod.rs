@@ -43,7 +43,7 @@ pub use self::config::{
 };
 use self::egress::{Credit, Egress};
 use crate::env::nanoseconds;
-use crate::wire::EthPacket;
+use crate::wire::frame::Headers;
 
 /// Addresses that are learned at most; as many may be fixed.
 pub const MAX_ADDRESSES: usize = 8192;
@@ -226,8 +226,9 @@ impl Switch {
 
     /// The ports at which a frame leaves; none if it does not.
     fn outs(&mut self, from: usize, frame: &[u8]) -> Option<Vec<usize>> {
-        let eth = EthPacket::new_checked(frame).ok()?;
-        let (dst, src, vlan) = (eth.dst(), eth.src(), eth.vlan().map_or(0, |tag| tag.id));
+        let headers = Headers::of(frame)?;
+        let (dst, src) = (headers.dst, headers.src);
+        let vlan = headers.vlan().map_or(0, |tag| tag.id);
         if let [0x01, 0x80, 0xc2, 0, 0, 0..=0x0f] = dst {
             return None;
         }

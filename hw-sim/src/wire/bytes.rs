@@ -52,3 +52,9 @@ pub(crate) fn ones_complement_sum(bytes: &[u8]) -> u16 {
     // CAST: the loop left 16 bits.
     u16::try_from(sum).unwrap_or(u16::MAX)
 }
+
+/// An Internet checksum after a word of what it covers has changed (RFC 1624, equation 3).
+pub(crate) fn updated_checksum(checksum: u16, before: u16, after: u16) -> u16 {
+    let words = [!checksum, !before, after].map(u16::to_be_bytes);
+    !ones_complement_sum(words.as_flattened())
+}

@@ -3,7 +3,7 @@
 
 use super::bytes::{low24, put};
 use super::icrc;
-use super::{BthPacket, BthRepr, DEFAULT_PKEY, EthPacket, EthRepr, Link, Network, WireError};
+use super::{BthPacket, BthRepr, DEFAULT_PKEY, EthRepr, Link, Network, WireError};
 
 /// Its opcode, outside of all transports.
 pub const CNP: u8 = 0x81;
@@ -39,7 +39,7 @@ pub fn emit_cnp(eth: &EthRepr, network: &Network, dest_qpn: u32) -> Vec<u8> {
 /// # Errors
 /// [`WireError`]: the frame is another one, or ends too early.
 pub fn parse_cnp(frame: &[u8]) -> Result<u32, WireError> {
-    let eth = EthRepr::parse(&EthPacket::new_checked(frame)?);
+    let eth = EthRepr::parse(frame)?;
     let packet = &frame[eth.buffer_len()..];
     let (_, headers, transport) = Network::parse(eth.ethertype, packet)?;
     let whole = packet.get(headers..headers + transport);

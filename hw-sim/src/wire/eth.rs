@@ -1,11 +1,10 @@
 //! Ethernet II header with at most one 802.1Q tag.
 
 use super::WireError;
-use super::bytes::{array, be16, put};
+use super::bytes::put;
+use super::frame::{CUSTOMER_TAG, Headers as FrameHeaders};
 use serde::{Deserialize, Serialize};
 
-/// Ethertype of an 802.1Q tag.
-const VLAN: u16 = 0x8100;
 const PLAIN_BYTES: usize = 14;
 const TAGGED_BYTES: usize = 18;
 
@@ -19,67 +18,20 @@ pub struct Vlan {
 }
 
 impl Vlan {
+    /// What tag control information says of priority and VLAN.
+    #[must_use]
+    pub const fn of_control(control: u16) -> Self {
+        let [high, _] = control.to_be_bytes();
+        Self {
+            id: control & 0x0fff,
+            priority: high >> 5,
+        }
+    }
+
     /// Tag control information (IEEE 802.1Q): the priority, no drop eligibility, the identifier.
     #[must_use]
     pub fn control(self) -> u16 {
         u16::from(self.priority & 7) << 13 | (self.id & 0x0fff)
-    }
-}
-
-/// View of an Ethernet header.
-#[derive(Clone, Copy, Debug)]
-pub struct EthPacket<T> {
-    buffer: T,
-}
-
-impl<T: AsRef<[u8]>> EthPacket<T> {
-    /// Checks that the header, tag included, is there.
-    ///
-    /// # Errors
-    /// [`WireError::Truncated`]: fewer bytes than the header has.
-    pub fn new_checked(buffer: T) -> Result<Self, WireError> {
-        let packet = Self { buffer };
-        let bytes = packet.buffer.as_ref();
-        if bytes.len() < PLAIN_BYTES || bytes.len() < packet.header_len() {
-            return Err(WireError::Truncated("Ethernet header"));
-        }
-        Ok(packet)
-    }
-
-    /// 14, or 18 with a tag.
-    pub fn header_len(&self) -> usize {
-        if be16(self.buffer.as_ref(), 12) == VLAN {
-            TAGGED_BYTES
-        } else {
-            PLAIN_BYTES
-        }
-    }
-
-    /// Destination address.
-    pub fn dst(&self) -> [u8; 6] {
-        array(self.buffer.as_ref(), 0)
-    }
-
-    /// Source address.
-    pub fn src(&self) -> [u8; 6] {
-        array(self.buffer.as_ref(), 6)
-    }
-
-    /// The tag.
-    pub fn vlan(&self) -> Option<Vlan> {
-        if self.header_len() == PLAIN_BYTES {
-            return None;
-        }
-        let [high, low] = array(self.buffer.as_ref(), 14);
-        Some(Vlan {
-            id: u16::from_be_bytes([high & 0x0f, low]),
-            priority: high >> 5,
-        })
-    }
-
-    /// Ethertype of what follows, behind the tag.
-    pub fn ethertype(&self) -> u16 {
-        be16(self.buffer.as_ref(), self.header_len() - 2)
     }
 }
 
@@ -97,13 +49,26 @@ pub struct EthRepr {
 }
 
 impl EthRepr {
-    /// Reads the header; there is no such thing as a malformed one.
-    pub fn parse<T: AsRef<[u8]>>(packet: &EthPacket<T>) -> Self {
-        Self {
-            dst: packet.dst(),
-            src: packet.src(),
-            vlan: packet.vlan(),
-            ethertype: packet.ethertype(),
+    /// Reads the header of a frame of this function's protocols, which have one customer's tag at the most.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`]: fewer bytes than the header has. [`WireError::NotRoce`]: more tags, or others.
+    pub fn parse(frame: &[u8]) -> Result<Self, WireError> {
+        let truncated = WireError::Truncated("Ethernet header");
+        let headers = FrameHeaders::of(frame).ok_or(truncated)?;
+        if headers.tag.is_none() && headers.ethertype == CUSTOMER_TAG {
+            return Err(truncated);
+        }
+        let repr = Self {
+            dst: headers.dst,
+            src: headers.src,
+            vlan: headers.vlan(),
+            ethertype: headers.ethertype,
+        };
+        if repr.buffer_len() == headers.payload_at {
+            Ok(repr)
+        } else {
+            Err(WireError::NotRoce)
         }
     }
 
@@ -121,7 +86,7 @@ impl EthRepr {
         put(out, 0, self.dst);
         put(out, 6, self.src);
         if let Some(vlan) = self.vlan {
-            put(out, 12, VLAN.to_be_bytes());
+            put(out, 12, CUSTOMER_TAG.to_be_bytes());
             put(out, 14, vlan.control().to_be_bytes());
         }
         put(out, self.buffer_len() - 2, self.ethertype.to_be_bytes());

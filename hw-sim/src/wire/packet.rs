@@ -3,16 +3,15 @@
 use std::ops::Range;
 
 use super::bytes::put;
+use super::frame::{IPV4, IPV6};
 use super::icrc::{self, Encapsulation};
 use crate::switch::classify::Ecn;
 
 use super::{
-    BthPacket, BthRepr, EthPacket, EthRepr, GrhPacket, GrhRepr, Headers, Ipv4Packet, Ipv4Repr,
-    Ipv6Packet, Ipv6Repr, LrhPacket, LrhRepr, UdpPacket, UdpRepr, VCRC_BYTES, WireError, vcrc,
+    BthPacket, BthRepr, EthRepr, GrhPacket, GrhRepr, Headers, Ipv4Packet, Ipv4Repr, Ipv6Packet,
+    Ipv6Repr, LrhPacket, LrhRepr, UdpPacket, UdpRepr, VCRC_BYTES, WireError, vcrc,
 };
 
-const ETHERTYPE_IPV4: u16 = 0x0800;
-const ETHERTYPE_IPV6: u16 = 0x86dd;
 /// Ethertype of RoCE v1.
 pub const ETHERTYPE_ROCE_V1: u16 = 0x8915;
 
@@ -72,8 +71,8 @@ impl Network {
     pub const fn ethertype(&self) -> u16 {
         match self {
             Self::Local | Self::Grh(_) => ETHERTYPE_ROCE_V1,
-            Self::Ipv4(..) => ETHERTYPE_IPV4,
-            Self::Ipv6(..) => ETHERTYPE_IPV6,
+            Self::Ipv4(..) => IPV4,
+            Self::Ipv6(..) => IPV6,
         }
     }
 
@@ -177,13 +176,13 @@ impl Network {
                 let grh = GrhRepr::parse(&GrhPacket::new_checked(bytes)?)?;
                 Ok((Self::Grh(grh), GrhRepr::BYTES, usize::from(grh.payload_len)))
             }
-            ETHERTYPE_IPV4 => {
+            IPV4 => {
                 let ip = Ipv4Repr::parse(&Ipv4Packet::new_checked(bytes)?)?;
                 let udp = parse_udp(&bytes[Ipv4Repr::BYTES..], ip.payload_len)?;
                 let headers = Ipv4Repr::BYTES + UdpRepr::BYTES;
                 Ok((Self::Ipv4(ip, udp), headers, usize::from(udp.payload_len)))
             }
-            ETHERTYPE_IPV6 => {
+            IPV6 => {
                 let ip = Ipv6Repr::parse(&Ipv6Packet::new_checked(bytes)?)?;
                 let udp = parse_udp(&bytes[Ipv6Repr::BYTES..], ip.payload_len)?;
                 let headers = Ipv6Repr::BYTES + UdpRepr::BYTES;
@@ -278,7 +277,7 @@ impl<'a> Packet<'a> {
     }
 
     fn parse_frame(frame: &'a [u8], check_icrc: bool) -> Result<Self, WireError> {
-        let eth = EthRepr::parse(&EthPacket::new_checked(frame)?);
+        let eth = EthRepr::parse(frame)?;
         let packet = &frame[eth.buffer_len()..];
         let (network, headers_len, transport_len) = Network::parse(eth.ethertype, packet)?;
         // Ethernet may pad short frames: the network header says where the packet ends.

@@ -21,6 +21,7 @@ mod rc_counters;
 mod rc_datagram;
 mod rc_errors;
 mod rc_flow;
+mod rc_loss;
 mod rc_machine;
 mod rc_support;
 mod recordings;

@@ -41,6 +41,84 @@ fn the_port_tells_its_priorities_and_takes_none() {
     }
 }
 
+/// `ethtool -A` writes pptx and pprx and no priorities, and `dcb pfc` all priorities.
+#[test]
+fn the_driver_sets_pauses_of_the_port_or_of_priorities() {
+    let (mut bench, _) = usable();
+    let access = |bench: &mut Bench, op_mod: u32, register: &Pfcc| {
+        let mut input = AccessRegIn::new();
+        let pfcc = RegisterId::PFCC.bits();
+        input.set_register_id(pfcc).set_op_mod(op_mod);
+        let mut bytes = input.as_bytes().to_vec();
+        bytes.extend_from_slice(register.as_bytes());
+        let told = bench.raw(&bytes, bytes.len())?;
+        let told = Pfcc::read_from_bytes(&told[AccessRegOut::SIZE..]).unwrap();
+        Ok((told.pptx(), told.pprx(), told.pfctx(), told.pfcrx()))
+    };
+    let port = || {
+        let mut register = Pfcc::new();
+        register.set_local_port(1);
+        register
+    };
+    // As it is: nothing is paused.
+    assert_eq!(access(&mut bench, 0, &port()), Ok((false, false, 0, 0)));
+    let mut pause = port();
+    pause.set_pptx(true).set_pprx(true);
+    assert_eq!(access(&mut bench, 0, &pause), Ok((true, true, 0, 0)));
+    assert_eq!(access(&mut bench, 1, &port()), Ok((true, true, 0, 0)));
+    let mut watermark = port();
+    watermark.set_pptx_mask_n(true).set_pprx_mask_n(true);
+    assert_eq!(access(&mut bench, 0, &watermark), Ok((true, true, 0, 0)));
+    // Priorities, which end the pause of the port by the same write.
+    let mut priorities = port();
+    priorities
+        .set_prio_mask_tx(0xff)
+        .set_prio_mask_rx(0xff)
+        .set_pfctx(8)
+        .set_pfcrx(0x18);
+    assert_eq!(
+        access(&mut bench, 0, &priorities),
+        Ok((false, false, 8, 0x18))
+    );
+    let refused = Err(Failure::Refused(CmdStatus::BAD_PARAM));
+    assert_eq!(access(&mut bench, 0, &pause), refused, "both");
+    priorities.set_prio_mask_tx(0).set_pfcrx(0);
+    assert_eq!(access(&mut bench, 0, &priorities), Ok((false, false, 8, 0)));
+}
+
+/// The two pages, in the pieces that Linux' `mlx5_query_module_eeprom` asks for.
+#[test]
+fn the_module_in_the_cage_has_an_eeprom_of_one_page() {
+    let (mut bench, _) = usable();
+    let access = |bench: &mut Bench, register: RegisterId, image: &[u8]| {
+        let mut input = AccessRegIn::new();
+        input.set_register_id(register.bits()).set_op_mod(1);
+        let mut bytes = input.as_bytes().to_vec();
+        bytes.extend_from_slice(image);
+        let told = bench.raw(&bytes, bytes.len()).unwrap();
+        told[AccessRegOut::SIZE..].to_vec()
+    };
+    let mut lanes = Pmlp::new();
+    lanes.set_local_port(1);
+    let told = access(&mut bench, RegisterId::PMLP, lanes.as_bytes());
+    assert_eq!(told[3..8], [4, 0, 0, 0, 0], "four lanes, module 0");
+    let mut ask = |address, page, offset, size| {
+        let mut register = Mcia::new();
+        register
+            .set_i2c_device_address(address)
+            .set_page_number(page)
+            .set_device_address(offset)
+            .set_size(size);
+        let told = access(&mut bench, RegisterId::MCIA, register.as_bytes());
+        (told[3], told[0x10])
+    };
+    assert_eq!(ask(0x50, 0, 0, 1), (0, 0x11), "a QSFP28");
+    assert_eq!(ask(0x50, 0, 208, 48), (0, b' '));
+    assert_eq!(ask(0x50, 0, 209, 48).0, 6, "beyond the page");
+    assert_eq!(ask(0x50, 3, 0, 1).0, 6);
+    assert_eq!(ask(0x51, 0, 0, 1).0, 1);
+}
+
 #[test]
 fn about_congestion_only_those_may_ask_who_are_told_so() {
     let (mut bench, _) = usable();

@@ -207,6 +207,36 @@ fn a_context_is_destroyed_when_it_owns_nothing() {
     assert_eq!(bench.status(&destroy(0)), CmdStatus::BAD_RESOURCE);
 }
 
+/// As Linux 6.12 ends a program that has a doorbell page mapped.
+#[test]
+fn a_context_is_destroyed_before_its_doorbell_pages_and_has_its_number_until_they_are_gone() {
+    let (mut bench, _) = usable();
+    let uid = context(&mut bench, 0);
+    let mut alloc = AllocUarIn::new();
+    alloc.set_uid(uid);
+    let pages = [(); 2].map(|()| bench.exec(&alloc).unwrap().uar());
+    assert_eq!(bench.status(&destroy(uid)), CmdStatus::OK);
+    assert_eq!(
+        bench.status(&destroy(uid)),
+        CmdStatus::BAD_RESOURCE,
+        "twice"
+    );
+    assert_eq!(bench.status(&alloc), CmdStatus::BAD_RESOURCE, "no more");
+    let next = context(&mut bench, 0);
+    assert_ne!(next, uid);
+    for page in pages {
+        let mut dealloc = DeallocUarIn::new();
+        dealloc.set_uar(page).set_uid(next);
+        assert_ne!(bench.status(&dealloc), CmdStatus::OK, "another's");
+        dealloc.set_uid(uid);
+        assert_eq!(bench.status(&dealloc), CmdStatus::OK);
+    }
+    let mut again = DeallocUarIn::new();
+    again.set_uar(pages[0]).set_uid(uid);
+    assert_eq!(bench.status(&again), CmdStatus::BAD_RESOURCE);
+    assert!(bench.log().contains("no such user context"));
+}
+
 #[test]
 fn a_context_asks_about_the_ports_counters_and_does_not_clear_them() {
     let mut profile = modest().devx();

@@ -2,10 +2,10 @@
 
 use hw_sim::wire::icrc::{self, Encapsulation};
 use hw_sim::wire::{
-    AckSyndrome, AethRepr, AtomicAckEthRepr, AtomicEthRepr, BthPacket, BthRepr, DethRepr,
-    EthPacket, EthRepr, GrhRepr, Headers, Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr, Link,
-    LrhRepr, NakCode, Network, Opcode, Operation, Packet, Psn, RethRepr, UdpPacket, UdpRepr, Vlan,
-    WireError, emit_cnp, parse_cnp,
+    AckSyndrome, AethRepr, AtomicAckEthRepr, AtomicEthRepr, BthPacket, BthRepr, DethRepr, EthRepr,
+    GrhRepr, Headers, Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr, Link, LrhRepr, NakCode, Network,
+    Opcode, Operation, Packet, Psn, RethRepr, UdpPacket, UdpRepr, Vlan, WireError, emit_cnp,
+    parse_cnp,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -447,10 +447,7 @@ fn ethernet_emit_writes_the_tag() {
     repr.ethertype = 0x86dd;
     let out = emitted(18, |out| repr.emit(out));
     assert_eq!(out, unhex("020000000002 020000000001 8100 c123 86dd"));
-    assert_eq!(
-        EthRepr::parse(&EthPacket::new_checked(&out).expect("18 bytes")),
-        repr
-    );
+    assert_eq!(EthRepr::parse(&out), Ok(repr));
 }
 
 #[test]

@@ -3,8 +3,11 @@
 // UNSAFETY: memory of the tests' own is lent.
 #![expect(unsafe_code, reason = "memory of the tests' own is lent")]
 
+use std::num::NonZeroUsize;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use udapl::{
     CompletionFlags, DmaMemory, DtoCookie, DtoStatus, LentMemory, LmrCreated, LmrTriplet,
     MemPrivFlags, ReturnType, RmrTriplet, Subtype,
@@ -26,10 +29,27 @@ impl Heap {
         Self(bytes.wrapping_add(bytes.align_offset(PIECE)))
     }
 
+    /// Pages of a mapping of their own, at a new place or at that of others.
+    fn mapped(at: Option<Self>) -> Self {
+        let place = at.and_then(|at| NonZeroUsize::new(at.0.addr()));
+        let fixed = place.map_or(MapFlags::empty(), |_| MapFlags::MAP_FIXED);
+        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let bytes = NonZeroUsize::new(PIECE).expect("some");
+        // SAFETY: a fixed place is that of pages of the test's own, which are looked at by copies alone.
+        let made = unsafe { mmap_anonymous(place, bytes, access, MapFlags::MAP_PRIVATE | fixed) };
+        Self(made.expect("a mapping").as_ptr().cast())
+    }
+
+    fn unmap(self) {
+        let base = NonNull::new(self.0.cast()).expect("an address");
+        // SAFETY: pages of the test's own, which are not looked at any more.
+        unsafe { munmap(base, PIECE) }.expect("unmapped");
+    }
+
     fn lend(self, pair: &Pair, offset: usize, bytes: usize) -> Arc<LentMemory> {
         let function = pair.sides[B].ia.provider().hca().function();
         let at = self.0.wrapping_add(offset);
-        // SAFETY: the heap is there for ever, and looked at by copies alone.
+        // SAFETY: the heap is looked at by copies alone, and there for ever, but where a test breaks that on purpose.
         let lent = unsafe { LentMemory::new(function, at, bytes) };
         lent.expect("a mapping")
     }
@@ -146,4 +166,44 @@ fn memory_that_a_bind_on_its_way_still_names_is_not_given_back() {
         .expect("nobody names it");
     assert_eq!(pair.mappings_left(), before);
     pair.assert_no_complaints();
+}
+
+fn has_userfaultfd() -> bool {
+    const USER_MODE_ONLY: libc::c_int = 1;
+    // SAFETY: it takes flags, and makes a descriptor.
+    let made = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY) };
+    // The descriptor is left open: there is one.
+    made >= 0
+}
+
+/// A program that breaks its promise about the memory: the peer has an access error, the program lives, and other pages
+/// at the address are nobody's.
+#[test]
+fn memory_that_was_unmapped_or_replaced_under_its_region_is_an_access_error() {
+    for is_replaced in [false, true] {
+        if is_replaced && !has_userfaultfd() {
+            println!("skipped: no userfaultfd here, so that nobody sees a replacement");
+            continue;
+        }
+        let mut pair = Pair::connected();
+        let source = pair.buffer(A, PIECE);
+        source.write(0, &pattern(7, PIECE));
+        let heap = Heap::mapped(None);
+        let lent = heap.lend(&pair, 0, PIECE);
+        let region = pair.register(lent, MemPrivFlags::all());
+        assert_eq!(pair.write_to(region, 0, &source), DtoStatus::Success);
+        assert_eq!(heap.read(0, PIECE), pattern(7, PIECE));
+        if is_replaced {
+            Heap::mapped(Some(heap));
+        } else {
+            heap.unmap();
+        }
+        let status = pair.write_to(region, 0, &source);
+        if is_replaced {
+            assert_eq!(heap.read(0, PIECE), vec![0; PIECE]);
+            heap.unmap();
+        }
+        assert_eq!(status, DtoStatus::ErrRemoteAccess, "{is_replaced}");
+        pair.sides[B].ia.lmr_free(region.lmr).expect("freed");
+    }
 }

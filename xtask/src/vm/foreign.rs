@@ -1,6 +1,6 @@
 //! Suites that others wrote to test RDMA with, and what in the kernel uses it: rdma-core's own tests, perftest over all
-//! sizes, UCX, libfabric; NFS, SMC sockets, iSER; DPDK. All as Debian ships them, on the simulated functions' Ethernet
-//! ports.
+//! sizes, UCX, libfabric; NFS, SMC sockets, iSER, SRP; DPDK. All as Debian ships them, on the simulated functions'
+//! Ethernet ports.
 //!
 //! Nothing here is ours but the scripts and who judges. What does not pass is named with its reason ([`pyverbs`]), so
 //! that a failure that is new is one, and one that is gone is noticed.
@@ -22,7 +22,7 @@ use super::{Slots, Suite, stock};
 pub enum Which {
     /// Programs: rdma-core's tests, perftest, UCX, libfabric.
     Programs,
-    /// In the kernel: NFS, SMC sockets, iSER.
+    /// In the kernel: NFS, SMC sockets, iSER, SRP.
     Kernel,
     /// DPDK's testpmd.
     Dpdk,
@@ -92,7 +92,9 @@ fn kernel() -> Suite {
                 "crc32c_generic?",
                 "sd_mod",
                 "ib_iser",
-                "ib_isert"
+                "ib_isert",
+                "ib_srp",
+                "ib_srpt"
             ),
             packages: &[
                 "ibverbs-providers",
@@ -179,13 +181,17 @@ fn judge(step: &Step) -> Result<String> {
             Ok("10.0.0.2:3260".to_owned())
         }
         "iser-login" => Ok(step.line_with("iser: ")?.to_owned()),
-        "nfs-files" | "iser-dd" => {
-            step.line_with("equal")?;
-            let figures = [step.line_with("written")?, step.line_with("read")?];
-            let brought = by_rdma(step, TRANSFERRED)?;
-            Ok(format!("{}; {}; {brought}", figures[0], figures[1]))
+        "srp-target" => {
+            ensure!(step.said.last().is_some_and(|line| line == "1"), "no SRP");
+            Ok("10.0.0.2:5555".to_owned())
         }
-        "nfs-umount" | "iser-logout" => Ok("gone".to_owned()),
+        "srp-login" => Ok(step.line_with("srp: ")?.to_owned()),
+        "srp-dd" => {
+            step.line_with("errors 0")?;
+            there_and_back(step)
+        }
+        "nfs-files" | "iser-dd" => there_and_back(step),
+        "nfs-umount" | "iser-logout" | "srp-logout" => Ok("gone".to_owned()),
         "kernel-after-tests" => provoked(step),
         name if name.starts_with("ucx-") => ucx(step),
         name if name.starts_with("sweep-") => sweep(step),
@@ -233,6 +239,14 @@ fn provoked(step: &Step) -> Result<String> {
         "{lines} lines, {} commands refused as known",
         refused.len()
     ))
+}
+
+/// A transfer whose bytes were compared, and went by RDMA.
+fn there_and_back(step: &Step) -> Result<String> {
+    step.line_with("equal")?;
+    let figures = [step.line_with("written")?, step.line_with("read")?];
+    let brought = by_rdma(step, TRANSFERRED)?;
+    Ok(format!("{}; {}; {brought}", figures[0], figures[1]))
 }
 
 fn both(step: &Step) -> Result<&str> {

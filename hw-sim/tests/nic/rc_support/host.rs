@@ -37,6 +37,8 @@ pub struct TestHost {
     pub cqe_version: u8,
     pub atomics: bool,
     pub habits: Habits,
+    /// Has adaptive retransmission.
+    pub retransmits_early: bool,
     /// Of an InfiniBand port.
     pub lid: Option<u16>,
     rng: ChaCha8Rng,
@@ -94,6 +96,7 @@ impl TestHost {
             cqe_version: 0,
             atomics: true,
             habits: Habits::default(),
+            retransmits_early: false,
             lid: None,
             rng: ChaCha8Rng::seed_from_u64(u64::from(node)),
         }
@@ -231,6 +234,10 @@ impl Host for TestHost {
 
     fn lid(&self) -> Option<u16> {
         self.lid
+    }
+
+    fn retransmits_early(&self) -> bool {
+        self.retransmits_early
     }
 
     fn habits(&self) -> Habits {

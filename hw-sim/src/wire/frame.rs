@@ -4,8 +4,11 @@
 //! not there, and nothing is refused. Recognized are up to two VLAN tags, IPv4 and IPv6 without
 //! extension headers, TCP and UDP behind the first fragment only if it is the only one. Lengths that
 //! IP and UDP state are believed as far as the frame reaches ([`Ip::whole`] says whether it does).
+//!
+//! Whoever looks for a header of a frame finds it here: switches, steering, and the RDMA half, which then checks every
+//! field of what it takes for its own ([`Packet::parse`](super::Packet::parse)).
 
-use crate::wire::{ETHERTYPE_ROCE_V1, ROCE_PORT};
+use super::{ETHERTYPE_ROCE_V1, ROCE_PORT, Vlan};
 
 /// Ethertype of a customer's VLAN tag (IEEE 802.1Q).
 pub const CUSTOMER_TAG: u16 = 0x8100;
@@ -171,6 +174,24 @@ impl Headers {
         })
     }
 
+    /// The outermost tag, if it is a customer's.
+    pub const fn vlan(&self) -> Option<Vlan> {
+        match self.tag {
+            Some(Tag {
+                kind: CUSTOMER_TAG,
+                control,
+            }) => Some(Vlan::of_control(control)),
+            Some(_) | None => None,
+        }
+    }
+
+    /// The UDP header of a RoCE v2 packet, whatever is wrong with it.
+    pub fn roce_v2(&self) -> Option<&Transport> {
+        self.transport
+            .as_ref()
+            .filter(|transport| transport.protocol == Protocol::Udp && transport.dport == ROCE_PORT)
+    }
+
     /// Sent to a group, or to all.
     pub const fn is_multicast(&self) -> bool {
         self.dst[0] & 1 == 1
@@ -263,10 +284,7 @@ fn be16(from: &[u8], at: usize) -> Option<u16> {
 /// Whether a frame is a RoCE packet, whatever is wrong with it.
 pub fn is_roce(frame: &[u8]) -> bool {
     Headers::of(frame).is_some_and(|headers| {
-        headers.ethertype == ETHERTYPE_ROCE_V1
-            || headers.transport.is_some_and(|transport| {
-                transport.protocol == Protocol::Udp && transport.dport == ROCE_PORT
-            })
+        headers.ethertype == ETHERTYPE_ROCE_V1 || headers.roce_v2().is_some()
     })
 }
 
