@@ -303,6 +303,8 @@ fn the_function_answers_subnet_management_packets_about_its_port() {
     assert_eq!(data[33] >> 4, 5, "LinkUp");
     assert_eq!(data[16..18], [0, 1], "the LID");
     assert_eq!((data[36] >> 4, data[41] & 0xf), (5, 5), "4096 bytes");
+    // Linux takes the length of the GID table from there.
+    assert_eq!(data[50], 8, "GUIDCap counts GUIDs");
     let node = smp(&mut bench, 0x11, 0);
     assert_eq!(
         node.data()[..4],
@@ -340,21 +342,21 @@ fn what_no_subnet_management_agent_answers_has_a_status_in_the_packet_or_is_refu
     mad.set_base_version(1)
         .set_mgmt_class(1)
         .set_class_version(1)
-        .set_method(2);
+        .set_method(5);
     let mut input = MadIfcIn::new();
     input.set_port(1).set_mad(mad.as_array());
     let answer = bench.exec(&input).unwrap();
     assert_eq!(
         Smp::from_array(*answer.response_mad_packet()).status(),
         0x08,
-        "Set"
+        "Trap"
     );
-    mad.set_mgmt_class(4);
+    mad.set_mgmt_class(3);
     input.set_mad(mad.as_array());
     assert_eq!(
         bench.status(&input),
         CmdStatus::BAD_PARAM,
-        "performance management"
+        "subnet administration"
     );
     mad.set_mgmt_class(1);
     input.set_mad(mad.as_array()).set_port(2);
