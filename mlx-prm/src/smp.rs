@@ -222,6 +222,8 @@ layout::codes! {
         MULTICAST_FORWARDING_TABLE = 0x001b,
         /// A subnet manager's own.
         SM_INFO = 0x0020,
+        /// The vendor's: link speed FDR10 (opensm's `ib_mlnx_ext_port_info`; Linux `MLX5_ATTR_EXTENDED_PORT_INFO`).
+        EXTENDED_PORT_INFO = 0xff90,
     }
 
     /// Attributes of performance management (IBTA volume 1, table "Performance Management Attributes").

@@ -174,6 +174,8 @@ pub fn adapter(
             }
             SmpAttribute::SL_TO_VL_MAPPING_TABLE => subnet.lanes.sl_to_vl(method, number, data),
             SmpAttribute::VL_ARBITRATION_TABLE => subnet.lanes.weights(method, number >> 16, data),
+            // No port here is of FDR10, and none can be made so.
+            SmpAttribute::EXTENDED_PORT_INFO if modifier <= u32::from(PORT) => Ok([0; DATA_BYTES]),
             _ => Err(ATTRIBUTE_NOT_SUPPORTED),
         }
     });

@@ -38,8 +38,8 @@ const GROUPS_PER_BLOCK: usize = 32;
 const GROUPS: usize = 1024;
 /// Partitions of port 0.
 const PARTITIONS: usize = 32;
-/// Capabilities of port 0: SL mapping, system image GUID, as of the ports of functions.
-const CAPABILITIES: u32 = 0x0000_0848;
+/// Capabilities of port 0: SL mapping, system image GUID, extended speeds, as of the ports of functions.
+const CAPABILITIES: u32 = 0x0000_4840;
 /// LID of the first switch of a preset subnet; functions' own come from their addresses, and are below as a rule.
 const FIRST_LID: u16 = 0xbf00;
 
