@@ -720,7 +720,7 @@ impl Replay {
                 let function = self.function(*function)?;
                 let switch = self.subnet_switches.get(*switch).copied();
                 let switch = switch.ok_or_else(|| "there is no such switch".to_owned())?;
-                let link = self.sim.connect_subnet(&function, switch, *port, *faults);
+                let link = self.sim.connect_subnet(function, switch, *port, *faults);
                 self.links.push(link.map_err(|error| error.to_string())?);
             }
             // Checked before.

@@ -52,7 +52,7 @@ pub fn reply(request: &Packet<'_>, lid: u16, datagram: &[u8; MAD_BYTES]) -> Opti
             dst: grh.src,
             ..grh
         }),
-        other => other,
+        Network::Local | Network::Ipv4(..) | Network::Ipv6(..) => request.network,
     };
     let qpn = request.dest_qpn();
     let packet = Packet {

@@ -158,15 +158,17 @@ pub fn adapter(
             SmpAttribute::NODE_DESCRIPTION => method.only_get().map(|()| *description),
             SmpAttribute::NODE_INFO => method.only_get().map(|()| node.info(PORT)),
             SmpAttribute::GUID_INFO => guids(subnet, method, number, data, &mut changes),
-            // 0 names the port that received the packet.
-            SmpAttribute::PORT_INFO if modifier <= u32::from(PORT) => {
+            SmpAttribute::PORT_INFO => {
+                // 0 names the port that received the packet.
+                if port_of(modifier)? > PORT {
+                    return Err(INVALID_VALUE);
+                }
                 let shown = access == Access::Whole;
                 let port = &mut subnet.port;
                 let answer = port_info(port, PORT, method, link, shown, data, &mut changes)?;
                 subnet.prefix_gids();
                 Ok(answer)
             }
-            SmpAttribute::PORT_INFO => Err(INVALID_VALUE),
             SmpAttribute::P_KEY_TABLE => {
                 let (answer, changed) = pkeys(&mut subnet.pkeys, method, number, data)?;
                 changes.pkeys = changed;
@@ -183,6 +185,15 @@ pub fn adapter(
         smp: Some(answered(request, answer)),
         changes,
     }
+}
+
+/// A manager that knows of extended speeds says so in PortInfo's modifier (IBTA volume 1, section 14.2.5.6).
+const MANAGER_HAS_EXTENDED_SPEEDS: u32 = 1 << 31;
+
+/// The port that the modifier of a PortInfo names.
+pub fn port_of(modifier: u32) -> Result<u8, Status> {
+    let port = modifier & !MANAGER_HAS_EXTENDED_SPEEDS;
+    u8::try_from(port).map_err(|_| INVALID_VALUE)
 }
 
 /// The only port of a channel adapter.

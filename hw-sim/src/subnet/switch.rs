@@ -18,7 +18,7 @@ use super::mad::{
 use super::packet::{SMI_QPN, datagram, forwarded, is_of_management_lane, lrh, reply};
 use super::pma::{self, Counted, Counter};
 use super::port_info::{Kind, ManagedPort};
-use super::sma::{Access, Lanes, Node, access, pkeys, port_info};
+use super::sma::{Access, Lanes, Node, access, pkeys, port_info, port_of};
 use super::{Changes, FIRST_MULTICAST_LID, Link, Manager, PERMISSIVE_LID, PortState};
 use crate::wire::{self, DEFAULT_PKEY, LrhPacket, LrhRepr, Packet};
 
@@ -249,7 +249,8 @@ impl SubnetSwitch {
                 smp = answer;
                 directed::answers(&mut smp)
             }
-            step => step,
+            Step::Agent => return,
+            step @ (Step::Port(_) | Step::Lid(_) | Step::Sender | Step::Nowhere) => step,
         };
         // What goes on along its route says nothing of LIDs; what ends its directed part goes on by them.
         let Some(header) = lrh(&packet) else { return };
@@ -322,7 +323,10 @@ impl SubnetSwitch {
                 guids[..8].copy_from_slice(&self.guid.to_be_bytes());
                 Ok(guids)
             }
-            SmpAttribute::PORT_INFO => self.port_info(method, (modifier, by), access, data),
+            SmpAttribute::PORT_INFO => {
+                let port = usize::from(port_of(request.attribute_modifier())?);
+                self.port_info(method, (port, by), access, data)
+            }
             SmpAttribute::P_KEY_TABLE if high == 0 => {
                 pkeys(&mut self.pkeys, method, low, data).map(|(answer, _)| answer)
             }

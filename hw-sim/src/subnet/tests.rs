@@ -58,7 +58,8 @@ fn a_directed_route_is_gone_back_by_the_ports_that_it_came_in_by() {
 
 #[test]
 fn a_route_that_is_none_leads_nowhere() {
-    let paths: [(&str, fn(&mut Smp)); 5] = [
+    type Change = (&'static str, fn(&mut Smp));
+    let paths: [Change; 5] = [
         ("more hops than there is room for", |smp| {
             smp.set_hop_count(64);
         }),
@@ -182,6 +183,9 @@ fn a_switch_is_a_node_with_a_table_and_says_by_which_port_it_was_asked() {
         get(&mut switch, SmpAttribute::PORT_INFO, 5).status(),
         0x801c
     );
+    // opensm and ibportstate set bit 31: they know of extended speeds.
+    let info = get(&mut switch, SmpAttribute::PORT_INFO, 1 << 31 | 3);
+    assert_eq!((info.status(), info.data()[32]), (0x8000, 0x71));
     assert_eq!(get(&mut switch, SmpAttribute::SM_INFO, 0).status(), 0x800c);
 }
 

@@ -305,6 +305,11 @@ fn the_function_answers_subnet_management_packets_about_its_port() {
     assert_eq!((data[36] >> 4, data[41] & 0xf), (5, 5), "4096 bytes");
     // Linux takes the length of the GID table from there.
     assert_eq!(data[50], 8, "GUIDCap counts GUIDs");
+    assert_eq!(
+        smp(&mut bench, 0x15, 1 << 31 | 1).status(),
+        0,
+        "extended speeds"
+    );
     let node = smp(&mut bench, 0x11, 0);
     assert_eq!(
         node.data()[..4],

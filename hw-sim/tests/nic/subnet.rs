@@ -294,7 +294,6 @@ fn without_the_m_key_nothing_is_set_and_what_is_read_depends_on_the_protection()
         let get = directed(0x15);
         let got = exchange(&sim, &function, frame(&get, PERMISSIVE, PERMISSIVE, 15, 0));
         assert_eq!(got.map(|frame| mad_in(&frame)[71]), shown, "{protection}");
-        let mut mad = mad;
         mad[24..32].fill(0);
         let set = exchange(&sim, &function, frame(&mad, PERMISSIVE, PERMISSIVE, 15, 0));
         assert_eq!(set, None, "a Set without the key");
