@@ -1,5 +1,5 @@
-//! Management datagrams of an InfiniBand port, which MAD_IFC and packets to QP 0 and QP 1 carry (IBTA volume 1, chapters
-//! 13.4, 14.2 and 16.1).
+//! Management datagrams of an InfiniBand port, which MAD_IFC and packets to QP 0 and QP 1 carry (IBTA volume 1,
+//! sections 13.4, 14.2 and 16.1).
 
 use layout::layout;
 

@@ -1,4 +1,4 @@
-//! Directed routes: packets that say by which port each node on their way sends them on (IBTA volume 1, section 14.2.2).
+//! Directed routes: packets that say by which port each node on their way sends them (IBTA volume 1, section 14.2.2).
 //!
 //! ```text
 //!   sender       hop pointer 0 -> 1, leaves by initial path 1

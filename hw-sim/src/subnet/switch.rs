@@ -1,9 +1,9 @@
 //! An InfiniBand switch: a node of the subnet with agents of its own, which forwards by the tables that a manager
 //! writes (IBTA volume 1, section 18.2).
 //!
-//! A packet for port 0 (its LID, or a directed route that ends here) is the agents'. Others go on in no time: unicast by
-//! the linear forwarding table, multicast by the multicast forwarding table, directed routes by the packet itself. Data
-//! passes where the port it came by takes data in and the port it leaves by is Active.
+//! A packet for port 0 (its LID, or a directed route that ends here) is the agents'. Others go on in no time: unicast
+//! by the linear forwarding table, multicast by the multicast forwarding table, directed routes by the packet itself.
+//! Data passes where the port it came by takes data in and the port it leaves by is Active.
 //!
 //! In a preset subnet the tables are written as cables are laid, and multicast goes everywhere, since nobody joins a
 //! group then.
