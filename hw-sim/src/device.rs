@@ -16,6 +16,7 @@ use crate::profile::Profile;
 use crate::record::recorder::{Recorder, WatchedMemory};
 use crate::record::{Header, Record, RecordError, recorder};
 use crate::report::FunctionReport;
+use crate::subnet::Manager;
 use crate::world::{Drive, Tap, World, lock, lock_to_go_on};
 use driver::{
     Clock, Device, Instant, Interrupt, MemoryError, MessageMemory, Notices, SharedMemory,
@@ -151,6 +152,9 @@ impl Sim {
         let mut world = lock(&self.world);
         let index = world.nics.len();
         let vport = world.env.cards[card].add(index, &profile);
+        if world.env.subnet_manager == Manager::Outside {
+            world.env.cards[card].unmanage();
+        }
         let seat = Seat { card, vport };
         let nic = Nic::new(index, seat, profile, bar.clone(), &mut world.env);
         world.nics.push(nic);

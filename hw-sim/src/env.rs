@@ -3,6 +3,7 @@
 
 use crate::card::{Card, Happening};
 use crate::event_log::EventLog;
+use crate::subnet::Manager;
 use crate::threads::Threads;
 use crate::wire::{Frame, seal};
 use rand::SeedableRng;
@@ -55,6 +56,8 @@ pub struct Env {
     pub posted_writes: bool,
     /// The cards the functions sit on.
     pub cards: Vec<Card>,
+    /// Who manages the subnet of InfiniBand ports.
+    pub subnet_manager: Manager,
     /// What cards have to tell functions.
     pub happenings: VecDeque<(usize, Happening)>,
     /// Eventfds signalled so far.
@@ -91,6 +94,7 @@ impl Env {
             log: EventLog::new(log),
             posted_writes: false,
             cards: Vec::new(),
+            subnet_manager: Manager::Preset,
             happenings: VecDeque::new(),
             signals: 0,
             threads: Threads::default(),

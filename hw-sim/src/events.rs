@@ -56,14 +56,11 @@ impl Nic {
     }
 
     fn port_event(&mut self, env: &mut Env, up: bool) {
-        let mut eqe = Eqe::new();
-        eqe.set_event_sub_type(if up {
-            PortChange::ACTIVE.0
-        } else {
-            PortChange::DOWN.0
-        });
-        eqe.event_data_mut()[8] = 1 << 4; // port number
-        self.event(env, EventType::PORT_CHANGE, &mut eqe);
+        let change = match up {
+            true => self.port_up(env),
+            false => PortChange::DOWN,
+        };
+        self.port_changed(env, change);
     }
 
     /// Asks for pages, or offers some back, by event.

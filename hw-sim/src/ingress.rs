@@ -25,6 +25,10 @@ impl Nic {
         if !self.alive() {
             return;
         }
+        let is_infiniband = self.profile.port_type == PortType::InfiniBand;
+        if is_infiniband && !self.lane_is_open(env, frame) {
+            return;
+        }
         if self.group_received(env, frame, origin.is_itself()) {
             return;
         }
@@ -53,6 +57,9 @@ impl Nic {
                 return;
             }
         };
+        if is_infiniband && self.agent_received(env, &packet) {
+            return;
+        }
         let delivered = self.packet_received(env, &packet);
         if !delivered && steered {
             self.ethernet_received(env, frame, origin);

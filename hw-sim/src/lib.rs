@@ -29,7 +29,8 @@
 //! | `iommu`, `pages`, `buffer` | memory of the host |
 //! | [`cmd`] | the command interface and every command |
 //! | [`card`] | the physical port, virtual functions, and the e-switch between them |
-//! | `objects`, `eq`, `cq`, `mkey`, `umem`, `umr`, `srq`, `port`, `subnet` | what commands create and configure |
+//! | `objects`, `eq`, `cq`, `mkey`, `umem`, `umr`, `srq`, `port` | what commands create and configure |
+//! | `subnet` | InfiniBand: what is managed of a port, the agents that answer for it, switches |
 //! | [`host`], `view`, [`qp`] | queue pairs and what they see of the function |
 //! | [`eth`] | Ethernet queues, and steering to them |
 //! | [`wire`], `ingress`, [`link`], [`pcap`] | packets, and the wire between ports |
@@ -105,5 +106,5 @@ pub use iommu::FaultCause;
 pub use link::{Faults, LinkFaults};
 pub use profile::{Habits, PortType, Profile};
 pub use report::FunctionReport;
-pub use switched::{Connector, NotConnected, SwitchId};
+pub use switched::{Connector, NotConnected, SubnetSwitchId, SwitchId};
 pub use world::Drive;

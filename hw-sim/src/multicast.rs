@@ -3,14 +3,12 @@
 use crate::env::Env;
 use crate::nic::Nic;
 use crate::profile::PortType;
-use crate::subnet::FIRST_MULTICAST_LID;
+use crate::subnet::{FIRST_MULTICAST_LID, PERMISSIVE_LID};
 use crate::wire::frame::Headers;
 use crate::wire::{LrhPacket, Packet};
 
 /// Queue pair number in datagrams for groups.
 const MULTICAST_QPN: u32 = 0x00ff_ffff;
-/// LID of nobody, for everybody: no group's.
-const PERMISSIVE_LID: u16 = 0xffff;
 
 impl Nic {
     /// Whether a frame is for more than one station.

@@ -36,6 +36,13 @@ pub(crate) enum End {
         /// Which port.
         port: usize,
     },
+    /// An InfiniBand switch's.
+    Subnet {
+        /// Which switch.
+        switch: usize,
+        /// Which port, counted from 1.
+        port: usize,
+    },
     /// Out of this world.
     Outside,
 }
@@ -122,7 +129,7 @@ impl Network {
                         self.cards.insert(card, port);
                     }
                 }
-                End::Outside => {}
+                End::Subnet { .. } | End::Outside => {}
             }
         }
     }

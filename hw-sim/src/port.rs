@@ -6,7 +6,7 @@
 
 use crate::host::GidEntry;
 use crate::profile::{PortType, Profile};
-use crate::subnet::Subnet;
+use crate::subnet::{PERMISSIVE_LID, Subnet};
 use crate::wire::LrhPacket;
 
 /// Bytes the port MTU counts beyond the IP MTU: Ethernet header, VLAN tag, FCS (mlx5 drivers add
@@ -36,10 +36,18 @@ impl Traffic {
     }
 
     /// What is left without a part of it.
-    fn without(self, part: Self) -> Self {
+    pub fn without(self, part: Self) -> Self {
         Self {
             packets: self.packets.saturating_sub(part.packets),
             octets: self.octets.saturating_sub(part.octets),
+        }
+    }
+
+    /// Both together.
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            packets: self.packets + other.packets,
+            octets: self.octets + other.octets,
         }
     }
 }
@@ -165,8 +173,10 @@ impl Port {
     /// This port in place of another one, which was reset.
     #[must_use]
     pub(crate) fn in_place_of(self, before: &Self) -> Self {
+        let subnet = self.subnet.zip(before.subnet.clone());
         Self {
             changes: before.changes + 1,
+            subnet: subnet.map(|(new, before)| new.in_place_of(before)),
             ..self
         }
     }
@@ -196,7 +206,12 @@ impl Port {
 
     /// The LID of an InfiniBand port.
     pub fn lid(&self) -> Option<u16> {
-        self.subnet.as_ref().map(|subnet| subnet.lid)
+        self.subnet.as_ref().map(|subnet| subnet.info().lid())
+    }
+
+    /// Whether a LID is that of an InfiniBand port.
+    pub fn owns_lid(&self, lid: u16) -> bool {
+        self.subnet.as_ref().is_some_and(|subnet| subnet.owns(lid))
     }
 
     /// Largest RDMA path MTU a wire of this MTU carries, as the QPC codes it: 1 = 256 … 5 = 4096 bytes.
@@ -252,10 +267,11 @@ impl Port {
     }
 
     /// Whether a frame is addressed to us: to the MAC address of an entry of the RoCE address table, or
-    /// to our LID.
+    /// to a LID of ours or to whoever is at the other end of the cable.
     pub fn owns(&self, frame: &[u8]) -> bool {
         match &self.subnet {
-            Some(subnet) => LrhPacket::new_checked(frame).is_ok_and(|lrh| lrh.dlid() == subnet.lid),
+            Some(subnet) => LrhPacket::new_checked(frame)
+                .is_ok_and(|lrh| lrh.dlid() == PERMISSIVE_LID || subnet.owns(lrh.dlid())),
             None => frame
                 .first_chunk()
                 .is_some_and(|&mac: &[u8; 6]| self.macs.contains(&mac)),

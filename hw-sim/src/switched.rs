@@ -43,6 +43,9 @@ pub enum NotConnected {
     /// A switch forwards Ethernet.
     #[error("an InfiniBand port cannot be on an Ethernet switch")]
     InfiniBand,
+    /// A switch forwards InfiniBand.
+    #[error("an Ethernet port cannot be on an InfiniBand switch")]
+    Ethernet,
     /// Switches lie in a circle, and one of them floods.
     #[error(
         "in a circle of switches a flood would never end: all of them drop what is for unknown addresses, or there is no circle"
@@ -50,7 +53,49 @@ pub enum NotConnected {
     Circle,
 }
 
+/// An InfiniBand switch of a [`Sim`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubnetSwitchId(pub(crate) usize);
+
 impl Sim {
+    /// A program on one of the nodes manages the subnet of InfiniBand ports. Each is in Init and without LID until it
+    /// has been by; otherwise ports are Active with a LID as soon as they have a carrier.
+    pub fn leave_subnet_to_manager(&self) {
+        let mut world = lock(&self.world);
+        world.input(|| Record::SubnetManager);
+        world.leave_subnet_to_manager();
+        world.driven();
+    }
+
+    /// Puts an InfiniBand switch into the world, with 2 to 15 ports. It is a node of the subnet.
+    ///
+    /// # Errors
+    /// [`NotConnected::Port`]: another number of ports, or there are 64 switches.
+    pub fn add_subnet_switch(&self, ports: usize) -> Result<SubnetSwitchId, NotConnected> {
+        let mut world = lock(&self.world);
+        world.add_subnet_switch(ports).map(SubnetSwitchId)
+    }
+
+    /// Lays a cable from a function's InfiniBand port to a port of such a switch, counted from 1.
+    ///
+    /// # Errors
+    /// [`NotConnected::Port`]: there is no such port, or an end has a cable. [`NotConnected::Ethernet`].
+    pub fn connect_subnet(
+        &self,
+        function: &SimFunction,
+        SubnetSwitchId(switch): SubnetSwitchId,
+        port: usize,
+        faults: LinkFaults,
+    ) -> Result<LinkId, NotConnected> {
+        let mut world = lock(&self.world);
+        if world.nics[function.index].profile.port_type != PortType::InfiniBand {
+            return Err(NotConnected::Ethernet);
+        }
+        let link = world.connect_subnet(function.index, (switch, port), faults);
+        world.driven();
+        link.map(LinkId)
+    }
+
     /// Puts a switch into the world.
     ///
     /// # Errors

@@ -29,9 +29,11 @@ use crate::pcap::{Capture, CaptureError};
 use crate::profile::{PortType, Profile};
 use crate::record::Record;
 use crate::record::recorder::{self, Tape};
+use crate::subnet::is_of_management_lane;
+use crate::subnet::switch::SubnetSwitch;
 use crate::switch::{Switch, SwitchConfig, SwitchError};
 use crate::switched::NotConnected;
-use crate::wire::seal;
+use crate::wire::{LrhPacket, seal};
 use rand::RngCore;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -39,6 +41,7 @@ use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 mod straight;
+mod subnet;
 mod ways;
 
 use ways::Ways;
@@ -156,6 +159,8 @@ pub struct World {
     tap: Option<Tap>,
     /// Switches, and the ports of cards on them.
     network: Option<Box<Network>>,
+    /// Switches of InfiniBand.
+    subnet: Vec<SubnetSwitch>,
     /// Room for what begins to travel there.
     sent: Vec<Sent>,
     /// Who is to be woken, and when not.
@@ -179,6 +184,7 @@ impl World {
             outside: BTreeMap::new(),
             tap: None,
             network: None,
+            subnet: Vec::new(),
             sent: Vec::new(),
             watch: None,
             tape: None,
@@ -296,7 +302,7 @@ impl World {
                 let laid = |cable: &Cable| cable.ends.contains(&End::Card(card));
                 card >= self.env.cards.len() || self.cables.iter().any(laid)
             }
-            End::Outside => true,
+            End::Subnet { .. } | End::Outside => true,
         };
         if ends[0] == ends[1] || ends.iter().any(taken) {
             return Err(NotConnected::Port);
@@ -437,6 +443,7 @@ impl World {
     fn step(&mut self, in_one_go: bool) -> bool {
         if let Some((nic, happening)) = self.env.happenings.pop_front() {
             self.ways.clear();
+            self.subnet_hears(nic, happening);
             self.nics[nic].happened(&mut self.env, happening);
         } else if let Some((nic, doorbell)) = self.env.doorbells.pop_front() {
             match doorbell {
@@ -604,10 +611,14 @@ impl World {
         copies
     }
 
-    /// An InfiniBand packet leaves: there is no switch, what is addressed to us comes back.
+    /// An InfiniBand packet leaves: there is no switch in the card, what is addressed to us comes back.
     fn leave_for_subnet(&mut self, nic: usize, frame: Vec<u8>) {
+        if !is_of_management_lane(&frame) && self.nics[nic].is_managed_only(&self.env) {
+            self.nics[nic].count_drop(&mut self.env, "port not active");
+            return;
+        }
         let port = self.env.port_mut(self.nics[nic].seat);
-        if port.owns(&frame) {
+        if LrhPacket::new_checked(&frame).is_ok_and(|lrh| port.owns_lid(lrh.dlid())) {
             port.looped.count(frame.len());
             self.env.loop_back(nic, frame);
             return;
@@ -682,6 +693,7 @@ impl World {
                     self.put_onto_cables(sent);
                 }
             }
+            End::Subnet { switch, port } => self.subnet_receives(switch, port, delivery.frame),
             End::Card(card) => {
                 if !self.is_control(card, &delivery.frame)
                     && let Some(seat) = self.physical(card)

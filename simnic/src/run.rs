@@ -142,7 +142,10 @@ pub struct Options {
 impl Options {
     /// The switch between the ports, if it is no link.
     fn switch(&self) -> Option<SwitchOptions> {
-        let usual = (self.ports > 2).then(SwitchOptions::default);
+        let usual = (self.ports > 2).then(|| match ProfileOptions::is_infiniband(&self.profile) {
+            true => SwitchOptions::infiniband(),
+            false => SwitchOptions::default(),
+        });
         self.switch.clone().or(usual)
     }
 }

@@ -72,7 +72,7 @@ pub struct Options {
     #[arg(long)]
     pub link: Option<WirePath>,
     /// All are on a switch, in place of a link between two: a list like rate=25G,buffer=256K,ecn=5K/200K/1%,pfc. Faults
-    /// are then those of each cable.
+    /// are then those of each cable. InfiniBand ports are on one that is called ib.
     #[arg(long, value_name = "SETTINGS", conflicts_with = "link")]
     pub switch: Option<SwitchOptions>,
     /// What is simulated, a list like connectx-5,vectors=8,mtu=1500.
@@ -149,6 +149,9 @@ pub fn serve(
             .map_err(|error| failed(&error))?;
     }
     sim.set_posted_writes(true);
+    if ProfileOptions::has_manager(&arguments.profile)? {
+        sim.leave_subnet_to_manager();
+    }
     let (poke, poked) = sync_channel(1);
     // One function of each port on the link, and all that are served.
     let (mut ends, mut served, mut cards) = (Vec::new(), Vec::new(), Vec::new());

@@ -6,7 +6,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use hw_sim::{Fault, Faults, LinkFaults, Profile};
+use hw_sim::{Fault, Faults, LinkFaults, PortType, Profile};
 use hw_sim_host::profile::{BadProfile, profile};
 
 /// One million frames, the unit of rates.
@@ -226,6 +226,8 @@ enum ProfileWord {
     /// A generation by name, or what a file describes.
     Device(Box<Profile>),
     InfiniBand,
+    /// A program manages the subnet.
+    Managed(bool),
     Roce,
     DevX(bool),
     Vectors(u16),
@@ -258,6 +260,7 @@ impl ProfileOptions {
                     profile = Profile::clone(device).called(name, mac);
                 }
                 ProfileWord::InfiniBand => profile = profile.infiniband(),
+                ProfileWord::Managed(_) => {}
                 ProfileWord::Roce => (profile, stock) = (profile.ethernet(), true),
                 ProfileWord::DevX(wanted) => devx = Some(wanted),
                 ProfileWord::Vectors(vectors) => profile.msix_vectors = vectors,
@@ -272,13 +275,38 @@ impl ProfileOptions {
         }
         profile
     }
+
+    /// Whether the device of all lists together has an InfiniBand port.
+    pub fn is_infiniband(lists: &[Self]) -> bool {
+        Self::profile(lists, "", [0; 6]).port_type == PortType::InfiniBand
+    }
+
+    /// Whether a program manages the subnet of the ports. They have none if they are not InfiniBand's.
+    ///
+    /// # Errors
+    /// It is said of ports that are not InfiniBand's.
+    pub fn has_manager(lists: &[Self]) -> Result<bool, String> {
+        let words = lists.iter().flat_map(|list| &list.words);
+        let said = words
+            .filter_map(|word| match *word {
+                ProfileWord::Managed(outside) => Some(outside),
+                _ => None,
+            })
+            .last();
+        match said {
+            Some(_) if !Self::is_infiniband(lists) => {
+                Err("--profile: sm= is of InfiniBand ports, which ib gives".to_owned())
+            }
+            said => Ok(said.unwrap_or(false)),
+        }
+    }
 }
 
 fn profile_word(word: &str) -> Result<ProfileWord, String> {
     let known = || {
         let generations: Vec<&str> = Profile::generations().collect();
         format!(
-            "{}, the path of a file, ib, roce, devx, nodevx, vectors=1..2048, mtu=1500..9978, boot=20ms, command=5us, command-jitter=5us; \
+            "{}, the path of a file, ib, sm=outside, roce, devx, nodevx, vectors=1..2048, mtu=1500..9978, boot=20ms, command=5us, command-jitter=5us; \
              without any it is connectx-5 with fewer firmware pages",
             generations.join(", ")
         )
@@ -308,6 +336,11 @@ fn profile_word(word: &str) -> Result<ProfileWord, String> {
     match name {
         "vectors" => number(1, 2048).map(ProfileWord::Vectors),
         "mtu" => number(1500, 9978).map(ProfileWord::Mtu),
+        "sm" => match value {
+            "outside" => Ok(ProfileWord::Managed(true)),
+            "preset" => Ok(ProfileWord::Managed(false)),
+            _ => Err(format!("sm is preset or outside, not {value:?}")),
+        },
         "boot" => duration(value).map(ProfileWord::BootTime),
         "command" => duration(value).map(ProfileWord::CommandTime),
         "command-jitter" => duration(value).map(ProfileWord::CommandJitter),
@@ -321,6 +354,22 @@ fn profile_word(word: &str) -> Result<ProfileWord, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_subnet_that_a_program_manages_is_one_of_infiniband_ports() {
+        let lists = |text: &str| [text.parse::<ProfileOptions>().expect("a profile")];
+        assert_eq!(
+            ProfileOptions::has_manager(&lists("ib,sm=outside")),
+            Ok(true)
+        );
+        for preset in ["ib", "ib,sm=outside,sm=preset", "roce"] {
+            assert_eq!(ProfileOptions::has_manager(&lists(preset)), Ok(false));
+        }
+        let error = ProfileOptions::has_manager(&lists("roce,sm=outside")).expect_err("Ethernet");
+        assert!(error.contains("InfiniBand"), "{error}");
+        let error = "sm=inside".parse::<ProfileOptions>().expect_err("nobody's");
+        assert!(error.contains("preset or outside"), "{error}");
+    }
 
     #[test]
     fn rates_and_times_of_the_link_hold_both_ways_and_later_words_win() {

@@ -20,9 +20,20 @@ pub struct SwitchOptions {
     buffer: Buffer,
     ecn: Option<Red>,
     pfc: Option<Pfc>,
+    /// It forwards InfiniBand, and is none of all that.
+    infiniband: bool,
 }
 
 impl SwitchOptions {
+    /// A switch for InfiniBand ports: a node of their subnet.
+    #[must_use]
+    pub fn infiniband() -> Self {
+        Self {
+            infiniband: true,
+            ..Self::default()
+        }
+    }
+
     /// As a switch is told.
     #[must_use]
     pub fn config(&self) -> SwitchConfig {
@@ -50,6 +61,13 @@ impl SwitchOptions {
         faults: LinkFaults,
     ) -> Result<(), Box<dyn Error>> {
         let ports = functions.len().max(2);
+        if self.infiniband {
+            let switch = sim.add_subnet_switch(ports)?;
+            for (port, function) in (1..).zip(functions) {
+                sim.connect_subnet(function, switch, port, faults)?;
+            }
+            return Ok(());
+        }
         let switch = sim.add_switch(SwitchConfig {
             ports,
             ..self.config()
@@ -95,6 +113,7 @@ impl Default for SwitchOptions {
             buffer,
             ecn,
             pfc,
+            infiniband: false,
         }
     }
 }
@@ -103,6 +122,9 @@ impl FromStr for SwitchOptions {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if text.trim() == "ib" {
+            return Ok(Self::infiniband());
+        }
         let mut options = Self::default();
         let usual = || Pfc::of(1 << PRIORITY);
         for word in text
@@ -153,7 +175,7 @@ impl FromStr for SwitchOptions {
                 _ => {
                     return Err(format!(
                         "{word:?} is nothing of a switch; there are rate=25G, buffer=256K, port-buffer=64K, ecn or \
-                         ecn=KMIN/KMAX/PMAX, pfc or pfc=3/4, xoff=32K, xon=24K, headroom=64K, watchdog=1ms"
+                         ecn=KMIN/KMAX/PMAX, pfc or pfc=3/4, xoff=32K, xon=24K, headroom=64K, watchdog=1ms; or ib by itself, a switch for InfiniBand ports"
                     ));
                 }
             }
@@ -257,6 +279,14 @@ mod tests {
                 .pfc,
             None
         );
+    }
+
+    #[test]
+    fn a_switch_of_infiniband_ports_is_a_word_by_itself() {
+        let options: SwitchOptions = "ib".parse().expect("a switch");
+        assert_eq!(options, SwitchOptions::infiniband());
+        let error = "ib,pfc".parse::<SwitchOptions>().expect_err("both");
+        assert!(error.contains("or ib by itself"), "{error}");
     }
 
     #[test]

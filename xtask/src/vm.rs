@@ -59,6 +59,8 @@ pub enum Task {
     },
     /// Only what of the stock suites has Ethernet ports: network devices, RoCE, NVMe over RDMA.
     Roce,
+    /// Only what of the stock suites has a subnet that opensm manages: infiniband-diags, IPoIB, `rdma_cm` over it.
+    Subnet,
     /// Only what of the stock suites others wrote to test RDMA with, and what uses it in the kernel.
     Foreign {
         /// One of them.
@@ -263,6 +265,7 @@ pub fn run(task: &Task, options: &Options) -> Result<()> {
         Task::Test { stock: false } => test(&vfio::suite()),
         Task::Test { stock: true } => {
             test(&stock::infiniband())?;
+            test(&stock::subnet())?;
             test(&stock::ethernet())?;
             for suite in foreign::all() {
                 test(&suite)?;
@@ -275,6 +278,7 @@ pub fn run(task: &Task, options: &Options) -> Result<()> {
             test(&card::suite())
         }
         Task::Roce => test(&stock::ethernet()),
+        Task::Subnet => test(&stock::subnet()),
         Task::Foreign { suite: None } => foreign::all().iter().try_for_each(test),
         Task::Foreign { suite: Some(suite) } => test(&suite.suite()),
         Task::Interop { suite: None } => interop(),

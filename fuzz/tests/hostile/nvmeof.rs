@@ -154,6 +154,8 @@ struct Run {
     model: Model,
     now: Moment,
     steps: u64,
+    /// Controller, queue and number of each connection that became a queue.
+    connections: Vec<(u16, u16, u64)>,
 }
 
 impl Run {
@@ -161,6 +163,8 @@ impl Run {
         let Ok(connected) = self.model.connect(place, connect, data, self.now) else {
             return;
         };
+        let of = (connected.controller, connected.queue, connected.connection);
+        self.connections.push(of);
         let controller = self
             .model
             .controller(connected.controller)
@@ -332,8 +336,12 @@ impl Run {
                 self.answered(id, &sqe, &outcome, room);
             }
             Step::Lose { controller, queue } => {
-                self.model
-                    .queue_lost((controller % 5).into(), (queue % 4).into());
+                // Also of a connection whose number is another's by now.
+                let (id, queue) = (u16::from(controller % 5), u16::from(queue % 4));
+                let theirs = |one: &&(u16, u16, u64)| (one.0, one.1) == (id, queue);
+                if let Some(&(.., connection)) = self.connections.iter().find(theirs) {
+                    self.model.queue_lost(id, queue, connection);
+                }
             }
             Step::Wait(ms) => {
                 self.now += Moment::from_millis(ms.into());
@@ -399,20 +407,20 @@ fn hostile_hosts_get_answers_that_fit_and_nothing_that_is_not_theirs() {
                 model: world(),
                 now: Moment::ZERO,
                 steps: 0,
+                connections: Vec::new(),
             };
             let first = [(0, false), (1, false), (2, true)];
             let first = first.map(|(host, discovery)| Step::Arrive { host, discovery });
             for step in first.iter().chain(steps) {
                 run.step(*step);
             }
-            let ids: Vec<u16> = run.model.controllers().map(|one| one.id()).collect();
-            for id in ids {
-                run.model.queue_lost(id, 0);
-                assert!(
-                    (0..4).all(|queue| run.model.is_authenticated(id, queue)),
-                    "an exchange is left"
-                );
+            for (id, queue, connection) in run.connections {
+                run.model.queue_lost(id, queue, connection);
             }
+            assert!(
+                (0..8).all(|id| (0..4).all(|queue| run.model.is_authenticated(id, queue))),
+                "an exchange is left"
+            );
             assert_eq!(run.model.controllers().count(), 0);
             STEPS.fetch_add(run.steps, Ordering::Relaxed);
         });

@@ -37,6 +37,7 @@ pub mod vport;
 
 use crate::eth::flow::FlowTables;
 use crate::profile::Profile;
+use crate::subnet::Subnet;
 pub use qos::{CongestionCounters, PauseCounters, PortQos};
 use seat::PHYSICAL;
 use serde::{Deserialize, Serialize};
@@ -171,6 +172,14 @@ impl Card {
     /// All of them.
     pub fn vports(&self) -> &[Vport] {
         &self.vports
+    }
+
+    /// A program manages the subnet of its InfiniBand ports.
+    pub fn unmanage(&mut self) {
+        let ports = self.vports.iter_mut().map(|vport| &mut vport.port);
+        ports
+            .filter_map(|port| port.subnet.as_mut())
+            .for_each(Subnet::unmanage);
     }
 
     /// The manager's driver is gone, and its tables with it.

@@ -74,7 +74,7 @@ impl Env {
 
     /// Something that the state of ports follows from has changed: training begins or ends, functions are told.
     pub fn settle(&mut self, seat: Seat) {
-        let now = self.now;
+        let (now, manager) = (self.now, self.subnet_manager);
         let card = self.card_mut(seat);
         let training = nanoseconds(card.rules.link_training);
         let due = card.uplink.settle(now, training);
@@ -83,6 +83,9 @@ impl Env {
         for (vport, up) in card.vports.iter_mut().zip(states) {
             if vport.told_up != up {
                 vport.told_up = up;
+                if let Some(subnet) = &mut vport.port.subnet {
+                    subnet.link_changed(manager);
+                }
                 changed.push((vport.function, Happening::Port { up }));
             }
         }

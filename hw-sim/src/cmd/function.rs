@@ -5,6 +5,7 @@ use crate::card::seat::{PHYSICAL, Seat};
 use crate::card::{Happening, Life};
 use crate::nic::Stage;
 use crate::pages::{FirmwarePages, GiveError, TakeFinding};
+use crate::subnet::IEEE_MELLANOX;
 use mlx_prm::{
     DisableHcaIn, DisableHcaOut, EnableHcaIn, EnableHcaOut, HealthSyndrome, InitHcaIn, InitHcaOut,
     ManagePagesIn, ManagePagesOut, NopOut, QueryAdapterOut, QueryIssiOut, QueryLagOut,
@@ -13,7 +14,6 @@ use mlx_prm::{
 };
 use zerocopy::IntoBytes;
 
-pub(super) const IEEE_MELLANOX: u32 = 0x0002c9;
 /// Teardown profiles.
 const GRACEFUL: u32 = 0;
 const FORCE: u32 = 1;

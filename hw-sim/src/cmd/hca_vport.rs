@@ -16,13 +16,6 @@ use zerocopy::IntoBytes;
 
 /// The only port.
 const PORT: u32 = 1;
-/// PortInfo PortState (IBTA volume 1): Down, Active.
-const STATE_DOWN: u32 = 1;
-const STATE_ACTIVE: u32 = 4;
-/// PortInfo PortPhysicalState: Polling, Disabled, LinkUp.
-const PHYSICAL_POLLING: u32 = 2;
-const PHYSICAL_DISABLED: u32 = 3;
-const PHYSICAL_LINK_UP: u32 = 5;
 /// Index that asks for the whole table.
 const WHOLE_TABLE: u32 = 0xffff;
 /// The partitions of an Ethernet port: the default one, whose full member everybody is (IBTA volume 1, annex A17).
@@ -48,16 +41,6 @@ fn subnet<'n>(cmd: &'n Cmd<'_>, other: bool, vport: u32, port: u32) -> Result<&'
     Ok(subnet)
 }
 
-/// PortState and PortPhysicalState.
-pub(super) fn port_states(cmd: &Cmd<'_>) -> (u32, u32) {
-    let seat = cmd.nic.seat;
-    match (cmd.env.is_up(seat), cmd.env.card(seat).uplink.light) {
-        (true, _) => (STATE_ACTIVE, PHYSICAL_LINK_UP),
-        (false, true) => (STATE_DOWN, PHYSICAL_DISABLED),
-        (false, false) => (STATE_DOWN, PHYSICAL_POLLING),
-    }
-}
-
 pub(super) fn query_hca_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
     let input: QueryHcaVportContextIn = cmd.read();
     let subnet = subnet(
@@ -66,7 +49,8 @@ pub(super) fn query_hca_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
         input.vport_number(),
         input.port_num(),
     )?;
-    let (state, physical) = port_states(cmd);
+    let (state, physical) = subnet.states(cmd.env.link(cmd.nic.seat));
+    let info = subnet.info();
     let [system, port_guid, node] = cmd.env.vport(cmd.nic.seat).guids;
     let mut out = QueryHcaVportContextOut::new();
     out.hca_vport_context_mut()
@@ -77,9 +61,16 @@ pub(super) fn query_hca_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
         .set_system_image_guid(system)
         .set_port_guid(port_guid)
         .set_node_guid(node)
-        .set_cap_mask1(subnet.capabilities)
+        .set_cap_mask1(info.capability_mask())
         .set_cap_mask1_field_select(subnet.writable_capabilities)
-        .set_lid(u32::from(subnet.lid));
+        .set_lid(u32::from(info.lid()))
+        .set_lmc(info.lmc())
+        .set_init_type_reply(info.init_type_reply())
+        .set_subnet_timeout(info.subnet_timeout())
+        .set_sm_lid(u32::from(info.master_sm_lid()))
+        .set_sm_sl(info.master_sm_sl())
+        .set_qkey_violation_counter(u32::from(info.q_key_violations()))
+        .set_pkey_violation_counter(u32::from(info.p_key_violations()));
     output(&out)
 }
 
@@ -118,7 +109,8 @@ pub(super) fn modify_hca_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
         vport.guids[2] = context.node_guid();
     }
     if let Some(subnet) = &mut vport.port.subnet {
-        subnet.capabilities = subnet.capabilities & !chosen | context.cap_mask1() & chosen;
+        let before = subnet.info().capability_mask();
+        subnet.set_capabilities(before & !chosen | context.cap_mask1() & chosen);
     }
     output(&ModifyHcaVportContextOut::new())
 }

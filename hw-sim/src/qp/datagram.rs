@@ -13,6 +13,7 @@ use super::state::Service;
 use super::wqe::{Action, SendWqe, Signal};
 use crate::host::Host;
 use crate::q_counters::QCounter;
+use crate::subnet::MANAGEMENT_LANE;
 use crate::wire::{DEFAULT_PKEY, DethRepr, Headers, Link, Network, Opcode, Packet, Psn};
 use mlx_prm::{Av, CqeOpcode, EventType, Syndrome, WqeOpcode};
 
@@ -105,13 +106,18 @@ impl Datagrams {
         wqe.gather(host, core.local_scope(), 0, &mut payload)
             .map_err(|_| Syndrome::LOCAL_PROT_ERR)?;
         let path = Path::of_vector(av, core.entropy(av.dqp()));
-        let Some((link, network)) = path.headers(host) else {
+        let Some((mut link, network)) = path.headers(host) else {
             host.driver_bug(format!(
                 "QP {:#x}: address vector names an unused GID",
                 core.qpn
             ));
             return Err(Syndrome::LOCAL_QP_OP_ERR);
         };
+        if core.service == Service::Smi
+            && let Link::InfiniBand(lrh) = &mut link
+        {
+            lrh.vl = MANAGEMENT_LANE;
+        }
         let qkey = av.q_key();
         let deth = DethRepr {
             qkey: if qkey & CONTROLLED_QKEY != 0 {

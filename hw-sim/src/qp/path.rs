@@ -6,6 +6,7 @@
 //! path says so.
 
 use crate::host::{GidEntry, Host};
+use crate::subnet::PERMISSIVE_LID;
 use crate::wire::{EthRepr, GrhRepr, Ipv4Repr, Ipv6Repr, Link, LrhRepr, Network, UdpRepr, Vlan};
 use mlx_prm::{Ads, Av};
 use std::cell::Cell;
@@ -153,11 +154,18 @@ impl Path {
     }
 
     fn infiniband(&self, host: &dyn Host, lid: u16) -> Option<(Link, Network)> {
+        // Inferred: what is for whoever is at the other end of the cable says no more of where it comes from, or its
+        // answer would come by LID, and not back along the route (IBTA volume 1, section 14.2.2).
+        let is_unaddressed = lid == 0 || self.dlid == PERMISSIVE_LID;
         let lrh = LrhRepr {
             vl: 0,
             sl: self.service_level,
             dlid: if self.forced_loopback { lid } else { self.dlid },
-            slid: lid | self.path_bits,
+            slid: if is_unaddressed {
+                PERMISSIVE_LID
+            } else {
+                lid | self.path_bits
+            },
             global: self.global,
             packet_len: 0,
         };

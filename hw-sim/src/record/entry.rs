@@ -201,6 +201,24 @@ pub enum Record {
         /// What.
         qos: Box<PortQos>,
     },
+    /// The subnet of InfiniBand ports is left to a manager.
+    SubnetManager,
+    /// An InfiniBand switch was put into the world.
+    SubnetSwitch {
+        /// How many ports it has.
+        ports: usize,
+    },
+    /// A cable was laid to an InfiniBand switch. It is a link, counted with those.
+    SubnetCable {
+        /// From the port of this function's card.
+        function: usize,
+        /// To this switch.
+        switch: usize,
+        /// To this port of it, counted from 1.
+        port: usize,
+        /// Faults of the cable.
+        faults: LinkFaults,
+    },
 }
 
 /// Where an end of a cable goes.
@@ -343,6 +361,17 @@ impl fmt::Display for Record {
                 write!(f, "address {mac:02x?} at port {port} of switch {switch}")
             }
             Self::Qos { function, qos } => write!(f, "f{function} port is {qos:?}"),
+            Self::SubnetManager => f.write_str("a manager has the subnet"),
+            Self::SubnetSwitch { ports } => write!(f, "InfiniBand switch of {ports} ports"),
+            Self::SubnetCable {
+                function,
+                switch,
+                port,
+                ..
+            } => write!(
+                f,
+                "cable of f{function} and port {port} of InfiniBand switch {switch}"
+            ),
             Self::Log(text) => write!(f, "{} lines of the log", text.lines().count()),
         }
     }

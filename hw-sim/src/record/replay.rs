@@ -24,7 +24,7 @@ use crate::fault::Fault;
 use crate::pcap::CaptureError;
 use crate::report::FunctionReport;
 use crate::switch::SwitchConfig;
-use crate::switched::{Connector, SwitchId};
+use crate::switched::{Connector, SubnetSwitchId, SwitchId};
 use crate::world::Drive;
 
 /// The most functions of a world, virtual ones among them.
@@ -257,6 +257,7 @@ pub struct Replay {
     functions: Vec<Arc<SimFunction>>,
     links: Vec<LinkId>,
     switches: Vec<SwitchId>,
+    subnet_switches: Vec<SubnetSwitchId>,
     switch_bytes: usize,
     bar_bytes: usize,
     mappings: usize,
@@ -297,6 +298,7 @@ impl Replay {
             functions: Vec::new(),
             links: Vec::new(),
             switches: Vec::new(),
+            subnet_switches: Vec::new(),
             switch_bytes: 0,
             bar_bytes: 0,
             mappings: 0,
@@ -360,6 +362,9 @@ impl Replay {
                 | Record::Cable { .. }
                 | Record::FixedAddress { .. }
                 | Record::Qos { .. }
+                | Record::SubnetManager
+                | Record::SubnetSwitch { .. }
+                | Record::SubnetCable { .. }
         );
         Some((number, makes))
     }
@@ -698,6 +703,25 @@ impl Replay {
             Record::Qos { function, qos } => {
                 qos.check()?;
                 self.function(*function)?.set_qos((**qos).clone());
+            }
+            Record::SubnetManager => self.sim.leave_subnet_to_manager(),
+            Record::SubnetSwitch { ports } => {
+                let switch = self.sim.add_subnet_switch(*ports);
+                self.subnet_switches
+                    .push(switch.map_err(|error| error.to_string())?);
+            }
+            Record::SubnetCable {
+                function,
+                switch,
+                port,
+                faults,
+            } => {
+                self.one_more_link()?;
+                let function = self.function(*function)?;
+                let switch = self.subnet_switches.get(*switch).copied();
+                let switch = switch.ok_or_else(|| "there is no such switch".to_owned())?;
+                let link = self.sim.connect_subnet(function, switch, *port, *faults);
+                self.links.push(link.map_err(|error| error.to_string())?);
             }
             // Checked before.
             Record::Read { .. }

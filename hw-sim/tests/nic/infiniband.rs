@@ -303,6 +303,13 @@ fn the_function_answers_subnet_management_packets_about_its_port() {
     assert_eq!(data[33] >> 4, 5, "LinkUp");
     assert_eq!(data[16..18], [0, 1], "the LID");
     assert_eq!((data[36] >> 4, data[41] & 0xf), (5, 5), "4096 bytes");
+    // Linux takes the length of the GID table from there.
+    assert_eq!(data[50], 8, "GUIDCap counts GUIDs");
+    assert_eq!(
+        smp(&mut bench, 0x15, 1 << 31 | 1).status(),
+        0,
+        "extended speeds"
+    );
     let node = smp(&mut bench, 0x11, 0);
     assert_eq!(
         node.data()[..4],
@@ -316,6 +323,9 @@ fn the_function_answers_subnet_management_packets_about_its_port() {
     assert_eq!((pkeys.status(), pkeys.data()), (0, &[0; 64]));
     assert_eq!(smp(&mut bench, 0x16, 0).data()[..4], [0xff, 0xff, 0, 0]);
     assert_eq!(&smp(&mut bench, 0x10, 0).data()[..4], b"sim0");
+    // Linux `mlx5_query_ext_port_caps` and opensm ask for it of this vendor's devices; byte 15 is FDR10's.
+    let extended = smp(&mut bench, 0xff90, 1);
+    assert_eq!((extended.status(), extended.data()[15]), (0, 0));
 
     bench.sim.inject(&bench.function, &hw_sim::Fault::LinkDown);
     assert_eq!(smp(&mut bench, 0x15, 1).data()[32] & 0xf, 1, "Down");
@@ -328,7 +338,7 @@ fn what_no_subnet_management_agent_answers_has_a_status_in_the_packet_or_is_refu
         ("block beyond the GUIDs", 0x14, 1, 0x1c),
         ("block beyond the partitions", 0x16, 4, 0x1c),
         ("port 2", 0x15, 2, 0x1c),
-        ("an attribute of the vendor's", 0xff90, 1, 0x0c),
+        ("an attribute of the vendor's", 0xff91, 1, 0x0c),
     ] {
         assert_eq!(
             smp(&mut bench, attribute, modifier).status(),
@@ -340,21 +350,21 @@ fn what_no_subnet_management_agent_answers_has_a_status_in_the_packet_or_is_refu
     mad.set_base_version(1)
         .set_mgmt_class(1)
         .set_class_version(1)
-        .set_method(2);
+        .set_method(5);
     let mut input = MadIfcIn::new();
     input.set_port(1).set_mad(mad.as_array());
     let answer = bench.exec(&input).unwrap();
     assert_eq!(
         Smp::from_array(*answer.response_mad_packet()).status(),
         0x08,
-        "Set"
+        "Trap"
     );
-    mad.set_mgmt_class(4);
+    mad.set_mgmt_class(3);
     input.set_mad(mad.as_array());
     assert_eq!(
         bench.status(&input),
         CmdStatus::BAD_PARAM,
-        "performance management"
+        "subnet administration"
     );
     mad.set_mgmt_class(1);
     input.set_mad(mad.as_array()).set_port(2);

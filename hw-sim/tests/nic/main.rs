@@ -29,6 +29,7 @@ mod scatter_to_cqe;
 mod strict;
 mod strict_data;
 mod strict_noise;
+mod subnet;
 mod trace_replay;
 mod uctx;
 mod umem;

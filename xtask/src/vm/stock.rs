@@ -6,6 +6,7 @@
 
 pub mod coverage;
 mod roce;
+mod subnet;
 
 use anyhow::{Context, Result, ensure};
 
@@ -17,6 +18,7 @@ use super::{Slots, Suite, foreign};
 use crate::shell;
 
 pub use roce::ethernet;
+pub use subnet::subnet;
 
 /// The page of what was asked.
 const PAGE: &str = "docs/simulator-coverage.md";

@@ -1,0 +1,209 @@
+//! A function's port in its subnet: packets for its agents, and events for its driver when a manager changes the port.
+
+use mlx_prm::{Eqe, EventType, MadClass, MadMethod, PerformanceMad, PortChange, Smp, SmpAttribute};
+
+use super::directed::{self, Step};
+use super::mad::IEEE_MELLANOX;
+use super::packet::{SMI_QPN, datagram, is_of_management_lane, lrh, reply};
+use super::pma::{self, Counted};
+use super::sma::{self, Node};
+use super::{Changes, Link, PortState};
+use crate::card::AdminState;
+use crate::card::seat::Seat;
+use crate::env::Env;
+use crate::nic::Nic;
+use crate::wire::Packet;
+
+/// The only port.
+const PORT: u8 = 1;
+/// NodeInfo: a channel adapter.
+const CHANNEL_ADAPTER: u8 = 1;
+
+impl Env {
+    /// The link of a function's port.
+    pub fn link(&self, seat: Seat) -> Link {
+        let uplink = &self.card(seat).uplink;
+        match (self.is_up(seat), uplink.light) {
+            (true, _) => Link::Up,
+            (false, true) => Link::Disabled,
+            (false, false) => Link::Dark,
+        }
+    }
+}
+
+impl Nic {
+    /// The port is InfiniBand's and does not pass data: no packet but those of subnet management leaves.
+    pub fn is_managed_only(&self, env: &Env) -> bool {
+        let subnet = env.port(self.seat).subnet.as_ref();
+        subnet.is_some_and(|subnet| subnet.state() != PortState::Active)
+    }
+
+    /// Whether a frame passes an InfiniBand port on its way in: one of the manager's lane always does, data once the
+    /// port is armed.
+    pub(crate) fn lane_is_open(&mut self, env: &mut Env, frame: &[u8]) -> bool {
+        if is_of_management_lane(frame) || self.takes_data(env) {
+            return true;
+        }
+        self.count_drop(env, "port not active");
+        false
+    }
+
+    /// A packet has come in at an InfiniBand port. Whether an agent has answered it.
+    pub(crate) fn agent_received(&mut self, env: &mut Env, packet: &Packet<'_>) -> bool {
+        let Some(mad) = datagram(packet) else {
+            return false;
+        };
+        if packet.dest_qpn() == SMI_QPN {
+            self.smp_received(env, packet, Smp::from_array(*mad))
+        } else {
+            self.performance_received(env, packet, &PerformanceMad::from_array(*mad))
+        }
+    }
+
+    /// Whether data may come in. The first packet tells an armed port that its neighbour is active.
+    fn takes_data(&mut self, env: &mut Env) -> bool {
+        let Some(subnet) = &mut env.port_mut(self.seat).subnet else {
+            return true;
+        };
+        if subnet.data_arrived() {
+            self.port_changed(env, PortChange::ACTIVE);
+            return true;
+        }
+        subnet.state() != PortState::Init
+    }
+
+    fn smp_received(&mut self, env: &mut Env, packet: &Packet<'_>, mut smp: Smp) -> bool {
+        let is_directed = directed::is_directed(&smp);
+        if !is_directed && MadClass(smp.mgmt_class()) != MadClass::SUBNET_LID_ROUTED {
+            return false;
+        }
+        // A manager's own packets, and answers to it.
+        let answers = [MadMethod::GET, MadMethod::SET, MadMethod::TRAP_REPRESS];
+        if !answers.contains(&MadMethod(smp.method()))
+            || SmpAttribute(smp.attribute_id()) == SmpAttribute::SM_INFO
+            || is_directed && directed::returns(&smp)
+        {
+            return false;
+        }
+        if is_directed && directed::arrives(&mut smp, PORT) != Step::Agent {
+            self.count_drop(env, "directed route that does not end here");
+            return true;
+        }
+        let Some(mut answer) = self.managed(env, &smp, false) else {
+            return true;
+        };
+        if is_directed {
+            // Out of the only port.
+            directed::answers(&mut answer);
+        }
+        self.reply(env, packet, answer.as_array());
+        true
+    }
+
+    fn performance_received(
+        &mut self,
+        env: &mut Env,
+        packet: &Packet<'_>,
+        mad: &PerformanceMad,
+    ) -> bool {
+        let is_asked = [MadMethod::GET, MadMethod::SET].contains(&MadMethod(mad.method()));
+        if MadClass(mad.mgmt_class()) != MadClass::PERFORMANCE || !is_asked {
+            return false;
+        }
+        if let Some(answer) = self.measured(env, mad) {
+            self.reply(env, packet, answer.as_array());
+        }
+        true
+    }
+
+    fn reply(&self, env: &mut Env, request: &Packet<'_>, mad: &[u8; 256]) {
+        let own = env.port(self.seat).lid().unwrap_or(0);
+        // Where a port has several LIDs, the answer comes from the one that was asked.
+        let asked = lrh(request).map(|lrh| lrh.dlid);
+        let lid = asked
+            .filter(|&asked| env.port(self.seat).owns_lid(asked))
+            .unwrap_or(own);
+        if let Some(frame) = reply(request, lid, mad) {
+            env.frames.push_back((self.index, frame.into()));
+        }
+    }
+
+    /// The performance management agent's answer.
+    pub(crate) fn measured(&self, env: &mut Env, mad: &PerformanceMad) -> Option<PerformanceMad> {
+        let port = env.port_mut(self.seat);
+        let counted = Counted {
+            sent: port.transmitted,
+            received: port.received,
+        };
+        let cleared = &mut port.subnet.as_mut()?.cleared;
+        Some(pma::answer(mad, &mut [(PORT, counted, cleared)]))
+    }
+
+    /// The subnet management agent's answer, if it gives one. `unchecked`: it asks for no M_Key.
+    pub(crate) fn managed(&mut self, env: &mut Env, smp: &Smp, unchecked: bool) -> Option<Smp> {
+        let link = env.link(self.seat);
+        let vport = env.vport_mut(self.seat);
+        let subnet = vport.port.subnet.as_mut()?;
+        let node = Node {
+            node_type: CHANNEL_ADAPTER,
+            ports: 1,
+            guids: vport.guids,
+            partitions: subnet.pkeys.len(),
+            device_id: self.profile.device_id,
+            revision: self.profile.revision.into(),
+            vendor_id: IEEE_MELLANOX,
+        };
+        let description = &vport.port.node_description;
+        let outcome = sma::adapter(&node, description, subnet, link, smp, unchecked);
+        self.announce(env, outcome.changes);
+        outcome.smp
+    }
+
+    /// Tells the driver what a manager has changed.
+    fn announce(&mut self, env: &mut Env, changes: Changes) {
+        let state = env
+            .port(self.seat)
+            .subnet
+            .as_ref()
+            .map(super::Subnet::state);
+        if changes.bounced {
+            self.port_changed(env, PortChange::DOWN);
+            self.port_changed(env, PortChange::INITIALIZED);
+        } else if changes.state && state == Some(PortState::Active) {
+            self.port_changed(env, PortChange::ACTIVE);
+        }
+        let told = [
+            (changes.lid, PortChange::LID),
+            (changes.pkeys, PortChange::PKEY),
+            (changes.gids, PortChange::GUID),
+            (changes.reregister, PortChange::CLIENT_REREG),
+        ];
+        for (_, change) in told.into_iter().filter(|(is, _)| *is) {
+            self.port_changed(env, change);
+        }
+        if let Some(enable) = changes.enable {
+            let admin = match enable {
+                true => AdminState::Up,
+                false => AdminState::Down,
+            };
+            env.card_mut(self.seat).uplink.admin = admin;
+            env.settle(self.seat);
+        }
+    }
+
+    /// The event of a change of the port.
+    pub(crate) fn port_changed(&mut self, env: &mut Env, change: PortChange) {
+        let mut eqe = Eqe::new();
+        eqe.set_event_sub_type(change.0);
+        eqe.event_data_mut()[8] = PORT << 4;
+        self.event(env, EventType::PORT_CHANGE, &mut eqe);
+    }
+
+    /// The link of the port came up: the event that says so.
+    pub(crate) fn port_up(&self, env: &Env) -> PortChange {
+        match self.is_managed_only(env) {
+            true => PortChange::INITIALIZED,
+            false => PortChange::ACTIVE,
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Subnet management: InfiniBand ports, the agents that answer for them, switches between them.
+//!
+//! ```text
+//!   MAD_IFC -----------.                                        .---- MAD_IFC
+//!                      v                                        v
+//!   QP 0 --> port -- agent          switch: agent, ports      agent -- port --> QP 0
+//!             |                       |   |       |                     |
+//!             '------- cable ---------'   '-------'-------- cable ------'
+//! ```
+//!
+//! A port has a subnet management agent and a performance management agent ([`sma`], [`pma`]). Both answer Gets and
+//! Sets by themselves, from the wire as by MAD_IFC: a port answers whether or not a driver runs it. That firmware takes
+//! these packets in front of QP 0 and QP 1 is inferred: Linux's `process_pma_cmd` (drivers/infiniband/hw/mlx5/mad.c)
+//! writes no MAD header into its answer, and yet cards answer perfquery. What concerns a subnet manager (SMInfo, traps,
+//! answers) goes to the queue pair.
+//!
+//! A subnet has a manager outside ([`Manager::Outside`]), which gives each port its LID and takes it from Init to
+//! Active; or it is managed before it begins ([`Manager::Preset`]): every port has its LID from the start, derived
+//! from its GUID's low bits, the default partition, and one GID, the link-local one of its port GUID. So a port with a
+//! carrier is ACTIVE at once, as one whose subnet manager has been by; nobody answers at `sm_lid`, which is zero, until
+//! a manager comes. What a manager has set outlives a reset of the function, as the link does.
+//!
+//! Absent on purpose: traps of agents (managers sweep), virtual lanes but the first and the manager's, M_Key leases.
+
+mod directed;
+mod function;
+mod mad;
+mod packet;
+mod pma;
+mod port_info;
+mod sma;
+pub(crate) mod switch;
+
+use crate::profile::Profile;
+use crate::wire::DEFAULT_PKEY;
+use mlx_prm::PortInfo;
+
+pub use mad::IEEE_MELLANOX;
+pub use packet::{MANAGEMENT_LANE, is_of_management_lane};
+use pma::Counted;
+pub use port_info::{Changes, FIRST_MULTICAST_LID, Link, PERMISSIVE_LID, PortState};
+use port_info::{Kind, ManagedPort};
+use sma::Lanes;
+
+/// Capability mask of PortInfo: trap support, automatic migration, SL mapping, LED info, system image
+/// GUID, extended speeds, communication management, vendor class, capability mask notices, client
+/// reregistration (IBTA volume 1, table "PortInfo").
+const CAPABILITIES: u32 = 0x0251_4868;
+
+/// Who manages the subnet of a world.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Manager {
+    /// Nobody needs to: ports are Active with a LID as soon as their link is up.
+    #[default]
+    Preset,
+    /// A program on one of its nodes.
+    Outside,
+}
+
+impl Manager {
+    /// The state of a port whose link has just come up.
+    pub const fn first_state(self) -> PortState {
+        match self {
+            Self::Preset => PortState::Active,
+            Self::Outside => PortState::Init,
+        }
+    }
+}
+
+/// Subnet data of an InfiniBand port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subnet {
+    /// State and settings.
+    port: ManagedPort,
+    /// Bits of the capability mask that software may change.
+    pub writable_capabilities: u32,
+    /// GID table.
+    pub gids: Vec<[u8; 16]>,
+    /// Partition table.
+    pub pkeys: Vec<u16>,
+    /// Virtual lanes.
+    lanes: Lanes,
+    /// Counters when performance management last cleared them.
+    cleared: Counted,
+}
+
+impl Subnet {
+    /// The port's part of a preset subnet. `gids` and `pkeys` are the tables' lengths.
+    pub fn new(profile: &Profile, gids: usize, pkeys: usize) -> Self {
+        let [_, _, _, _, high, low] = profile.mac;
+        let lid = u16::from_be_bytes([high & 0x7f, low]).max(1);
+        let mut port = ManagedPort::new(Kind::Adapter, Manager::Preset.first_state(), CAPABILITIES);
+        port.info
+            .set_lid(lid)
+            .set_guid_cap(u32::try_from(gids).unwrap_or(u32::MAX).min(0xff));
+        let mut subnet = Self {
+            port,
+            writable_capabilities: u32::MAX,
+            gids: vec![[0; 16]; gids],
+            pkeys: vec![0; pkeys],
+            lanes: Lanes::of(1),
+            cleared: Counted::default(),
+        };
+        if let Some(first) = subnet.gids.first_mut() {
+            first[8..].copy_from_slice(&profile.port_guid().to_be_bytes());
+        }
+        if let Some(first) = subnet.pkeys.first_mut() {
+            *first = DEFAULT_PKEY;
+        }
+        subnet.prefix_gids();
+        subnet
+    }
+
+    /// The port's part of a subnet that a program manages: no LID yet.
+    pub fn unmanage(&mut self) {
+        self.port.state = Manager::Outside.first_state();
+        self.port.info.set_lid(0);
+    }
+
+    /// The port after a reset of its function: what the driver said is gone, what a manager said is not.
+    #[must_use]
+    pub fn in_place_of(self, before: Self) -> Self {
+        let mut port = before.port;
+        port.info
+            .set_capability_mask(self.port.info.capability_mask());
+        Self { port, ..before }
+    }
+
+    /// Settings of the port; its states are [`Subnet::states`].
+    pub const fn info(&self) -> &PortInfo {
+        &self.port.info
+    }
+
+    /// PortState and PortPhysicalState.
+    pub const fn states(&self, link: Link) -> (u32, u32) {
+        self.port.states(link)
+    }
+
+    /// State while the link is up.
+    pub const fn state(&self) -> PortState {
+        self.port.state
+    }
+
+    /// The link came up or went down.
+    pub const fn link_changed(&mut self, manager: Manager) {
+        self.port.state = manager.first_state();
+    }
+
+    /// A data packet has come from an active neighbour: an armed port is active, too (IBTA volume 1, section 7.2.7).
+    pub fn data_arrived(&mut self) -> bool {
+        let armed = self.port.state == PortState::Armed;
+        if armed {
+            self.port.state = PortState::Active;
+        }
+        armed
+    }
+
+    /// The driver changes bits of the capability mask.
+    pub fn set_capabilities(&mut self, capabilities: u32) {
+        self.port.info.set_capability_mask(capabilities);
+    }
+
+    /// Whether a LID is the port's own.
+    pub fn owns(&self, lid: u16) -> bool {
+        self.port.owns(lid)
+    }
+
+    /// The GIDs have the prefix that the port has.
+    fn prefix_gids(&mut self) {
+        let prefix = self.port.info.gid_prefix().to_be_bytes();
+        for gid in &mut self.gids {
+            if gid[8..] != [0; 8] {
+                gid[..8].copy_from_slice(&prefix);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! Management datagrams as packets to QP 0 and QP 1, and answers to them.
+
+use super::mad::MAD_BYTES;
+use super::port_info::PERMISSIVE_LID;
+use crate::wire::{
+    BthRepr, DethRepr, GrhRepr, Headers, Link, LrhPacket, LrhRepr, Network, Opcode, Packet, Psn,
+};
+
+/// Queue pairs of subnet management and of general services.
+pub const SMI_QPN: u32 = 0;
+pub const GSI_QPN: u32 = 1;
+/// The virtual lane that subnet management has for itself.
+pub const MANAGEMENT_LANE: u8 = 15;
+/// Q_Key of QP 1 (IBTA volume 1, section 10.2.5).
+const GSI_QKEY: u32 = 0x8001_0000;
+
+/// The datagram in a packet to one of the two queue pairs.
+pub fn datagram<'p>(packet: &Packet<'p>) -> Option<&'p [u8; MAD_BYTES]> {
+    let is_managed = [SMI_QPN, GSI_QPN].contains(&packet.dest_qpn());
+    packet
+        .headers
+        .deth
+        .filter(|_| is_managed)
+        .and_then(|_| packet.payload.try_into().ok())
+}
+
+/// The link's header, which every packet here has.
+pub const fn lrh(packet: &Packet<'_>) -> Option<LrhRepr> {
+    match packet.link {
+        Link::InfiniBand(lrh) => Some(lrh),
+        Link::Ethernet(_) => None,
+    }
+}
+
+/// Whether a frame is on the lane that passes before a port is active.
+pub fn is_of_management_lane(frame: &[u8]) -> bool {
+    LrhPacket::new_checked(frame).is_ok_and(|lrh| lrh.vl() == MANAGEMENT_LANE)
+}
+
+/// The packet that takes an answer back, from a port with this LID (0: it has none yet).
+pub fn reply(request: &Packet<'_>, lid: u16, datagram: &[u8; MAD_BYTES]) -> Option<Vec<u8>> {
+    let (asked, deth) = (lrh(request)?, request.headers.deth?);
+    let is_unaddressed = lid == 0 || asked.dlid == PERMISSIVE_LID;
+    let link = LrhRepr {
+        dlid: asked.slid,
+        slid: if is_unaddressed { PERMISSIVE_LID } else { lid },
+        ..asked
+    };
+    let network = match request.network {
+        Network::Grh(grh) => Network::Grh(GrhRepr {
+            src: grh.dst,
+            dst: grh.src,
+            ..grh
+        }),
+        Network::Local | Network::Ipv4(..) | Network::Ipv6(..) => request.network,
+    };
+    let qpn = request.dest_qpn();
+    let packet = Packet {
+        link: Link::InfiniBand(link),
+        network,
+        bth: BthRepr {
+            pkey: request.bth.pkey,
+            ..BthRepr::new(Opcode::ud(false), deth.src_qpn, Psn::new(0))
+        },
+        headers: Headers {
+            deth: Some(DethRepr {
+                qkey: if qpn == GSI_QPN { GSI_QKEY } else { 0 },
+                src_qpn: qpn,
+            }),
+            ..Headers::NONE
+        },
+        payload: datagram,
+    };
+    Some(packet.emit())
+}
+
+/// The packet with another datagram in it, as a switch sends it on.
+pub fn forwarded(packet: &Packet<'_>, datagram: &[u8; MAD_BYTES]) -> Vec<u8> {
+    Packet {
+        payload: datagram,
+        ..*packet
+    }
+    .emit()
+}

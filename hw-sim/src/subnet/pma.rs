@@ -1,0 +1,169 @@
+//! The performance management agent: packets and bytes of a port (IBTA volume 1, section 16.1).
+//!
+//! Errors are all zero: nothing here loses a symbol. Counters of 32 bits stop at their largest value, those of 64 bits
+//! count on. A Set clears what it selects, whatever value it brings; other values are not stored.
+
+use mlx_prm::{
+    ClassPortInfo, MadMethod, PerformanceAttribute, PerformanceMad, PortCounters,
+    PortCountersExtended,
+};
+
+use super::mad::{
+    ATTRIBUTE_NOT_SUPPORTED, BASE_VERSION, CLASS_VERSION, INVALID_VALUE, Method, Status,
+};
+use crate::port::Traffic;
+use crate::wire::VCRC_BYTES;
+
+/// Bits of ClassPortInfo's CapabilityMask: all ports may be selected, extended counters.
+const ALL_PORTS: u16 = 1 << 8;
+const EXTENDED: u16 = 1 << 9;
+/// PortSelect of all ports.
+const EVERY_PORT: u8 = 0xff;
+/// 4.096 us * 2^this is the longest that the agent takes to answer.
+const RESPONSE_TIME: u32 = 8;
+/// Places of counters in CounterSelect: data and packets, sent and received.
+const XMIT_DATA: u16 = 1 << 12;
+const RCV_DATA: u16 = 1 << 13;
+const XMIT_PKTS: u16 = 1 << 14;
+const RCV_PKTS: u16 = 1 << 15;
+/// The same of PortCountersExtended.
+const EXTENDED_ALL: u16 = 0xff;
+
+/// What a port has sent and received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    pub sent: Traffic,
+    pub received: Traffic,
+}
+
+impl Counted {
+    fn since(self, cleared: Self) -> Self {
+        Self {
+            sent: self.sent.without(cleared.sent),
+            received: self.received.without(cleared.received),
+        }
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            sent: self.sent.and(other.sent),
+            received: self.received.and(other.received),
+        }
+    }
+}
+
+/// Units of four bytes, without the variant CRC.
+const fn words(traffic: Traffic) -> u64 {
+    (traffic.octets - traffic.packets * VCRC_BYTES as u64) / 4
+}
+
+/// A port's number, what it has counted since ever, and when it was last cleared.
+pub type Counter<'a> = (u8, Counted, &'a mut Counted);
+
+/// Answers a Get or Set about ports of a node.
+pub fn answer(request: &PerformanceMad, ports: &mut [Counter<'_>]) -> PerformanceMad {
+    let mut mad = request.clone();
+    mad.set_method(MadMethod::GET_RESP.0);
+    match attribute(request, ports) {
+        Ok(data) => mad.set_status(0).set_data(&data),
+        Err(Status(status)) => mad.set_status(status),
+    };
+    mad
+}
+
+fn attribute(request: &PerformanceMad, ports: &mut [Counter<'_>]) -> Result<[u8; 192], Status> {
+    let method = Method::of(
+        request.base_version(),
+        request.class_version(),
+        request.method(),
+    )?;
+    let asked = request.data();
+    let mut data = [0; 192];
+    match PerformanceAttribute(request.attribute_id()) {
+        PerformanceAttribute::CLASS_PORT_INFO => {
+            method.only_get()?;
+            let mut info = ClassPortInfo::new();
+            info.set_base_version(BASE_VERSION)
+                .set_class_version(CLASS_VERSION)
+                .set_capability_mask(ALL_PORTS | EXTENDED)
+                .set_resp_time_value(RESPONSE_TIME);
+            put(&mut data, info.as_array());
+        }
+        PerformanceAttribute::PORT_COUNTERS => {
+            let asked = PortCounters::from_array(*asked.first_chunk().ok_or(INVALID_VALUE)?);
+            let (port, select) = (asked.port_select(), asked.counter_select());
+            let clears = |counted: Counted, cleared: &mut Counted| {
+                let data = select & (XMIT_DATA | RCV_DATA | XMIT_PKTS | RCV_PKTS);
+                clear(
+                    counted,
+                    cleared,
+                    data & (XMIT_DATA | XMIT_PKTS) != 0,
+                    data & (RCV_DATA | RCV_PKTS) != 0,
+                );
+            };
+            let counted = counted(ports, port, method, clears)?;
+            let mut out = PortCounters::new();
+            out.set_port_select(port)
+                .set_port_xmit_data(at_most(words(counted.sent)))
+                .set_port_rcv_data(at_most(words(counted.received)))
+                .set_port_xmit_pkts(at_most(counted.sent.packets))
+                .set_port_rcv_pkts(at_most(counted.received.packets));
+            put(&mut data, out.as_array());
+        }
+        PerformanceAttribute::PORT_COUNTERS_EXTENDED => {
+            let asked =
+                PortCountersExtended::from_array(*asked.first_chunk().ok_or(INVALID_VALUE)?);
+            let (port, select) = (asked.port_select(), asked.counter_select());
+            let clears = |counted: Counted, cleared: &mut Counted| {
+                let any = select & EXTENDED_ALL != 0;
+                clear(counted, cleared, any, any);
+            };
+            let counted = counted(ports, port, method, clears)?;
+            let mut out = PortCountersExtended::new();
+            out.set_port_select(port)
+                .set_port_xmit_data(words(counted.sent))
+                .set_port_rcv_data(words(counted.received))
+                .set_port_xmit_pkts(counted.sent.packets)
+                .set_port_rcv_pkts(counted.received.packets);
+            put(&mut data, out.as_array());
+        }
+        _ => return Err(ATTRIBUTE_NOT_SUPPORTED),
+    }
+    Ok(data)
+}
+
+fn put(data: &mut [u8; 192], attribute: &[u8]) {
+    data[..attribute.len()].copy_from_slice(attribute);
+}
+
+fn clear(counted: Counted, cleared: &mut Counted, sent: bool, received: bool) {
+    if sent {
+        cleared.sent = counted.sent;
+    }
+    if received {
+        cleared.received = counted.received;
+    }
+}
+
+/// The counters of a port, or the sum of all; a Set has cleared them before.
+fn counted(
+    ports: &mut [Counter<'_>],
+    select: u8,
+    method: Method,
+    clears: impl Fn(Counted, &mut Counted),
+) -> Result<Counted, Status> {
+    let mut sum = None;
+    for (number, counted, cleared) in ports {
+        if select == EVERY_PORT || select == *number {
+            if method == Method::Set {
+                clears(*counted, cleared);
+            }
+            sum = Some(counted.since(**cleared).and(sum.unwrap_or_default()));
+        }
+    }
+    sum.ok_or(INVALID_VALUE)
+}
+
+fn at_most(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}

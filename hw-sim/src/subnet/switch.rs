@@ -1,0 +1,422 @@
+//! An InfiniBand switch: a node of the subnet with agents of its own, which forwards by the tables that a manager
+//! writes (IBTA volume 1, section 18.2).
+//!
+//! A packet for port 0 (its LID, or a directed route that ends here) is the agents'. Others go on in no time: unicast
+//! by the linear forwarding table, multicast by the multicast forwarding table, directed routes by the packet itself.
+//! Data passes where the port it came by takes data in and the port it leaves by is Active.
+//!
+//! In a preset subnet the tables are written as cables are laid, and multicast goes everywhere, since nobody joins a
+//! group then.
+
+use mlx_prm::{MadClass, MadMethod, PerformanceMad, Smp, SmpAttribute, SwitchInfo};
+
+use super::directed::{self, Step};
+use super::mad::{
+    ATTRIBUTE_NOT_SUPPORTED, Answer, DATA_BYTES, Data, INVALID_VALUE, Method, answered, block_mut,
+    of_words, words,
+};
+use super::packet::{SMI_QPN, datagram, forwarded, is_of_management_lane, lrh, reply};
+use super::pma::{self, Counted, Counter};
+use super::port_info::{Kind, ManagedPort};
+use super::sma::{Access, Lanes, Node, access, pkeys, port_info, port_of};
+use super::{Changes, FIRST_MULTICAST_LID, Link, Manager, PERMISSIVE_LID, PortState};
+use crate::wire::{self, DEFAULT_PKEY, LrhPacket, LrhRepr, Packet};
+
+/// Fewest and most ports of a switch, port 0 not counted: one mask of the multicast forwarding table covers them.
+pub const PORTS: std::ops::RangeInclusive<usize> = 2..=15;
+/// NodeInfo: a switch.
+const SWITCH: u8 = 2;
+/// Vendor and device of no maker: the locally administered prefix that simulated addresses have.
+const VENDOR: u32 = 0x02_005e;
+const DEVICE: u16 = 0x5c5c;
+/// Entry of the linear forwarding table: nowhere.
+const NOWHERE: u8 = 0xff;
+/// Entries of a block: of the linear, of the multicast forwarding table.
+const LIDS_PER_BLOCK: usize = 64;
+const GROUPS_PER_BLOCK: usize = 32;
+/// Multicast LIDs that it has entries for.
+const GROUPS: usize = 1024;
+/// Partitions of port 0.
+const PARTITIONS: usize = 32;
+/// Capabilities of port 0: SL mapping, system image GUID, extended speeds, as of the ports of functions.
+const CAPABILITIES: u32 = 0x0000_4840;
+/// LID of the first switch of a preset subnet; functions' own come from their addresses, and are below as a rule.
+const FIRST_LID: u16 = 0xbf00;
+
+/// A port, port 0 included.
+#[derive(Debug)]
+struct SwitchPort {
+    port: ManagedPort,
+    link: Link,
+    counted: Counted,
+    cleared: Counted,
+    lanes: Lanes,
+}
+
+/// A switch.
+#[derive(Debug)]
+pub struct SubnetSwitch {
+    number: usize,
+    manager: Manager,
+    guid: u64,
+    info: SwitchInfo,
+    ports: Vec<SwitchPort>,
+    linear: Vec<u8>,
+    multicast: Vec<u16>,
+    pkeys: Vec<u16>,
+    /// Ports that a manager has switched off or on, until the other end has heard of it.
+    lights: Vec<(u8, bool)>,
+}
+
+/// What leaves: the port, and the frame.
+pub type Departures = Vec<(u8, Vec<u8>)>;
+
+impl SubnetSwitch {
+    /// A switch with so many ports, by its place in the world.
+    pub fn new(number: usize, ports: usize, manager: Manager) -> Self {
+        let state = manager.first_state();
+        let of_kind = |kind, state, link| SwitchPort {
+            port: ManagedPort::new(kind, state, CAPABILITIES),
+            link,
+            counted: Counted::default(),
+            cleared: Counted::default(),
+            lanes: Lanes::of(ports + 1),
+        };
+        let mut base = of_kind(Kind::Management, PortState::Active, Link::Up);
+        let [.., high, low] = number.to_be_bytes();
+        if manager == Manager::Preset {
+            base.port.info.set_lid(FIRST_LID + u16::from(low));
+        }
+        let external = (0..ports).map(|_| of_kind(Kind::External, state, Link::Dark));
+        let mut info = SwitchInfo::new();
+        info.set_linear_fdb_cap(FIRST_MULTICAST_LID)
+            .set_multicast_fdb_cap(u16::try_from(GROUPS).unwrap_or(u16::MAX));
+        let multicast = match manager {
+            Manager::Preset => u16::MAX,
+            Manager::Outside => 0,
+        };
+        let mut pkeys = vec![0; PARTITIONS];
+        pkeys[0] = DEFAULT_PKEY;
+        Self {
+            number,
+            manager,
+            guid: u64::from_be_bytes([0x02, 0x00, 0x5e, 0xff, 0xfe, 0x5c, high, low]),
+            info,
+            ports: std::iter::once(base).chain(external).collect(),
+            linear: vec![NOWHERE; usize::from(FIRST_MULTICAST_LID)],
+            multicast: vec![multicast; GROUPS],
+            pkeys,
+            lights: Vec::new(),
+        }
+    }
+
+    /// The LID of port 0.
+    #[cfg(test)]
+    pub fn lid(&self) -> u16 {
+        self.ports[0].port.info.lid()
+    }
+
+    /// Ports whose light a manager has switched off or on since this was last asked.
+    pub fn take_lights(&mut self) -> Vec<(u8, bool)> {
+        std::mem::take(&mut self.lights)
+    }
+
+    /// Whether there is such a port for a cable.
+    pub fn has(&self, port: usize) -> bool {
+        (1..self.ports.len()).contains(&port)
+    }
+
+    /// In a preset subnet, a LID is behind a port.
+    pub fn preset(&mut self, lid: u16, port: u8) {
+        if self.manager == Manager::Preset
+            && let Some(entry) = self.linear.get_mut(usize::from(lid))
+        {
+            *entry = port;
+            self.info
+                .set_linear_fdb_top(self.info.linear_fdb_top().max(lid));
+        }
+    }
+
+    /// The link at a port came up or went down.
+    pub fn link_changed(&mut self, port: u8, up: bool) {
+        let state = self.manager.first_state();
+        let Some(port) = self.ports.get_mut(usize::from(port)) else {
+            return;
+        };
+        let link = if up { Link::Up } else { Link::Dark };
+        if port.link != link && port.link != Link::Disabled {
+            port.link = link;
+            port.port.state = state;
+            self.info.set_port_state_change(true);
+        }
+    }
+
+    /// A packet has come by a port.
+    pub fn receive(&mut self, by: u8, frame: Vec<u8>) -> Departures {
+        let mut out = Departures::new();
+        let Some(port) = self.ports.get_mut(usize::from(by)) else {
+            return out;
+        };
+        let Ok(header) = LrhPacket::new_checked(frame.as_slice()) else {
+            return out;
+        };
+        let lid = header.dlid();
+        let is_management = is_of_management_lane(&frame);
+        if port.link != Link::Up {
+            return out;
+        }
+        port.counted.received.count(frame.len());
+        if !is_management && port.port.state == PortState::Armed {
+            port.port.state = PortState::Active;
+            self.info.set_port_state_change(true);
+        }
+        if !is_management && self.ports[usize::from(by)].port.state != PortState::Active {
+            return out;
+        }
+        match lid {
+            lid if lid == PERMISSIVE_LID || self.ports[0].port.owns(lid) => {
+                self.for_itself(by, &frame, &mut out);
+            }
+            FIRST_MULTICAST_LID.. => self.multicast(by, lid, frame, &mut out),
+            lid => self.unicast(by, lid, frame, &mut out),
+        }
+        out.retain(|(port, frame)| self.leaves(*port, frame));
+        out
+    }
+
+    /// Counts what leaves by a port. False: it does not.
+    fn leaves(&mut self, port: u8, frame: &[u8]) -> bool {
+        let Some(port) = self.ports.get_mut(usize::from(port)) else {
+            return false;
+        };
+        let passes = is_of_management_lane(frame) || port.port.state == PortState::Active;
+        let leaves = port.link == Link::Up && passes;
+        if leaves {
+            port.counted.sent.count(frame.len());
+        }
+        leaves
+    }
+
+    fn unicast(&self, by: u8, lid: u16, frame: Vec<u8>, out: &mut Departures) {
+        let port = self.linear.get(usize::from(lid)).copied();
+        // Port 0 has its own LID; a packet does not go back where it came from.
+        if let Some(port) = port.filter(|&port| port != 0 && port != by) {
+            out.push((port, frame));
+        }
+    }
+
+    fn multicast(&self, by: u8, lid: u16, frame: Vec<u8>, out: &mut Departures) {
+        let group = usize::from(lid - FIRST_MULTICAST_LID);
+        let mask = self.multicast.get(group).copied().unwrap_or(0);
+        // CAST: at most fifteen ports.
+        let ports = (1..).take(self.ports.len() - 1);
+        for port in ports.filter(|&port: &u8| port != by && mask >> port & 1 == 1) {
+            out.push((port, frame.clone()));
+        }
+    }
+
+    /// A packet for port 0, or one of a directed route.
+    fn for_itself(&mut self, by: u8, frame: &[u8], out: &mut Departures) {
+        let Ok(packet) = Packet::parse_infiniband(frame) else {
+            return;
+        };
+        let Some(mad) = datagram(&packet) else { return };
+        let lid = self.ports[0].port.info.lid();
+        if packet.dest_qpn() != SMI_QPN {
+            let mad = PerformanceMad::from_array(*mad);
+            let is_asked = [MadMethod::GET, MadMethod::SET].contains(&MadMethod(mad.method()));
+            if MadClass(mad.mgmt_class()) == MadClass::PERFORMANCE && is_asked {
+                let answer = self.measured(&mad);
+                out.extend(reply(&packet, lid, answer.as_array()).map(|frame| (by, frame)));
+            }
+            return;
+        }
+        let mut smp = Smp::from_array(*mad);
+        let answers = [MadMethod::GET, MadMethod::SET, MadMethod::TRAP_REPRESS];
+        if !directed::is_directed(&smp) {
+            let is_ours = MadClass(smp.mgmt_class()) == MadClass::SUBNET_LID_ROUTED
+                && answers.contains(&MadMethod(smp.method()));
+            let answer = is_ours.then(|| self.managed(by, &smp)).flatten();
+            let answer = answer.and_then(|answer| reply(&packet, lid, answer.as_array()));
+            out.extend(answer.map(|frame| (by, frame)));
+            return;
+        }
+        let step = match directed::arrives(&mut smp, by) {
+            Step::Agent if answers.contains(&MadMethod(smp.method())) => {
+                let Some(answer) = self.managed(by, &smp) else {
+                    return;
+                };
+                smp = answer;
+                directed::answers(&mut smp)
+            }
+            Step::Agent => return,
+            step @ (Step::Port(_) | Step::Lid(_) | Step::Sender | Step::Nowhere) => step,
+        };
+        // What goes on along its route says nothing of LIDs; what ends its directed part goes on by them.
+        let Some(header) = lrh(&packet) else { return };
+        let (port, dlid) = match step {
+            Step::Port(port) => (port, PERMISSIVE_LID),
+            Step::Lid(dlid) => {
+                let port = self.linear.get(usize::from(dlid)).copied();
+                (port.unwrap_or(NOWHERE), dlid)
+            }
+            // No manager is on a switch.
+            Step::Agent | Step::Sender | Step::Nowhere => return,
+        };
+        let header = LrhRepr {
+            dlid,
+            slid: if dlid == PERMISSIVE_LID {
+                PERMISSIVE_LID
+            } else {
+                lid
+            },
+            ..header
+        };
+        // An answer goes to the queue pair that asked, from the one that was asked.
+        let packet = Packet {
+            link: wire::Link::InfiniBand(header),
+            ..packet
+        };
+        out.push((port, forwarded(&packet, smp.as_array())));
+    }
+
+    fn measured(&mut self, mad: &PerformanceMad) -> PerformanceMad {
+        let mut counters: Vec<Counter<'_>> = (0..)
+            .zip(self.ports.iter_mut())
+            .skip(1)
+            .map(|(number, port)| (number, port.counted, &mut port.cleared))
+            .collect();
+        pma::answer(mad, &mut counters)
+    }
+
+    /// The subnet management agent's answer, if it gives one.
+    fn managed(&mut self, by: u8, request: &Smp) -> Option<Smp> {
+        let access = access(&mut self.ports[0].port.info, request, false);
+        if access == Access::None || MadMethod(request.method()) == MadMethod::TRAP_REPRESS {
+            return None;
+        }
+        Some(answered(request, self.attribute(by, request, access)))
+    }
+
+    fn attribute(&mut self, by: u8, request: &Smp, access: Access) -> Answer {
+        let method = Method::of(
+            request.base_version(),
+            request.class_version(),
+            request.method(),
+        )?;
+        let data = request.data();
+        let modifier = usize::try_from(request.attribute_modifier()).unwrap_or(usize::MAX);
+        let [low, high] = [modifier & 0xffff, modifier >> 16];
+        match SmpAttribute(request.attribute_id()) {
+            SmpAttribute::NODE_DESCRIPTION => {
+                method.only_get()?;
+                let name = format!("simulated switch {}", self.number);
+                let mut description = [0; DATA_BYTES];
+                description[..name.len()].copy_from_slice(name.as_bytes());
+                Ok(description)
+            }
+            SmpAttribute::NODE_INFO => method.only_get().map(|()| self.node().info(by)),
+            SmpAttribute::SWITCH_INFO => Ok(self.switch_info(method, data)),
+            SmpAttribute::GUID_INFO if modifier == 0 => {
+                // The only one is the port's own.
+                let mut guids = [0; DATA_BYTES];
+                guids[..8].copy_from_slice(&self.guid.to_be_bytes());
+                Ok(guids)
+            }
+            SmpAttribute::PORT_INFO => {
+                let port = usize::from(port_of(request.attribute_modifier())?);
+                self.port_info(method, (port, by), access, data)
+            }
+            SmpAttribute::P_KEY_TABLE if high == 0 => {
+                pkeys(&mut self.pkeys, method, low, data).map(|(answer, _)| answer)
+            }
+            SmpAttribute::SL_TO_VL_MAPPING_TABLE => {
+                let (input, output) = (modifier >> 8 & 0xff, modifier & 0xff);
+                let port = self.ports.get_mut(input).ok_or(INVALID_VALUE)?;
+                port.lanes.sl_to_vl(method, output, data)
+            }
+            SmpAttribute::VL_ARBITRATION_TABLE => {
+                let port = self.ports.get_mut(low).ok_or(INVALID_VALUE)?;
+                port.lanes.weights(method, high, data)
+            }
+            SmpAttribute::LINEAR_FORWARDING_TABLE => {
+                let entries = block_mut(&mut self.linear, modifier, LIDS_PER_BLOCK)?;
+                if method == Method::Set {
+                    entries.copy_from_slice(data);
+                }
+                entries.try_into().map_err(|_| INVALID_VALUE)
+            }
+            SmpAttribute::MULTICAST_FORWARDING_TABLE => {
+                // Bits 31:28 say which ports the masks are of: the first sixteen.
+                let entries = block_mut(&mut self.multicast, modifier, GROUPS_PER_BLOCK)?;
+                if method == Method::Set {
+                    for (entry, mask) in entries.iter_mut().zip(words(data)) {
+                        *entry = mask;
+                    }
+                }
+                Ok(of_words(entries))
+            }
+            SmpAttribute::GUID_INFO | SmpAttribute::P_KEY_TABLE => Err(INVALID_VALUE),
+            _ => Err(ATTRIBUTE_NOT_SUPPORTED),
+        }
+    }
+
+    fn node(&self) -> Node {
+        Node {
+            node_type: SWITCH,
+            // CAST: at most fifteen.
+            ports: u8::try_from(self.ports.len() - 1).unwrap_or(u8::MAX),
+            guids: [self.guid; 3],
+            partitions: self.pkeys.len(),
+            device_id: DEVICE,
+            revision: 0,
+            vendor_id: VENDOR,
+        }
+    }
+
+    fn switch_info(&mut self, method: Method, data: &Data) -> Data {
+        if method == Method::Set {
+            let wanted = SwitchInfo::from_array(*data);
+            let info = &mut self.info;
+            info.set_linear_fdb_top(wanted.linear_fdb_top())
+                .set_multicast_fdb_top(wanted.multicast_fdb_top())
+                .set_default_port(wanted.default_port())
+                .set_default_multicast_primary_port(wanted.default_multicast_primary_port())
+                .set_default_multicast_not_primary_port(wanted.default_multicast_not_primary_port())
+                .set_life_time_value(wanted.life_time_value());
+            if wanted.port_state_change() {
+                info.set_port_state_change(false);
+            }
+        }
+        *self.info.as_array()
+    }
+
+    /// PortInfo of a port. Its LocalPortNum is the port that the packet came in by (IBTA volume 1, section 14.2.5.6).
+    fn port_info(
+        &mut self,
+        method: Method,
+        (number, by): (usize, u8),
+        access: Access,
+        data: &Data,
+    ) -> Answer {
+        let port = self.ports.get_mut(number).ok_or(INVALID_VALUE)?;
+        let (link, shown) = (port.link, access == Access::Whole);
+        let mut changes = Changes::default();
+        let answer = port_info(&mut port.port, by, method, link, shown, data, &mut changes)?;
+        if changes.state || changes.bounced {
+            self.info.set_port_state_change(true);
+        }
+        let lit = match (changes.enable, port.link) {
+            (Some(false), Link::Up | Link::Dark) => Some((Link::Disabled, false)),
+            (Some(true), Link::Disabled) => Some((Link::Dark, true)),
+            _ => None,
+        };
+        if let Some((link, lit)) = lit {
+            port.link = link;
+            // CAST: at most fifteen.
+            self.lights
+                .push((u8::try_from(number).unwrap_or(u8::MAX), lit));
+        }
+        Ok(answer)
+    }
+}

@@ -1,0 +1,137 @@
+//! InfiniBand switches in the world, and the cables of cards to them.
+
+use super::{Cable, World, side_of};
+use crate::card::Happening;
+use crate::link::{Link, LinkFaults};
+use crate::network::End;
+use crate::record::Record;
+use crate::subnet::Manager;
+use crate::subnet::switch::SubnetSwitch;
+use crate::switched::NotConnected;
+use rand::RngCore;
+
+/// The most switches of a world.
+const SWITCHES: usize = 64;
+
+impl World {
+    /// A program manages the subnet: ports wait for it, those that are there begin anew.
+    pub fn leave_subnet_to_manager(&mut self) {
+        self.env.subnet_manager = Manager::Outside;
+        for card in &mut self.env.cards {
+            card.unmanage();
+        }
+    }
+
+    /// Puts an InfiniBand switch into the world; its number.
+    ///
+    /// # Errors
+    /// [`NotConnected::Port`]: there are too many, or too few or too many ports.
+    pub fn add_subnet_switch(&mut self, ports: usize) -> Result<usize, NotConnected> {
+        let number = self.subnet.len();
+        if number >= SWITCHES || !crate::subnet::switch::PORTS.contains(&ports) {
+            return Err(NotConnected::Port);
+        }
+        self.input(|| Record::SubnetSwitch { ports });
+        let manager = self.env.subnet_manager;
+        self.subnet.push(SubnetSwitch::new(number, ports, manager));
+        Ok(number)
+    }
+
+    /// Lays a link from a function's card to a port of an InfiniBand switch, counted from 1; its number.
+    ///
+    /// # Errors
+    /// [`NotConnected::Port`]: there is no such port, or an end has a cable.
+    pub fn connect_subnet(
+        &mut self,
+        nic: usize,
+        (switch, port): (usize, usize),
+        faults: LinkFaults,
+    ) -> Result<usize, NotConnected> {
+        let seat = self.nics[nic].seat;
+        let ends = [End::Card(seat.card), End::Subnet { switch, port }];
+        let is_there = self
+            .subnet
+            .get(switch)
+            .is_some_and(|switch| switch.has(port));
+        let is_laid = |cable: &Cable| ends.iter().any(|end| cable.ends.contains(end));
+        if !is_there || self.cables.iter().any(is_laid) {
+            return Err(NotConnected::Port);
+        }
+        self.input(|| Record::SubnetCable {
+            function: nic,
+            switch,
+            port,
+            faults,
+        });
+        let seed = self.env.rng.next_u64();
+        if faults.corrupts() {
+            self.env.seal();
+        }
+        self.cables.push(Cable {
+            link: Link::new(seed, faults),
+            ends,
+        });
+        self.env.set_light(seat, true);
+        let (up, lid) = (self.env.is_up(seat), self.env.port(seat).lid());
+        // CAST: a switch has at most fifteen ports.
+        let port = u8::try_from(port).unwrap_or(u8::MAX);
+        let switch = &mut self.subnet[switch];
+        switch.link_changed(port, up);
+        if let Some(lid) = lid {
+            switch.preset(lid, port);
+        }
+        Ok(self.cables.len() - 1)
+    }
+
+    /// A function hears of its port: so does the switch at the other end of its cable.
+    pub(super) fn subnet_hears(&mut self, nic: usize, happening: Happening) {
+        let Happening::Port { up } = happening else {
+            return;
+        };
+        let end = End::Card(self.nics[nic].seat.card);
+        let cable = self.cables.iter().find(|cable| cable.ends.contains(&end));
+        if let Some(End::Subnet { switch, port }) = cable.map(|cable| side_of(cable, end).1) {
+            // CAST: at most fifteen.
+            let port = u8::try_from(port).unwrap_or(u8::MAX);
+            self.subnet[switch].link_changed(port, up);
+        }
+    }
+
+    /// A packet has come to a switch.
+    pub(super) fn subnet_receives(&mut self, number: usize, port: usize, frame: Vec<u8>) {
+        let Some(switch) = self.subnet.get_mut(number) else {
+            return;
+        };
+        let by = u8::try_from(port).unwrap_or(u8::MAX);
+        let (departures, lights) = (switch.receive(by, frame), switch.take_lights());
+        for (port, frame) in departures {
+            let port = usize::from(port);
+            let end = End::Subnet {
+                switch: number,
+                port,
+            };
+            let now = self.env.now;
+            let cable = self
+                .cables
+                .iter_mut()
+                .find(|cable| cable.ends.contains(&end));
+            if let Some(cable) = cable {
+                let (side, _) = side_of(cable, end);
+                cable.link.send(now, side, frame);
+            }
+        }
+        for (port, lit) in lights {
+            let port = usize::from(port);
+            let end = End::Subnet {
+                switch: number,
+                port,
+            };
+            let cable = self.cables.iter().find(|cable| cable.ends.contains(&end));
+            if let Some(End::Card(card)) = cable.map(|cable| side_of(cable, end).1)
+                && let Some(seat) = self.physical(card)
+            {
+                self.env.set_light(seat, lit);
+            }
+        }
+    }
+}

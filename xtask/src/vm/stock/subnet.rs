@@ -1,0 +1,164 @@
+//! A subnet that a stock program manages: opensm on one of two InfiniBand ports, a switch between them, Debian's
+//! infiniband-diags, IPoIB and `rdma_cm` over it.
+//!
+//! Until opensm has been by, the ports are in Init and have no LID ([`REPORT`] has what was asked of the functions).
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::super::image::Image;
+use super::super::report::Step;
+use super::super::{Slots, Suite};
+
+/// What the functions were asked for.
+const REPORT: &str = "report-subnet.txt";
+/// Ports of functions.
+const PORTS: usize = 2;
+
+/// The suite.
+pub fn subnet() -> Suite {
+    Suite {
+        image: Image {
+            name: "stock-subnet",
+            modules: &[
+                "ib_uverbs",
+                "ib_umad",
+                "rdma_ucm",
+                "ib_ipoib",
+                "mlx5_core",
+                "mlx5_ib",
+            ],
+            packages: &[
+                "ibverbs-utils",
+                "ibverbs-providers",
+                "iproute2",
+                "infiniband-diags",
+                "opensm",
+                "rdmacm-utils",
+            ],
+            script: concat!(
+                include_str!("../guest/roce"),
+                include_str!("../guest/stock-subnet")
+            ),
+            variables: &[],
+        },
+        slots: Slots::Linked,
+        memory: "1G",
+        patience: Duration::from_secs(900),
+        serve: &[
+            "--profile",
+            "ib,sm=outside",
+            "--switch",
+            "ib",
+            "--report",
+            REPORT,
+        ],
+        beside: None,
+        lost: None,
+        programs: |_| Ok(Vec::new()),
+        shown: &[],
+        judge,
+    }
+}
+
+fn judge(step: &Step) -> Result<String> {
+    match step.name.as_str() {
+        "waiting" => every(step, "2: INIT, 5: LinkUp, LID 0x0"),
+        "opensm" => {
+            every(step, "4: ACTIVE, LID")?;
+            Ok(step.line_with("SUBNET UP")?.to_owned())
+        }
+        "ibstat" => every(step, "State: Active"),
+        "ibnetdiscover" => {
+            let adapters = step.lines_with("Ca\t").len();
+            let switches = step.lines_with("Switch\t").len();
+            ensure!(
+                (adapters, switches) == (PORTS, 1),
+                "{adapters} adapters, {switches} switches"
+            );
+            Ok("2 adapters, 1 switch".to_owned())
+        }
+        "iblinkinfo" => {
+            // Each cable from both of its ends.
+            let links = step.lines_with("Active/  LinkUp").len();
+            ensure!(links == 2 * PORTS, "{links} ends of active links");
+            Ok(step.line_with("Active/  LinkUp")?.trim().to_owned())
+        }
+        "sminfo" => Ok(step.line_with("SMINFO_MASTER")?.to_owned()),
+        "saquery" => {
+            let records = step.lines_with("NodeRecord dump").len();
+            ensure!(records == PORTS + 1, "{records} nodes");
+            Ok(format!("{records} nodes"))
+        }
+        "smpquery" => {
+            step.line_with("NodeType:........................Switch")?;
+            step.line_with("LinkState:.......................Active")?;
+            Ok(step.line_with("LinearFdbTop:")?.to_owned())
+        }
+        "perfquery" => cleared(step),
+        "ipoib" => Ok(step.line_with(" 0% packet loss")?.to_owned()),
+        "rdma_cm" => {
+            step.line_with("client 0 server 0")?;
+            Ok("rping, 20 rounds".to_owned())
+        }
+        "ibportstate" => {
+            step.line_with("2 is off: 1: DOWN")?;
+            Ok(step.line_with("2 is on: 4: ACTIVE")?.to_owned())
+        }
+        "opensm-log" => {
+            let complaints = step.lines_with("ERR ").len();
+            ensure!(complaints == 0, "{}", step.said.join("\n"));
+            Ok("no error".to_owned())
+        }
+        _ => super::judge(step),
+    }
+}
+
+/// Each port says this.
+fn every(step: &Step, what: &str) -> Result<String> {
+    let ports = step.lines_with(what);
+    ensure!(ports.len() == PORTS, "{} ports: {what}", ports.len());
+    Ok(ports[0].trim().to_owned())
+}
+
+/// The port's packets before the counters were cleared, and after.
+fn cleared(step: &Step) -> Result<String> {
+    let packets = |line: &&str| {
+        let number = line.rsplit('.').next().unwrap_or_default();
+        number.parse::<u64>().with_context(|| (*line).to_owned())
+    };
+    let counts = step.lines_with("PortRcvPkts:");
+    let counts: Vec<u64> = counts.iter().map(packets).collect::<Result<_>>()?;
+    let (first, last) = (counts.first().copied(), counts.last().copied());
+    let (first, last) = first.zip(last).context("no counters")?;
+    ensure!(last < first, "{counts:?} packets, cleared before the last");
+    Ok(format!("{first} packets, {last} after they were cleared"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subnet_of_which_one_port_is_not_up_fails() {
+        let port = "4: ACTIVE, LID 0x1, SM LID 0x1";
+        let up = "SUBNET UP";
+        assert!(judge(&Step::succeeded("opensm", &[port, port, up])).is_ok());
+        assert!(judge(&Step::succeeded("opensm", &[port, up])).is_err());
+        assert!(judge(&Step::succeeded("opensm", &[port, port])).is_err());
+    }
+
+    #[test]
+    fn counters_that_a_set_does_not_clear_fail() {
+        let said = [
+            "PortRcvPkts:.....................90",
+            "PortRcvPkts:.....................3",
+        ];
+        assert_eq!(
+            judge(&Step::succeeded("perfquery", &said)).expect("cleared"),
+            "90 packets, 3 after they were cleared"
+        );
+        assert!(judge(&Step::succeeded("perfquery", &[said[1], said[0]])).is_err());
+    }
+}
