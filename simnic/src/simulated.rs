@@ -287,12 +287,14 @@ impl ProfileOptions {
     /// It is said of ports that are not InfiniBand's.
     pub fn has_manager(lists: &[Self]) -> Result<bool, String> {
         let words = lists.iter().flat_map(|list| &list.words);
-        let said = words
-            .filter_map(|word| match *word {
-                ProfileWord::Managed(outside) => Some(outside),
-                _ => None,
-            })
-            .last();
+        let managed = |word: &ProfileWord| {
+            if let ProfileWord::Managed(outside) = *word {
+                Some(outside)
+            } else {
+                None
+            }
+        };
+        let said = words.rev().find_map(managed);
         match said {
             Some(_) if !Self::is_infiniband(lists) => {
                 Err("--profile: sm= is of InfiniBand ports, which ib gives".to_owned())
