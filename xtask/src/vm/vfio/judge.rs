@@ -50,7 +50,8 @@ fn json(step: &Step) -> Result<Value> {
     serde_json::from_str(&step.said.join("\n")).context("datctl --json")
 }
 
-/// Every line of the checklist is ok, also those that only make things faster.
+/// Every line of the checklist is ok, also those that only make things faster; but the guest cannot ask the simulated
+/// port how its firmware is set up.
 fn doctor(step: &Step) -> Result<String> {
     /// Of the machine.
     const MACHINE: [&str; 4] = ["iommu", "interrupt remapping", "modules", "io_uring"];
@@ -59,7 +60,8 @@ fn doctor(step: &Step) -> Result<String> {
     let diagnosis = json(step)?;
     let lines = diagnosis["lines"].as_array().context("no lines")?;
     for line in lines {
-        ensure!(line["ok"] == true, "not ok: {line}");
+        let is_asked = line["check"] != "pf setup" || line["required"] == true;
+        ensure!(!is_asked || line["ok"] == true, "not ok: {line}");
     }
     let count = |check: &str| lines.iter().filter(|line| line["check"] == check).count();
     for check in MACHINE {
