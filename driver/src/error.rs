@@ -156,17 +156,12 @@ pub enum DmaError {
         errno: Errno,
     },
     /// Memory of the caller's is not all there.
-    #[error(
-        "not all of {bytes:#x} bytes at {address:#x} is mapped: {}",
-        Told(*errno)
-    )]
+    #[error("not all of {bytes:#x} bytes at {address:#x} is mapped (EFAULT)")]
     NotMapped {
         /// Its first page.
         address: usize,
         /// Bytes of its pages.
         bytes: usize,
-        /// EFAULT, as the kernel's VFIO answers.
-        errno: Errno,
     },
     /// A pool has no room for a buffer.
     #[error(
@@ -387,7 +382,7 @@ pub enum ReactorError {
     },
     /// The system makes no ring for this process, and operations on files take one.
     #[error(
-        "disks need io_uring, which this process may not use ({source}): kernel.io_uring_disabled, a filter of system calls, SELinux or the kernel's build forbids it; `datctl doctor` tells which"
+        "disks need io_uring, which this process may not use ({source}): kernel.io_uring_disabled, a filter of system calls, SELinux, the kernel's build or the limit of locked memory forbids it; `datctl doctor` tells which"
     )]
     NoDisks {
         /// What the system answered.

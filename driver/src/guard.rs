@@ -1,21 +1,20 @@
-//! Whether memory of the caller's is still where it was lent.
+//! Checks that lent memory is still mapped where it was lent.
 //!
-//! The kernel's VFIO pins the pages that it maps: a program that unmaps them, or maps others in their place, changes
-//! nothing for the device. A device that is a model reaches memory by its virtual address, where nothing or something
-//! else may be by then. So it asks before each access, and makes it in a way that may fail: it gets an error, never a
-//! signal, and never sees pages that were not lent.
+//! VFIO pins the pages that it maps. A simulated device uses virtual addresses, so the program may unmap or replace the
+//! pages under it. A [`Guard`] is asked before each access, and copies by system calls that can fail: the device gets an
+//! error, never a signal, and never pages that were not lent.
 //!
-//! **Something else.** Lent pages are registered with a userfaultfd(2), for write-protection faults, of which none is
-//! ever asked for. The kernel takes the registration away with the mapping, so that an address where it is missing
-//! leads to other pages. Nothing waits for the descriptor, and nothing is caught by it. Where there is no userfaultfd,
-//! or it does not know such memory (files, a machine without write-protection faults), a replacement is not noticed;
-//! nor is it of memory that is lent beyond the first [`MOST_REGISTERED`] pieces.
+//! **Replaced pages.** A guard registers its pages with userfaultfd(2) for write protection and never protects one.
+//! munmap and mmap take the registration away, so an address without it holds other pages. A replacement is not noticed
+//! without userfaultfd, of memory that it cannot register (files, a kernel without write-protection faults), and beyond
+//! the first [`MOST_REGISTERED`] guards.
 //!
-//! **Nothing.** Accesses are made by process_vm_readv(2) and process_vm_writev(2) of this process to itself, which
-//! answer EFAULT where a load or a store would end the program. Where they are not to be had, loads and stores are.
+//! **Unmapped pages.** process_vm_readv(2) and process_vm_writev(2) answer EFAULT where a load would raise SIGSEGV.
+//! Where the system refuses these calls, plain loads and stores are used.
 //!
-//! What changes between the question and the access, by another thread, is not told apart: the access may be the last
-//! one to the old mapping or the first one to the new.
+//! **Race.** A page that another thread replaces between the check and the access may be read or written once.
+//!
+//! **fork.** A child has the guards of its parent and watches over nothing with them. It lends nothing before an exec.
 
 // UNSAFETY: userfaultfd(2), msync(2) and process_vm_readv(2) on addresses that somebody else owns.
 #![expect(unsafe_code, reason = "system calls on addresses of the caller's")]
@@ -23,28 +22,20 @@
 use std::io::{Error, IoSlice, IoSliceMut, Result};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
 use nix::unistd::{Pid, getpid};
-use zerocopy::{Immutable, IntoBytes};
+use static_assertions::const_assert_eq;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::extents::Extents;
 use crate::page::page_bytes;
 
 /// `UFFD_USER_MODE_ONLY` (Linux include/uapi/linux/userfaultfd.h), as are those below: no right is needed then.
 const USER_MODE_ONLY: libc::c_int = 1;
-/// `UFFDIO_API`, of [`Api`].
-const API: libc::c_ulong = 0xc018_aa3f;
-/// `UFFDIO_REGISTER`, of [`Register`].
-const REGISTER: libc::c_ulong = 0xc020_aa00;
-/// `UFFDIO_UNREGISTER`, of [`Place`].
-const UNREGISTER: libc::c_ulong = 0x8010_aa01;
-/// `UFFDIO_WRITEPROTECT`, of [`Protect`].
-const WRITE_PROTECT: libc::c_ulong = 0xc018_aa06;
 /// `UFFD_API`.
 const VERSION: u64 = 0xaa;
 /// `UFFDIO_REGISTER_MODE_WP`.
@@ -59,7 +50,7 @@ const MOST_REGISTERED: usize = 4096;
 
 /// `struct uffdio_api`.
 #[repr(C)]
-#[derive(IntoBytes, Immutable)]
+#[derive(FromBytes, IntoBytes)]
 struct Api {
     api: u64,
     features: u64,
@@ -68,7 +59,7 @@ struct Api {
 
 /// `struct uffdio_range`.
 #[repr(C)]
-#[derive(Clone, Copy, IntoBytes, Immutable)]
+#[derive(Clone, Copy, FromBytes, IntoBytes)]
 struct Place {
     start: u64,
     bytes: u64,
@@ -76,7 +67,7 @@ struct Place {
 
 /// `struct uffdio_register`.
 #[repr(C)]
-#[derive(IntoBytes, Immutable)]
+#[derive(FromBytes, IntoBytes)]
 struct Register {
     range: Place,
     mode: u64,
@@ -85,11 +76,47 @@ struct Register {
 
 /// `struct uffdio_writeprotect`.
 #[repr(C)]
-#[derive(IntoBytes, Immutable)]
+#[derive(FromBytes, IntoBytes)]
 struct Protect {
     range: Place,
     mode: u64,
 }
+
+/// A request to a userfaultfd.
+trait Request: FromBytes + IntoBytes {
+    /// The number of the request, which names the size of its structure.
+    const NUMBER: libc::c_ulong;
+}
+
+/// `UFFDIO_API`.
+impl Request for Api {
+    const NUMBER: libc::c_ulong = 0xc018_aa3f;
+}
+
+/// `UFFDIO_REGISTER`.
+impl Request for Register {
+    const NUMBER: libc::c_ulong = 0xc020_aa00;
+}
+
+/// `UFFDIO_UNREGISTER`.
+impl Request for Place {
+    const NUMBER: libc::c_ulong = 0x8010_aa01;
+}
+
+/// `UFFDIO_WRITEPROTECT`.
+impl Request for Protect {
+    const NUMBER: libc::c_ulong = 0xc018_aa06;
+}
+
+/// Bytes of the structure of a request (`_IOC_SIZE`).
+const fn size_of_request<R: Request>() -> usize {
+    (R::NUMBER >> 16 & 0x3fff) as usize // CAST: 14 bits.
+}
+
+const_assert_eq!(size_of_request::<Api>(), size_of::<Api>());
+const_assert_eq!(size_of_request::<Register>(), size_of::<Register>());
+const_assert_eq!(size_of_request::<Place>(), size_of::<Place>());
+const_assert_eq!(size_of_request::<Protect>(), size_of::<Protect>());
 
 impl Place {
     fn of(range: &Range<usize>) -> Self {
@@ -104,7 +131,7 @@ impl Place {
 /// A userfaultfd of this process.
 struct Descriptor {
     file: OwnedFd,
-    /// A child of `fork` has it, and it is of its parent's memory.
+    /// The process that made it. In a child of `fork` the descriptor still refers to the parent's memory.
     of: Pid,
 }
 
@@ -125,20 +152,16 @@ impl Descriptor {
             features: 0,
             ioctls: 0,
         };
-        descriptor.ask(API, &mut api).ok()?;
+        descriptor.ask(&mut api).ok()?;
         Some(descriptor)
     }
 
-    /// One of its requests, with the structure that the request takes.
-    fn ask<T: IntoBytes + Immutable>(
-        &self,
-        request: libc::c_ulong,
-        what: &mut T,
-    ) -> nix::Result<()> {
+    fn ask<R: Request>(&self, what: &mut R) -> nix::Result<()> {
         // CAST: `Ioctl` has another sign with other C libraries.
-        // SAFETY: every request above is used with its own structure, which the kernel reads and writes, and changes no
-        // contents of memory.
-        let done = unsafe { libc::ioctl(self.file.as_raw_fd(), request as _, what) };
+        let request = R::NUMBER as _;
+        // SAFETY: the request is the one of exactly this structure, whose size it names; any bytes that the kernel
+        // writes there are a valid `R`, and it changes no contents of other memory.
+        let done = unsafe { libc::ioctl(self.file.as_raw_fd(), request, what) };
         Errno::result(done).map(drop)
     }
 
@@ -148,22 +171,33 @@ impl Descriptor {
             mode: REGISTER_PROTECTION,
             ioctls: 0,
         };
-        self.ask(REGISTER, &mut register).is_ok()
+        self.ask(&mut register).is_ok()
     }
 
     /// Pages that are there no more, or others, are not registered.
     fn unregister(&self, pages: &Range<usize>) {
-        let _ = self.ask(UNREGISTER, &mut Place::of(pages));
+        let _ = self.ask(&mut Place::of(pages));
     }
 
-    /// Whether the pages are registered, as far as there are any.
+    /// Whether all of the pages are registered. Before Linux 6.3 the kernel answers ENOENT for pages of two mappings as
+    /// well, so pages are asked for one by one then.
     fn has(&self, pages: &Range<usize>) -> bool {
+        let page = page_bytes();
+        self.has_together(pages)
+            || pages.len() > page
+                && pages
+                    .clone()
+                    .step_by(page)
+                    .all(|at| self.has_together(&(at..at + page)))
+    }
+
+    fn has_together(&self, pages: &Range<usize>) -> bool {
         let mut protect = Protect {
             range: Place::of(pages),
             mode: PROTECT_NOTHING,
         };
         // Others say that it cannot be known: pages of other sizes, a mapping that is being changed.
-        self.ask(WRITE_PROTECT, &mut protect) != Err(Errno::ENOENT)
+        self.ask(&mut protect) != Err(Errno::ENOENT)
     }
 }
 
@@ -204,26 +238,28 @@ pub(crate) struct Guard {
     pages: Range<usize>,
     /// Where they are registered.
     descriptor: Option<Arc<Descriptor>>,
-    /// Some of them were found to be others.
-    replaced: AtomicBool,
+    /// Those that were found to be others, for good.
+    replaced: Mutex<Extents>,
 }
 
 impl Guard {
-    /// Guards whole pages.
-    ///
-    /// # Errors
-    /// EFAULT: not all of them are mapped, as the kernel's VFIO answers.
-    pub(crate) fn new(pages: Range<usize>) -> nix::Result<Arc<Self>> {
+    /// Guards whole pages; `None` if not all of them are mapped.
+    pub(crate) fn new(pages: Range<usize>) -> Option<Arc<Self>> {
         if !is_mapped(&pages) {
-            return Err(Errno::EFAULT);
+            return None;
         }
+        // Dropped behind the lock, which the last owner of a guard takes.
+        let all: Vec<Arc<Self>>;
         let mut watch = watch();
         let descriptor = watch.descriptor();
         if !watch.taken.taken_of(&pages).is_empty() {
-            // Those whose pages are not what they were would take the new ones for theirs.
-            let all = watch.guards.iter().filter_map(Weak::upgrade);
-            for other in all.filter(|other| other.overlaps(&pages)) {
-                other.is_there(&other.pages);
+            // Guards whose pages are others by now would take the new registration for theirs.
+            all = watch.guards.iter().filter_map(Weak::upgrade).collect();
+            for other in &all {
+                let shared = other.pages.start.max(pages.start)..other.pages.end.min(pages.end);
+                for at in shared.step_by(page_bytes()) {
+                    other.is_there(&(at..at + page_bytes()));
+                }
             }
         }
         let room = watch.registered < MOST_REGISTERED;
@@ -232,7 +268,7 @@ impl Guard {
         let guard = Arc::new(Self {
             pages: pages.clone(),
             descriptor,
-            replaced: AtomicBool::new(false),
+            replaced: Mutex::default(),
         });
         if is_registered {
             watch.registered += 1;
@@ -242,27 +278,23 @@ impl Guard {
             }
             watch.guards.push(Arc::downgrade(&guard));
         }
-        Ok(guard)
+        Some(guard)
     }
 
-    fn overlaps(&self, pages: &Range<usize>) -> bool {
-        self.pages.start < pages.end && pages.start < self.pages.end
-    }
-
-    /// Whether these are the pages that were lent, or nothing is there. Pages that were found to be others are so for
-    /// good, and all of the guard with them.
+    /// Whether these are the pages that were lent.
     fn is_there(&self, range: &Range<usize>) -> bool {
-        if self.replaced.load(Ordering::Relaxed) {
-            return false;
-        }
         let Some(descriptor) = &self.descriptor else {
             return true;
         };
         let page = page_bytes();
         let pages = range.start / page * page..range.end.next_multiple_of(page);
+        let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+        if !replaced.taken_of(&pages).is_empty() {
+            return false;
+        }
         let there = descriptor.has(&pages);
         if !there {
-            self.replaced.store(true, Ordering::Relaxed);
+            replaced.add(&pages);
         }
         there
     }
@@ -273,9 +305,9 @@ impl Guard {
         self.descriptor.is_some()
     }
 
-    /// Whether all of it is what was lent.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.is_there(&self.pages) && is_mapped(&self.pages)
+    /// Whether all of these pages are mapped, and are those that were lent.
+    pub(crate) fn is_whole(&self, pages: &Range<usize>) -> bool {
+        self.is_there(pages) && is_mapped(pages)
     }
 
     /// Whether an access may be made.
@@ -292,8 +324,12 @@ impl Guard {
     }
 
     /// Copies bytes out. `None` where the system does not do it.
+    ///
+    /// # Panics
+    /// If they are not inside.
     pub(crate) fn read(&self, address: usize, out: &mut [u8]) -> Option<Result<()>> {
         let bytes = out.len();
+        assert!(self.pages.start <= address && bytes <= self.pages.end - address);
         let remote = [RemoteIoVec {
             base: address,
             len: bytes,
@@ -303,7 +339,11 @@ impl Guard {
     }
 
     /// Copies bytes in. `None` where the system does not do it.
+    ///
+    /// # Panics
+    /// If they are not inside.
     pub(crate) fn write(&self, address: usize, data: &[u8]) -> Option<Result<()>> {
+        assert!(self.pages.start <= address && data.len() <= self.pages.end - address);
         let remote = [RemoteIoVec {
             base: address,
             len: data.len(),
@@ -337,13 +377,12 @@ fn is_mapped(pages: &Range<usize>) -> bool {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let Some(descriptor) = &self.descriptor else {
+        // Looked at before the lock, which a child of `fork` may find locked for good.
+        let own = self.descriptor.as_ref();
+        let Some(descriptor) = own.filter(|one| one.of == getpid()) else {
             return;
         };
         let mut watch = watch();
-        if descriptor.of != getpid() || watch.tried != Some(descriptor.of) {
-            return;
-        }
         watch.registered -= 1;
         for pages in watch.taken.remove(&self.pages) {
             descriptor.unregister(&pages);

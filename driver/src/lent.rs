@@ -129,7 +129,7 @@ impl LentMemory {
         let shared = space.lent().share(&pages);
         // What was replaced meanwhile, against the owner's promise, is lent anew.
         let shared = shared.filter(|(mapped, number)| {
-            let whole = mapped.memory().is_whole();
+            let whole = mapped.memory().is_whole(&pages);
             if !whole {
                 drop(space.lent().give_back(*number, &pages));
             }
@@ -243,14 +243,11 @@ fn guard(space: &Space, pages: &Range<usize>) -> Result<Option<Arc<Guard>>, DmaE
     if space.container().is_some() {
         return Ok(None);
     }
-    match Guard::new(pages.clone()) {
-        Ok(guard) => Ok(Some(guard)),
-        Err(errno) => Err(DmaError::NotMapped {
-            address: pages.start,
-            bytes: pages.len(),
-            errno,
-        }),
-    }
+    let guard = Guard::new(pages.clone()).ok_or(DmaError::NotMapped {
+        address: pages.start,
+        bytes: pages.len(),
+    })?;
+    Ok(Some(guard))
 }
 
 /// Bytes of `start..end` that lie in shared mappings of a list of mappings.

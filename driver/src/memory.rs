@@ -12,6 +12,7 @@
 #![expect(unsafe_code, reason = "spans are promised to stay mapped")]
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -247,9 +248,11 @@ impl SharedMemory {
         self.mapping.open()
     }
 
-    /// Whether all of it is what it was made of. It is, but for somebody else's memory that was unmapped or replaced.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.mapping.guard().is_none_or(|guard| guard.is_whole())
+    /// Whether these pages are mapped and the ones that it was made of: the caller's memory may be unmapped or replaced.
+    pub(crate) fn is_whole(&self, pages: &Range<usize>) -> bool {
+        self.mapping
+            .guard()
+            .is_none_or(|guard| guard.is_whole(pages))
     }
 
     /// Copies bytes out, as a device reads them: of memory that was lent, as long as it is where it was.

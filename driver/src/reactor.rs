@@ -79,10 +79,8 @@ pub enum Wake {
 
 /// A ring with the operations and waits in it.
 pub struct Reactor {
-    /// `None`: the system forbids rings, or has none. Then waits go by ppoll(2), and there are no operations.
-    ring: Option<Ring>,
-    /// What the system answered in that case.
-    refused: Option<Errno>,
+    /// Or the system's answer, if it forbids rings or has none. Then waits go by ppoll(2), and there are no operations.
+    ring: Result<Ring, Errno>,
     /// For reads and writes of what can be polled.
     polled: Option<Ring>,
     entries: u32,
@@ -109,17 +107,17 @@ impl Reactor {
     }
 
     fn of(kind: Kind, entries: u32) -> Result<Self, ReactorError> {
-        let (ring, refused) = match Ring::new(kind, entries) {
-            Ok(ring) => (Some(ring), None),
+        let ring = match Ring::new(kind, entries) {
+            Ok(ring) => Ok(ring),
             Err(source) => match source.raw_os_error().map(Errno::from_raw) {
-                // A switch or a filter, no io_uring in the kernel, SELinux.
-                Some(errno @ (Errno::EPERM | Errno::ENOSYS | Errno::EACCES)) => {
+                // A switch or a filter, no io_uring in the kernel, SELinux, RLIMIT_MEMLOCK (before Linux 5.12).
+                Some(errno @ (Errno::EPERM | Errno::ENOSYS | Errno::EACCES | Errno::ENOMEM)) => {
                     FIRST_REFUSAL.call_once(|| {
                         tracing::warn!(
                             "no io_uring: waiting goes by ppoll, disks are refused: {errno}"
                         );
                     });
-                    (None, Some(errno))
+                    Err(errno)
                 }
                 _ => {
                     return Err(ReactorError::Ring {
@@ -132,7 +130,6 @@ impl Reactor {
         };
         Ok(Self {
             ring,
-            refused,
             polled: None,
             entries,
             queued: 0,
@@ -149,7 +146,7 @@ impl Reactor {
     /// As [`Reactor::new`].
     pub fn polled(entries: u32) -> Result<Self, ReactorError> {
         let mut reactor = Self::new(entries)?;
-        if reactor.ring.is_none() {
+        if reactor.ring.is_err() {
             return Ok(reactor);
         }
         match Ring::new(Kind::Polled, entries) {
@@ -164,11 +161,9 @@ impl Reactor {
     /// # Errors
     /// [`ReactorError::NoDisks`]: the system makes no io_uring.
     pub fn check_disks(&self) -> Result<(), ReactorError> {
-        match self.refused {
-            None => Ok(()),
-            Some(errno) => Err(ReactorError::NoDisks {
-                source: errno.into(),
-            }),
+        match self.ring {
+            Ok(_) => Ok(()),
+            Err(errno) => Err(no_disks(errno)),
         }
     }
 
@@ -210,7 +205,7 @@ impl Reactor {
         &mut self,
         pin: impl Fn(&mut Ring) -> std::io::Result<bool>,
     ) -> Result<bool, ReactorError> {
-        let Some(ring) = &mut self.ring else {
+        let Ok(ring) = &mut self.ring else {
             return Ok(false);
         };
         let mut done = pin(ring);
@@ -241,8 +236,8 @@ impl Reactor {
             (Some(polled), _) if operation.is_transfer() && file.may_be_polled() => {
                 polled.queue(operation);
             }
-            (_, Some(ring)) => ring.queue(operation),
-            (_, None) => return self.check_disks().map(|()| token),
+            (_, Ok(ring)) => ring.queue(operation),
+            (_, Err(errno)) => return Err(no_disks(*errno)),
         }
         self.queued = token.0;
         Ok(token)
@@ -294,14 +289,14 @@ impl Reactor {
     /// Operations queued or running.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        let of = |ring: &Option<Ring>| ring.as_ref().map_or(0, Ring::outstanding);
-        of(&self.ring) + of(&self.polled)
+        let of = |ring: Option<&Ring>| ring.map_or(0, Ring::outstanding);
+        of(self.ring.as_ref().ok()) + of(self.polled.as_ref())
     }
 
     /// Operations in a ring.
     fn in_ring(&self) -> usize {
-        let of = |ring: &Option<Ring>| ring.as_ref().map_or(0, Ring::in_ring);
-        of(&self.ring) + of(&self.polled)
+        let of = |ring: Option<&Ring>| ring.map_or(0, Ring::in_ring);
+        of(self.ring.as_ref().ok()) + of(self.polled.as_ref())
     }
 
     /// Takes an operation that has ended, if there is one.
@@ -428,8 +423,9 @@ impl Reactor {
         descriptors: impl Iterator<Item = BorrowedFd<'a>> + Clone,
         deadline: Instant,
     ) -> Result<Wake, ReactorError> {
-        let Some(ring) = &mut self.ring else {
+        let Ok(ring) = &mut self.ring else {
             let ready = poll_readable(descriptors, deadline);
+            let ready = ready.map_err(|errno| self.ring_error("ppoll", errno.into()))?;
             return Ok(if ready {
                 Wake::Interrupt
             } else {
@@ -463,7 +459,12 @@ impl Reactor {
         loop {
             self.fill()?;
             // Once, or again if the ring was made anew.
-            if let Some(ring) = self.ring.as_mut().filter(|ring| ring.polls_left() == 0) {
+            if let Some(ring) = self
+                .ring
+                .as_mut()
+                .ok()
+                .filter(|ring| ring.polls_left() == 0)
+            {
                 let mut started = descriptors.clone().map(|fd| ring.poll(fd.as_raw_fd()));
                 let started = started.find_map(Result::err);
                 if let Some(source) = started {
@@ -499,7 +500,7 @@ impl Reactor {
             }
             // A removal that meets a poll which is about to end takes back none: another one has to be asked for, or
             // nothing would end this sleep but the poll that is left.
-            if self.ring.as_ref().is_some_and(Ring::is_removing) || monotonic_now() >= deadline {
+            if self.ring.as_ref().is_ok_and(Ring::is_removing) || monotonic_now() >= deadline {
                 self.sleep_until(deadline)?;
             }
             self.reap();
@@ -532,7 +533,7 @@ impl Reactor {
             let ring = if polled {
                 self.polled.as_mut()
             } else {
-                self.ring.as_mut()
+                self.ring.as_mut().ok()
             };
             let Some(ring) = ring else { break };
             let filled = ring.fill(|empty| self.finished.push_back(completion(&empty, Ok(0))));
@@ -544,7 +545,7 @@ impl Reactor {
     /// Takes what has completed.
     #[inline]
     fn reap(&mut self) {
-        let Some(ring) = &mut self.ring else {
+        let Ok(ring) = &mut self.ring else {
             return;
         };
         while let Some((operation, came_to)) = ring.next() {
@@ -584,9 +585,9 @@ impl Reactor {
 
     fn sleep(&mut self, timeout: Duration) -> Result<(), ReactorError> {
         let slept = match (&mut self.polled, &mut self.ring) {
-            (Some(polled), Some(ring)) if polled.in_ring() > 0 => poll_both(ring, polled, timeout),
-            (_, Some(ring)) => ring.sleep(timeout),
-            (_, None) => Ok(()),
+            (Some(polled), Ok(ring)) if polled.in_ring() > 0 => poll_both(ring, polled, timeout),
+            (_, Ok(ring)) => ring.sleep(timeout),
+            (_, Err(_)) => Ok(()),
         };
         slept.map_err(|source| self.ring_error("io_uring_enter", source))
     }
@@ -606,6 +607,12 @@ impl Reactor {
             entries: self.entries,
             source,
         }
+    }
+}
+
+fn no_disks(errno: Errno) -> ReactorError {
+    ReactorError::NoDisks {
+        source: errno.into(),
     }
 }
 

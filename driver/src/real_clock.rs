@@ -105,7 +105,7 @@ pub(crate) fn poll_until(
 pub(crate) fn poll_readable<'a>(
     readable: impl Iterator<Item = BorrowedFd<'a>>,
     deadline: Instant,
-) -> bool {
+) -> Result<bool, Errno> {
     let deadline = deadline.min(monotonic_now() + MAX_WAIT);
     let mut fds: Vec<PollFd<'_>> = readable
         .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
@@ -113,12 +113,9 @@ pub(crate) fn poll_readable<'a>(
     loop {
         let left = deadline.since(monotonic_now());
         match ppoll(&mut fds, Some(TimeSpec::from(left)), None) {
-            Ok(ready) => return ready > 0,
+            Ok(ready) => return Ok(ready > 0),
             Err(Errno::EINTR) => {}
-            Err(errno) => {
-                tracing::error!("ppoll of {} descriptors: {errno}", fds.len());
-                return false;
-            }
+            Err(errno) => return Err(errno),
         }
     }
 }

@@ -114,7 +114,10 @@ fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxError> {
     watch.done(Step::InitHca);
     // Only Snabb asks for this stage, on physical functions.
     let regular = give_pages(&mut control, PageStage::Regular);
-    let regular = control.optional("nothing: other drivers do not ask", regular)?;
+    let regular = control.optional(
+        "nothing: only this driver gives pages at this stage",
+        regular,
+    )?;
     watch.report.regular_pages = regular.unwrap_or(0);
     watch.done(Step::RegularPages);
     if offered.general().driver_version() {
@@ -345,7 +348,7 @@ fn take_port(
     // A virtual function's port is not its to switch.
     let switched_on = !ids::is_virtual(device_id) && vport::switch_on(control)?;
     let link_up = vport::link_is_up(control);
-    let lost = "whether the link is up now: it is taken to be";
+    let lost = "the link's state at start; assumed up";
     let link_up = control.optional(lost, link_up)?.unwrap_or(true);
     Ok(Port {
         mac,
@@ -360,8 +363,7 @@ fn take_port(
 
 /// Tells the e-switch our MAC, which all our addresses have, and looks whether the vport has it.
 ///
-/// That a virtual function reads its own list is not known of every firmware, so a list that reads differently is
-/// mentioned and no more.
+/// A list that reads differently is only reported: some firmware may not show a virtual function its own list.
 fn announce(control: &mut Control, caps: &Caps, mac: [u8; 6]) -> Result<(), MlxError> {
     let written = vport::announce(control, &[mac]);
     let lost = "frames from others, where the e-switch knows no other way to this function";
@@ -369,7 +371,7 @@ fn announce(control: &mut Control, caps: &Caps, mac: [u8; 6]) -> Result<(), MlxE
         return Ok(());
     }
     let kept = vport::announced(control, caps);
-    let lost = "the look whether the e-switch was told our MAC";
+    let lost = "the check that the e-switch has our MAC";
     let kept = control.optional(lost, kept)?;
     if let Some(kept) = kept.filter(|kept| *kept != [mac]) {
         control.lose(

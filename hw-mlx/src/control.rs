@@ -264,8 +264,7 @@ impl Commands for Control {
 }
 
 impl Control {
-    /// What came of a command that a function can do without. `None`: the firmware refused it, and what is lost is
-    /// noted.
+    /// Accepts the refusal of a command that is not essential: records the loss, and returns `None`.
     ///
     /// # Errors
     /// Anything but a refusal.
@@ -283,15 +282,20 @@ impl Control {
         }
     }
 
-    /// The function does without something.
+    /// The function does without something. A command that is refused again is told once.
     pub(crate) fn lose(&mut self, lost: &'static str, why: String) {
+        let loss = Loss { why, lost };
+        if self.losses.contains(&loss) {
+            return;
+        }
+        let Loss { why, .. } = &loss;
         tracing::warn!(
             function = self.function.name(),
             lost,
             why,
             "going on without"
         );
-        self.losses.push(Loss { why, lost });
+        self.losses.push(loss);
     }
 
     pub(crate) fn now(&self) -> Instant {

@@ -381,8 +381,18 @@ pub enum MlxError {
         mac: Mac,
     },
     /// The function cannot take part in the network, although that was asked for.
-    #[error("no part in the network: {0}")]
+    #[error("ARP and neighbour discovery are not possible: {0}")]
     NoNetwork(String),
+    /// More multicast groups are to be heard than the vport's list holds.
+    #[error(
+        "{wanted} multicast groups, of which the vport's list holds {most} (log_max_current_mc_list)"
+    )]
+    TooManyGroups {
+        /// Groups that the list holds.
+        most: usize,
+        /// Groups that are wanted.
+        wanted: usize,
+    },
     /// An address that cannot be one of ours as it was given.
     #[error("address {address}: {why}")]
     Address {

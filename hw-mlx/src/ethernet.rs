@@ -285,10 +285,10 @@ impl Ethernet {
         if self.groups != groups {
             let log_most = hca.caps().general().log_max_current_mc_list();
             if groups.len() > 1 << log_most {
-                return Err(MlxError::NoNetwork(format!(
-                    "log_max_current_mc_list is {log_most}, and {} groups have to be heard",
-                    groups.len()
-                )));
+                return Err(MlxError::TooManyGroups {
+                    most: 1 << log_most,
+                    wanted: groups.len(),
+                });
             }
             vport::hear(hca, groups)?;
             self.groups = groups.to_vec();
@@ -469,6 +469,7 @@ fn make(
         bytes: memory.slots.len() as u64,
         access: MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE,
         variant: 0,
+        may_have_windows: false,
     };
     let (index, lkey) = crate::mkey::create(hca, &request, memory.slots.iova())?;
     objects.add(Object::Mkey(index));

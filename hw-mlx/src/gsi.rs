@@ -201,6 +201,7 @@ impl Gsi {
             bytes: slots.len() as u64,
             access: MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE,
             variant: 0,
+            may_have_windows: false,
         };
         let slots = Lent::new(slots, hca.arena().downgrade());
         let (mkey_index, lkey) = crate::mkey::create(hca, &request, slots.get().iova())?;

@@ -110,6 +110,8 @@ pub struct KeyRequest {
     pub access: MemPrivFlags,
     /// Low byte of the key.
     pub variant: u8,
+    /// Whether windows may be bound to it, by which peers may write.
+    pub may_have_windows: bool,
 }
 
 /// What the device can do about the order of its accesses (`relaxed_ordering_write`, `relaxed_ordering_read`).
@@ -151,12 +153,13 @@ impl KeyRequest {
         command
     }
 
-    /// Whether the order in which bytes of the region appear is nobody's business before a completion says that they
-    /// are there. The completion itself is written in order, behind them. Where peers may write, a program may wait for
-    /// the last byte of what they write, so those regions keep their order.
+    /// Whether the device may write the region out of order. The completion is written in order, behind the bytes. A
+    /// peer's write must appear in order, since a program may wait for its last byte; a peer writes by the region's own
+    /// key, or by a window, which needs local write alone.
     fn may_be_relaxed(&self) -> bool {
         let by_peers = MemPrivFlags::REMOTE_WRITE | MemPrivFlags::REMOTE_ATOMIC;
-        !self.access.intersects(by_peers)
+        let by_windows = self.may_have_windows && self.access.contains(MemPrivFlags::LOCAL_WRITE);
+        !self.access.intersects(by_peers) && !by_windows
     }
 
     fn context(&self, translation: &Translation, octwords: u32) -> Mkc {
@@ -376,6 +379,7 @@ mod tests {
             bytes: 0x100,
             access: MemPrivFlags::LOCAL_READ | MemPrivFlags::REMOTE_WRITE,
             variant: 0x5a,
+            may_have_windows: false,
         };
         let command = request.command(&of(0x1000, 0x1000, 0x100), false, Relaxed::default());
         let context = command.memory_key_mkey_entry();
@@ -404,14 +408,27 @@ mod tests {
             read: true,
         };
         let local = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
-        for (access, relaxed, expected) in [
-            (local, both, (true, true)),
-            (local | MemPrivFlags::REMOTE_READ, both, (true, true)),
-            (local | MemPrivFlags::REMOTE_WRITE, both, (false, false)),
-            (local | MemPrivFlags::REMOTE_ATOMIC, both, (false, false)),
-            (local, Relaxed::default(), (false, false)),
+        for (access, windows, relaxed, expected) in [
+            (local, false, both, (true, true)),
+            (local | MemPrivFlags::REMOTE_READ, false, both, (true, true)),
+            (local, true, both, (false, false)),
+            (MemPrivFlags::LOCAL_READ, true, both, (true, true)),
+            (
+                local | MemPrivFlags::REMOTE_WRITE,
+                false,
+                both,
+                (false, false),
+            ),
+            (
+                local | MemPrivFlags::REMOTE_ATOMIC,
+                false,
+                both,
+                (false, false),
+            ),
+            (local, false, Relaxed::default(), (false, false)),
             (
                 local,
+                false,
                 Relaxed {
                     read: false,
                     ..both
@@ -425,6 +442,7 @@ mod tests {
                 bytes: 0x100,
                 access,
                 variant: 0,
+                may_have_windows: windows,
             };
             let command = request.command(&of(0x1000, 0x1000, 0x100), false, relaxed);
             let context = command.memory_key_mkey_entry();
@@ -432,7 +450,7 @@ mod tests {
                 context.relaxed_ordering_write(),
                 context.relaxed_ordering_read(),
             );
-            assert_eq!(set, expected, "{access:?}, {relaxed:?}");
+            assert_eq!(set, expected, "{access:?}, windows {windows}, {relaxed:?}");
         }
     }
 }

@@ -532,6 +532,7 @@ impl Provider for MlxProvider {
             bytes,
             access,
             variant: self.variants.draw(),
+            may_have_windows: self.limits.max_windows > 0,
         };
         let lent = Lent::new(memory.clone(), self.hca.arena().downgrade());
         let (index, key) = match mkey::create(&mut self.hca, &request, memory.iova()) {

@@ -28,7 +28,7 @@ use thiserror::Error;
 use crate::config::HcaConfig;
 use crate::cq::Cq;
 use crate::device::Hca;
-use crate::error::{CmdError, MlxError};
+use crate::error::MlxError;
 use crate::mkey::{self, KeyRequest};
 use crate::qp::Qp;
 use crate::qp::control::{self, QpRequest};
@@ -179,6 +179,8 @@ struct Rig<'a> {
     key: u32,
     cq: Cq,
     qp: Qp,
+    /// Blocks that the device knew of, and had fetched, before the last request.
+    before: (u32, u32),
 }
 
 fn exercise(hca: &mut Hca) -> Result<Passed, Failed> {
@@ -205,6 +207,7 @@ impl<'a> Rig<'a> {
                 | MemPrivFlags::REMOTE_READ
                 | MemPrivFlags::REMOTE_WRITE,
             variant: 0,
+            may_have_windows: false,
         };
         let memory = Lent::new(memory, hca.arena().downgrade());
         let (mkey, key) = mkey::create(hca, &request, memory.get().iova())?;
@@ -226,6 +229,7 @@ impl<'a> Rig<'a> {
             key,
             cq,
             qp,
+            before: (0, 0),
         })
     }
 
@@ -242,7 +246,7 @@ impl<'a> Rig<'a> {
         let roce = self.hca.caps().roce();
         let forced = roce.is_some_and(mlx_prm::RoceCap::fl_rc_qp_when_roce_enabled);
         let connected = self.qp.connect_to_itself(self.hca, forced);
-        connected.map_err(Failed::command)?;
+        let forced = connected.map_err(Failed::command)?;
         let (target, rmr_context) = (self.memory.get().address() + TARGET as u64, self.key);
         self.moves("Send", RequestOp::Send, SOURCE, 2)?;
         let write = RequestOp::RdmaWrite {
@@ -273,7 +277,8 @@ impl<'a> Rig<'a> {
     ) -> Result<(), Failed> {
         let sent: Vec<u8> = (0..BYTES)
             // A pattern that differs from message to message.
-            .map(|at| u8::try_from((at + name.len()) % 251).unwrap_or(0))
+            // PANIC: below 251.
+            .map(|at| u8::try_from((at + name.len()) % 251).expect("a byte"))
             .collect();
         self.memory.get().write_bytes(SOURCE, &sent);
         self.memory.get().fill(TARGET, BYTES, NOTHING);
@@ -299,6 +304,7 @@ impl<'a> Rig<'a> {
     }
 
     fn post(&mut self, op: RequestOp, local: usize) -> Result<(), Failed> {
+        self.before = self.blocks()?;
         let segment = core::iter::once(self.segment(local));
         let posted = self.qp.post_request(op, segment, 0, RequestFlags::NONE);
         posted.map_err(|_| Failed::new(Layer::Queue, "no room for a request"))
@@ -320,7 +326,7 @@ impl<'a> Rig<'a> {
         loop {
             while let Some(entry) = self.cq.poll() {
                 if entry.owner() != self.qp.owner() {
-                    let what = format!("{name}: an entry of nobody's: {entry:?}");
+                    let what = format!("{name}: a completion of another queue pair: {entry:?}");
                     return Err(Failed::new(Layer::Completion, what));
                 }
                 done.extend(self.qp.complete(&entry));
@@ -337,17 +343,27 @@ impl<'a> Rig<'a> {
         }
     }
 
+    /// Blocks of the send queue that the device knows of, and those it has fetched.
+    fn blocks(&mut self) -> Result<(u32, u32), Failed> {
+        let context = control::query(self.hca, self.qp.number()).map_err(Failed::command)?;
+        Ok((
+            context.sw_sq_wqebb_counter().into(),
+            context.hw_sq_wqebb_counter().into(),
+        ))
+    }
+
     /// Where a request that does not complete is.
     fn diagnose(&mut self, name: &str, done: usize, count: usize) -> Failed {
-        let context = match control::query(self.hca, self.qp.number()) {
-            Ok(context) => context,
-            Err(error) => return Failed::command(error),
+        let (posted, fetched) = match self.blocks() {
+            Ok(blocks) => blocks,
+            Err(error) => return error,
         };
-        let (posted, fetched) = (context.sw_sq_wqebb_counter(), context.hw_sq_wqebb_counter());
-        let layer = match (posted, fetched) {
-            (0, 0) => Layer::Doorbell,
-            (_, 0) => Layer::Queue,
-            _ => Layer::Completion,
+        let layer = if posted == self.before.0 {
+            Layer::Doorbell
+        } else if fetched == self.before.1 {
+            Layer::Queue
+        } else {
+            Layer::Completion
         };
         let what = format!(
             "{name}: {done} of {count} completions after {} s; of the send queue's blocks the device knows {posted} and has fetched {fetched}",
@@ -356,8 +372,8 @@ impl<'a> Rig<'a> {
         Failed::new(layer, what)
     }
 
-    /// A completion queue that is armed says by an event that it has an entry, and an interrupt wakes who sleeps. Most
-    /// of the interrupts have to be there soon: of a busy machine some may be late.
+    /// Checks that an armed completion queue raises an interrupt. Up to half of [`EVENTS`] may be late, on a busy
+    /// machine.
     fn interrupts(&mut self, op: RequestOp) -> Result<(), Failed> {
         let mut late = 0;
         for _ in 0..EVENTS {
@@ -421,12 +437,6 @@ fn compare(name: &str, sent: &[u8], arrived: &[u8]) -> Result<(), Failed> {
         format!("{name}: byte {at:#x} is {other:#04x}, {one:#04x} was sent")
     };
     Err(Failed::new(Layer::Data, what))
-}
-
-impl From<CmdError> for Failed {
-    fn from(error: CmdError) -> Self {
-        Self::command(error)
-    }
 }
 
 #[cfg(test)]

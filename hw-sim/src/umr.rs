@@ -182,7 +182,8 @@ pub fn apply(
     Ok(())
 }
 
-/// The entries that the key's range reaches after the request, if it brings entries or makes the key usable. Entries
+/// The entries that the key's range reaches after the request, if it brings entries, moves the range or makes the key
+/// usable. Entries
 /// behind the range are padding, and are not looked at: Linux counts octowords by fours (`mlx5r_umr_get_xlt_octo`) and
 /// copies the entries it has into the work request (`set_reg_wr` in drivers/infiniband/hw/mlx5/wr.c), so what follows
 /// them is what the ring held before.
@@ -201,7 +202,9 @@ fn check_reached(
         Some(Change::Whole(translation)) => Some(translation),
         Some(Change::Pages(..)) | None => None,
     };
-    if next.free || entries.is_none() && !becomes_usable {
+    let moves_range =
+        control.sets(MASK_LENGTH) || control.sets(MASK_START) || control.sets(MASK_PAGE_SIZE);
+    if next.free || entries.is_none() && !becomes_usable && !moves_range {
         return Ok(());
     }
     if let Some(entries) = entries {
@@ -835,6 +838,15 @@ mod tests {
             assert_eq!(register(&mut keys, 1), Ok(()));
             assert_eq!(keys.references(region >> 8), 1);
             assert_eq!(keys.references(other >> 8), 0);
+            // A later request that brings no entries, and has the range reach the padding.
+            let mut context = Mkc::new();
+            context.set_len(2 * u64::from(bytes));
+            let longer = UmrRequest {
+                control: &control(0, 0, LENGTH),
+                context: context.as_array(),
+                ..request(window)
+            };
+            assert_eq!(apply(&mut keys, &mut pds, &longer, KEY_MEMORY), reached);
         }
     }
 

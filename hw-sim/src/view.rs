@@ -9,7 +9,7 @@ use crate::iommu::Who;
 use crate::mkey::{KEY_MEMORY, Mkey, Piece, Use, resolve};
 use crate::nic::Nic;
 use crate::objects::Table;
-use crate::profile::Habits;
+use crate::profile::{Habits, PortType};
 use crate::q_counters::QCounter;
 use crate::qp::Qp;
 use crate::srq::Taken;
@@ -411,7 +411,7 @@ impl Host for View<'_> {
     }
 
     fn retransmits_early(&self) -> bool {
-        self.nic.caps.general.roce_accl()
+        self.nic.profile.port_type == PortType::Ethernet && self.nic.caps.general.roce_accl()
     }
 
     fn invalidate(&mut self, key: u32, scope: KeyScope) -> Result<(), KeyError> {

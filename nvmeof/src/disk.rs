@@ -146,8 +146,8 @@ pub enum Handle {
 
 impl Disk {
     /// Opens a disk with blocks of two to the `shift` bytes, and locks it: no other program that asks for a lock, and
-    /// no other namespace, has it at the same time. Namespaces that are only read may share a
-    /// file; a block device has one.
+    /// no other namespace, has it at the same time. Read-only namespaces may share a regular file, and a block device
+    /// that was handed in and that this process may not open by itself; any other block device serves one namespace.
     ///
     /// # Errors
     /// [`DiskError`].

@@ -17,6 +17,9 @@ use crate::{
 
 /// Every test of the workspace, then the witnesses on the wire; at the end, what was left out.
 pub fn test(filter: Option<&str>) -> Result<()> {
+    if filter.is_none() {
+        conformance::check_complete()?;
+    }
     with_what_was_left_out(|| tests(filter))
 }
 
@@ -32,9 +35,6 @@ fn with_what_was_left_out(work: impl FnOnce() -> Result<()>) -> Result<()> {
 
 fn tests(filter: Option<&str>) -> Result<()> {
     setup::run()?;
-    if filter.is_none() {
-        conformance::check_complete()?;
-    }
     let mut arguments = vec!["test", "--workspace", "--no-fail-fast"];
     arguments.extend(filter);
     arguments.extend(["--", "--show-output"]);

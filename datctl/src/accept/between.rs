@@ -3,7 +3,7 @@
 //! A line between two functions fails in one of three places: at the sender, at the receiver, or between them, in the
 //! e-switch or on the wire. The vports' own counters tell them apart: frames of queue pairs that the sender's vport
 //! has sent, and those that the receiver's has received (PRM "QUERY_VPORT_COUNTER"). They are read before and after a
-//! line; other programs on the same vport there are none.
+//! line; no other program uses the vport meanwhile.
 
 use std::error::Error;
 
@@ -17,6 +17,8 @@ use crate::report::{Report, table};
 #[derive(Serialize)]
 pub(super) struct Between {
     sides: Vec<Side>,
+    /// Whether the line failed.
+    failed: bool,
 }
 
 /// What a function counted while the line ran.
@@ -43,20 +45,30 @@ pub(super) fn counted(
     let before = read(pair);
     let outcome = line(pair);
     let after = read(pair);
-    let (Ok(before), Ok(after)) = (before, after) else {
-        // A function that answers no command any more has told so by the line itself.
-        return outcome;
+    let (before, after) = match (before, after) {
+        (Ok(before), Ok(after)) => (before, after),
+        (Err(why), _) | (_, Err(why)) => {
+            return with(outcome, &format!("the counters were not read: {why}"));
+        }
     };
     let names = (0..after.len())
         .map(|side| pair.name(side))
         .collect::<Vec<_>>();
-    let between = Between::of(names, &before, &after);
+    let between = Between::of(names, &before, &after, outcome.is_err());
     let kept = keep(&between);
-    let outcome = match outcome {
-        Ok(found) => Ok(format!("{found}; {}", between.frames())),
-        Err(error) => Err(format!("{error}; {}", between.conclusion()).into()),
-    };
-    kept.and(outcome)
+    let outcome = with(outcome, &between.end());
+    match kept {
+        Ok(()) => outcome,
+        Err(why) => with(outcome, &format!("the counters were not kept: {why}")),
+    }
+}
+
+/// What came of a line, with something said behind it.
+fn with(outcome: Result<String, Box<dyn Error>>, more: &str) -> Result<String, Box<dyn Error>> {
+    match outcome {
+        Ok(found) => Ok(format!("{found}; {more}")),
+        Err(error) => Err(format!("{error}; {more}").into()),
+    }
 }
 
 fn read(pair: &mut Pair) -> Result<Vec<DeviceCounters>, Box<dyn Error>> {
@@ -88,7 +100,12 @@ fn added(before: &[(&'static str, u64)], after: &[(&'static str, u64)], width: u
 }
 
 impl Between {
-    fn of(names: Vec<String>, before: &[DeviceCounters], after: &[DeviceCounters]) -> Self {
+    fn of(
+        names: Vec<String>,
+        before: &[DeviceCounters],
+        after: &[DeviceCounters],
+        failed: bool,
+    ) -> Self {
         let sides = names.into_iter().zip(before.iter().zip(after));
         let sides = sides.map(|(name, (before, after))| Side {
             name,
@@ -103,6 +120,7 @@ impl Between {
         });
         Self {
             sides: sides.collect(),
+            failed,
         }
     }
 
@@ -129,7 +147,16 @@ impl Between {
         )
     }
 
-    /// Where the fault is, in words: about the first way on which not everything arrived.
+    /// What follows from the counters.
+    fn end(&self) -> String {
+        if self.failed {
+            self.conclusion()
+        } else {
+            self.frames()
+        }
+    }
+
+    /// Names the place of the fault, from the first direction in which frames are missing.
     pub(super) fn conclusion(&self) -> String {
         let ways = self.ways();
         let found = ways.iter().find_map(Way::fault);
@@ -198,7 +225,7 @@ impl Way<'_> {
             .sum()
     }
 
-    /// What is wrong on this way; `None` if as many came as were sent, or nobody counts.
+    /// The fault in this direction; `None` if all frames arrived, or the device has no counters.
     fn fault(&self) -> Option<String> {
         let (sent, received) = (self.sent()?, self.received()?);
         let (from, to) = (&self.from.name, &self.to.name);
@@ -218,7 +245,7 @@ impl Way<'_> {
                 "{sent} frames were sent by {from} and none was received by {to}: they were lost between, by the e-switch ({to}'s MAC in its vport's list; spoof check, VLAN and link state of both) or on the wire, and not in a queue pair"
             )),
             (sent, received) if received < sent => Some(format!(
-                "{sent} frames were sent by {from} and {received} were received by {to}: some were lost between, as a queue that is full, congestion or frames longer than an MTU on the way lose them"
+                "{sent} frames were sent by {from} and {received} were received by {to}: some were lost between: a full queue, congestion, or frames longer than an MTU on the way"
             )),
             _ => None,
         }
@@ -250,7 +277,7 @@ impl Report for Between {
             .concat()
         });
         let counters = table(["function", "of", "counter", "while it ran"], rows);
-        format!("{counters}\n\n{}", self.conclusion())
+        format!("{counters}\n\n{}", self.end())
     }
 }
 
@@ -271,7 +298,11 @@ mod tests {
 
     fn concluded(one: &[(&'static str, u64)], other: &[(&'static str, u64)]) -> String {
         let sides = vec![side("a", Some(one)), side("b", Some(other))];
-        Between { sides }.conclusion()
+        Between {
+            sides,
+            failed: true,
+        }
+        .conclusion()
     }
 
     #[test]
@@ -329,13 +360,21 @@ mod tests {
     #[test]
     fn a_function_with_itself_has_one_way_and_one_that_counts_nothing_says_so() {
         let sides = vec![side("a", Some(&[(SENT, 7)]))];
-        let text = Between { sides }.conclusion();
+        let text = Between {
+            sides,
+            failed: true,
+        }
+        .conclusion();
         assert!(
             text.starts_with("7 frames were sent by a and none"),
             "{text}"
         );
         let sides = vec![side("a", None), side("b", None)];
-        let text = Between { sides }.conclusion();
+        let text = Between {
+            sides,
+            failed: true,
+        }
+        .conclusion();
         assert!(text.contains("nothing follows"), "{text}");
     }
 

@@ -1,8 +1,8 @@
 //! What the machine says around a run: the kernel's log since its beginning, and the physical functions.
 //!
-//! A card is driven by two: by us, and by the kernel's driver of its physical function. What goes wrong on that side is
-//! told by that side's programs alone, and is gone by the time somebody asks for it. So it is asked before the first
-//! line and behind the last one, and kept in the bundle as it was printed:
+//! Two drivers run a card: ours its function, the kernel's `mlx5_core` its physical function. Errors on the kernel's
+//! side show only in dmesg, ethtool, devlink and mlxconfig, so their output is saved before the first line and after the
+//! last one:
 //!
 //! | File | Is |
 //! |---|---|
@@ -16,11 +16,12 @@ use std::error::Error;
 
 use driver::PciAddress;
 use driver::pci::{Machine, Role};
+use hw_mlx::ids;
 
 use super::bundle::Bundle;
 use super::subject::Subject;
 
-/// The kernel's log, before a run.
+/// The functions under test, and the last line of the kernel's log before the run.
 pub(super) struct Surroundings<'a> {
     machine: &'a Machine,
     functions: Vec<(usize, PciAddress)>,
@@ -94,23 +95,26 @@ fn told(machine: &Machine, address: PciAddress) -> String {
     let mut ask = |program: &str, arguments: &[&str]| {
         let said = machine
             .ask(program, arguments)
-            .unwrap_or_else(|| "(not there, or refuses)\n".to_owned());
+            .unwrap_or_else(|| "(not there, refused, or silent for 30 s)\n".to_owned());
         text += &format!("$ {program} {}\n{said}\n", arguments.join(" "));
     };
     let own = address.to_string();
     ask("lspci", &["-D", "-nn", "-vvv", "-s", &own]);
     let function = machine.function(address);
-    let physical = match function.map(|function| function.role) {
-        Some(Role::Virtual { of }) => of.and_then(|of| machine.function(of)),
-        _ => None,
-    };
+    let physical = function.and_then(|function| match function.role {
+        Role::Virtual { of } => of.and_then(|of| machine.function(of)),
+        // A virtual function that a virtual machine was given looks like a physical one.
+        Role::Physical { .. } => (!ids::is_virtual(function.device_id)).then_some(function),
+    });
     let Some(physical) = physical else {
-        text += "its physical function is not on this machine, or it is one\n";
+        text += "its physical function is not on this machine\n";
         return text;
     };
     let pf = physical.address.to_string();
     let device = format!("pci/{pf}");
-    ask("lspci", &["-D", "-nn", "-vvv", "-s", &pf]);
+    if physical.address != address {
+        ask("lspci", &["-D", "-nn", "-vvv", "-s", &pf]);
+    }
     for interface in machine.netdevs(&physical) {
         let name = interface.name.as_str();
         ask("ip", &["-s", "-d", "link", "show", "dev", name]);
@@ -129,7 +133,7 @@ fn told(machine: &Machine, address: PciAddress) -> String {
         ask("devlink", arguments);
     }
     for program in ["mlxconfig", "mstconfig"] {
-        ask(program, &["-d", &pf, "query"]);
+        ask(program, &["-d", &pf, "-e", "query"]);
     }
     text
 }

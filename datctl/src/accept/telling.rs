@@ -6,7 +6,7 @@
 const SENTENCES: [(&str, &str); 17] = [
     (
         "doctor",
-        "If `iommu`, `driver` or `pf driver` is named, every line behind fails with it; if it is `vf …`, `pf interface` or `eswitch mode`, only those between two functions do.",
+        "If `iommu`, `driver`, `pf driver` or `pf setup` is named, every line behind fails with it; if it is `vf …`, `pf interface` or `eswitch mode`, only those between two functions do.",
     ),
     (
         "record",
@@ -70,7 +70,7 @@ const SENTENCES: [(&str, &str); 17] = [
     ),
     (
         "self test",
-        "No address, QP1 or e-switch is in it: if it fails, it is the command queue, a key, a doorbell, an event queue or DMA.",
+        "The error names the layer. `bring-up` or `command`: status and syndrome (`datctl explain`). `doorbell` or `queue`: the mapping of the UAR or an I/O address (`kernel.log`). `completion` or `data`: a key or DMA. `interrupt`: MSI-X or interrupt remapping.",
     ),
 ];
 

@@ -106,11 +106,7 @@ fn setup(machine: &Machine, physical: &PciFunction) -> Line {
             .iter()
             .map(|(name, value)| format!("{name} {value}"))
             .collect();
-        if pairs.is_empty() {
-            "none of the settings that matter here".to_owned()
-        } else {
-            pairs.join(", ")
-        }
+        pairs.join(", ")
     };
     if is("ROCE_CONTROL", "ROCE_DISABLE(1)") {
         return Line::not_ok(
@@ -132,14 +128,23 @@ fn setup(machine: &Machine, physical: &PciFunction) -> Line {
         )
         .optional();
     }
+    if told.is_empty() {
+        return Line::unknown(
+            CHECK,
+            "mlxconfig names none of the settings that are looked at",
+            format!("mlxconfig -d {address} -e query"),
+        );
+    }
     Line::ok(CHECK, found())
 }
 
-/// The value in force of a setting: name, default, current, next boot, behind a `*` where they differ. Older tools
+/// The value in force of a setting: name, default, current, next boot, behind a `*` where they differ and `RO` where it is read-only. Older tools
 /// print the last one alone.
 fn current<'a>(printed: &'a str, name: &str) -> Option<&'a str> {
     printed.lines().find_map(|line| {
-        let mut words = line.split_whitespace().filter(|word| *word != "*");
+        let mut words = line
+            .split_whitespace()
+            .filter(|word| !matches!(*word, "*" | "RO"));
         (words.next() == Some(name)).then_some(())?;
         let values: Vec<&str> = words.collect();
         match values[..] {

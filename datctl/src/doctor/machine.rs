@@ -145,7 +145,7 @@ fn io_uring(disabled: u32, tried: io::Result<RingProbe>) -> Line {
                 Some(ENOMEM) => "the limit of locked memory, see memlock",
                 _ => "see io_uring_setup(2) for this error",
             };
-            let refused = matches!(error.raw_os_error(), Some(EPERM | ENOSYS | EACCES));
+            let refused = matches!(error.raw_os_error(), Some(EPERM | ENOSYS | EACCES | ENOMEM));
             let left = if refused {
                 format!("; {WITHOUT}")
             } else {

@@ -134,7 +134,7 @@ impl Side {
                 format!(
                     "{other} has {address}: nobody gives the virtual function the memory its firmware asks for{}",
                     if self.physical.is_bound_to_vfio() {
-                        ", and VFIO opens it only for who knows the physical one's token (vf_token), which nobody gives here"
+                        ", and VFIO then opens the virtual function only with the physical function's VF token (vf_token), which this library does not pass"
                     } else {
                         ""
                     }

@@ -281,7 +281,7 @@ fn of_name(text: &str) -> Vec<Meaning> {
 fn unknown(code: &str) -> String {
     if number(code).is_some() {
         return format!(
-            "{code}: no answer of a DAT call, event, status, syndrome or reason has this number. The 32 bits of a syndrome beside a refused command are the firmware's own: of this one nobody has told in public, as far as is known here; its vendor knows it, with opcode and status"
+            "{code}: no answer of a DAT call, event, status, syndrome or reason has this number. The 32 bits of a syndrome beside a refused command are the firmware's own: the firmware defines the syndrome of a refused command, and this one is not in the table of published ones. Ask NVIDIA, with opcode and status"
         );
     }
     let part = code.to_ascii_uppercase();

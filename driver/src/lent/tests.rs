@@ -407,36 +407,42 @@ fn byte(at: NonNull<u8>) -> u8 {
     unsafe { at.read_volatile() }
 }
 
-const PAGES: usize = 0x4000;
+const MAPPED_BYTES: usize = 0x4000;
+
+/// Says so if this machine has no userfaultfd for such memory.
+fn notices_replacements() -> bool {
+    let probe = pages(None, MAPPED_BYTES).addr().get();
+    let notices = Guard::new(probe..probe + MAPPED_BYTES).unwrap().notices();
+    if !notices {
+        println!("skipped: no userfaultfd here");
+    }
+    notices
+}
 
 #[test]
 fn memory_that_is_not_there_cannot_be_lent() {
     let device = Double::new();
     let function = device.function();
-    let base = pages(None, PAGES);
-    // SAFETY: the second page is the test's own.
-    let hole = unsafe { base.add(0x1000) };
-    unmap(hole, 0x1000);
-    // SAFETY: refused, or dropped while the pages are there; nobody looks at them.
-    let refused = unsafe { LentMemory::new(&function, base.as_ptr(), PAGES) };
-    let refused = refused.expect_err("a hole");
+    // Below `vm.mmap_min_addr` nothing is mapped, whatever other threads of this process map meanwhile.
+    let nowhere = std::ptr::without_provenance_mut(0x1000);
+    // SAFETY: nobody accesses what is refused.
+    let refused = unsafe { LentMemory::new(&function, nowhere, 0x1000) };
+    let refused = refused.expect_err("nothing is there");
     assert!(refused.to_string().contains("EFAULT"), "{refused}");
     assert_eq!(device.mappings(), []);
-    // SAFETY: as above.
-    unsafe { LentMemory::new(&function, base.as_ptr(), 0x1000) }.expect("a page before the hole");
 }
 
 #[test]
 fn an_access_of_memory_that_was_unmapped_is_an_error_with_its_address() {
     let device = Double::new();
     let function = device.function();
-    let base = pages(None, PAGES);
+    let base = pages(None, MAPPED_BYTES);
     // SAFETY: what the test breaks is the promise that the memory stays mapped, on purpose: nothing else is mapped
     // there by others meanwhile but by chance, and the access is refused then, too.
-    let lent = unsafe { LentMemory::new(&function, base.as_ptr(), PAGES) }.unwrap();
+    let lent = unsafe { LentMemory::new(&function, base.as_ptr(), MAPPED_BYTES) }.unwrap();
     let (memory, at) = device.reach(lent.iova().0);
     memory.try_write_bytes(at, &[5; 100]).unwrap();
-    unmap(base, PAGES);
+    unmap(base, MAPPED_BYTES);
     let read = memory.try_read_bytes(at, &mut [0; 100]).unwrap_err();
     let written = memory.try_write_bytes(at, &[6; 100]).unwrap_err();
     for error in [read, written] {
@@ -447,28 +453,54 @@ fn an_access_of_memory_that_was_unmapped_is_an_error_with_its_address() {
 
 #[test]
 fn other_pages_in_the_place_of_lent_ones_are_never_reached() {
-    let device = Double::new();
-    let function = device.function();
-    let base = pages(None, PAGES);
-    // SAFETY: the promise that nothing else is mapped there is broken on purpose; nobody but this test does it.
-    let lent = unsafe { LentMemory::new(&function, base.as_ptr(), PAGES) }.unwrap();
-    let (memory, at) = device.reach(lent.iova().0);
-    memory.try_write_bytes(at, &[5; 100]).unwrap();
-    pages(Some(base), PAGES);
-    if Guard::new(lent.lease.pages.clone()).is_ok_and(|guard| !guard.notices()) {
-        println!("skipped: no userfaultfd here");
+    if !notices_replacements() {
         return;
     }
+    let device = Double::new();
+    let function = device.function();
+    let base = pages(None, MAPPED_BYTES);
+    // SAFETY: the promise that nothing else is mapped there is broken on purpose; nobody but this test does it.
+    let lent = unsafe { LentMemory::new(&function, base.as_ptr(), MAPPED_BYTES) }.unwrap();
+    let (memory, at) = device.reach(lent.iova().0);
+    memory.try_write_bytes(at, &[5; 100]).unwrap();
+    pages(Some(base), MAPPED_BYTES);
     assert!(memory.try_read_bytes(at, &mut [0; 100]).is_err());
     assert!(memory.try_write_bytes(at, &[6; 100]).is_err());
     assert_eq!(byte(base), 0, "the new page");
     // Lent anew, the new pages are reached, and by the old memory still not.
     // SAFETY: they stay until it drops.
-    let again = unsafe { LentMemory::new(&function, base.as_ptr(), PAGES) }.unwrap();
+    let again = unsafe { LentMemory::new(&function, base.as_ptr(), MAPPED_BYTES) }.unwrap();
     let (new, new_at) = device.reach(again.iova().0);
     new.try_write_bytes(new_at, &[7; 100]).unwrap();
     assert_eq!(byte(base), 7);
     assert!(memory.try_read_bytes(at, &mut [0; 100]).is_err());
     drop(again);
     assert!(memory.try_read_bytes(at, &mut [0; 100]).is_err());
+}
+
+/// A mapping lives as long as the last lease of a part of it; the owner may unmap the rest, and lend it anew.
+#[test]
+fn a_part_that_is_still_lent_stays_when_another_part_was_given_back_and_replaced() {
+    if !notices_replacements() {
+        return;
+    }
+    let device = Double::new();
+    let function = device.function();
+    let base = pages(None, MAPPED_BYTES);
+    // SAFETY: given back before the pages behind the first one are replaced.
+    let whole = unsafe { LentMemory::new(&function, base.as_ptr(), MAPPED_BYTES) }.unwrap();
+    // SAFETY: the first page stays.
+    let first = unsafe { LentMemory::new(&function, base.as_ptr(), 0x1000) }.unwrap();
+    drop(whole);
+    // SAFETY: of the test's own pages.
+    let behind = unsafe { base.add(0x2000) };
+    pages(Some(behind), 0x2000);
+    // SAFETY: they stay until it drops.
+    let again = unsafe { LentMemory::new(&function, behind.as_ptr(), 0x2000) }.unwrap();
+    let (memory, at) = device.reach(first.iova().0);
+    memory.try_write_bytes(at, &[5; 100]).unwrap();
+    assert_eq!(byte(base), 5);
+    drop(again);
+    memory.try_write_bytes(at, &[6; 100]).unwrap();
+    assert_eq!(byte(base), 6);
 }

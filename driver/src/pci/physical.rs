@@ -8,14 +8,25 @@
 //! What only netlink knows (a virtual function's MAC, trust, spoof check, link state) is asked of the machine's own
 //! `ip` and `devlink` ([`Machine::ask`]); the caller understands their JSON.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::machine::{Machine, PciFunction, hex, names, number, text};
 use crate::vfio::{PciAddress, link_name};
 
 /// Where programs of the machine are, below its root.
 const PROGRAMS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+
+/// How long one of them may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How much of what it prints is read.
+const LONGEST: u64 = 16 << 20;
 
 /// A network interface, as sysfs shows it. What could not be read is `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,18 +83,11 @@ impl Machine {
         })
     }
 
-    /// What a program of the machine prints; `None` if it is not there, or fails.
+    /// What a program of the machine prints, up to 16 MiB; `None` if it is not there, fails, or takes longer than
+    /// 30 s, as one does that waits for firmware which is stuck.
     #[must_use]
     pub fn ask(&self, program: &str, arguments: &[&str]) -> Option<String> {
-        let path = self.program(program)?;
-        let output = Command::new(path)
-            .args(arguments)
-            .env("LC_ALL", "C")
-            .stdin(Stdio::null())
-            .output()
-            .ok()?;
-        let text = String::from_utf8(output.stdout).ok()?;
-        output.status.success().then_some(text)
+        output(&self.program(program)?, arguments, PATIENCE)
     }
 
     fn program(&self, name: &str) -> Option<PathBuf> {
@@ -92,6 +96,36 @@ impl Machine {
             .map(|folder| self.path(folder).join(name))
             .find(|path| path.exists())
     }
+}
+
+fn output(program: &Path, arguments: &[&str], patience: Duration) -> Option<String> {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    let id = i32::try_from(child.id()).ok()?;
+    let pipe = child.stdout.take()?;
+    let (done, outcome) = mpsc::sync_channel(1);
+    // This thread outlives the wait if the program sleeps in the kernel, where no signal ends it.
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let read = pipe.take(LONGEST).read_to_end(&mut bytes);
+        let status = child.wait();
+        // Nobody listens any more if it took too long.
+        let _ = done.send(read.and(status).map(|status| (status, bytes)));
+    });
+    let Ok(outcome) = outcome.recv_timeout(patience) else {
+        let _ = kill(Pid::from_raw(id), Signal::SIGKILL);
+        return None;
+    };
+    let (status, bytes) = outcome.ok()?;
+    // Product data of a card may hold any byte.
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    status.success().then_some(text)
 }
 
 fn netdev(path: &Path, name: &str) -> Netdev {
@@ -105,5 +139,35 @@ fn netdev(path: &Path, name: &str) -> Netdev {
         operstate: word("operstate"),
         mtu: number(&path.join("mtu")),
         port_name: word("phys_port_name"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, patience: Duration) -> Option<String> {
+        output(Path::new("/bin/sh"), &["-c", script], patience)
+    }
+
+    #[test]
+    fn a_program_that_does_not_end_is_not_waited_for() {
+        let silent = "exec tail -f /dev/null";
+        assert_eq!(shell(silent, Duration::from_millis(1)), None);
+    }
+
+    #[test]
+    fn a_program_is_quoted_if_it_succeeds_whatever_bytes_it_prints() {
+        assert_eq!(
+            shell("printf 'a\\377b'", PATIENCE).as_deref(),
+            Some("a\u{fffd}b")
+        );
+        assert_eq!(shell("echo a; exit 3", PATIENCE), None);
+        assert_eq!(output(Path::new("/nowhere"), &[], PATIENCE), None);
+    }
+
+    #[test]
+    fn a_program_that_prints_without_end_is_over() {
+        assert_eq!(shell("yes", PATIENCE), None, "by the end of its pipe");
     }
 }

@@ -646,16 +646,23 @@ impl Recorder {
             let done = write_list(&mut recorder.control, LIST_UNICAST, list);
             recorder.answered(Opcode::MODIFY_NIC_VPORT_CONTEXT, what, done)
         };
-        let outcome = if write(self, "unicast list", &written)?.is_none() {
-            "it may not be written".to_owned()
-        } else {
-            match read(self, "unicast list, written")? {
+        let outcome = match write(self, "unicast list", &written)? {
+            None => Ok("it may not be written".to_owned()),
+            Some(_) => read(self, "unicast list, written").map(|kept| match kept {
+                Some(kept) if kept == written && written == found => {
+                    "the same list was written, so that it reads so proves nothing".to_owned()
+                }
                 Some(kept) if kept == written => "it reads as written".to_owned(),
                 Some(kept) => format!("it reads otherwise: {} entries", kept.len()),
                 None => "it may not be read then".to_owned(),
-            }
+            }),
         };
-        write(self, "unicast list, as found", &found)?;
+        // Given back before an error of the read is.
+        let given_back = write(self, "unicast list, as found", &found);
+        let mut outcome = outcome?;
+        if given_back?.is_none() {
+            outcome += "; the list that was found could not be written back";
+        }
         Ok(vec![format!(
             "unicast list: {} entries found, {} written; {outcome}",
             found.len(),

@@ -22,6 +22,11 @@ impl From<MlxError> for ProviderError {
             | MlxError::Untranslatable { .. }
             | MlxError::Address { .. }
             | MlxError::ConfiguredMac { .. } => Self::Unsupported(text),
+            MlxError::TooManyGroups { most, wanted } => Self::Limit {
+                what: "multicast groups",
+                asked: wanted as u64,
+                limit: most as u64,
+            },
             MlxError::TooManyGids { asked, room } => Self::Limit {
                 what: "addresses",
                 asked: asked as u64,

@@ -20,10 +20,10 @@ pub enum NetworkState {
     Without(String),
 }
 
-/// Joins the network as far as that was asked for; or else why not, if it was asked for and is not essential.
+/// Joins the network. With [`Participation::IfPossible`] a refusal is returned as text, and the adapter opens without.
 ///
 /// # Errors
-/// It is essential and cannot be; or the device answers no more.
+/// The network is required and cannot be joined; or the device does not answer as it should.
 pub(super) fn join(
     hca: &mut Hca,
     doorbells: &Doorbells,
@@ -54,14 +54,25 @@ pub(super) fn join(
     Ok((None, Some(why)))
 }
 
-/// Whether the device is as well as it was before an attempt that failed so.
+/// Whether the device is as well as it was before an attempt that failed so: it refused a command, lacks what is
+/// asked for, or memory is short.
 fn is_well(hca: &Hca, error: &MlxError) -> bool {
-    let is_refusal = if let MlxError::Cmd(error) = error {
+    let is_harmless = if let MlxError::Cmd(error) = error {
         error.is_refusal()
     } else {
-        true
+        matches!(
+            error,
+            MlxError::NoNetwork(_)
+                | MlxError::TooManyGroups { .. }
+                | MlxError::Dma(_)
+                | MlxError::Untranslatable { .. }
+                | MlxError::TranslationTooLarge { .. }
+                | MlxError::QueueTooLarge { .. }
+                | MlxError::NoSuchGid { .. }
+                | MlxError::Missing(_)
+        )
     };
-    is_refusal && hca.dead_cause().is_none()
+    is_harmless && hca.dead_cause().is_none()
 }
 
 impl MlxProvider {

@@ -311,7 +311,7 @@ impl Qp {
         &mut self,
         hca: &mut Hca,
         forced: bool,
-    ) -> Result<(), MlxError> {
+    ) -> Result<bool, MlxError> {
         let gids = hca.gids();
         let own = gids.first().ok_or(MlxError::NoSuchGid { index: 0 })?;
         let receive = ReadyToReceive {
@@ -329,10 +329,19 @@ impl Qp {
             reads_in: 1,
             min_rnr_timer: 12,
         };
+        let mut looped = false;
         if forced {
             let (context, mask) = self.facts.init_to_rtr_looped(self.qpn, &receive);
-            init_to_rtr(hca, self.qpn, &context, mask)?;
-        } else {
+            match init_to_rtr(hca, self.qpn, &context, mask) {
+                Ok(()) => looped = true,
+                // It is still in INIT.
+                Err(error) if error.status().is_some() => {
+                    tracing::warn!(%error, "loopback is not forced: by the own address");
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if !looped {
             self.ready_to_receive(hca, &receive, own.mac, None)?;
         }
         let send = ReadyToSend {
@@ -342,7 +351,8 @@ impl Qp {
             rnr_retry: 6,
             ack_timeout: 14,
         };
-        self.ready_to_send(hca, &send)
+        self.ready_to_send(hca, &send)?;
+        Ok(looped)
     }
 
     /// Any state to ERR: whatever is or will be posted completes as flushed.

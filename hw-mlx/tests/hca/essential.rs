@@ -11,7 +11,7 @@ use driver::{Device, Function};
 use hw_mlx::provider::{MlxProvider, NetworkState};
 use hw_mlx::{HcaConfig, MlxError, Participation};
 use hw_sim::{Fault, Profile, Sim, SimConfig, SimFunction};
-use mlx_prm::CmdStatus;
+use mlx_prm::{CmdStatus, Opcode};
 
 use crate::profiles::page;
 
@@ -86,7 +86,10 @@ fn outcome(provider: &MlxProvider) -> Option<(String, String)> {
         (None, NetworkState::Without(why)) if why.contains(MARK) => {
             "lost: the part in the network".to_owned()
         }
-        (None, NetworkState::Joined) => UNSAID.to_owned(),
+        (None, NetworkState::Joined) => {
+            assert_eq!(*opcode, Opcode::ACCESS_REG, "refused, and nothing said");
+            UNSAID.to_owned()
+        }
         (loss, state) => panic!("{opcode:?}: {loss:?}, {state:?}"),
     };
     Some((format!("{opcode:?}"), lost))

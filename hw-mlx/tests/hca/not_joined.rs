@@ -124,7 +124,9 @@ fn a_function_without_a_capability_of_the_network_opens_without_and_says_why() {
         assert_alone(&sim, &function, provider, why);
         let error = open(&function, Participation::Required).expect_err(why);
         assert!(
-            error.to_string().starts_with("no part in the network: ")
+            error
+                .to_string()
+                .starts_with("ARP and neighbour discovery are not possible: ")
                 && error.to_string().contains(why),
             "{error}"
         );

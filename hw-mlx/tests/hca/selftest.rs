@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use driver::{Clock, Device, Function, Interrupt, Notices, SharedMemory};
 use hw_mlx::HcaConfig;
@@ -95,42 +96,53 @@ fn a_function_whose_interrupts_are_lost_is_told_from_one_that_does_nothing() {
 }
 
 /// A function on whose send doorbells nobody listens.
-struct Deaf(Arc<SimFunction>);
+struct Deaf {
+    function: Arc<SimFunction>,
+    /// Doorbells that reach it before.
+    heard: AtomicU32,
+}
 
 impl Device for Deaf {
     fn name(&self) -> &str {
-        self.0.name()
+        self.function.name()
     }
 
     fn config_read(&self, offset: u16, out: &mut [u8]) {
-        self.0.config_read(offset, out);
+        self.function.config_read(offset, out);
     }
 
     fn config_write(&self, offset: u16, data: &[u8]) {
-        self.0.config_write(offset, data);
+        self.function.config_write(offset, data);
     }
 
     fn bar(&self, index: u8) -> Option<SharedMemory> {
-        self.0.bar(index)
+        self.function.bar(index)
     }
 
     fn bar_written(&self, index: u8, offset: u64, bytes: &[u8]) {
         // The doorbell of send queues, in every UAR page.
-        if offset & 0xfff != 0x800 {
-            self.0.bar_written(index, offset, bytes);
+        let is_doorbell = offset & 0xfff == 0x800;
+        let spend = |left: u32| left.checked_sub(1);
+        if !is_doorbell
+            || self
+                .heard
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend)
+                .is_ok()
+        {
+            self.function.bar_written(index, offset, bytes);
         }
     }
 
     fn reset(&self) {
-        self.0.reset();
+        self.function.reset();
     }
 
     fn interrupt_count(&self) -> usize {
-        self.0.interrupt_count()
+        self.function.interrupt_count()
     }
 
     fn set_interrupts(&self, vectors: Vec<Interrupt>) {
-        self.0.set_interrupts(vectors);
+        self.function.set_interrupts(vectors);
     }
 
     fn dma_map(
@@ -140,33 +152,40 @@ impl Device for Deaf {
         offset: usize,
         bytes: usize,
     ) -> Result<(), String> {
-        self.0.dma_map(iova, memory, offset, bytes)
+        self.function.dma_map(iova, memory, offset, bytes)
     }
 
     fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {
-        self.0.dma_unmap(iova, bytes)
+        self.function.dma_unmap(iova, bytes)
     }
 
     fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
-        self.0.iova_ranges()
+        self.function.iova_ranges()
     }
 
     fn set_notices(&self, notices: Notices) {
-        self.0.set_notices(notices);
+        self.function.set_notices(notices);
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        self.0.clock()
+        self.function.clock()
     }
 }
 
 #[test]
-fn a_doorbell_that_does_not_reach_the_device_is_named() {
-    let (_sim, function) = world(Profile::default());
-    let failed = run(Arc::new(Deaf(function)), HcaConfig::new()).expect_err("nobody listens");
-    assert_eq!(failed.layer, Layer::Doorbell, "{failed}");
-    assert!(
-        failed.what.starts_with("Send: 0 of 2 completions"),
-        "{failed}"
-    );
+fn a_doorbell_that_does_not_reach_the_device_is_named_whichever_it_is() {
+    for (heard, said) in [
+        (0, "Send: 0 of 2 completions"),
+        (1, "RDMA Write: 0 of 1 completions"),
+        (2, "RDMA Read: 0 of 1 completions"),
+    ] {
+        let (_sim, function) = world(Profile::default());
+        let deaf = Deaf {
+            function,
+            heard: AtomicU32::new(heard),
+        };
+        let failed = run(Arc::new(deaf), HcaConfig::new()).expect_err("nobody listens");
+        assert_eq!(failed.layer, Layer::Doorbell, "{failed}");
+        assert!(failed.what.starts_with(said), "{failed}");
+    }
 }

@@ -12,7 +12,7 @@ use crate::card::AdminState;
 use crate::card::seat::Seat;
 use crate::env::Env;
 use crate::nic::Nic;
-use crate::wire::Packet;
+use crate::wire::{LrhPacket, Packet};
 
 /// The only port.
 const PORT: u8 = 1;
@@ -41,6 +41,10 @@ impl Nic {
     /// Whether a frame passes an InfiniBand port on its way in: one of the manager's lane always does, data once the
     /// port is armed.
     pub(crate) fn lane_is_open(&mut self, env: &mut Env, frame: &[u8]) -> bool {
+        if LrhPacket::new_checked(frame).is_err() {
+            self.count_drop(env, "no LRH");
+            return false;
+        }
         if is_of_management_lane(frame) || self.takes_data(env) {
             return true;
         }

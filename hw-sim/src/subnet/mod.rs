@@ -42,8 +42,8 @@ pub use port_info::{Changes, FIRST_MULTICAST_LID, Link, PERMISSIVE_LID, PortStat
 use port_info::{Kind, ManagedPort};
 use sma::Lanes;
 
-/// Capability mask of PortInfo: trap support, automatic migration, SL mapping, LED info, system image
-/// GUID, extended speeds, communication management, vendor class, capability mask notices, client
+/// Capability mask of PortInfo: traps and notices of the mask (announced as cards do, and never sent), automatic
+/// migration, SL mapping, system image GUID, extended speeds, communication management, vendor class, client
 /// reregistration (IBTA volume 1, table "PortInfo").
 const CAPABILITIES: u32 = 0x0251_4868;
 

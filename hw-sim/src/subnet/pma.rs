@@ -26,8 +26,8 @@ const XMIT_DATA: u16 = 1 << 12;
 const RCV_DATA: u16 = 1 << 13;
 const XMIT_PKTS: u16 = 1 << 14;
 const RCV_PKTS: u16 = 1 << 15;
-/// The same of PortCountersExtended.
-const EXTENDED_ALL: u16 = 0xff;
+/// The same of PortCountersExtended: data and packets sent, data and packets received.
+const EXTENDED_SELECT: [u16; 4] = [1 << 0, 1 << 2, 1 << 1, 1 << 3];
 
 /// What a port has sent and received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,9 +52,20 @@ impl Counted {
     }
 }
 
-/// Units of four bytes, without the variant CRC.
+/// A direction without the variant CRCs, which PMA does not count. A frame may be shorter than its CRC: any bytes come
+/// from the wire.
+const fn without_crcs(traffic: Traffic) -> Traffic {
+    Traffic {
+        octets: traffic
+            .octets
+            .saturating_sub(traffic.packets * VCRC_BYTES as u64),
+        ..traffic
+    }
+}
+
+/// Units of four bytes.
 const fn words(traffic: Traffic) -> u64 {
-    (traffic.octets - traffic.packets * VCRC_BYTES as u64) / 4
+    traffic.octets / 4
 }
 
 /// A port's number, what it has counted since ever, and when it was last cleared.
@@ -92,15 +103,7 @@ fn attribute(request: &PerformanceMad, ports: &mut [Counter<'_>]) -> Result<[u8;
         PerformanceAttribute::PORT_COUNTERS => {
             let asked = PortCounters::from_array(*asked.first_chunk().ok_or(INVALID_VALUE)?);
             let (port, select) = (asked.port_select(), asked.counter_select());
-            let clears = |counted: Counted, cleared: &mut Counted| {
-                let data = select & (XMIT_DATA | RCV_DATA | XMIT_PKTS | RCV_PKTS);
-                clear(
-                    counted,
-                    cleared,
-                    data & (XMIT_DATA | XMIT_PKTS) != 0,
-                    data & (RCV_DATA | RCV_PKTS) != 0,
-                );
-            };
+            let clears = [XMIT_DATA, XMIT_PKTS, RCV_DATA, RCV_PKTS].map(|bit| select & bit != 0);
             let counted = counted(ports, port, method, clears)?;
             let mut out = PortCounters::new();
             out.set_port_select(port)
@@ -114,10 +117,7 @@ fn attribute(request: &PerformanceMad, ports: &mut [Counter<'_>]) -> Result<[u8;
             let asked =
                 PortCountersExtended::from_array(*asked.first_chunk().ok_or(INVALID_VALUE)?);
             let (port, select) = (asked.port_select(), asked.counter_select());
-            let clears = |counted: Counted, cleared: &mut Counted| {
-                let any = select & EXTENDED_ALL != 0;
-                clear(counted, cleared, any, any);
-            };
+            let clears = EXTENDED_SELECT.map(|bit| select & bit != 0);
             let counted = counted(ports, port, method, clears)?;
             let mut out = PortCountersExtended::new();
             out.set_port_select(port)
@@ -136,12 +136,20 @@ fn put(data: &mut [u8; 192], attribute: &[u8]) {
     data[..attribute.len()].copy_from_slice(attribute);
 }
 
-fn clear(counted: Counted, cleared: &mut Counted, sent: bool, received: bool) {
-    if sent {
-        cleared.sent = counted.sent;
+/// Clears those that a Set selects: bytes and packets sent, bytes and packets received.
+const fn clear(counted: Counted, cleared: &mut Counted, selected: [bool; 4]) {
+    let [sent_bytes, sent_packets, received_bytes, received_packets] = selected;
+    if sent_bytes {
+        cleared.sent.octets = counted.sent.octets;
     }
-    if received {
-        cleared.received = counted.received;
+    if sent_packets {
+        cleared.sent.packets = counted.sent.packets;
+    }
+    if received_bytes {
+        cleared.received.octets = counted.received.octets;
+    }
+    if received_packets {
+        cleared.received.packets = counted.received.packets;
     }
 }
 
@@ -150,13 +158,17 @@ fn counted(
     ports: &mut [Counter<'_>],
     select: u8,
     method: Method,
-    clears: impl Fn(Counted, &mut Counted),
+    selected: [bool; 4],
 ) -> Result<Counted, Status> {
     let mut sum = None;
     for (number, counted, cleared) in ports {
         if select == EVERY_PORT || select == *number {
+            let counted = Counted {
+                sent: without_crcs(counted.sent),
+                received: without_crcs(counted.received),
+            };
             if method == Method::Set {
-                clears(*counted, cleared);
+                clear(counted, cleared, selected);
             }
             sum = Some(counted.since(**cleared).and(sum.unwrap_or_default()));
         }

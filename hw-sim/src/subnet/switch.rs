@@ -168,7 +168,6 @@ impl SubnetSwitch {
         port.counted.received.count(frame.len());
         if !is_management && port.port.state == PortState::Armed {
             port.port.state = PortState::Active;
-            self.info.set_port_state_change(true);
         }
         if !is_management && self.ports[usize::from(by)].port.state != PortState::Active {
             return out;
@@ -403,7 +402,8 @@ impl SubnetSwitch {
         let (link, shown) = (port.link, access == Access::Whole);
         let mut changes = Changes::default();
         let answer = port_info(&mut port.port, by, method, link, shown, data, &mut changes)?;
-        if changes.state || changes.bounced {
+        // A change of state by a Set is not one (IBTA volume 1, section 14.2.5.4); that the link goes down is.
+        if changes.bounced {
             self.info.set_port_state_change(true);
         }
         let lit = match (changes.enable, port.link) {

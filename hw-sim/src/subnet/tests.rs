@@ -174,6 +174,20 @@ fn a_switch_is_a_node_with_a_table_and_says_by_which_port_it_was_asked() {
         &data,
     );
     assert!(!SwitchInfo::from_array(*info.data()).port_state_change());
+    // The manager's own changes of state are none (IBTA volume 1, section 14.2.5.4).
+    let mut armed = PortInfo::from_array(*get(&mut switch, SmpAttribute::PORT_INFO, 2).data());
+    armed.set_port_state(3).set_port_physical_state(0);
+    let data = *armed.as_array();
+    let set = asked(
+        &mut switch,
+        MadMethod::SET,
+        SmpAttribute::PORT_INFO,
+        2,
+        &data,
+    );
+    assert_eq!(set.status(), 0x8000);
+    let info = get(&mut switch, SmpAttribute::SWITCH_INFO, 0);
+    assert!(!SwitchInfo::from_array(*info.data()).port_state_change());
     // PortState, PortPhysicalState: port 1 Init and LinkUp, port 3 Down and Polling.
     for (port, states) in [(1, [0x72, 0x52]), (3, [0x71, 0x22])] {
         let info = get(&mut switch, SmpAttribute::PORT_INFO, port);

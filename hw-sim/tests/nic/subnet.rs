@@ -177,6 +177,15 @@ fn performance_counters_are_read_and_cleared_over_the_wire() {
     let extended = counters(1, 0x1d, [0xff, 0, 0]);
     assert_eq!(extended[0x40 + 0x27], 1, "one packet since, of all ports");
     assert_eq!(counters(1, 0x12, [2, 0, 0])[5], 0x1c, "port 2");
+    // Packets received alone: bit 15 of CounterSelect.
+    let cleared = counters(2, 0x12, [1, 0x80, 0]);
+    assert_eq!(word(&cleared, 100), 0);
+    assert!(word(&cleared, 92) > 0, "their data is counted on");
+    // A frame shorter than its CRC, and than a header.
+    counters(2, 0x12, [1, 0xff, 0xff]);
+    assert_eq!(exchange(&sim, &function, vec![0]), None);
+    assert_eq!(word(&counters(1, 0x12, [1, 0, 0]), 92), 288 / 4);
+    assert_eq!(sim.report(&function).dropped.get("no LRH"), Some(&1));
 }
 
 /// A Set or Get by MAD_IFC.

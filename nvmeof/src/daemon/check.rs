@@ -10,12 +10,13 @@ use std::fs::{self, OpenOptions};
 use std::io::{Seek, SeekFrom};
 use std::net::{SocketAddr, TcpListener};
 use std::ops::Range;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use nix::unistd::{AccessFlags, access};
-use udapl::PciAddress;
-use udapl::name;
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::sys::stat::{major, minor};
+use nix::unistd::{AccessFlags, faccessat};
+use udapl::{PciAddress, name};
 
 use super::mistake::{Mistake, Mistakes};
 use super::settings::Settings;
@@ -184,9 +185,26 @@ fn size(path: &Path, read_only: bool) -> Result<u64, String> {
     // Opened for reading alone: the system looks at a block device anew when one that wrote closes it.
     let mut file = OpenOptions::new().read(true).open(path).map_err(failed)?;
     if !read_only {
-        access(path, AccessFlags::W_OK).map_err(|error| failed(error.into()))?;
+        faccessat(AT_FDCWD, path, AccessFlags::W_OK, AtFlags::AT_EACCESS)
+            .map_err(|error| failed(error.into()))?;
+        if is_read_only_device(path) {
+            return Err(format!("{}: the block device is read-only", path.display()));
+        }
     }
     file.seek(SeekFrom::End(0)).map_err(failed)
+}
+
+/// Whether a block device refuses writes, which the rights of its node do not tell (`blockdev --setro`).
+fn is_read_only_device(path: &Path) -> bool {
+    let Ok(there) = fs::metadata(path) else {
+        return false;
+    };
+    if !there.file_type().is_block_device() {
+        return false;
+    }
+    let (major, minor) = (major(there.rdev()), minor(there.rdev()));
+    let read_only = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"));
+    read_only.is_ok_and(|text| text.trim() == "1")
 }
 
 /// What no host sees of a disk, since it is no whole block.

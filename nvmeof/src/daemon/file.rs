@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{Group, User};
 use serde::Deserialize;
 use toml::Spanned;
-use udapl::OpenError;
-use udapl::PciAddress;
+use udapl::{OpenError, PciAddress};
 use uuid::Uuid;
 
 use super::check::{Check, Named};

@@ -144,8 +144,9 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
+        // Held until the unlock: a claim of the same open file in between would lose its lock.
+        let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(identity) = self.given {
-            let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(at) = given.iter().position(|(one, _)| *one == identity) {
                 given.swap_remove(at);
             }
@@ -153,7 +154,7 @@ impl Drop for Claim {
                 return;
             }
         }
-        // Other descriptors may share the open file, whose lock it is.
+        // Other descriptors may share the open file, which owns the lock.
         let _ = self.file.as_std().unlock();
     }
 }

@@ -316,20 +316,17 @@ impl Model {
         let due: Vec<_> = due
             .map(|(key, one)| {
                 one.is_over = true;
-                (*key, one.source, one.has_failed)
+                (*key, one.connection, one.source, one.has_failed)
             })
             .collect();
-        for ((id, queue), source, has_failed) in due {
+        for ((id, queue), connection, source, has_failed) in due {
             if !has_failed && let Some(unlogged) = self.lines.take(source, "unknown", now) {
                 tracing::info!(controller = id, queue, %source, patience = ?PATIENCE, unlogged, "a host has not shown who it is: its connection ends");
             }
             if queue == 0 {
                 self.fail_controller(id);
             } else {
-                self.notices.push(Notice::Queue {
-                    controller: id,
-                    queue,
-                });
+                self.notices.push(Notice::Queue { connection });
             }
         }
     }

@@ -139,6 +139,8 @@ pub enum Notice {
     Reset {
         /// Which.
         controller: u16,
+        /// The last connection before. Those with a higher number are queues of the controller's next life.
+        last: u64,
     },
     /// All workers: this controller is over, its connections end.
     Over {
@@ -147,10 +149,8 @@ pub enum Notice {
     },
     /// All workers: the host of this I/O queue has not shown who it is, and the connection ends.
     Queue {
-        /// Whose.
-        controller: u16,
-        /// Which.
-        queue: u16,
+        /// Its number ([`Connected::connection`]).
+        connection: u64,
     },
 }
 

@@ -63,10 +63,13 @@ impl Model {
                 }
                 if was_ready && !controller.is_ready() {
                     controller.reset();
-                    // Its I/O queues end, and what they were at with their keys.
+                    // A reset ends the I/O queues, and their unfinished authentications with them.
                     self.exchanges
                         .retain(|(of, queue), _| *of != id || *queue == 0);
-                    self.notices.push(super::Notice::Reset { controller: id });
+                    self.notices.push(super::Notice::Reset {
+                        controller: id,
+                        last: self.connections,
+                    });
                 }
                 Answer::done()
             }

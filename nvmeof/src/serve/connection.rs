@@ -322,29 +322,33 @@ impl Worker {
     }
 
     /// The host of a queue has not shown who it is.
-    pub(super) fn queue_over(&mut self, controller: u16, number: u16) -> Result<(), WorkerError> {
+    pub(super) fn queue_over(&mut self, connection: u64) -> Result<(), WorkerError> {
         for id in self.queues.ids() {
             let queue = self.queues.get(id);
             let attached = queue.and_then(|queue| queue.attached.as_ref());
-            // One of the same number that is known is another connection.
-            let is_it = |one: &Attached| {
-                (one.controller, one.number) == (controller, number) && one.must_authenticate
-            };
-            if attached.is_some_and(is_it) {
+            if attached.is_some_and(|one| one.connection == connection) {
                 self.leave(id)?;
             }
         }
         Ok(())
     }
 
-    /// A controller was disabled or shut down: its I/O queues end, and whoever waits for an event is told.
-    pub(super) fn controller_reset(&mut self, controller: u16) -> Result<(), WorkerError> {
+    /// A controller was disabled or shut down: its I/O queues up to that connection end, and event requests are
+    /// answered.
+    pub(super) fn controller_reset(
+        &mut self,
+        controller: u16,
+        last: u64,
+    ) -> Result<(), WorkerError> {
         for id in self.queues.ids() {
             let attached = self
                 .queues
                 .get(id)
                 .and_then(|queue| queue.attached.as_ref());
-            if attached.is_some_and(|one| one.controller == controller && one.number != 0) {
+            let is_its = |one: &Attached| {
+                one.controller == controller && one.number != 0 && one.connection <= last
+            };
+            if attached.is_some_and(is_its) {
                 self.leave(id)?;
             }
         }

@@ -16,12 +16,12 @@ use crate::model::Answer;
 pub(super) enum Message {
     /// An event request of this controller can be answered.
     Event(u16),
-    /// This controller was disabled or shut down: its I/O queues end.
-    Reset(u16),
+    /// This controller was disabled or shut down: its I/O queues up to this connection end.
+    Reset(u16, u64),
     /// This controller is over: its connections end.
     Over(u16),
-    /// The host of this queue of a controller has not shown who it is: its connection ends.
-    Queue(u16, u16),
+    /// The host of the queue that is this connection has not shown who it is: the connection ends.
+    Queue(u64),
     /// What a host said to show who it is was worked out.
     Authenticated {
         /// Which I/O it came with.

@@ -239,9 +239,9 @@ fn deliver(inboxes: &[Option<Arc<Inbox>>], notice: Notice) {
                 inbox.put(Message::Event(controller));
             }
         }
-        Notice::Reset { controller } => all(Message::Reset(controller)),
+        Notice::Reset { controller, last } => all(Message::Reset(controller, last)),
         Notice::Over { controller } => all(Message::Over(controller)),
-        Notice::Queue { controller, queue } => all(Message::Queue(controller, queue)),
+        Notice::Queue { connection } => all(Message::Queue(connection)),
     }
 }
 

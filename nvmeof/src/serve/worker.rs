@@ -494,9 +494,9 @@ impl Worker {
             Message::Fence(lock) => self.fence(lock),
             Message::Locked(io) => self.locked(io)?,
             Message::Unlocked => self.unlocked()?,
-            Message::Reset(controller) => self.controller_reset(controller)?,
+            Message::Reset(controller, last) => self.controller_reset(controller, last)?,
             Message::Over(controller) => self.controller_over(controller)?,
-            Message::Queue(controller, queue) => self.queue_over(controller, queue)?,
+            Message::Queue(connection) => self.queue_over(connection)?,
             Message::Authenticated {
                 io,
                 answer,

@@ -88,6 +88,7 @@ fn number_of(error: OpenError) -> DatError {
             | MlxError::TranslationTooLarge { .. }
             | MlxError::ConfiguredMac { .. }
             | MlxError::NoNetwork(_)
+            | MlxError::TooManyGroups { .. }
             | MlxError::Address { .. }
             | MlxError::NoSuchGid { .. }
             | MlxError::TooManyGids { .. }

@@ -19,6 +19,7 @@ const KEY: KeyRequest = KeyRequest {
     bytes: BYTES as u64,
     access: MemPrivFlags::all(),
     variant: 0x5a,
+    may_have_windows: false,
 };
 
 #[test]

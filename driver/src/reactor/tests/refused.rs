@@ -56,10 +56,10 @@ fn forbid(errno: Errno) {
 }
 
 /// EPERM: `kernel.io_uring_disabled` (RHEL 9.3 and later as delivered), a filter; ENOSYS: no io_uring in the kernel
-/// (RHEL 9.0 to 9.2); EACCES: SELinux.
+/// (RHEL 9.0 to 9.2); EACCES: SELinux; ENOMEM: RLIMIT_MEMLOCK (before Linux 5.12).
 #[test]
 fn a_reactor_without_a_ring_waits_for_descriptors_and_time() {
-    for errno in [Errno::EPERM, Errno::ENOSYS, Errno::EACCES] {
+    for errno in [Errno::EPERM, Errno::ENOSYS, Errno::EACCES, Errno::ENOMEM] {
         without_rings(errno, || {
             let mut reactor = Reactor::new(4).unwrap();
             let (one, other) = (Interrupt::new().unwrap(), Interrupt::new().unwrap());

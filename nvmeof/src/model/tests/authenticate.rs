@@ -131,8 +131,7 @@ fn a_failure_on_an_io_queue_ends_that_queue_alone() {
     }
     let told = m.take_notices();
     let over = Notice::Queue {
-        controller: id,
-        queue: 1,
+        connection: made.connection,
     };
     assert_eq!(told, [over], "once");
     assert!(m.controller(id).is_some());

@@ -126,9 +126,15 @@ fn the_late_end_of_a_connection_leaves_the_one_that_has_its_number_now() {
     let old = m.connect(place(1), asked(1), &data, secs(0));
     let old = old.expect("a queue").connection;
     set(m, id, 0x14, 0x0046_0000);
+    let reset = Notice::Reset {
+        controller: id,
+        last: old,
+    };
+    assert_eq!(m.take_notices(), [reset], "of the old queue alone");
     set(m, id, 0x14, 0x0046_0001);
     let new = m.connect(place(1), asked(1), &data, secs(0));
     let new = new.expect("a queue").connection;
+    assert!(new > old);
     m.queue_lost(id, 1, old);
     assert_eq!(refused(m, place(1), |_, _| ()), (0x00c | DNR, 0), "in use");
     m.queue_lost(id, 0, old);

@@ -58,7 +58,13 @@ fn a_controller_is_enabled_reset_and_shut_down_by_its_configuration() {
     set(&mut model, id, 0x14, 0x0046_0000);
     assert_eq!(
         (status(&mut model, id), model.take_notices()),
-        (0, vec![Notice::Reset { controller: id }])
+        (
+            0,
+            vec![Notice::Reset {
+                controller: id,
+                last: 1
+            }]
+        )
     );
     set(&mut model, id, 0x14, 0x0046_0001);
     set(&mut model, id, 0x14, 0x0046_4001);
@@ -67,7 +73,13 @@ fn a_controller_is_enabled_reset_and_shut_down_by_its_configuration() {
         0b1001,
         "ready, and shutdown complete"
     );
-    assert_eq!(model.take_notices(), [Notice::Reset { controller: id }]);
+    assert_eq!(
+        model.take_notices(),
+        [Notice::Reset {
+            controller: id,
+            last: 1
+        }]
+    );
     assert_eq!(
         code(command(&mut model, id, &sqe(0x18, 0, [0; 4])).status),
         0x00c | DNR
