@@ -346,10 +346,7 @@ impl<'a> Rig<'a> {
     /// Blocks of the send queue that the device knows of, and those it has fetched.
     fn blocks(&mut self) -> Result<(u32, u32), Failed> {
         let context = control::query(self.hca, self.qp.number()).map_err(Failed::command)?;
-        Ok((
-            context.sw_sq_wqebb_counter().into(),
-            context.hw_sq_wqebb_counter().into(),
-        ))
+        Ok((context.sw_sq_wqebb_counter(), context.hw_sq_wqebb_counter()))
     }
 
     /// Where a request that does not complete is.
