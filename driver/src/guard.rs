@@ -1,8 +1,8 @@
 //! Checks that lent memory is still mapped where it was lent.
 //!
 //! VFIO pins the pages that it maps. A simulated device uses virtual addresses, so the program may unmap or replace the
-//! pages under it. A [`Guard`] is asked before each access, and copies by system calls that can fail: the device gets an
-//! error, never a signal, and never pages that were not lent.
+//! pages under it. A [`Guard`] is asked before each access, and copies by system calls that can fail: the device gets
+//! an error, never a signal, and never pages that were not lent.
 //!
 //! **Replaced pages.** A guard registers its pages with userfaultfd(2) for write protection and never protects one.
 //! munmap and mmap take the registration away, so an address without it holds other pages. A replacement is not noticed

@@ -248,7 +248,7 @@ impl SharedMemory {
         self.mapping.open()
     }
 
-    /// Whether these pages are mapped and the ones that it was made of: the caller's memory may be unmapped or replaced.
+    /// Whether these pages are mapped, and the ones that it was made of: a caller may unmap or replace its memory.
     pub(crate) fn is_whole(&self, pages: &Range<usize>) -> bool {
         self.mapping
             .guard()

@@ -159,6 +159,11 @@ impl<T> Table<T> {
             .map(|(&number, _)| (self.kind, number))
     }
 
+    /// Who owns an object.
+    pub fn owner(&self, number: u32) -> Option<u16> {
+        self.entries.get(&number).map(|entry| entry.owner)
+    }
+
     /// Whether who acts may name what this owner has.
     fn reaches(&self, owner: u16) -> bool {
         matches!(self.acting, DRIVER | SHARED) || owner == self.acting || owner == SHARED

@@ -1,8 +1,8 @@
 //! What the machine says around a run: the kernel's log since its beginning, and the physical functions.
 //!
 //! Two drivers run a card: ours its function, the kernel's `mlx5_core` its physical function. Errors on the kernel's
-//! side show only in dmesg, ethtool, devlink and mlxconfig, so their output is saved before the first line and after the
-//! last one:
+//! side show only in dmesg, ethtool, devlink and mlxconfig, so their output is saved before the first line and after
+//! the last one:
 //!
 //! | File | Is |
 //! |---|---|

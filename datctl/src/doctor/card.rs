@@ -138,8 +138,8 @@ fn setup(machine: &Machine, physical: &PciFunction) -> Line {
     Line::ok(CHECK, found())
 }
 
-/// The value in force of a setting: name, default, current, next boot, behind a `*` where they differ and `RO` where it is read-only. Older tools
-/// print the last one alone.
+/// The value in force of a setting: name, default, current, next boot, behind a `*` where they differ and `RO` where it
+/// is read-only. Older tools print the last one alone.
 fn current<'a>(printed: &'a str, name: &str) -> Option<&'a str> {
     printed.lines().find_map(|line| {
         let mut words = line

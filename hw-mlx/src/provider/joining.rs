@@ -36,6 +36,7 @@ pub(super) fn join(
     let mut random = Random::of_function(seed, "network")?;
     let error = match Network::join(hca, doorbells, &mut random) {
         Ok(network) => return Ok((Some(network), None)),
+        Err(error @ MlxError::TooManyGroups { .. }) => MlxError::NoNetwork(error.to_string()),
         Err(error) => error,
     };
     if participation == Participation::Required || !is_well(hca, &error) {
@@ -63,7 +64,6 @@ fn is_well(hca: &Hca, error: &MlxError) -> bool {
         matches!(
             error,
             MlxError::NoNetwork(_)
-                | MlxError::TooManyGroups { .. }
                 | MlxError::Dma(_)
                 | MlxError::Untranslatable { .. }
                 | MlxError::TranslationTooLarge { .. }

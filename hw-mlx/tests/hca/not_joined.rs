@@ -31,11 +31,14 @@ const MISSING: [(&str, Shape); 9] = [
             caps.set_log_max_wq_sz(5);
         });
     }),
-    ("log_max_current_mc_list is 0, and ", |profile| {
-        profile.general.set(|caps| {
-            caps.set_log_max_current_mc_list(0);
-        });
-    }),
+    (
+        "3 multicast groups, of which the vport's list holds 1",
+        |profile| {
+            profile.general.set(|caps| {
+                caps.set_log_max_current_mc_list(0);
+            });
+        },
+    ),
     ("ft_support is 0", |profile| {
         profile.flow_table.set(|caps| {
             caps.flow_table_properties_nic_receive_mut()

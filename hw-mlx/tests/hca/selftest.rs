@@ -64,11 +64,12 @@ fn a_function_whose_loopback_is_off_passes() {
 
 #[test]
 fn a_refused_command_is_named_with_the_layer_it_is_of() {
-    for (opcode, command, layer) in [
-        (0x102, "INIT_HCA", Layer::BringUp),
-        (0x200, "CREATE_MKEY", Layer::Command),
-        (0x500, "CREATE_QP", Layer::Command),
-        (0x503, "INIT2RTR_QP", Layer::Command),
+    for (opcode, command, count, layer) in [
+        (0x102, "INIT_HCA", 1, Layer::BringUp),
+        (0x200, "CREATE_MKEY", 1, Layer::Command),
+        (0x500, "CREATE_QP", 1, Layer::Command),
+        // With forced loopback, and by its own address.
+        (0x503, "INIT2RTR_QP", 2, Layer::Command),
     ] {
         let (sim, function) = world(Profile::default());
         sim.inject(
@@ -77,7 +78,7 @@ fn a_refused_command_is_named_with_the_layer_it_is_of() {
                 opcode: Some(opcode),
                 status: CmdStatus::BAD_PARAM.0,
                 syndrome: 0x77,
-                count: 1,
+                count,
             },
         );
         let failed = test(&function).expect_err(command);
@@ -85,6 +86,22 @@ fn a_refused_command_is_named_with_the_layer_it_is_of() {
         assert!(failed.what.contains(command), "{failed}");
         test(&function).expect("it is as good as before");
     }
+}
+
+#[test]
+fn firmware_that_refuses_forced_loopback_is_tried_by_its_own_address() {
+    let (sim, function) = world(Profile::default());
+    assert!(test(&function).expect("passed").forced);
+    sim.inject(
+        &function,
+        &Fault::CommandFailure {
+            opcode: Some(0x503),
+            status: CmdStatus::BAD_PARAM.0,
+            syndrome: 0x77,
+            count: 1,
+        },
+    );
+    assert!(!test(&function).expect("passed").forced);
 }
 
 #[test]

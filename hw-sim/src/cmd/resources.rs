@@ -18,9 +18,13 @@ pub(super) fn alloc_uar(cmd: &mut Cmd<'_>) -> Outcome {
 
 pub(super) fn dealloc_uar(cmd: &mut Cmd<'_>) -> Outcome {
     let uar = cmd.read::<DeallocUarIn>().uar();
+    // The driver may free a context's page.
+    let owner = cmd.nic.objects.uars.owner(uar);
     cmd.nic.objects.uars.remove(uar)?;
     cmd.nic.halves.retain(|&(page, _), _| page != uar);
-    uctx::forget(cmd, cmd.user());
+    if let Some(owner) = owner {
+        uctx::forget(cmd, owner);
+    }
     output(&DeallocUarOut::new())
 }
 

@@ -88,6 +88,10 @@ impl World {
         let Happening::Port { up } = happening else {
             return;
         };
+        // The link of a virtual function is the card's own switch's matter.
+        if self.nics[nic].seat.is_virtual() {
+            return;
+        }
         let end = End::Card(self.nics[nic].seat.card);
         let cable = self.cables.iter().find(|cable| cable.ends.contains(&end));
         if let Some(End::Subnet { switch, port }) = cable.map(|cable| side_of(cable, end).1) {

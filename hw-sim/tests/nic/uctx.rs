@@ -237,6 +237,31 @@ fn a_context_is_destroyed_before_its_doorbell_pages_and_has_its_number_until_the
     assert!(bench.log().contains("no such user context"));
 }
 
+/// Its number was kept for good once.
+#[test]
+fn a_context_that_is_over_goes_when_the_driver_frees_its_last_page() {
+    let mut profile = modest().devx();
+    profile.general.set(|caps| {
+        caps.set_log_max_uctx(1);
+    });
+    let (mut bench, _) = Bench::usable(profile);
+    let first = context(&mut bench, 0);
+    context(&mut bench, 0);
+    let mut alloc = AllocUarIn::new();
+    alloc.set_uid(first);
+    let page = bench.exec(&alloc).unwrap().uar();
+    assert_eq!(bench.status(&destroy(first)), CmdStatus::OK);
+    assert_ne!(
+        bench.status(&CreateUctxIn::new()),
+        CmdStatus::OK,
+        "reserved"
+    );
+    let mut dealloc = DeallocUarIn::new();
+    dealloc.set_uar(page);
+    assert_eq!(bench.status(&dealloc), CmdStatus::OK, "by the driver");
+    assert_eq!(bench.status(&CreateUctxIn::new()), CmdStatus::OK);
+}
+
 #[test]
 fn a_context_asks_about_the_ports_counters_and_does_not_clear_them() {
     let mut profile = modest().devx();

@@ -50,7 +50,8 @@ fn json(step: &Step) -> Result<Value> {
     serde_json::from_str(&step.said.join("\n")).context("datctl --json")
 }
 
-/// Every line of the checklist is ok, including the optional ones. `pf setup` may be unknown: the guest has no mlxconfig.
+/// Every line of the checklist is ok, including the optional ones. `pf setup` may be unknown, since the guest has no
+/// mlxconfig.
 fn doctor(step: &Step) -> Result<String> {
     /// Of the machine.
     const MACHINE: [&str; 4] = ["iommu", "interrupt remapping", "modules", "io_uring"];
