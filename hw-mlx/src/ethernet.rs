@@ -229,7 +229,9 @@ impl Ethernet {
                 let undone = objects.destroy(hca).and_then(|()| cq.destroy(hca));
                 match undone {
                     Ok(()) => drop(memory.give_back()),
-                    Err(error) => tracing::warn!(%error, "half an Ethernet port stays"),
+                    Err(error) => {
+                        tracing::warn!(%error, "could not destroy the Ethernet queues; their memory is kept")
+                    }
                 }
                 return Err(error);
             }

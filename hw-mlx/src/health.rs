@@ -92,8 +92,8 @@ impl Health {
         }
     }
 
-    /// INIT_HCA was done. From here on a device that shows another address of the command queue was reset by somebody
-    /// else; unless it does not show ours now, since its firmware may clear the registers once it has read them.
+    /// Records the address of the command queue after INIT_HCA. A device that shows another one later was reset by
+    /// another program. If the firmware has cleared the registers by now, the comparison is off.
     pub(crate) fn initialized(&mut self) {
         let shown = queue_address(&self.registers);
         self.queue = (shown == self.written).then_some(shown);

@@ -172,7 +172,7 @@ impl Network {
         }
         if let Err(error) = network.hear(hca) {
             if let Err(second) = network.leave(hca) {
-                tracing::warn!(%second, "an Ethernet port that hears nothing stays");
+                tracing::warn!(%second, "could not destroy the Ethernet queues; their memory is kept");
             }
             return Err(error);
         }

@@ -1,9 +1,9 @@
 //! The line about RDMA without the Ethernet path.
 //!
-//! An adapter has an Ethernet port beside its queue pairs: queues, a flow table and the vport's lists, about twenty
-//! commands by which neighbours are found. RDMA needs none of it. This line opens a function with the network switched
-//! off (`,network=off`) and exchanges messages within it, before any line opens it whole: what fails here is the
-//! command queue, a queue pair, a key or QP1, and what fails behind it is the Ethernet path.
+//! The Ethernet path consists of the Ethernet queues, a flow table and the vport's multicast list (docs/generations.md
+//! has its commands). RDMA needs none of them. This line opens a function with `,network=off` and sends messages within
+//! it, before any line opens it whole. If it fails, the cause is the command queue, a queue pair, a key or QP1. If it
+//! passes and `bring-up` fails, the cause is the Ethernet path.
 
 use std::error::Error;
 

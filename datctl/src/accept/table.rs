@@ -104,10 +104,14 @@ impl Report for Acceptance {
             ]
         });
         let mut text = table(["line", "verdict", "s", "of", "found"], rows);
-        for row in &self.rows {
-            if let Some(apart) = row.apart {
-                text.push_str(&format!("\n\n{}, {}: {apart}", row.line, row.of));
-            }
+        let apart: Vec<[String; 2]> = self
+            .rows
+            .iter()
+            .filter_map(|row| Some([format!("{}, {}", row.line, row.of), row.apart?.to_owned()]))
+            .collect();
+        if !apart.is_empty() {
+            text.push_str("\n\n");
+            text.push_str(&table(["not ok", "causes told apart"], apart));
         }
         let [ok, bad, skipped] =
             [Verdict::Ok, Verdict::NotOk, Verdict::Skipped].map(|it| self.count(it));

@@ -20,9 +20,10 @@ use super::region::{LONGEST_ANSWER, Region};
 use super::sys::{Argument, Message, Request, System};
 use crate::interrupt::Interrupt;
 
-/// How often a reset is tried while somebody else has the device locked, and the pause between two tries: a second.
+/// Attempts at a reset: one, and 50 more while another holder has the device locked.
 pub(super) const RESETS: u32 = 51;
-const LOCKED: Duration = Duration::from_millis(20);
+/// Pause between two attempts; 50 of them are one second.
+const RESET_PAUSE: Duration = Duration::from_millis(20);
 
 /// Requests in the name of a device.
 pub(super) struct Asking<'a> {
@@ -144,7 +145,7 @@ impl Asking<'_> {
                 Err(Errno::EAGAIN) if tries < RESETS => {
                     tracing::debug!("{}: locked by somebody, try {tries}", self.address);
                     tries += 1;
-                    self.system.pause(LOCKED);
+                    self.system.pause(RESET_PAUSE);
                 }
                 Err(errno) => return Err(self.refused(request, String::new(), errno)),
                 Ok(done) => return Ok(done),

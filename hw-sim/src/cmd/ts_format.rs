@@ -25,7 +25,7 @@ fn has(capability: u32, format: u32) -> bool {
     }
 }
 
-/// Of a send queue.
+/// Refuses a send queue whose time stamps would be of a clock that the device does not have.
 ///
 /// # Errors
 /// BAD_PARAM with the syndrome that ConnectX-6 Dx gives (Linux commit 0f3caaa2c6fb).
@@ -40,7 +40,7 @@ pub(super) fn of_send_queue(capability: u32, format: u32) -> Result<(), Refusal>
     ))
 }
 
-/// Of a receive queue.
+/// Refuses a receive queue whose time stamps would be of a clock that the device does not have.
 ///
 /// # Errors
 /// BAD_PARAM. Inferred: that of a send queue is recorded.

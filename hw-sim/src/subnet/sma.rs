@@ -22,17 +22,17 @@ const GET_NEEDS_KEY: u32 = 2;
 /// Service levels and weights of virtual lanes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lanes {
-    /// SLtoVLMappingTable, one for each way through the node.
+    /// SLtoVLMappingTable, one for each pair of ports that a packet may take; one of an adapter.
     sl_to_vl: Vec<[u8; 8]>,
     /// VLArbitrationTable: low and high priority, in halves of 32 entries.
     weights: [Data; 4],
 }
 
 impl Lanes {
-    /// Every service level on lane 0, in a port that so many ways lead out of.
-    pub fn of(ways: usize) -> Self {
+    /// Every service level on lane 0, in so many mapping tables.
+    pub fn of(tables: usize) -> Self {
         Self {
-            sl_to_vl: vec![[0; 8]; ways],
+            sl_to_vl: vec![[0; 8]; tables],
             weights: [[0; DATA_BYTES]; 4],
         }
     }
