@@ -1,4 +1,4 @@
-//! Our end of connections with a peer that does what `rping` never does (`xtask/src/vm/guest/peer.c`, on librdmacm and
+//! Our end of connections with a peer that does what `rping` never does (`lab/src/vm/guest/peer.c`, on librdmacm and
 //! libibverbs).
 //!
 //! | Case | Passive end | Active end |

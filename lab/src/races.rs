@@ -112,7 +112,7 @@ fn sanitized() -> Result<()> {
     ];
     arguments.extend(SUITES.iter().flat_map(|suite| ["--test", suite]));
     let mut command = shell::command("cargo", &arguments);
-    let suppressions = shell::root().join("xtask/src/tsan.supp");
+    let suppressions = shell::root().join("lab/src/tsan.supp");
     command
         // Set by the cargo that runs us, it would decide instead of the argument.
         .env_remove("RUSTUP_TOOLCHAIN")

@@ -10,7 +10,7 @@ pub use guest::program::{announce, capture, exists, run};
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
-        .expect("xtask lies in the workspace")
+        .expect("lab lies in the workspace")
         .to_path_buf()
 }
 

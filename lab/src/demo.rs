@@ -1,0 +1,24 @@
+//! The example `demo` of crate `udapl`, over a small file.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::shell;
+
+/// A short run over a small file of the repository, for the checks on its capture.
+pub fn small(capture: &Path) -> Result<()> {
+    let file = shell::root().join("Cargo.lock");
+    let [file, capture] = [&file, capture].map(|path| path.to_string_lossy().into_owned());
+    let pcap = format!("--pcap={capture}");
+    let arguments = [
+        "run",
+        "--example",
+        "demo",
+        "--",
+        &file,
+        "--chunk=10000",
+        &pcap,
+    ];
+    shell::run(shell::cargo(&arguments))
+}
