@@ -16,6 +16,7 @@
 use crate::iommu::{Iommu, Who};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use zerocopy::IntoBytes;
 
 /// Bytes of a firmware page.
 pub const PAGE_BYTES: usize = 4096;
@@ -216,7 +217,7 @@ impl FirmwarePages {
         if self.profile.verify {
             for &address in &fresh {
                 iommu
-                    .write(address, &pattern(address), Who::FirmwarePage)
+                    .write(address, pattern(address).as_bytes(), Who::FirmwarePage)
                     .map_err(|_| GiveError::Unreachable(address))?;
             }
         }
@@ -268,19 +269,17 @@ impl FirmwarePages {
     }
 }
 
-/// What a page is filled with while the firmware owns it.
-fn pattern(address: u64) -> [u8; PAGE_BYTES] {
-    let word = (address.rotate_left(23) ^ 0x5a5a_a5a5_c3c3_3c3c).to_be_bytes();
-    let mut page = [0; PAGE_BYTES];
-    for chunk in page.chunks_exact_mut(8) {
-        chunk.copy_from_slice(&word);
-    }
-    page
+/// Contents of a page while the firmware owns it: one word that depends on its address, over and over.
+fn pattern(address: u64) -> [u64; PAGE_BYTES / 8] {
+    [(address.rotate_left(23) ^ 0x5a5a_a5a5_c3c3_3c3c).to_be(); PAGE_BYTES / 8]
 }
 
 fn verify(iommu: &mut Iommu, address: u64) -> Option<TakeFinding> {
-    let mut page = [0; PAGE_BYTES];
-    if iommu.read(address, &mut page, Who::FirmwarePage).is_err() {
+    let mut page = [0_u64; PAGE_BYTES / 8];
+    if iommu
+        .read(address, page.as_mut_bytes(), Who::FirmwarePage)
+        .is_err()
+    {
         return Some(TakeFinding::Unreachable(address));
     }
     (page != pattern(address)).then_some(TakeFinding::Scribbled(address))
