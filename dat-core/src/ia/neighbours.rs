@@ -1,21 +1,22 @@
-//! EVDs whose completions concern others than who looks at them: an error in one of them breaks a connection whose
-//! events go elsewhere, and the last request of an endpoint that is being disconnected ends its connection.
+//! Watched EVDs: EVDs whose completions concern more than the caller that looks at them. An error in one of them
+//! breaks a connection whose events go to another EVD. The last request of an endpoint that is being disconnected
+//! ends its connection.
 //!
-//! Nobody looks at all of them. The completion queue of each is asked for an interrupt and *watched*
-//! ([`Provider::watch_cq`](crate::provider::Provider::watch_cq)), and only those are looked at that have something, or
-//! were never asked.
+//! No call scans all of them. The completion queue of each is armed and *watched*
+//! ([`Provider::watch_cq`](crate::provider::Provider::watch_cq)), and only those are looked at that have reported
+//! entries, or that were never armed.
 
 use crate::handle::EvdKey;
 use crate::turns::{Counted, Turns};
 
-/// How many of them are looked at, at a time.
+/// Maximum number of EVDs looked at per call.
 pub(in crate::ia) const LOOKS: usize = 32;
 
-/// EVDs of one such kind.
+/// Watched EVDs of one kind.
 pub(in crate::ia) struct Neighbours {
-    /// For how many endpoints each is one.
+    /// Number of endpoints for which each EVD is watched.
     endpoints: Counted<EvdKey>,
-    /// Those that are not asked, as far as we have been told.
+    /// EVDs that are not armed, as far as we have been told.
     unasked: Turns<EvdKey>,
 }
 
@@ -27,14 +28,14 @@ impl Neighbours {
         }
     }
 
-    /// It is one for one more endpoint.
+    /// Watches an EVD for one more endpoint.
     pub(in crate::ia) fn add(&mut self, evd: EvdKey) {
         if self.endpoints.add(evd) {
             self.unasked.insert(evd);
         }
     }
 
-    /// It is one for one endpoint less.
+    /// Watches an EVD for one endpoint less.
     pub(in crate::ia) fn remove(&mut self, evd: EvdKey) {
         if self.endpoints.remove(evd) {
             self.unasked.remove(evd);
@@ -45,33 +46,33 @@ impl Neighbours {
         self.endpoints.contains(evd)
     }
 
-    /// How many there are to be looked at.
+    /// Returns the number of unarmed EVDs.
     pub(in crate::ia) const fn unasked(&self) -> usize {
         self.unasked.len()
     }
 
-    /// Whether there is nothing to be looked at but what `own` has.
+    /// Returns whether all EVDs but `own` are armed.
     pub(in crate::ia) fn are_asked_but(&self, own: EvdKey) -> bool {
         self.unasked.len() == usize::from(self.unasked.contains(own))
     }
 
-    /// All of them.
+    /// Returns all unarmed EVDs.
     pub(in crate::ia) fn all_unasked(&self) -> Vec<EvdKey> {
         self.unasked.iter().collect()
     }
 
-    /// The next one to be looked at.
+    /// Returns the next unarmed EVD, in turn.
     pub(in crate::ia) fn next(&mut self) -> Option<EvdKey> {
         self.unasked.next()
     }
 
-    /// Its completion queue says so when something comes, and whatever is in it has been taken out or will make it say
-    /// so.
+    /// Marks an EVD as armed: its completion queue was drained or interrupts for its entries, and reports the next
+    /// one.
     pub(in crate::ia) fn asked(&mut self, evd: EvdKey) {
         self.unasked.remove(evd);
     }
 
-    /// Its completion queue has said so, or was changed: it has to be asked again.
+    /// Marks an EVD as unarmed, because its completion queue has reported entries or was changed.
     pub(in crate::ia) fn answered(&mut self, evd: EvdKey) {
         if self.contains(evd) {
             self.unasked.insert(evd);

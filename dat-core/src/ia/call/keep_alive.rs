@@ -1,18 +1,19 @@
-//! Keep-alive: connections on which nothing was posted and nothing completed for a while are tried with an RDMA Write
-//! of no bytes, so that a peer that has died without a word is noticed. The same turns end a graceful disconnect that
+//! Keep-alive: a connection on which nothing was posted and nothing completed for a while is probed with an RDMA
+//! Write of no bytes. A peer that died silently is noticed this way. The same timers end a graceful disconnect that
 //! takes too long ([`DRAIN_TIMEOUT`]).
 //!
-//! Nobody looks at all endpoints: each has the time of its next turn, and those whose time has come are looked at.
+//! No call scans all endpoints: each has the time of its next check, and only endpoints whose time has come are
+//! checked.
 //!
-//! A trial is due whether or not requests are outstanding. The success of a suppressed request is not reported, so it
-//! stays outstanding until a later request is reported, for ever if there is none. One case needs no trial: the last
-//! request outstanding is reported and its entry has not come. It fails by itself if the peer is dead, and a trial
-//! behind it would fail no sooner.
+//! A probe is due whether or not requests are outstanding. The success of a suppressed request is not reported, so
+//! that request stays outstanding until a later one is reported, possibly for ever. One case needs no probe: the last
+//! request outstanding is reported and its entry has not come. That request fails by itself if the peer is dead, and
+//! a probe behind it would fail no sooner.
 //!
-//! A trial has a place of its own in the send queue and in the completion queue, so neither a queue full of suppressed
-//! requests nor one full of unsignalled ones stops it. A program that takes no completions fills its EVD, and then
-//! entries stay in the completion queue, where the failure of a trial is not seen. If a trial is outstanding at the
-//! next turn, the completion queue is therefore emptied beyond what the EVD is said to hold.
+//! A probe has an entry of its own in the send queue and in the completion queue. So neither a queue full of
+//! suppressed requests nor one full of unsignalled ones stops it. If a program takes no completions, its EVD fills
+//! up, and entries stay in the completion queue, where the failure of a probe is not seen. So if a probe is
+//! outstanding at the next check, the completion queue is emptied beyond the EVD's queue length.
 
 use crate::attributes::HIDDEN;
 use crate::error::{DatResult, Subtype};
@@ -22,11 +23,11 @@ use crate::object::ep::state::EpState;
 use crate::object::ep::{DRAIN_TIMEOUT, Setup};
 use crate::provider::{CompletionQueue, Nanos, Provider, QueuePair};
 
-/// How many are looked at, at a time.
+/// Maximum number of endpoints checked per call.
 const TURNS: usize = 64;
 
 impl<P: Provider> Ia<P> {
-    /// A connection is there: from now on it has its turns.
+    /// Starts the checks of a newly established connection.
     pub(in crate::ia) fn keep_alive(&mut self, key: EpKey) {
         let now = self.provider.now();
         if let Some(ep) = self.eps.get_mut(key) {
@@ -46,7 +47,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Looks at connections whose time has come.
+    /// Checks the connections whose time has come.
     pub(in crate::ia) fn look_after_idle(&mut self) {
         if self.keep_alives.next().is_none() {
             return;
@@ -56,7 +57,7 @@ impl<P: Provider> Ia<P> {
             let Some((at, key)) = self.keep_alives.take_due(now) else {
                 return;
             };
-            // Another turn may have taken its place.
+            // The endpoint may have another check scheduled in place of this one.
             let Some(ep) = self.eps.get(key).filter(|ep| ep.next_turn == at) else {
                 continue;
             };
@@ -77,7 +78,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// A graceful disconnect begins: it has this long.
+    /// Sets the deadline of a graceful disconnect that begins now.
     pub(in crate::ia) fn bound_drain(&mut self, key: EpKey) {
         let now = self.provider.now();
         self.no_more_turns(key);
@@ -87,17 +88,17 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// The connection of an endpoint ends: it has no more turns.
+    /// Stops the checks of an endpoint whose connection ends.
     pub(in crate::ia) fn no_more_turns(&mut self, key: EpKey) {
         if let Some(ep) = self.eps.get(key) {
             self.keep_alives.remove(ep.next_turn, key);
         }
     }
 
-    /// Tries a connection if nothing was posted and nothing completed on it since its last turn.
+    /// Probes a connection if nothing was posted and nothing completed on it since its last check.
     fn try_idle(&mut self, key: EpKey, request_evd: Option<EvdKey>) {
         let is_tried = self.eps.get(key).is_some_and(|ep| ep.own_outstanding);
-        // The completion of the last trial may be there.
+        // The completion of the last probe may have arrived.
         let all_seen = match request_evd {
             Some(evd) => self.drain_evd(evd, !is_tried),
             None => {
@@ -111,7 +112,8 @@ impl<P: Provider> Ia<P> {
         let Some(qp) = ep.qp.get_mut() else { return };
         let now = (qp.counts().requests, qp.requests_outstanding());
         let fails_by_itself = all_seen && now.1 != 0 && !qp.ends_silently();
-        // A queue without room has as many requests as the device can do; `make_qp` leaves a place for ours else.
+        // Posting fails only if the queue holds as many requests as the device can: otherwise `make_qp` reserves an
+        // entry for the probe.
         if now == ep.idle_since
             && !fails_by_itself
             && !ep.own_outstanding
@@ -121,7 +123,7 @@ impl<P: Provider> Ia<P> {
             ep.own_outstanding = true;
             ep.counts.own();
         }
-        // When ours is done, all before it are: its completion is not the program's.
+        // All earlier requests complete before the probe does. Its completion is not the program's.
         let outstanding = if ep.own_outstanding {
             0
         } else {
@@ -130,7 +132,7 @@ impl<P: Provider> Ia<P> {
         ep.idle_since = (qp.counts().requests, outstanding);
     }
 
-    /// Makes room for what such an endpoint brings into the completion queue of its requests.
+    /// Enlarges the completion queue of an endpoint's requests by the entries its keep-alive needs.
     pub(in crate::ia) fn room_for_keep_alive(&mut self, setup: &Setup) -> DatResult<()> {
         let (Some(key), Some(_)) = (setup.request_evd, setup.transport.keep_alive) else {
             return Ok(());
