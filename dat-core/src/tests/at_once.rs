@@ -1,4 +1,4 @@
-//! Posts that are made at once: when nothing stands against the call, and else nothing has happened.
+//! Posts that are made at once if all checks pass; otherwise nothing has happened.
 
 use super::*;
 use crate::post::{Post, RdmaRead, RdmaWrite, Recv, Send};
@@ -56,7 +56,7 @@ fn cookie_and_length(event: &Event) -> Option<(u64, u64)> {
     }
 }
 
-/// How many of the four posts of `one` were made.
+/// Returns how many of the four posts of `one` were made.
 fn made(a: &mut Side, one: LmrTriplet, to: &RmrTriplet) -> usize {
     [
         send(a, one, 0),

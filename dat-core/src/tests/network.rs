@@ -1,4 +1,4 @@
-//! What happens to the port, to addresses and to neighbours: who hears of it, and what ends.
+//! Changes of the port, of addresses and of neighbours: the events, and the connections that end.
 
 use super::*;
 use crate::address::Address;
@@ -112,7 +112,7 @@ fn addresses_come_and_go_and_refusals_change_nothing() {
     let answer = a.ia.address_add(too_long);
     assert_eq!(answer, refused(Subtype::AddressMalformed));
     assert_eq!(a.ia.addresses(), first);
-    // An IPv4 address is one, however it is written.
+    // An IPv4-mapped IPv6 address is an IPv4 address.
     a.ia.address_add(ip("::ffff:192.0.2.7").into())
         .expect("room");
     assert_eq!(a.ia.addresses()[1..], [address.into()]);
@@ -165,7 +165,7 @@ fn each_end_has_its_cause() {
     assert_eq!(cause(&a), Some(EndCause::AdapterWanted));
 }
 
-/// Numbers of ours are not those of DAT: it has 0x08001 to 0x08006 here, and DAT 2.0 0x08101 and 0x08102.
+/// Our event numbers are not DAT's: DAT 1.2 has 0x08001 to 0x08006 here, and DAT 2.0 0x08101 and 0x08102.
 #[test]
 fn numbers_of_network_events_are_nobody_elses() {
     let address = ip("192.0.2.7");

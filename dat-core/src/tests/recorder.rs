@@ -1,4 +1,4 @@
-//! The flight recorder: it has every post, completion and state, by whatever way they went, and changes no answer.
+//! The flight recorder has every post, completion and state, whatever its path, and changes no result.
 
 use super::*;
 use crate::post::{Post, Send};

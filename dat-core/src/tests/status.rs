@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Every state a consumer can bring an endpoint into so far, and the endpoint in it.
+/// Visits every state that a consumer can bring an endpoint into, with the endpoint in it.
 fn every_state(mut visit: impl FnMut(EpState, &Net, &mut Side, &mut Side)) {
     let states = [
         EpState::Unconnected,

@@ -211,7 +211,7 @@ impl<P: Provider> Ia<P> {
         let key = self.cno_key(cno)?;
         if self.cnos[key].is_in_use() {
             return Err(DatError::state(Subtype::StateCnoInUse)
-                .because("an EVD refers to it or somebody waits on it"));
+                .because("an EVD refers to it or a thread waits on it"));
         }
         self.cnos.remove(key);
         self.cno_keys.retain(|other| *other != key);
