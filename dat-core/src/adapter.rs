@@ -54,7 +54,7 @@ pub(crate) struct Adapter {
 /// State shared by instances.
 pub(crate) struct State {
     pub(crate) cm: Cm,
-    trays: Vec<Option<Tray>>,
+    queues: Vec<Option<InstanceQueue>>,
     points: SecondaryMap<ListenId, Point>,
     /// Number of times the port has come up during the adapter's life.
     port_ups: u64,
@@ -65,7 +65,7 @@ pub(crate) struct State {
 }
 
 /// Queue of an instance's arrivals.
-struct Tray {
+struct InstanceQueue {
     /// Number of the instance in the process.
     number: u32,
     arrivals: VecDeque<Arrival>,
@@ -85,7 +85,7 @@ impl Adapter {
         Self {
             state: Mutex::new(State {
                 cm: Cm::new(config),
-                trays: Vec::new(),
+                queues: Vec::new(),
                 points: SecondaryMap::new(),
                 port_ups: 0,
                 watchers: Vec::new(),
@@ -105,12 +105,12 @@ impl Adapter {
 impl State {
     /// Adds an instance. Returns its seat, and the number of times the port had come up before.
     pub(crate) fn join(&mut self, number: u32, waker: Waker) -> (Seat, u64) {
-        let free = self.trays.iter().position(Option::is_none);
-        let at = free.unwrap_or(self.trays.len());
+        let free = self.queues.iter().position(Option::is_none);
+        let at = free.unwrap_or(self.queues.len());
         if free.is_none() {
-            self.trays.push(None);
+            self.queues.push(None);
         }
-        self.trays[at] = Some(Tray {
+        self.queues[at] = Some(InstanceQueue {
             number,
             arrivals: VecDeque::new(),
             waker,
@@ -135,8 +135,8 @@ impl State {
         for listen in listening {
             self.unlisten(seat, listen);
         }
-        let tray = self.trays.get_mut(seat.0 as usize).and_then(Option::take);
-        for arrival in tray.into_iter().flat_map(|tray| tray.arrivals) {
+        let queue = self.queues.get_mut(seat.0 as usize).and_then(Option::take);
+        for arrival in queue.into_iter().flat_map(|queue| queue.arrivals) {
             // The question of an observer is not answered.
             let Some(conn) = arrival.conn() else { continue };
             let others = match &arrival {
@@ -152,16 +152,16 @@ impl State {
                 continue;
             };
             self.own(conn, to);
-            if let Some(tray) = self.tray(to) {
-                tray.arrivals.push_back(arrival);
-                (tray.waker)();
+            if let Some(queue) = self.queue(to) {
+                queue.arrivals.push_back(arrival);
+                (queue.waker)();
             }
         }
     }
 
     /// Returns the number of instances.
     pub(crate) fn instances(&self) -> usize {
-        self.trays.iter().flatten().count()
+        self.queues.iter().flatten().count()
     }
 
     /// Directs requests for `service_id` to this instance, or to one of several instances that all share the
@@ -207,13 +207,13 @@ impl State {
     /// Assigns a connection, or an undecided request, to an instance.
     pub(crate) fn own(&mut self, conn: ConnId, seat: Seat) {
         self.cm.set_owner(conn, seat.0);
-        if let Some(tray) = self.tray(seat) {
-            tray.connections += 1;
+        if let Some(queue) = self.queue(seat) {
+            queue.connections += 1;
         }
     }
 
-    fn tray(&mut self, seat: Seat) -> Option<&mut Tray> {
-        self.trays.get_mut(seat.0 as usize)?.as_mut()
+    fn queue(&mut self, seat: Seat) -> Option<&mut InstanceQueue> {
+        self.queues.get_mut(seat.0 as usize)?.as_mut()
     }
 
     /// Releases a connection that its instance no longer uses.
@@ -225,9 +225,11 @@ impl State {
     /// Drops an instance's arrivals about a connection.
     fn let_go(&mut self, conn: ConnId, seat: Seat) {
         let counted = self.cm.owner(conn) == Some(seat.0);
-        if let Some(tray) = self.tray(seat) {
-            tray.connections = tray.connections.saturating_sub(usize::from(counted));
-            tray.arrivals.retain(|arrival| arrival.conn() != Some(conn));
+        if let Some(queue) = self.queue(seat) {
+            queue.connections = queue.connections.saturating_sub(usize::from(counted));
+            queue
+                .arrivals
+                .retain(|arrival| arrival.conn() != Some(conn));
         }
     }
 
@@ -261,10 +263,11 @@ impl State {
         let conn = cr.conn;
         self.let_go(conn, from);
         self.own(conn, to);
-        if let Some(tray) = self.tray(to) {
-            tray.arrivals
+        if let Some(queue) = self.queue(to) {
+            queue
+                .arrivals
                 .push_back(Arrival::HandedOff(listen, Box::new(cr)));
-            (tray.waker)();
+            (queue.waker)();
         }
         Ok(())
     }
@@ -272,9 +275,10 @@ impl State {
     /// Returns the listening instance with the fewest connections, except `but`.
     fn least_loaded(&self, listen: ListenId, but: Option<Seat>) -> Option<Seat> {
         let load = |seat: &Seat| {
-            let tray = self.trays.get(seat.0 as usize);
-            tray.and_then(Option::as_ref)
-                .map_or(usize::MAX, |tray| tray.connections)
+            let queue = self.queues.get(seat.0 as usize);
+            queue
+                .and_then(Option::as_ref)
+                .map_or(usize::MAX, |queue| queue.connections)
         };
         let point = self.points.get(listen)?;
         let others = point.seats.iter().filter(|seat| Some(**seat) != but);
@@ -283,11 +287,11 @@ impl State {
 
     /// Returns the next arrival for this instance, and queues those for others.
     pub(crate) fn next_arrival(&mut self, seat: Seat) -> Option<Arrival> {
-        if let Some(arrival) = self.tray(seat)?.arrivals.pop_front() {
+        if let Some(arrival) = self.queue(seat)?.arrivals.pop_front() {
             return Some(arrival);
         }
         self.sort(seat);
-        self.tray(seat)?.arrivals.pop_front()
+        self.queue(seat)?.arrivals.pop_front()
     }
 
     /// Queues the connection manager's events by instance, and wakes the instances other than `here`.
@@ -304,11 +308,11 @@ impl State {
             } else {
                 self.cm.owner(conn).map_or(here, Seat)
             };
-            let to = if self.tray(to).is_some() { to } else { here };
-            if let Some(tray) = self.tray(to) {
-                tray.arrivals.push_back(Arrival::Event(event));
+            let to = if self.queue(to).is_some() { to } else { here };
+            if let Some(queue) = self.queue(to) {
+                queue.arrivals.push_back(Arrival::Event(event));
                 if to != here {
-                    (tray.waker)();
+                    (queue.waker)();
                 }
             }
         }
@@ -316,12 +320,14 @@ impl State {
 
     /// Asks every instance, and wakes those that sleep. Returns their numbers.
     pub(crate) fn ask(&mut self, question: &Question) -> Vec<u32> {
-        let trays = self.trays.iter_mut().flatten();
-        trays
-            .map(|tray| {
-                tray.arrivals.push_back(Arrival::Question(question.clone()));
-                (tray.waker)();
-                tray.number
+        let queues = self.queues.iter_mut().flatten();
+        queues
+            .map(|queue| {
+                queue
+                    .arrivals
+                    .push_back(Arrival::Question(question.clone()));
+                (queue.waker)();
+                queue.number
             })
             .collect()
     }
@@ -335,9 +341,9 @@ impl State {
             self.measuring.saturating_sub(1)
         };
         let now = self.is_measured();
-        for tray in self.trays.iter_mut().flatten().filter(|_| was != now) {
-            tray.arrivals.push_back(Arrival::Measure(now));
-            (tray.waker)();
+        for queue in self.queues.iter_mut().flatten().filter(|_| was != now) {
+            queue.arrivals.push_back(Arrival::Measure(now));
+            (queue.waker)();
         }
     }
 

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_took_longer_than_all_places_is_counted_in_the_last() {
+    fn a_time_beyond_all_places_is_counted_in_the_last() {
         let mut taken = Histogram::default();
         for took in [0, 1_000, LONGEST, u64::MAX] {
             taken.add(took);

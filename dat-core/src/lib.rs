@@ -40,11 +40,11 @@ mod mock;
 mod object;
 pub mod provider;
 mod refusal;
+mod round_robin;
 mod slots;
 pub mod stats;
 #[cfg(test)]
 mod tests;
-mod turns;
 pub mod types;
 
 pub use address::{Address, Echo, Vlan};

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_made_up_from_numbers_finds_nobody_in_an_empty_slot() {
+    fn a_forged_key_finds_nothing_in_an_empty_slot() {
         let mut slots = Slots::<EpKey, One>::new(7);
         let key = slots.insert(one(1));
         slots.remove(key);

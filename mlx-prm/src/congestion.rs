@@ -92,7 +92,7 @@ codes! {
         TIME_RESET = 3,
         /// Bytes between rate increases.
         BYTE_RESET = 4,
-        /// Number of increases before the target rate rises.
+        /// Number of timer or byte-counter events until the target rate rises.
         THRESHOLD = 5,
         /// Highest rate.
         MAX_RATE = 6,

@@ -23,7 +23,7 @@ fn nested_layouts_change_in_place_and_keep_their_own_reserved_bits() {
 }
 
 #[test]
-fn debug_shows_what_is_not_zero() {
+fn debug_shows_fields_that_are_not_zero() {
     let mut input = CreateCqIn::new();
     input
         .cq_context_mut()

@@ -24,10 +24,10 @@ pub enum Reason {
     #[error("the source is not an address of ours of this family")]
     NotOurs,
     /// Duplicate detection for the source is not finished: [`Event::Announced`] says when it is usable.
-    #[error("whether the source is somebody else's is not known yet")]
+    #[error("duplicate detection of the source is not finished")]
     Detecting,
     /// Another node has the source address, too.
-    #[error("the source is somebody else's address, too")]
+    #[error("another node has the source address, too")]
     Duplicate,
     /// The destination is not the address of one other node: unspecified, loopback, a group or a broadcast.
     #[error("the destination is not one node")]
@@ -36,7 +36,7 @@ pub enum Reason {
     #[error("no route: not on link, and no gateway serves this source")]
     NoRoute,
     /// No reply has come.
-    #[error("nobody has answered")]
+    #[error("no reply came")]
     NoAnswer,
     /// The link is down, and no MAC is known from an earlier time.
     #[error("the link is down")]

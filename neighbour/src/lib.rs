@@ -17,7 +17,7 @@
 //! | `state`, `table` | a neighbour: its states and times; the table of them |
 //! | `own`, `membership` | an address of ours: detected, announced, defended; its groups |
 //! | `budget`, `draw`, `outbox` | rate limits, random delays, queues |
-//! | `neighbours`, `route`, `turns`, `receive` | the state machine: the caller's calls, next hops, timers, received frames |
+//! | `neighbours`, `route`, `timers`, `receive` | the state machine: the caller's calls, next hops, timers, received frames |
 //!
 //! **The user of an entry proves it.** Traffic of a queue pair does not pass through this crate. A caller that has
 //! connections to a neighbour calls `resolve` for them from time to time, or [`Neighbours::confirm`] when traffic has
@@ -48,7 +48,7 @@ mod state;
 mod table;
 #[cfg(test)]
 mod tests;
-mod turns;
+mod timers;
 mod wire;
 
 pub use address::{AddressError, Interface, Mac, Vlan};

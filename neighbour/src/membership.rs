@@ -57,7 +57,7 @@ impl Membership {
     }
 
     /// Returns the records to report at `now`.
-    pub(crate) fn turn(
+    pub(crate) fn due_records(
         &mut self,
         groups: impl Iterator<Item = Ipv6Addr>,
         now: Duration,

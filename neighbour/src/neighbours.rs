@@ -110,7 +110,7 @@ impl Neighbours {
             own.link_up(self.config.detection, self.now, &mut self.draw);
         }
         self.own.push(own);
-        self.turn();
+        self.run_timers();
         Ok(())
     }
 
@@ -126,7 +126,7 @@ impl Neighbours {
             self.change_group(own.interface.vlan_id(), address, Record::Left);
         }
         self.forget_unserved();
-        self.turn();
+        self.run_timers();
         true
     }
 
@@ -204,14 +204,14 @@ impl Neighbours {
                 self.table.remove(key);
             }
         }
-        self.turn();
+        self.run_timers();
     }
 
     /// Handles all timers that are due.
     pub fn tick(&mut self, now: Duration) {
         self.pass(now);
         if self.due.is_some_and(|due| due <= self.now) {
-            self.turn();
+            self.run_timers();
         }
     }
 

@@ -167,7 +167,7 @@ impl Own {
     }
 
     /// Returns the next action due at `now`. Call it until it returns `None`.
-    pub(crate) fn turn(&mut self, now: Duration, draw: &mut Draw) -> Option<Todo> {
+    pub(crate) fn next_action(&mut self, now: Duration, draw: &mut Draw) -> Option<Todo> {
         if self.due.is_none_or(|due| due > now) {
             return None;
         }

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_survives_packing_and_is_counted_by_kind() {
+    fn objects_left_survive_packing_and_are_counted_by_kind() {
         let left: Left = KINDS
             .iter()
             .enumerate()

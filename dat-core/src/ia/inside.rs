@@ -29,7 +29,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Number of keep-alive checks that are scheduled.
-    pub(crate) fn turns_ahead(&self) -> usize {
+    pub(crate) fn checks_ahead(&self) -> usize {
         self.keep_alives.len()
     }
 

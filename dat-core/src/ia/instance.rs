@@ -23,8 +23,8 @@ use crate::ia::health::Health;
 use crate::ia::keep_alive::KeepAlives;
 use crate::ia::latencies::Latencies;
 use crate::ia::log::Log;
-use crate::ia::neighbours::Neighbours;
 use crate::ia::regions::Regions;
+use crate::ia::watched_evds::WatchedEvds;
 use crate::object::cno::Cno;
 use crate::object::cr::Cr;
 use crate::object::ep::Ep;
@@ -39,9 +39,9 @@ use crate::object::service_point::ServicePoint;
 use crate::object::srq::Srq;
 use crate::object::view::{InstanceView, Question, Wanted, Watcher};
 use crate::provider::Provider;
+use crate::round_robin::RoundRobin;
 use crate::slots::Slots;
 use crate::stats::Ended;
-use crate::turns::Turns;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -171,14 +171,14 @@ pub struct Ia<P: Provider> {
     pub(in crate::ia) conns: BTreeMap<ConnId, EpKey>,
     pub(in crate::ia) listeners: BTreeMap<ListenId, ServicePoint>,
     /// EVDs on which endpoints in DISCONNECT_PENDING complete their requests.
-    pub(in crate::ia) draining: Neighbours,
+    pub(in crate::ia) draining: WatchedEvds,
     /// EVDs that may show an error whose connection event goes to another EVD.
-    pub(in crate::ia) feeding: Neighbours,
+    pub(in crate::ia) feeding: WatchedEvds,
     /// Connections that are probed when they are idle.
     pub(in crate::ia) keep_alives: KeepAlives,
     pub(in crate::ia) log: Log,
     /// Endpoints with watermarks.
-    pub(in crate::ia) marked: Turns<EpKey>,
+    pub(in crate::ia) marked: RoundRobin<EpKey>,
     pub(in crate::ia) effects: VecDeque<Effect>,
     pub(in crate::ia) async_evd: EvdKey,
     /// EVDs that take asynchronous events of other instances.
@@ -276,11 +276,11 @@ impl<P: Provider> Ia<P> {
             port_ups,
             conns: BTreeMap::new(),
             listeners: BTreeMap::new(),
-            draining: Neighbours::new(),
-            feeding: Neighbours::new(),
+            draining: WatchedEvds::new(),
+            feeding: WatchedEvds::new(),
             keep_alives: KeepAlives::new(),
             log: Log::default(),
-            marked: Turns::new(),
+            marked: RoundRobin::new(),
             // Large enough that a post that looks at a completion queue does not allocate.
             effects: VecDeque::with_capacity(1024),
             async_evd,

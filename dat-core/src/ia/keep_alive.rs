@@ -9,7 +9,7 @@ use crate::provider::Nanos;
 
 /// Endpoints by the time of their next check.
 pub(in crate::ia) struct KeepAlives {
-    turns: BTreeSet<(Nanos, EpKey)>,
+    checks: BTreeSet<(Nanos, EpKey)>,
     /// Number of endpoints with keep-alive whose requests complete in an EVD: its completion queue needs as many more
     /// entries.
     evds: BTreeMap<EvdKey, u32>,
@@ -18,19 +18,19 @@ pub(in crate::ia) struct KeepAlives {
 impl KeepAlives {
     pub(in crate::ia) const fn new() -> Self {
         Self {
-            turns: BTreeSet::new(),
+            checks: BTreeSet::new(),
             evds: BTreeMap::new(),
         }
     }
 
     /// Returns the time of the next check.
     pub(in crate::ia) fn next(&self) -> Option<Nanos> {
-        self.turns.first().map(|(at, _)| *at)
+        self.checks.first().map(|(at, _)| *at)
     }
 
     #[cfg(test)]
     pub(in crate::ia) fn len(&self) -> usize {
-        self.turns.len()
+        self.checks.len()
     }
 
     /// Number of entries that an EVD's completion queue needs for probes.
@@ -40,18 +40,18 @@ impl KeepAlives {
 
     /// Adds an endpoint's next check.
     pub(in crate::ia) fn add(&mut self, at: Nanos, key: EpKey) {
-        self.turns.insert((at, key));
+        self.checks.insert((at, key));
     }
 
     /// Removes an endpoint's check that is no longer needed.
     pub(in crate::ia) fn remove(&mut self, at: Nanos, key: EpKey) {
-        self.turns.remove(&(at, key));
+        self.checks.remove(&(at, key));
     }
 
     /// Takes the first check that is due: its time and its endpoint.
     pub(in crate::ia) fn take_due(&mut self, now: Nanos) -> Option<(Nanos, EpKey)> {
-        let due = self.turns.first().copied().filter(|(at, _)| *at <= now)?;
-        self.turns.remove(&due);
+        let due = self.checks.first().copied().filter(|(at, _)| *at <= now)?;
+        self.checks.remove(&due);
         Some(due)
     }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::handle::{EpKey, EvdKey};
 use crate::latency::Histogram;
 use crate::provider::Nanos;
-use crate::turns::Turns;
+use crate::round_robin::RoundRobin;
 
 /// Measured latencies.
 #[derive(Default)]
@@ -13,7 +13,7 @@ pub(in crate::ia) struct Latencies {
     /// True while measuring is on.
     pub(in crate::ia) on: bool,
     /// Endpoints whose requests are timed.
-    pub(in crate::ia) turns: Turns<EpKey>,
+    pub(in crate::ia) timed_eps: RoundRobin<EpKey>,
     pub(in crate::ia) eps: HashMap<EpKey, OfEp>,
     /// Completions of all endpoints, freed ones included.
     pub(in crate::ia) completion: Histogram,

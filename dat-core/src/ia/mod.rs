@@ -13,6 +13,6 @@ mod keep_alive;
 mod latencies;
 mod log;
 mod lookup;
-mod neighbours;
 mod refused;
 mod regions;
+mod watched_evds;

@@ -13,7 +13,7 @@
 //! the EVD as a hint: events of other EVDs may have arrived meanwhile, and the event itself may be gone.
 
 use crate::handle::{EvdHandle, EvdKey};
-use crate::turns::Turns;
+use crate::round_robin::RoundRobin;
 use core::fmt;
 
 /// A function of the program that a CNO calls when it is triggered (`DAT_OS_WAIT_PROXY_AGENT`).
@@ -40,9 +40,9 @@ pub(crate) struct Cno {
     /// The EVD of a trigger that no waiter has taken.
     triggered: Option<EvdKey>,
     agent: Option<Agent>,
-    evds: Turns<EvdKey>,
+    evds: RoundRobin<EvdKey>,
     /// Attached EVDs to be looked at: their completion queues have reported entries, or were never armed.
-    pub(crate) unasked: Turns<EvdKey>,
+    pub(crate) unarmed: RoundRobin<EvdKey>,
     waiters: u32,
     /// Number of times that all waiters were released.
     released: u64,
@@ -126,7 +126,7 @@ impl Cno {
     /// Detaches an EVD; `gone` if it was freed.
     pub(crate) fn detach(&mut self, evd: EvdKey, gone: bool) {
         self.evds.remove(evd);
-        self.unasked.remove(evd);
+        self.unarmed.remove(evd);
         if !gone {
             return;
         }

@@ -410,11 +410,11 @@ mod tests {
         assert!(panicked.is_err());
         let (occasion, dump) = kept.try_recv().expect("it was handed over");
         assert_eq!((occasion, dump.instance, dump.at), (Occasion::Panic, 3, 5));
-        assert!(dump.to_string().contains("the time of the connect ran out"));
+        assert!(dump.to_string().contains("the connect timed out"));
     }
 
     #[test]
-    fn a_recorder_that_is_dropped_otherwise_is_handed_to_nobody() {
+    fn a_recorder_dropped_without_a_panic_is_not_handed_over() {
         let mut recorder = Recorder::new(3);
         recorder.keep_by(Box::new(|occasion, _| panic!("{occasion:?}")));
         drop(recorder);

@@ -84,7 +84,7 @@ fn no_post_goes_to_an_endpoint_that_is_gone_or_of_another_adapter() {
 }
 
 #[test]
-fn what_the_calls_refuse_is_not_made_at_once() {
+fn posts_that_the_calls_refuse_are_not_made_at_once() {
     let (_net, mut a, b) = connected();
     let (good, to) = (a.triplet(0, 16), b.remote(16));
     let other_pz = a.ia.pz_create().expect("a PZ");

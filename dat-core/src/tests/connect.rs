@@ -211,7 +211,7 @@ fn parameters_of_a_connect_are_checked_before_anything_happens() {
 }
 
 #[test]
-fn a_rejection_names_who_rejected_and_flushes_receives() {
+fn a_rejection_names_the_rejecting_side_and_flushes_receives() {
     let net = Net::default();
     let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
     a.post_recv(9).expect("posts");
@@ -228,7 +228,7 @@ fn a_rejection_names_who_rejected_and_flushes_receives() {
 }
 
 #[test]
-fn where_nobody_listens_the_provider_rejects() {
+fn a_connect_without_a_listener_is_rejected_by_the_provider() {
     let net = Net::default();
     let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
     let psp =
@@ -308,7 +308,7 @@ fn the_consumers_timeout_and_a_silent_peer_are_told_apart() {
 }
 
 #[test]
-fn an_accept_nobody_waits_for_any_more_ends_in_an_accept_completion_error() {
+fn an_accept_after_the_peer_gave_up_ends_in_an_accept_completion_error() {
     let net = Net::default();
     let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
     let cr = request(&mut a, &mut b, b"");

@@ -305,7 +305,7 @@ fn many_connections_of_one_evd_may_break_in_one_look() {
 }
 
 #[test]
-fn freeing_a_connected_endpoint_tells_the_peer_and_nobody_here() {
+fn freeing_a_connected_endpoint_tells_the_peer_and_queues_no_event() {
     let (_net, mut a, mut b) = connected();
     a.ia.ep_free(a.ep).expect("frees");
     settle(&mut a, &mut b);

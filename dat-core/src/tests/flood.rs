@@ -27,7 +27,7 @@ fn flood(net: &Net, a: &mut Side, b: &Side, count: usize) {
 
 /// The work of one call is bounded, whatever peers send.
 #[test]
-fn one_call_takes_in_a_bounded_number_of_datagrams_and_nobody_sleeps_on_the_rest() {
+fn one_call_takes_in_a_bounded_number_of_datagrams_and_no_wait_sleeps_with_some_left() {
     let net = Net::default();
     let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
     flood(&net, &mut a, &b, 150);

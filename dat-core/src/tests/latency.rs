@@ -89,7 +89,7 @@ fn receives_are_posted_at_once_however_requests_are_measured() {
 }
 
 #[test]
-fn when_nobody_wants_to_know_any_more_nothing_stands_in_the_way() {
+fn measuring_switched_off_leaves_no_obstacle() {
     let (net, mut a, mut b) = measured();
     net.hold();
     a.send(1, NO_FLAGS).expect("posts");

@@ -42,7 +42,7 @@ fn steps(net: &Net, act: impl FnOnce()) -> u64 {
     net.steps() - before
 }
 
-fn wait_in_vain(side: &mut Side) {
+fn wait_without_event(side: &mut Side) {
     let timeout = Timeout::from_micros(10);
     let nothing = side.ia.evd_wait(side.connect, timeout, 1);
     assert!(nothing.is_err(), "{nothing:?}");
@@ -53,15 +53,15 @@ fn a_wait_for_connection_events_asks_only_queues_that_have_answered() {
     let (net, mut a, of_a, mut b, of_b) = crowds();
     (a.ep, b.ep) = (of_a[MANY - 1].0, of_b[0].0);
     connect(&mut a, &mut b);
-    wait_in_vain(&mut a);
-    let again = steps(&net, || wait_in_vain(&mut a));
+    wait_without_event(&mut a);
+    let again = steps(&net, || wait_without_event(&mut a));
     assert!(again <= FEW, "{again}");
     // The queue that then reports an entry is noticed, and armed again.
     for cookie in 0..3 {
         b.post_recv(cookie).expect("posts");
     }
     a.send(0, NO_FLAGS).expect("posts");
-    wait_in_vain(&mut a);
+    wait_without_event(&mut a);
     net.fail_next(a.qpn(), DtoStatus::ErrRemoteAccess);
     a.send(1, NO_FLAGS).expect("posts");
     let timeout = Timeout::from_micros(10);
@@ -70,7 +70,7 @@ fn a_wait_for_connection_events_asks_only_queues_that_have_answered() {
 }
 
 #[test]
-fn who_polls_for_connection_events_looks_at_some_queues_at_a_time_and_finds_every_error() {
+fn polling_for_connection_events_looks_at_some_queues_at_a_time_and_finds_every_error() {
     let (net, mut a, of_a, mut b, of_b) = crowds();
     (a.ep, b.ep) = (of_a[MANY / 2].0, of_b[0].0);
     connect(&mut a, &mut b);
@@ -102,8 +102,8 @@ fn endpoints_that_are_being_disconnected_are_not_looked_at_until_they_are_done()
     (0..MANY).for_each(|_| a.ia.progress());
     let turn = steps(&net, || a.ia.progress());
     assert!(turn <= FEW, "{turn}");
-    wait_in_vain(&mut a);
-    let waiting = steps(&net, || wait_in_vain(&mut a));
+    wait_without_event(&mut a);
+    let waiting = steps(&net, || wait_without_event(&mut a));
     assert!(waiting <= FEW, "{waiting}");
     net.release();
     let mut ended = Vec::new();
@@ -165,7 +165,7 @@ fn an_agent_costs_a_turn_no_more_with_more_evds_and_hears_of_each() {
     let turn = steps(&net, || a.ia.progress());
     assert!(turn <= FEW, "{turn}");
     // A waiter for connection events arms the same queues for less.
-    wait_in_vain(&mut a);
+    wait_without_event(&mut a);
     b.post_recv(0).expect("posts");
     a.send(0, NO_FLAGS).expect("posts");
     assert_eq!(heard.load(Ordering::Relaxed), 0);
@@ -191,7 +191,7 @@ fn who_waits_for_connection_events_takes_nobody_his_interrupt() {
     let Ok(EvdLook::Pending(wait, _)) = a.ia.evd_wait_look(wait.expect("begins")) else {
         panic!("nothing has come");
     };
-    wait_in_vain(&mut a);
+    wait_without_event(&mut a);
     b.post_recv(0).expect("posts");
     a.send(5, NO_FLAGS).expect("posts");
     let until = net.now() + 1_000_000;

@@ -153,7 +153,7 @@ fn a_peer_that_does_not_answer_any_more_is_noticed() {
 }
 
 #[test]
-fn as_many_requests_as_were_asked_for_fit_beside_a_trial() {
+fn as_many_requests_as_requested_fit_beside_a_probe() {
     let net = Net::default();
     let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
     set(&mut a, keep_alive(2)).expect("legal");
@@ -202,7 +202,7 @@ fn a_connection_whose_last_request_was_suppressed_is_tried_like_any_other() {
 
 /// A program that takes no completions fills its EVD, and further entries stay in the completion queue.
 #[test]
-fn a_trial_is_seen_to_fail_behind_completions_that_nobody_takes() {
+fn a_probe_is_seen_to_fail_behind_completions_that_are_not_taken() {
     let net = Net::default();
     let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
     set(&mut a, keep_alive(2)).expect("legal");
@@ -284,14 +284,14 @@ fn a_graceful_disconnect_ends_whatever_the_peer_does() {
 #[test]
 fn a_graceful_disconnect_that_ends_leaves_no_timer() {
     let (_net, mut a, mut b) = super::connected();
-    let turns = |a: &Side| a.ia.turns_ahead();
-    assert_eq!(turns(&a), 0);
+    let checks = |a: &Side| a.ia.checks_ahead();
+    assert_eq!(checks(&a), 0);
     a.ia.ep_disconnect(a.ep, CloseFlags::Graceful)
         .expect("starts");
     settle(&mut a, &mut b);
     assert_eq!(a.state(), EpState::Disconnected);
     assert_eq!(cause(&a), Some(EndCause::Disconnected));
-    assert_eq!(turns(&a), 0);
+    assert_eq!(checks(&a), 0);
 }
 
 /// RNR retries of 7 are for ever: a peer that asks for that and posts no receive would hold every Send of ours.

@@ -13,7 +13,7 @@ fn refused(interface: Interface) -> AddressError {
 }
 
 #[test]
-fn what_is_not_one_node_is_no_address_of_ours() {
+fn an_address_that_is_not_one_nodes_is_refused() {
     let cases = [
         "0.0.0.0/24",
         "0.1.2.3/24",

@@ -29,7 +29,7 @@ fn a_question_goes_to_all_and_the_answer_resolves() {
 
 /// RFC 826, packet reception: the sender becomes the target, and only it gets the reply.
 #[test]
-fn who_asks_for_us_is_answered_and_is_not_remembered() {
+fn a_request_for_our_address_is_answered_and_creates_no_entry() {
     let mut us = Us::settled();
     us.receive(&arp(ALL, REQUEST, (PEER, PEER_V4), ([0; 6], OUR_V4)));
     let answer = Sent {
@@ -58,7 +58,7 @@ fn a_request_from_a_neighbour_that_is_being_asked_for_fills_it_in() {
 }
 
 #[test]
-fn who_asks_for_others_is_not_answered() {
+fn a_request_for_a_foreign_address_is_not_answered() {
     let mut us = Us::settled();
     us.receive(&arp(ALL, REQUEST, (PEER, PEER_V4), ([0; 6], "10.0.0.9")));
     assert_eq!(us.sent(), []);
@@ -178,7 +178,7 @@ fn an_address_that_is_looked_for_first_serves_after_three_probes() {
 
 /// RFC 5227, 2.1.1: a packet from that address, or another node's probe for it, means that it is taken.
 #[test]
-fn an_address_that_is_looked_for_first_is_given_up_when_somebody_has_it_or_wants_it() {
+fn an_address_under_detection_is_given_up_if_another_node_has_or_probes_it() {
     let has = arp_reply((PEER, OUR_V4), (OURS, "0.0.0.0"));
     let wants = arp(ALL, REQUEST, (PEER, "0.0.0.0"), ([0; 6], OUR_V4));
     for frame in [has, wants] {

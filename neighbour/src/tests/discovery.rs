@@ -39,7 +39,7 @@ fn optimistic() -> Us {
 /// RFC 4429, 3.3: usable as soon as the solicitation is sent. RFC 4862, 5.4: one solicitation, and RetransTimer later
 /// it is ours. RFC 4861, 7.2.6: then MAX_NEIGHBOR_ADVERTISEMENT announcements, at least RetransTimer apart.
 #[test]
-fn an_optimistic_address_serves_at_once_and_is_announced_when_nobody_has_it() {
+fn an_optimistic_address_is_usable_at_once_and_announced_after_detection() {
     let mut us = optimistic();
     assert_eq!(said(&mut us), [detection_of(OUR_V6)]);
     assert_eq!(us.us.source(ip(PEER_V6)), Some(ip(OUR_V6)));
@@ -115,7 +115,7 @@ fn an_optimistic_address_answers_without_override() {
 
 /// RFC 4862, 5.4.4 and 5.4.3; RFC 4429, 3.3: an advertisement, or another node's detection, takes the address.
 #[test]
-fn an_address_that_is_looked_for_is_lost_to_who_has_it_or_looks_for_it() {
+fn an_address_under_detection_is_lost_to_a_node_that_has_or_detects_it() {
     let has = Nd::announce(PEER, OUR_V6, O).frame();
     let wants = Nd::detect(PEER, OUR_V6).frame();
     for (detection, wait) in [(Detection::Optimistic, 0), (Detection::First, 1_000)] {
@@ -147,7 +147,7 @@ fn an_address_that_is_looked_for_is_lost_to_who_has_it_or_looks_for_it() {
 /// RFC 4862, 5.4.2: within MAX_RTR_SOLICITATION_DELAY; 5.4.3: a solicitation from a unicast address is ignored
 /// meanwhile.
 #[test]
-fn a_tentative_address_serves_nobody() {
+fn a_tentative_address_is_not_usable() {
     let mut us = Us::bare(Detection::First);
     us.add("2001:db8::1/64");
     let began = us.now;

@@ -33,7 +33,7 @@ fn answer_to(sent: &Sent, source: &str, destination: &str) -> Vec<u8> {
 
 /// RFC 792; RFC 4443, 4.1. A reply of another node does not count, nor a duplicate, nor a reply to an earlier echo.
 #[test]
-fn an_echo_of_ours_is_answered_once_by_whom_it_went_to() {
+fn our_echo_request_takes_one_reply_of_its_destination() {
     for (ours, peer) in [(OUR_V4, PEER_V4), (OUR_V6, PEER_V6)] {
         let mut us = Us::settled();
         let echo = |us: &mut Us, sequence| us.us.echo(ip(ours), ip(peer), sequence, us.now);

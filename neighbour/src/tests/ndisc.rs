@@ -39,7 +39,7 @@ fn a_known_neighbour_is_asked_by_unicast() {
 
 /// RFC 4861, 7.2.4: solicited, override, the target's MAC; to the node that has asked.
 #[test]
-fn who_asks_for_us_is_answered_alone() {
+fn a_solicitation_for_our_address_is_answered_by_unicast() {
     let mut us = Us::settled();
     us.receive(&Nd::solicit(PEER, PEER_V6, OUR_V6).frame());
     let answer = Sent {
@@ -69,7 +69,7 @@ fn who_asks_for_us_is_answered_alone() {
 
 /// RFC 4861, 7.2.4: if the source is unspecified, to all nodes, and not solicited.
 #[test]
-fn who_looks_for_a_duplicate_of_our_address_is_answered_before_all() {
+fn duplicate_detection_of_our_address_is_answered_to_all_nodes() {
     let mut us = Us::settled();
     us.receive(&Nd::detect(PEER, OUR_V6).frame());
     let sent = us.sent();
@@ -86,7 +86,7 @@ fn who_looks_for_a_duplicate_of_our_address_is_answered_before_all() {
 }
 
 #[test]
-fn who_asks_for_others_is_not_answered() {
+fn a_request_for_a_foreign_address_is_not_answered() {
     let mut us = Us::settled();
     // 2001:db8::1:0:1 has the same solicited-node group as 2001:db8::1.
     us.receive(&Nd::solicit(PEER, PEER_V6, "2001:db8::1:0:1").frame());
@@ -96,7 +96,7 @@ fn who_asks_for_others_is_not_answered() {
 
 /// A static entry has precedence over the asker's own claim.
 #[test]
-fn who_asks_is_answered_at_its_static_mac() {
+fn an_asker_is_answered_at_its_static_mac() {
     let mut us = Us::settled();
     us.us.add_static(ip(PEER_V6), OTHER).expect("a station");
     us.receive(&Nd::solicit(PEER, PEER_V6, OUR_V6).frame());
@@ -302,7 +302,7 @@ fn no_flag_replaces_a_mac_that_is_known() {
 
 /// RFC 4861, 7.2.3: a solicitation for our address shows the neighbour's MAC; it proves nothing (7.3.1: two-way).
 #[test]
-fn a_question_from_a_neighbour_fills_in_what_is_asked_for_and_proves_nothing() {
+fn a_solicitation_of_a_neighbour_completes_its_entry_and_proves_nothing() {
     let question = Nd::solicit(PEER, PEER_V6, OUR_V6).frame();
     let mut us = Us::settled();
     us.resolve(OUR_V6, PEER_V6);

@@ -47,7 +47,7 @@ const ARP_REQUEST: &str = "0001080006040001 111213141516 21222324 313233343536 4
 
 /// A Linux host that gets a link-local address reports its group and detects duplicates. We send the same bytes.
 #[test]
-fn what_we_send_when_an_address_is_added_is_what_linux_sends() {
+fn frames_sent_for_a_new_address_are_those_of_linux() {
     let mut us = Us::of(Config::new(MININET_MAC, 7));
     us.add(&format!("{MININET_ADDRESS}/64"));
     let mut out = [0xa5; 1_518];

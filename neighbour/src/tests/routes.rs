@@ -113,7 +113,7 @@ fn our_own_addresses_are_at_our_mac() {
 }
 
 #[test]
-fn what_is_off_link_is_asked_for_at_the_gateway_and_events_name_that() {
+fn an_off_link_destination_asks_for_the_gateway_which_events_name() {
     let mut us = world();
     assert_eq!(us.resolve("10.1.0.1", "198.51.100.1"), Resolution::Pending);
     us.receive(&peer::arp_reply((PEER, "10.1.0.254"), (OURS, "10.1.0.1")));

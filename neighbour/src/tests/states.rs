@@ -283,7 +283,7 @@ fn a_contradiction_just_after_an_answer_is_looked_into_a_second_later() {
 /// The address in another node's request does not count as an answer about it (RFC 4861, 7.2.5: only messages about
 /// existing entries are taken).
 #[test]
-fn what_was_not_asked_for_makes_no_entry() {
+fn an_unsolicited_message_creates_no_entry() {
     for (ours, peer) in FAMILIES {
         let mut us = Us::settled();
         us.receive(&answer(ours, peer, PEER));
@@ -300,7 +300,7 @@ fn what_was_not_asked_for_makes_no_entry() {
 
 /// RFC 4861, 7.2.5: an unsolicited advertisement completes an entry that is being asked for, and does not prove it.
 #[test]
-fn who_speaks_up_while_it_is_asked_for_is_used_and_asked_soon() {
+fn an_unsolicited_message_completes_an_entry_that_is_asked_soon() {
     for (ours, peer) in FAMILIES {
         let mut us = Us::settled();
         us.resolve(ours, peer);
@@ -316,7 +316,7 @@ fn who_speaks_up_while_it_is_asked_for_is_used_and_asked_soon() {
 }
 
 #[test]
-fn who_speaks_up_after_it_was_unreachable_is_asked_for_anew_at_once() {
+fn an_unsolicited_message_of_an_unreachable_neighbour_lets_it_be_asked_at_once() {
     for (ours, peer) in FAMILIES {
         let mut us = Us::settled();
         us.resolve(ours, peer);

@@ -102,7 +102,7 @@ fn a_neighbour_that_has_another_mac_is_found_there_within_four_seconds() {
 /// The same over ten minutes, while the neighbours answer requests: they are used, asked by unicast at most once per
 /// second, and stay.
 #[test]
-fn ten_minutes_of_forgery_cost_a_question_in_a_second_and_move_nobody() {
+fn ten_minutes_of_forgery_cost_one_request_per_second_and_move_no_neighbour() {
     let mut us = Us::settled();
     us.resolve(OUR_V4, PEER_V4);
     us.receive(&arp_reply((PEER, PEER_V4), (OURS, OUR_V4)));

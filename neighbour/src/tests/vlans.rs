@@ -92,7 +92,7 @@ fn an_answer_in_another_vlan_or_without_one_answers_nothing() {
 }
 
 #[test]
-fn nobody_is_answered_and_no_address_is_disputed_from_another_vlan() {
+fn a_frame_of_another_vlan_is_not_answered_and_is_no_conflict() {
     let mut us = tagged();
     us.receive(&arp(Some(6), REQUEST, (PEER, PEER_V4), ([0; 6], OUR_V4)));
     us.receive(&arp(Some(6), REQUEST, (PEER, OUR_V4), ([0; 6], OUR_V4)));

@@ -109,7 +109,7 @@ fn second_disconnect_changes_nothing() {
 }
 
 #[test]
-fn abort_of_a_connection_tells_the_peer_and_nobody_else() {
+fn abort_tells_the_peer_and_queues_no_event() {
     let (mut pair, a, b) = Pair::established();
     let mut lost = false;
     pair.keep(move |_, message| !is_dreq(message) || std::mem::replace(&mut lost, true));
@@ -253,7 +253,7 @@ fn requester_refused_as_stale_for_ever_gives_up_and_its_consumer_hears_why() {
 }
 
 #[test]
-fn restarted_peer_is_connected_at_once_by_whom_the_old_connection_is_being_ended() {
+fn restarted_peer_is_connected_at_once_if_the_acceptor_is_ending_the_old_connection() {
     let (mut pair, _, old) = Pair::established();
     pair.a = Cm::new(config(A));
     // B has noticed, and its DREQ has not reached A yet.

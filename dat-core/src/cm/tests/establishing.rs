@@ -157,7 +157,7 @@ fn lost_req_is_sent_again_and_the_consumer_sees_one_request() {
 /// A datagram sent while the port is down is lost. Once the port is up, it is repeated without waiting for its
 /// second.
 #[test]
-fn what_waits_for_an_answer_is_sent_again_when_the_port_comes_up_and_counts_as_a_repetition() {
+fn unanswered_messages_are_sent_again_when_the_port_comes_up_and_count_as_repetitions() {
     let mut pair = Pair::listening();
     pair.connect(connect_params());
     pair.keep(|_, _| false);
@@ -182,7 +182,7 @@ fn what_waits_for_an_answer_is_sent_again_when_the_port_comes_up_and_counts_as_a
 
 /// If no host answers for the address, the attempt ends when that is known, not with the last repetition.
 #[test]
-fn what_waits_for_an_address_nobody_answers_for_ends_at_once_and_nothing_else_does() {
+fn attempts_to_an_unreachable_address_end_at_once_and_nothing_else_does() {
     let mut pair = Pair::listening();
     pair.keep(|_, _| false);
     let a = pair.connect(connect_params());

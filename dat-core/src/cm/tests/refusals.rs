@@ -44,7 +44,7 @@ fn private_data_of_a_rejection_reaches_the_requester_also_by_a_repetition() {
 }
 
 #[test]
-fn request_nobody_listens_for_is_rejected_with_invalid_service_id() {
+fn request_without_a_listener_is_rejected_with_invalid_service_id() {
     let mut pair = Pair::new();
     let a = pair.connect(connect_params());
     pair.run_for(MILLISECOND);
@@ -261,7 +261,7 @@ fn requester_may_refuse_the_reply() {
 }
 
 #[test]
-fn acceptor_may_abort_what_it_accepted() {
+fn acceptor_may_abort_an_accepted_connection() {
     let (mut pair, a, b) = Pair::replied();
     pair.b.abort(pair.now, b);
     pair.run_for(MILLISECOND);

@@ -286,7 +286,7 @@ fn a_request_that_claims_anothers_address_is_refused() {
 }
 
 #[test]
-fn what_finds_no_room_costs_nothing() {
+fn request_over_the_limit_keeps_no_state() {
     let mut pair = Pair::listening();
     for n in 0..70_000_u32 {
         let mad = request_from(STRANGER, 77, |req| {
@@ -465,7 +465,7 @@ fn accepted_requests_that_nobody_completes_are_bounded_and_keep_no_peer_out() {
 
 /// A few addresses do not push out the requests of others.
 #[test]
-fn an_address_with_many_requests_makes_nobody_make_room() {
+fn an_address_with_many_requests_does_not_drop_those_of_others() {
     let mut pair = Pair::listening();
     pair.b.config = Config {
         max_pending_per_peer: 256,
@@ -514,7 +514,7 @@ fn an_address_with_many_requests_makes_nobody_make_room() {
 
 /// The requester names the time that we wait for it (REQ, local and remote CM response timeout): 31 is 2.4 hours.
 #[test]
-fn what_a_request_leaves_behind_is_gone_within_minutes_whatever_it_names() {
+fn state_of_a_request_is_gone_within_minutes_whatever_times_it_names() {
     for accept in [false, true] {
         let mut pair = Pair::listening();
         let mad = request_from(STRANGER, 77, |req| {

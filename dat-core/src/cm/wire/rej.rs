@@ -153,7 +153,7 @@ impl fmt::Display for RejectReason {
             Self::Timeout => "the other side stopped waiting for an answer: its program, or ours, decides too slowly",
             Self::Unsupported => "the request asks for something that is not known there",
             Self::InvalidCommId => "the other side knows no such connection any more: it has restarted, or given up",
-            Self::InvalidServiceId => "nobody listens there: is the program running, and is the port or the service ID right?",
+            Self::InvalidServiceId => "nothing listens there: is the program running, and is the port or the service ID right?",
             Self::InvalidTransportType => "another transport than reliable connection was asked for, or is offered",
             Self::StaleConnection => "an old connection of the same queue pair was still there; it ends now, and the request is repeated by itself",
             Self::InvalidGid => "the address the request names as its source is not one that it came from, or not reachable",

@@ -177,7 +177,7 @@ fn recorded_ib_rtu_comes_back_byte_for_byte() {
 }
 
 #[test]
-fn recorded_roce_req_is_read_and_comes_back_without_what_we_do_not_know() {
+fn recorded_roce_req_is_parsed_and_emitted_without_unknown_fields() {
     let (transaction_id, message) = Message::parse(&roce_req()).expect("a REQ");
     let Message::Req(req) = &message else {
         panic!("{message:?}")

@@ -101,7 +101,7 @@ impl<P: Descriptor> Ia<P> {
         }
         let mut quiet = true;
         for evd in evds {
-            quiet &= self.arm_neighbours(evd.key);
+            quiet &= self.arm_watched(evd.key);
         }
         for evd in evds {
             self.arm_own(evd.key);

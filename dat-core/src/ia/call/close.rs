@@ -5,7 +5,7 @@
 //! waits for an event. A refusal by the device does not stop the close: the device is asked again. It is stopped if
 //! it goes on refusing, or if all of it takes longer than the limit for one command. Afterwards everything is gone.
 
-use super::progress::LAST_WORDS;
+use super::progress::FINAL_SEND_TIMEOUT;
 use crate::cm::RejectReason;
 use crate::error::{DatError, DatResult, Subtype};
 use crate::handle::AnyHandle;
@@ -38,7 +38,7 @@ impl<P: Provider> fmt::Debug for CloseRefused<P> {
 
 /// Keys of the objects to end, by kind.
 #[derive(Default)]
-struct Doomed {
+struct ClosingObjects {
     cnos: Vec<CnoKey>,
     crs: Vec<CrKey>,
     rsps: Vec<RspKey>,
@@ -51,7 +51,7 @@ struct Doomed {
     evds: Vec<EvdKey>,
 }
 
-impl Doomed {
+impl ClosingObjects {
     fn add(&mut self, object: AnyHandle) {
         match object {
             AnyHandle::Ia => {}
@@ -178,41 +178,42 @@ impl<P: Provider> Ia<P> {
             self.adapter.lock().release(now, conn, self.seat);
         }
         self.transmit_last();
-        self.provider.await_mads(now.saturating_add(LAST_WORDS));
+        self.provider
+            .await_mads(now.saturating_add(FINAL_SEND_TIMEOUT));
     }
 
     fn end_all(&mut self) {
-        let mut doomed = Doomed::default();
+        let mut closing = ClosingObjects::default();
         for object in self.objects() {
-            doomed.add(object);
+            closing.add(object);
         }
-        for key in doomed.cnos {
+        for key in closing.cnos {
             self.remove_cno(key);
         }
-        for key in doomed.crs {
+        for key in closing.crs {
             self.refuse_request(key, RejectReason::NoResources);
         }
-        for key in doomed.rsps {
+        for key in closing.rsps {
             self.remove_rsp(key);
         }
-        for key in doomed.eps {
+        for key in closing.eps {
             self.insist("ending an endpoint", |ia| ia.remove_ep(key));
         }
-        for key in doomed.psps {
+        for key in closing.psps {
             self.remove_psp(key);
         }
-        for key in doomed.rmrs {
+        for key in closing.rmrs {
             self.insist("ending an RMR", |ia| ia.remove_rmr(key));
         }
-        for key in doomed.lmrs {
+        for key in closing.lmrs {
             self.insist("ending an LMR", |ia| ia.remove_lmr(key));
         }
-        for key in doomed.srqs {
+        for key in closing.srqs {
             if self.srqs.get(key).is_some_and(|srq| srq.users == 0) {
                 self.insist("ending an SRQ", |ia| ia.remove_srq(key));
             }
         }
-        for key in doomed.evds {
+        for key in closing.evds {
             self.async_evd_unbind(self.evd_handle(key));
             // The IA's own asynchronous EVD receives the last events.
             if self.evds.get(key).is_some_and(|evd| !evd.streams.any()) {
@@ -220,7 +221,7 @@ impl<P: Provider> Ia<P> {
             }
         }
         // Endpoints lent with requests that arrived meanwhile have ended with the EVDs.
-        for key in doomed.pzs {
+        for key in closing.pzs {
             if self.pzs.get(key).is_some_and(|pz| pz.users == 0) {
                 self.insist("ending a PZ", |ia| ia.remove_pz(key));
             }

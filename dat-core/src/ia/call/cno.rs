@@ -19,7 +19,7 @@
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::handle::{CnoHandle, CnoKey, EvdHandle, EvdKey};
 use crate::ia::instance::Ia;
-use crate::ia::neighbours::LOOKS;
+use crate::ia::watched_evds::LOOKS;
 use crate::object::cno::{Agent, Cno};
 use crate::provider::{CompletionQueue, Nanos, Provider};
 use crate::types::Timeout;
@@ -166,11 +166,11 @@ impl<P: Provider> Ia<P> {
         }
         if !self.over(key, &wait) {
             // EVDs of pending drains were armed when they were last looked at.
-            self.ask_feeders();
+            self.arm_feeders();
             self.settle_effects();
-            self.ask_evds_of(key);
-            let own = self.cnos[key].unasked.len();
-            quiet = own + self.draining.unasked() + self.feeding.unasked() == 0;
+            self.arm_evds_of(key);
+            let own = self.cnos[key].unarmed.len();
+            quiet = own + self.draining.unarmed() + self.feeding.unarmed() == 0;
         }
         if let Some(evd) = self.cnos[key].end_wait(wait.released) {
             if slept && let Some(evd) = evd.and_then(|evd| self.evds.get_mut(evd)) {
@@ -246,7 +246,7 @@ impl<P: Provider> Ia<P> {
     pub(in crate::ia) fn attach_to_cno(&mut self, cno: CnoKey, evd: EvdKey) {
         self.cnos[cno].attach(evd);
         self.watch(evd);
-        self.has_to_be_asked(evd);
+        self.mark_unarmed(evd);
         self.look_after_cno(cno);
     }
 
@@ -273,7 +273,7 @@ impl<P: Provider> Ia<P> {
         let has_agent = self.cnos[key].has_agent();
         self.look_at_cno(key, if has_agent { usize::MAX } else { LOOKS });
         if has_agent && !self.cnos[key].is_triggered() {
-            self.ask_evds_of(key);
+            self.arm_evds_of(key);
         }
     }
 
@@ -288,12 +288,12 @@ impl<P: Provider> Ia<P> {
         for _ in 0..self
             .cnos
             .get(key)
-            .map_or(0, |cno| cno.unasked.len().min(most))
+            .map_or(0, |cno| cno.unarmed.len().min(most))
         {
             let Some(cno) = self.cnos.get_mut(key).filter(|cno| !cno.is_triggered()) else {
                 return;
             };
-            if let Some(evd) = cno.unasked.next()
+            if let Some(evd) = cno.unarmed.next()
                 && self.evds[evd].mode.enabled
             {
                 self.look_around(evd);
@@ -303,9 +303,9 @@ impl<P: Provider> Ia<P> {
 
     /// Arms the completion queues of the CNO's unarmed EVDs, which have just been looked at. An entry that arrived
     /// after the look raises an interrupt too. A disabled EVD is not armed; enabling it marks it as unarmed.
-    fn ask_evds_of(&mut self, key: CnoKey) {
-        let unasked: Vec<EvdKey> = self.cnos[key].unasked.iter().collect();
-        for evd in unasked {
+    fn arm_evds_of(&mut self, key: CnoKey) {
+        let unarmed: Vec<EvdKey> = self.cnos[key].unarmed.iter().collect();
+        for evd in unarmed {
             let enabled = self.evds[evd].mode.enabled;
             let cq = self.evds[evd].cq.as_ref();
             if enabled && cq.is_some_and(|cq| cq.peek().is_some()) {
@@ -315,7 +315,7 @@ impl<P: Provider> Ia<P> {
             if enabled {
                 self.arm_own(evd);
             }
-            self.cnos[key].unasked.remove(evd);
+            self.cnos[key].unarmed.remove(evd);
         }
     }
 

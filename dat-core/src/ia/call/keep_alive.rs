@@ -24,7 +24,7 @@ use crate::object::ep::{DRAIN_TIMEOUT, Setup};
 use crate::provider::{CompletionQueue, Nanos, Provider, QueuePair};
 
 /// Maximum number of endpoints checked per call.
-const TURNS: usize = 64;
+const CHECKS_PER_CALL: usize = 64;
 
 impl<P: Provider> Ia<P> {
     /// Starts the checks of a newly established connection.
@@ -33,38 +33,38 @@ impl<P: Provider> Ia<P> {
         if let Some(ep) = self.eps.get_mut(key) {
             let qp = ep.qp.get();
             ep.idle_since = qp.map_or((0, 0), |qp| (qp.counts().requests, 0));
-            self.next_turn(key, now);
+            self.schedule_check(key, now);
         }
     }
 
-    fn next_turn(&mut self, key: EpKey, now: Nanos) {
+    fn schedule_check(&mut self, key: EpKey, now: Nanos) {
         if let Some(ep) = self.eps.get_mut(key)
             && let Some(interval) = ep.transport.keep_alive
         {
             let interval = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
-            ep.next_turn = now.saturating_add(interval);
-            self.keep_alives.add(ep.next_turn, key);
+            ep.next_check = now.saturating_add(interval);
+            self.keep_alives.add(ep.next_check, key);
         }
     }
 
     /// Checks the connections whose time has come.
-    pub(in crate::ia) fn look_after_idle(&mut self) {
+    pub(in crate::ia) fn check_idle(&mut self) {
         if self.keep_alives.next().is_none() {
             return;
         }
         let now = self.provider.now();
-        for _ in 0..TURNS {
+        for _ in 0..CHECKS_PER_CALL {
             let Some((at, key)) = self.keep_alives.take_due(now) else {
                 return;
             };
             // The endpoint may have another check scheduled in place of this one.
-            let Some(ep) = self.eps.get(key).filter(|ep| ep.next_turn == at) else {
+            let Some(ep) = self.eps.get(key).filter(|ep| ep.next_check == at) else {
                 continue;
             };
             match ep.hot.state {
                 EpState::Connected => {
-                    self.try_idle(key, ep.request_evd);
-                    self.next_turn(key, now);
+                    self.probe_if_idle(key, ep.request_evd);
+                    self.schedule_check(key, now);
                 }
                 EpState::DisconnectPending => self.drain_timed_out(key),
                 EpState::Unconnected
@@ -81,22 +81,22 @@ impl<P: Provider> Ia<P> {
     /// Sets the deadline of a graceful disconnect that begins now.
     pub(in crate::ia) fn bound_drain(&mut self, key: EpKey) {
         let now = self.provider.now();
-        self.no_more_turns(key);
+        self.stop_checks(key);
         if let Some(ep) = self.eps.get_mut(key) {
-            ep.next_turn = now.saturating_add(DRAIN_TIMEOUT);
-            self.keep_alives.add(ep.next_turn, key);
+            ep.next_check = now.saturating_add(DRAIN_TIMEOUT);
+            self.keep_alives.add(ep.next_check, key);
         }
     }
 
     /// Stops the checks of an endpoint whose connection ends.
-    pub(in crate::ia) fn no_more_turns(&mut self, key: EpKey) {
+    pub(in crate::ia) fn stop_checks(&mut self, key: EpKey) {
         if let Some(ep) = self.eps.get(key) {
-            self.keep_alives.remove(ep.next_turn, key);
+            self.keep_alives.remove(ep.next_check, key);
         }
     }
 
     /// Probes a connection if nothing was posted and nothing completed on it since its last check.
-    fn try_idle(&mut self, key: EpKey, request_evd: Option<EvdKey>) {
+    fn probe_if_idle(&mut self, key: EpKey, request_evd: Option<EvdKey>) {
         let is_tried = self.eps.get(key).is_some_and(|ep| ep.own_outstanding);
         // The completion of the last probe may have arrived.
         let all_seen = match request_evd {
@@ -148,7 +148,7 @@ impl<P: Provider> Ia<P> {
         }
         match self.provider.resize_cq(cq, entries) {
             Ok(()) => {
-                self.has_to_be_asked(key);
+                self.mark_unarmed(key);
                 Ok(())
             }
             Err(error) => Err(self.device_refused("ep_modify", error, Subtype::ResourceTevd)),

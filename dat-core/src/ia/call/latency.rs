@@ -30,7 +30,7 @@ const BETWEEN: Nanos = 1_000_000;
 /// Number of requests after which an endpoint has another sample before [`BETWEEN`] is over.
 const REQUESTS: u64 = 1_024;
 /// Maximum number of endpoints looked at per call.
-const TURNS: usize = 64;
+const EPS_PER_CALL: usize = 64;
 
 impl<P: Provider> Ia<P> {
     /// Switches measuring of requests and wakeups on or off. Earlier measurements are kept.
@@ -41,12 +41,12 @@ impl<P: Provider> Ia<P> {
         }
         if on {
             let eps = self.eps.iter().map(|(key, _)| key);
-            eps.for_each(|key| latencies.turns.insert(key));
+            eps.for_each(|key| latencies.timed_eps.insert(key));
         } else {
-            let eps: Vec<EpKey> = latencies.turns.iter().collect();
+            let eps: Vec<EpKey> = latencies.timed_eps.iter().collect();
             for key in eps {
                 self.end_sample(key);
-                self.forget_turn(key);
+                self.forget_timed(key);
             }
         }
         self.observe();
@@ -72,22 +72,22 @@ impl<P: Provider> Ia<P> {
     /// Schedules the samples of a new endpoint.
     pub(in crate::ia) fn measure_ep(&mut self, key: EpKey) {
         if let Some(all) = self.measured() {
-            all.turns.insert(key);
+            all.timed_eps.insert(key);
         }
     }
 
     /// Stops the samples of an endpoint that is freed.
     pub(in crate::ia) fn measure_no_more(&mut self, key: EpKey) {
         self.end_sample(key);
-        self.forget_turn(key);
+        self.forget_timed(key);
         if let Some(all) = &mut self.latencies {
             all.eps.remove(&key);
         }
     }
 
-    fn forget_turn(&mut self, key: EpKey) {
+    fn forget_timed(&mut self, key: EpKey) {
         if let Some(all) = &mut self.latencies {
-            all.turns.remove(key);
+            all.timed_eps.remove(key);
         }
     }
 
@@ -96,9 +96,11 @@ impl<P: Provider> Ia<P> {
     pub(in crate::ia) fn look_after_samples(&mut self) {
         let now = self.provider.now();
         let Some(all) = self.measured() else { return };
-        for _ in 0..all.turns.len().min(TURNS) {
+        for _ in 0..all.timed_eps.len().min(EPS_PER_CALL) {
             let Some(all) = self.measured() else { return };
-            let Some(key) = all.turns.next() else { return };
+            let Some(key) = all.timed_eps.next() else {
+                return;
+            };
             let of = all.eps.get(&key);
             let (sample, next, last) =
                 of.map_or((Sample::Idle, 0, 0), |of| (of.sample, of.next, of.last));

@@ -21,15 +21,15 @@ use crate::provider::{Completion, Nanos, Provider, ProviderError, ProviderEvent,
 use crate::types::{CloseFlags, ConnQual};
 
 /// Longest time, in nanoseconds, that a closing IA waits for room to send its last datagrams.
-pub(in crate::ia) const LAST_WORDS: Nanos = 100_000_000;
+pub(in crate::ia) const FINAL_SEND_TIMEOUT: Nanos = 100_000_000;
 /// Maximum number of datagrams received per call.
 const DATAGRAMS: usize = 64;
 /// Number of times the device is asked to end an object.
-const TRIES: u32 = 3;
+const INSIST_TRIES: u32 = 3;
 /// Time in nanoseconds after which the device is not asked again: it did not refuse, it did not answer.
-const PATIENCE: Nanos = 10_000_000_000;
+const INSIST_TIMEOUT: Nanos = 10_000_000_000;
 /// Maximum number of wake-ups while the last datagrams are sent.
-const LAST_ROUNDS: u32 = 10_000;
+const FINAL_SEND_WAKEUPS: u32 = 10_000;
 
 impl<P: Provider> Ia<P> {
     /// Does all work that is due now, without waiting: events of the device, messages of peers, timers. A program
@@ -53,7 +53,7 @@ impl<P: Provider> Ia<P> {
         self.connection_manager_events();
         self.check_some_marks();
         self.look_after_drains();
-        self.look_after_idle();
+        self.check_idle();
         if self.observed {
             self.look_after_samples();
         }
@@ -107,11 +107,11 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Sends the last datagrams of an IA that is closed, and waits for room up to [`LAST_WORDS`]. Datagrams that
+    /// Sends the last datagrams of an IA that is closed, and waits for room up to [`FINAL_SEND_TIMEOUT`]. Datagrams that
     /// arrive meanwhile for this instance are not answered.
     pub(in crate::ia) fn transmit_last(&mut self) {
-        let patience = self.provider.now().saturating_add(LAST_WORDS);
-        for _ in 0..LAST_ROUNDS {
+        let deadline = self.provider.now().saturating_add(FINAL_SEND_TIMEOUT);
+        for _ in 0..FINAL_SEND_WAKEUPS {
             self.transmit();
             if self.adapter.lock().cm.is_silent() {
                 return;
@@ -126,7 +126,7 @@ impl<P: Provider> Ia<P> {
                     }
                 }
             }
-            match self.provider.wait(patience) {
+            match self.provider.wait(deadline) {
                 Ok(true) => {}
                 Ok(false) | Err(_) => return,
             }
@@ -383,7 +383,7 @@ impl<P: Provider> Ia<P> {
             }
             ProviderEvent::CqEntries { owner } => {
                 if owner & DISCARD_OWNER == 0 {
-                    self.evd_answered(owner);
+                    self.evd_fired(owner);
                 } else if let Some(key) = self.ep_owner(owner & !DISCARD_OWNER) {
                     self.empty_discard(key);
                 }
@@ -517,15 +517,15 @@ impl<P: Provider> Ia<P> {
         mut end: impl FnMut(&mut Self) -> DatResult<()>,
     ) {
         let begun = self.provider.now();
-        for _ in 0..TRIES {
+        for _ in 0..INSIST_TRIES {
             if end(self).is_ok() {
                 return;
             }
-            if self.provider.now().saturating_sub(begun) > PATIENCE {
+            if self.provider.now().saturating_sub(begun) > INSIST_TIMEOUT {
                 break;
             }
         }
-        tracing::error!(what, "the device refuses for good and is stopped");
+        tracing::error!(what, "the device keeps refusing and is stopped");
         self.provider.stop(what);
         self.device_is_gone();
         if let Err(error) = end(self) {

@@ -23,7 +23,7 @@ impl<P: Provider> Ia<P> {
             self.recorder = Some(Box::new(Recorder::new(self.id)));
             self.provider.record();
             self.observe();
-            self.tell_who_is_recorded(true);
+            self.set_recorded_everywhere(true);
         }
     }
 
@@ -31,7 +31,7 @@ impl<P: Provider> Ia<P> {
     pub fn recorder_stop(&mut self) {
         if self.recorder.take().is_some() {
             self.observe();
-            self.tell_who_is_recorded(false);
+            self.set_recorded_everywhere(false);
         }
     }
 
@@ -83,7 +83,7 @@ impl<P: Provider> Ia<P> {
         self.observed = self.recorder.is_some() || measured;
     }
 
-    fn tell_who_is_recorded(&mut self, on: bool) {
+    fn set_recorded_everywhere(&mut self, on: bool) {
         let eps: Vec<_> = self.eps.iter().map(|(key, _)| key).collect();
         for key in eps {
             self.eps[key].set_recorded(on);

@@ -10,7 +10,7 @@ use crate::error::{DatError, DatResult, Subtype};
 use crate::event::AsyncEvent;
 use crate::handle::{EvdKey, HandleType, PzHandle, SrqHandle, SrqKey, index_of};
 use crate::ia::instance::Ia;
-use crate::ia::neighbours::LOOKS;
+use crate::ia::watched_evds::LOOKS;
 use crate::object::lmr::segment::{Scope, Segment, check, pieces};
 use crate::object::srq::Srq;
 use crate::object::srq::state::{SrqInput, SrqState, SrqTell, Watermark};

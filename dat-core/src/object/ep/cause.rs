@@ -80,9 +80,9 @@ impl fmt::Display for EndCause {
                 "the peer's connection manager has rejected the request: {} (reason {reason})",
                 RejectReason::from_code(*reason)
             ),
-            Self::Unreachable => f.write_str("nobody answers there"),
+            Self::Unreachable => f.write_str("no host answers there"),
             Self::PortDown => f.write_str(PORT_DOWN),
-            Self::TimedOut => f.write_str("the time of the connect ran out"),
+            Self::TimedOut => f.write_str("the connect timed out"),
             Self::AcceptFailed => {
                 f.write_str("the peer did not complete the connection that was accepted, or it made room for another request")
             }
@@ -110,7 +110,7 @@ impl fmt::Display for EndCause {
                 f.write_str("more receive buffers were held than the hard high watermark allows")
             }
             Self::AddressRemoved => {
-                f.write_str("the address that it left from is none of the adapter's any more")
+                f.write_str("the adapter no longer has the address that it left from")
             }
             Self::AdapterDead => f.write_str("the adapter is dead"),
             Self::AdapterWanted => f.write_str("the adapter is wanted back"),

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_installed_is_said_before_it() {
+    fn the_tag_precedes_the_queue_pair() {
         assert_eq!(size_of::<Installed<Box<u64>>>(), 16);
         let mut place = Installed::from(Some(7));
         assert_eq!(place.get_mut().map(|one| *one + 1), Some(8));

@@ -129,7 +129,7 @@ pub(crate) struct Ep<P: Provider> {
     /// Number of requests posted and number outstanding at the last keep-alive check.
     pub(crate) idle_since: (u64, u32),
     /// Time of the next keep-alive check, or the deadline of a graceful disconnect.
-    pub(crate) next_turn: Nanos,
+    pub(crate) next_check: Nanos,
     /// True if the queue pair has been able to receive, so that the device will report its last SRQ buffer.
     pub(crate) has_received: bool,
     /// True if the device has reported the last SRQ buffer.
@@ -243,7 +243,7 @@ impl<P: Provider> Ep<P> {
             private_data: Box::default(),
             own_outstanding: false,
             idle_since: (0, 0),
-            next_turn: 0,
+            next_check: 0,
             has_received: false,
             last_buffer: false,
             binds: VecDeque::new(),
@@ -395,7 +395,7 @@ mod tests {
     use core::mem::{align_of, offset_of, size_of};
 
     #[test]
-    fn what_posts_read_first_is_one_cache_line_and_the_queue_pair_begins_the_next() {
+    fn fields_that_posts_read_are_one_cache_line_and_the_queue_pair_begins_the_next() {
         let tells = offset_of!(Ep<Mock>, qp);
         assert_eq!((align_of::<Ep<Mock>>(), tells), (64, 56));
         let before = size_of::<Installed<MockQp>>() - size_of::<MockQp>();

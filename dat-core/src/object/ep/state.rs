@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_table_refuses_leaves_the_state_as_it_is() {
+    fn a_refused_event_leaves_the_state_as_it_is() {
         let mut life = Lifecycle::NEW;
         assert_eq!(life.step(EpEvent::Connect), Ok(()));
         let state = EpState::ActiveConnectionPending;

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_or_unknown_changes_nothing_and_says_what_may_be() {
+    fn an_illegal_setting_changes_nothing_and_its_error_has_the_legal_values() {
         let mut transport = EpTransport::default();
         for (name, value) in [
             ("source_address", "localhost"),

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_refused_for_being_early_is_told_what_comes_first() {
+    fn a_refusal_of_an_early_call_names_the_call_to_make_first() {
         let told = |call, state: EpState| state.refuse(call).detail();
         assert!(told(EpCall::Post, EpState::Unconnected).contains("ESTABLISHED"));
         assert!(told(EpCall::Reset, EpState::Connected).contains("ep_disconnect"));

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_on_an_evd_that_is_not_waitable() {
+    fn no_state_has_a_waiter_on_an_unwaitable_evd() {
         let mut seen = BTreeSet::new();
         let mut todo = vec![EvdMode::NEW];
         while let Some(mode) = todo.pop() {

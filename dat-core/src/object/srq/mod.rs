@@ -8,8 +8,8 @@ pub mod state;
 use crate::error::Subtype;
 use crate::handle::{EpKey, EvdKey, PzKey, index_of};
 use crate::provider::{Provider, SharedReceiveQueue};
+use crate::round_robin::{Counted, RoundRobin};
 use crate::stats::SrqStats;
-use crate::turns::{Counted, Turns};
 use state::{SrqInput, SrqMode, SrqTell};
 
 pub(crate) struct Srq<P: Provider> {
@@ -27,7 +27,7 @@ pub(crate) struct Srq<P: Provider> {
     /// EVDs on which their receives complete.
     pub(crate) recv_evds: Counted<EvdKey>,
     /// Endpoints that use it and have a null receive EVD.
-    pub(crate) unwanted: Turns<EpKey>,
+    pub(crate) unwanted: RoundRobin<EpKey>,
     /// Number of posts that ever found no room.
     pub(crate) full: u64,
 }
@@ -45,7 +45,7 @@ impl<P: Provider> Srq<P> {
             undequeued: 0,
             users: 0,
             recv_evds: Counted::new(),
-            unwanted: Turns::new(),
+            unwanted: RoundRobin::new(),
             full: 0,
         }
     }

@@ -437,7 +437,7 @@ impl<P: Provider> Ia<P> {
             self.blame(key, EndCause::Disconnected);
         }
         self.drain_over(key);
-        self.no_more_turns(key);
+        self.stop_checks(key);
         self.move_to(key, event);
         self.let_go(key);
         let Some(ep) = self.eps.get(key) else {

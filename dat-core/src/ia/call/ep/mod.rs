@@ -377,7 +377,7 @@ impl<P: Provider> Ia<P> {
         for (evd, stream) in streams_of(setup) {
             self.evds[evd].streams.attach(stream);
             // The EVD may have been armed for less than this stream reports.
-            self.has_to_be_asked(evd);
+            self.mark_unarmed(evd);
         }
         self.keep_alives.attach(setup);
         for feeder in feeders_of(setup) {
@@ -524,7 +524,7 @@ impl<P: Provider> Ia<P> {
         }
         self.let_go(key);
         self.drain_over(key);
-        self.no_more_turns(key);
+        self.stop_checks(key);
         if may_receive {
             self.move_to(key, EpEvent::Freed);
         }

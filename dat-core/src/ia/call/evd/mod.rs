@@ -1,9 +1,9 @@
 //! Event dispatchers: `dat_evd_create`, `_query`, `_free`, `_resize`, `_post_se`, `_modify_cno`, and the waitable and
 //! enabled bits. Module `wait` takes events out, module `waiter` waits for them.
 
-mod neighbour;
 pub(crate) mod wait;
 pub(crate) mod waiter;
+mod watched;
 
 use crate::attributes::HIDDEN;
 use crate::cm::RejectReason;
@@ -229,7 +229,7 @@ impl<P: Provider> Ia<P> {
             qlen = cq.capacity().saturating_sub(hidden).max(min_qlen);
         }
         target.set_qlen(qlen);
-        self.has_to_be_asked(key);
+        self.mark_unarmed(key);
         Ok(())
     }
 
@@ -266,7 +266,7 @@ impl<P: Provider> Ia<P> {
     pub fn evd_enable(&mut self, evd: EvdHandle) -> DatResult<()> {
         self.turn(evd, EvdInput::Enable)?;
         if self.evds[evd.key].cno.is_some() {
-            self.has_to_be_asked(evd.key);
+            self.mark_unarmed(evd.key);
             self.look_after_cnos();
         }
         Ok(())

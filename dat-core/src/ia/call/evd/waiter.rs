@@ -350,7 +350,7 @@ impl<P: Provider> Ia<P> {
     /// Arms every completion queue that can end the wait. Returns false if one of them still has entries that the EVD
     /// does not take: then an armed queue would interrupt at once.
     pub(in crate::ia) fn arm_for(&mut self, key: EvdKey) -> bool {
-        let quiet = self.arm_neighbours(key);
+        let quiet = self.arm_watched(key);
         self.arm_own(key);
         quiet
     }
@@ -366,15 +366,15 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Arms the queues of watched EVDs, as [`Ia::arm_for`] does; returns the same.
-    pub(in crate::ia) fn arm_neighbours(&mut self, key: EvdKey) -> bool {
+    pub(in crate::ia) fn arm_watched(&mut self, key: EvdKey) -> bool {
         let connections = self.evds[key].streams.connections();
         // EVDs of pending drains were armed when they were last looked at.
-        let quiet = self.draining.are_asked_but(key);
+        let quiet = self.draining.all_armed_but(key);
         if connections == 0 {
             return quiet;
         }
-        self.ask_feeders();
-        quiet && self.feeding.are_asked_but(key)
+        self.arm_feeders();
+        quiet && self.feeding.all_armed_but(key)
     }
 
     fn count(&self, key: EvdKey) -> u32 {

@@ -15,14 +15,14 @@ use crate::wire::{arp, mld, ndisc};
 
 impl Neighbours {
     /// Does everything that is due, and finds the time of the next timer.
-    pub(crate) fn turn(&mut self) {
+    pub(crate) fn run_timers(&mut self) {
         // Groups first: a node that detects duplicates has to receive the answer (RFC 4862, 5.4.2).
         let vlans: Vec<Option<u16>> = self.memberships.keys().copied().collect();
         for vlan in vlans {
             self.report_if_due(vlan);
         }
         for at in 0..self.own.len() {
-            while let Some(todo) = self.own[at].turn(self.now, &mut self.draw) {
+            while let Some(todo) = self.own[at].next_action(self.now, &mut self.draw) {
                 self.act(at, todo);
             }
         }
@@ -182,7 +182,7 @@ impl Neighbours {
         let Some(membership) = self.memberships.get_mut(&vlan) else {
             return;
         };
-        let records = membership.turn(groups, self.now, &mut self.draw);
+        let records = membership.due_records(groups, self.now, &mut self.draw);
         if records.is_empty() {
             return;
         }

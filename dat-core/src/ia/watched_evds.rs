@@ -7,38 +7,38 @@
 //! entries, or that were never armed.
 
 use crate::handle::EvdKey;
-use crate::turns::{Counted, Turns};
+use crate::round_robin::{Counted, RoundRobin};
 
 /// Maximum number of EVDs looked at per call.
 pub(in crate::ia) const LOOKS: usize = 32;
 
 /// Watched EVDs of one kind.
-pub(in crate::ia) struct Neighbours {
+pub(in crate::ia) struct WatchedEvds {
     /// Number of endpoints for which each EVD is watched.
     endpoints: Counted<EvdKey>,
     /// EVDs that are not armed, as far as we have been told.
-    unasked: Turns<EvdKey>,
+    unarmed: RoundRobin<EvdKey>,
 }
 
-impl Neighbours {
+impl WatchedEvds {
     pub(in crate::ia) fn new() -> Self {
         Self {
             endpoints: Counted::new(),
-            unasked: Turns::new(),
+            unarmed: RoundRobin::new(),
         }
     }
 
     /// Watches an EVD for one more endpoint.
     pub(in crate::ia) fn add(&mut self, evd: EvdKey) {
         if self.endpoints.add(evd) {
-            self.unasked.insert(evd);
+            self.unarmed.insert(evd);
         }
     }
 
     /// Watches an EVD for one endpoint less.
     pub(in crate::ia) fn remove(&mut self, evd: EvdKey) {
         if self.endpoints.remove(evd) {
-            self.unasked.remove(evd);
+            self.unarmed.remove(evd);
         }
     }
 
@@ -47,35 +47,35 @@ impl Neighbours {
     }
 
     /// Returns the number of unarmed EVDs.
-    pub(in crate::ia) const fn unasked(&self) -> usize {
-        self.unasked.len()
+    pub(in crate::ia) const fn unarmed(&self) -> usize {
+        self.unarmed.len()
     }
 
     /// Returns whether all EVDs but `own` are armed.
-    pub(in crate::ia) fn are_asked_but(&self, own: EvdKey) -> bool {
-        self.unasked.len() == usize::from(self.unasked.contains(own))
+    pub(in crate::ia) fn all_armed_but(&self, own: EvdKey) -> bool {
+        self.unarmed.len() == usize::from(self.unarmed.contains(own))
     }
 
     /// Returns all unarmed EVDs.
-    pub(in crate::ia) fn all_unasked(&self) -> Vec<EvdKey> {
-        self.unasked.iter().collect()
+    pub(in crate::ia) fn all_unarmed(&self) -> Vec<EvdKey> {
+        self.unarmed.iter().collect()
     }
 
     /// Returns the next unarmed EVD, in turn.
     pub(in crate::ia) fn next(&mut self) -> Option<EvdKey> {
-        self.unasked.next()
+        self.unarmed.next()
     }
 
     /// Marks an EVD as armed: its completion queue was drained or interrupts for its entries, and reports the next
     /// one.
-    pub(in crate::ia) fn asked(&mut self, evd: EvdKey) {
-        self.unasked.remove(evd);
+    pub(in crate::ia) fn armed(&mut self, evd: EvdKey) {
+        self.unarmed.remove(evd);
     }
 
     /// Marks an EVD as unarmed, because its completion queue has reported entries or was changed.
-    pub(in crate::ia) fn answered(&mut self, evd: EvdKey) {
+    pub(in crate::ia) fn fired(&mut self, evd: EvdKey) {
         if self.contains(evd) {
-            self.unasked.insert(evd);
+            self.unarmed.insert(evd);
         }
     }
 }

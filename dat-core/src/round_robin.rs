@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 
 /// A set of keys. Each call except `iter` takes the same time, whatever the number of keys.
 #[derive(Default)]
-pub(crate) struct Turns<K> {
+pub(crate) struct RoundRobin<K> {
     keys: Vec<K>,
     /// Index of each key in `keys`.
     places: HashMap<K, usize>,
@@ -14,7 +14,7 @@ pub(crate) struct Turns<K> {
     last: usize,
 }
 
-impl<K: Copy + Default + Eq + Hash> Turns<K> {
+impl<K: Copy + Default + Eq + Hash> RoundRobin<K> {
     pub(crate) fn new() -> Self {
         Self::default()
     }
@@ -108,26 +108,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_has_its_turn_once_in_a_round_whoever_goes_and_comes() {
-        let mut turns = Turns::new();
-        (0..10).for_each(|key| turns.insert(key));
-        turns.insert(3);
+    fn each_member_is_returned_once_per_round_despite_inserts_and_removes() {
+        let mut members = RoundRobin::new();
+        (0..10).for_each(|key| members.insert(key));
+        members.insert(3);
         for gone in [0, 9, 4, 4] {
-            turns.remove(gone);
+            members.remove(gone);
         }
-        turns.insert(10);
-        let mut round: Vec<i32> = (0..turns.len()).filter_map(|_| turns.next()).collect();
+        members.insert(10);
+        let mut round: Vec<i32> = (0..members.len()).filter_map(|_| members.next()).collect();
         round.sort_unstable();
         assert_eq!(round, [1, 2, 3, 5, 6, 7, 8, 10]);
     }
 
     #[test]
-    fn nobody_has_a_turn_where_nobody_is() {
-        let mut turns = Turns::new();
-        assert_eq!(turns.next(), None);
-        turns.insert(7);
-        assert_eq!((turns.next(), turns.next()), (Some(7), Some(7)));
-        turns.remove(7);
-        assert_eq!((turns.next(), turns.len()), (None, 0));
+    fn an_empty_set_returns_no_member() {
+        let mut members = RoundRobin::new();
+        assert_eq!(members.next(), None);
+        members.insert(7);
+        assert_eq!((members.next(), members.next()), (Some(7), Some(7)));
+        members.remove(7);
+        assert_eq!((members.next(), members.len()), (None, 0));
     }
 }
