@@ -1,13 +1,13 @@
-//! What the instances of an adapter share: the connection manager, and who is told of what.
+//! State shared by the instances of an adapter: the connection manager, and the queue of each instance's arrivals.
 //!
-//! An [`Ia`](crate::Ia) is an instance: one thread's at a time, with objects and queues of its own. Several of them may
-//! stand on one adapter. Its port has one connection manager, so they share that, behind a lock that nobody holds while
-//! he waits for a device or a peer, and that no post and no dequeue takes.
+//! An [`Ia`](crate::Ia) is an instance: it belongs to one thread, and has objects and queues of its own. An adapter
+//! may have several instances. Its port has one connection manager, which they share behind a lock. No thread holds
+//! the lock while it waits for a device or a peer, and no post and no dequeue takes it.
 //!
-//! Whoever has time runs it for all: takes in datagrams, lets timers go off, sends what there is to send. What came of
-//! it is put into the tray of the instance it is for, and that instance is woken. A connection is its endpoint's
-//! instance's; a request to connect is for who listens at its qualifier, and where several do, for the one with the
-//! fewest connections.
+//! Any instance runs the connection manager for all of them: it takes in datagrams, handles timers, and sends.
+//! Resulting events go into the queue of the instance they are for, and that instance is woken. A connection belongs
+//! to the instance of its endpoint. A connection request goes to the instance that listens at its qualifier; if
+//! several do, to the one with the fewest connections.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,24 +19,24 @@ use crate::object::cr::Cr;
 use crate::object::view::{Notice, Question, Watcher};
 use crate::provider::{Nanos, Waker};
 
-/// The place of an instance.
+/// Index of an instance in the adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seat(u32);
 
-/// What an instance is told.
+/// A message for an instance.
 pub(crate) enum Arrival {
-    /// By the connection manager.
+    /// An event of the connection manager.
     Event(CmEvent),
-    /// By another instance: a request that is handed off to a service point here.
+    /// A request that another instance hands off to a service point here.
     HandedOff(ListenId, Box<Cr>),
-    /// By who looks from outside.
+    /// A question of an observer.
     Question(Question),
-    /// By who looks from outside: whether to measure.
+    /// An observer's request to start or stop measuring.
     Measure(bool),
 }
 
 impl Arrival {
-    /// The connection it is about.
+    /// Returns the connection that the message is about.
     const fn conn(&self) -> Option<ConnId> {
         match self {
             Self::Event(event) => Some(event.conn()),
@@ -46,35 +46,35 @@ impl Arrival {
     }
 }
 
-/// What instances share.
+/// State shared by instances, behind a lock.
 pub(crate) struct Adapter {
     state: Mutex<State>,
 }
 
-/// What instances share, in the hands of one of them.
+/// State shared by instances.
 pub(crate) struct State {
     pub(crate) cm: Cm,
-    trays: Vec<Option<Tray>>,
+    queues: Vec<Option<InstanceQueue>>,
     points: SecondaryMap<ListenId, Point>,
-    /// How often the port has come up since there is an adapter.
+    /// Number of times the port has come up during the adapter's life.
     port_ups: u64,
-    /// Who is told of what happens.
+    /// Observers that are called with each event.
     watchers: Vec<Watcher>,
-    /// How many want to know how long things take.
+    /// Number of requests to measure that are in force.
     measuring: u32,
 }
 
-/// An instance, as others know it.
-struct Tray {
-    /// The number of the instance.
+/// Queue of an instance's arrivals.
+struct InstanceQueue {
+    /// Number of the instance in the process.
     number: u32,
     arrivals: VecDeque<Arrival>,
     waker: Waker,
-    /// Connections and undecided requests.
+    /// Number of its connections and undecided requests.
     connections: usize,
 }
 
-/// Who listens at a qualifier.
+/// The instances that listen at a qualifier.
 struct Point {
     seats: Vec<Seat>,
     shared: bool,
@@ -85,7 +85,7 @@ impl Adapter {
         Self {
             state: Mutex::new(State {
                 cm: Cm::new(config),
-                trays: Vec::new(),
+                queues: Vec::new(),
                 points: SecondaryMap::new(),
                 port_ups: 0,
                 watchers: Vec::new(),
@@ -94,35 +94,36 @@ impl Adapter {
         }
     }
 
-    /// Has it for oneself, a short time.
+    /// Locks the state, for a short time.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        // Who panicked in it was half-way through a datagram or a call; the connection manager is one that peers lie
-        // to.
+        // A thread that panicked with the lock was half-way through a datagram or a call. The connection manager
+        // tolerates that, as it tolerates peers that lie.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    /// One more instance; and how often the port had come up before it.
+    /// Adds an instance. Returns its seat, and the number of times the port had come up before.
     pub(crate) fn join(&mut self, number: u32, waker: Waker) -> (Seat, u64) {
-        let free = self.trays.iter().position(Option::is_none);
-        let at = free.unwrap_or(self.trays.len());
+        let free = self.queues.iter().position(Option::is_none);
+        let at = free.unwrap_or(self.queues.len());
         if free.is_none() {
-            self.trays.push(None);
+            self.queues.push(None);
         }
-        self.trays[at] = Some(Tray {
+        self.queues[at] = Some(InstanceQueue {
             number,
             arrivals: VecDeque::new(),
             waker,
             connections: 0,
         });
-        // CAST: nobody has room for 2^32 instances.
+        // CAST: 2^32 instances do not fit into memory.
         #[expect(clippy::cast_possible_truncation, reason = "a handful")]
         let seat = Seat(at as u32);
         (seat, self.port_ups)
     }
 
-    /// An instance ends. What it has not been told of is over; what it has taken in for others they are told.
+    /// Removes an instance. Connections of which it has not been told end, but its unseen requests go to other
+    /// listeners.
     pub(crate) fn leave(&mut self, seat: Seat, now: Nanos) {
         self.sort(seat);
         let listening: Vec<ListenId> = self
@@ -134,9 +135,9 @@ impl State {
         for listen in listening {
             self.unlisten(seat, listen);
         }
-        let tray = self.trays.get_mut(seat.0 as usize).and_then(Option::take);
-        for arrival in tray.into_iter().flat_map(|tray| tray.arrivals) {
-            // Who asked is not answered.
+        let queue = self.queues.get_mut(seat.0 as usize).and_then(Option::take);
+        for arrival in queue.into_iter().flat_map(|queue| queue.arrivals) {
+            // The question of an observer is not answered.
             let Some(conn) = arrival.conn() else { continue };
             let others = match &arrival {
                 Arrival::Event(CmEvent::Request { listen, .. }) => self.least_loaded(*listen, None),
@@ -145,25 +146,26 @@ impl State {
                 | Arrival::Question(_)
                 | Arrival::Measure(_) => None,
             };
-            // Where others listen too a request is theirs.
+            // If other instances listen too, one of them gets the request.
             let Some(to) = others else {
                 self.cm.release(now, conn);
                 continue;
             };
             self.own(conn, to);
-            if let Some(tray) = self.tray(to) {
-                tray.arrivals.push_back(arrival);
-                (tray.waker)();
+            if let Some(queue) = self.queue(to) {
+                queue.arrivals.push_back(arrival);
+                (queue.waker)();
             }
         }
     }
 
-    /// Instances there are.
+    /// Returns the number of instances.
     pub(crate) fn instances(&self) -> usize {
-        self.trays.iter().flatten().count()
+        self.queues.iter().flatten().count()
     }
 
-    /// Requests for `service_id` are this instance's, or one of several instances' who all say that they share it.
+    /// Directs requests for `service_id` to this instance, or to one of several instances that all share the
+    /// listener.
     pub(crate) fn listen(
         &mut self,
         seat: Seat,
@@ -190,7 +192,7 @@ impl State {
         Ok(listen)
     }
 
-    /// This instance listens no more; the last one ends the listening.
+    /// Ends the listening of an instance. The last one ends the listener.
     pub(crate) fn unlisten(&mut self, seat: Seat, listen: ListenId) {
         let Some(point) = self.points.get_mut(listen) else {
             return;
@@ -202,34 +204,36 @@ impl State {
         }
     }
 
-    /// A connection, or an undecided request, is this instance's.
+    /// Assigns a connection, or an undecided request, to an instance.
     pub(crate) fn own(&mut self, conn: ConnId, seat: Seat) {
         self.cm.set_owner(conn, seat.0);
-        if let Some(tray) = self.tray(seat) {
-            tray.connections += 1;
+        if let Some(queue) = self.queue(seat) {
+            queue.connections += 1;
         }
     }
 
-    fn tray(&mut self, seat: Seat) -> Option<&mut Tray> {
-        self.trays.get_mut(seat.0 as usize)?.as_mut()
+    fn queue(&mut self, seat: Seat) -> Option<&mut InstanceQueue> {
+        self.queues.get_mut(seat.0 as usize)?.as_mut()
     }
 
-    /// Its instance has done with a connection.
+    /// Releases a connection that its instance no longer uses.
     pub(crate) fn release(&mut self, now: Nanos, conn: ConnId, seat: Seat) {
         self.let_go(conn, seat);
         self.cm.release(now, conn);
     }
 
-    /// An instance is told nothing more of a connection.
+    /// Drops an instance's arrivals about a connection.
     fn let_go(&mut self, conn: ConnId, seat: Seat) {
         let counted = self.cm.owner(conn) == Some(seat.0);
-        if let Some(tray) = self.tray(seat) {
-            tray.connections = tray.connections.saturating_sub(usize::from(counted));
-            tray.arrivals.retain(|arrival| arrival.conn() != Some(conn));
+        if let Some(queue) = self.queue(seat) {
+            queue.connections = queue.connections.saturating_sub(usize::from(counted));
+            queue
+                .arrivals
+                .retain(|arrival| arrival.conn() != Some(conn));
         }
     }
 
-    /// There is no room for a request in its instance.
+    /// Declines a request for which its instance has no room.
     pub(crate) fn decline(
         &mut self,
         now: Nanos,
@@ -241,14 +245,14 @@ impl State {
         self.cm.decline(now, conn, reason);
     }
 
-    /// Whether an instance but this one listens there.
+    /// Returns whether another instance listens there.
     pub(crate) fn is_listened_to(&self, service_id: u64, but: Seat) -> bool {
         let at = self.cm.listener(service_id);
         at.is_some_and(|listen| self.least_loaded(listen, Some(but)).is_some())
     }
 
-    /// Hands an undecided request to who listens at `service_id` in another instance. An error gives it back: nobody
-    /// does.
+    /// Hands an undecided request to another instance that listens at `service_id`. If there is none, the error
+    /// returns the request.
     pub(crate) fn hand_off(&mut self, from: Seat, service_id: u64, cr: Cr) -> Result<(), Cr> {
         let at = self.cm.listener(service_id);
         let Some((listen, to)) =
@@ -259,36 +263,38 @@ impl State {
         let conn = cr.conn;
         self.let_go(conn, from);
         self.own(conn, to);
-        if let Some(tray) = self.tray(to) {
-            tray.arrivals
+        if let Some(queue) = self.queue(to) {
+            queue
+                .arrivals
                 .push_back(Arrival::HandedOff(listen, Box::new(cr)));
-            (tray.waker)();
+            (queue.waker)();
         }
         Ok(())
     }
 
-    /// Of the instances that listen, but one, the one with the fewest connections.
+    /// Returns the listening instance with the fewest connections, except `but`.
     fn least_loaded(&self, listen: ListenId, but: Option<Seat>) -> Option<Seat> {
         let load = |seat: &Seat| {
-            let tray = self.trays.get(seat.0 as usize);
-            tray.and_then(Option::as_ref)
-                .map_or(usize::MAX, |tray| tray.connections)
+            let queue = self.queues.get(seat.0 as usize);
+            queue
+                .and_then(Option::as_ref)
+                .map_or(usize::MAX, |queue| queue.connections)
         };
         let point = self.points.get(listen)?;
         let others = point.seats.iter().filter(|seat| Some(**seat) != but);
         others.copied().min_by_key(load)
     }
 
-    /// The next thing this instance should know. What is for others goes into their trays.
+    /// Returns the next arrival for this instance, and queues those for others.
     pub(crate) fn next_arrival(&mut self, seat: Seat) -> Option<Arrival> {
-        if let Some(arrival) = self.tray(seat)?.arrivals.pop_front() {
+        if let Some(arrival) = self.queue(seat)?.arrivals.pop_front() {
             return Some(arrival);
         }
         self.sort(seat);
-        self.tray(seat)?.arrivals.pop_front()
+        self.queue(seat)?.arrivals.pop_front()
     }
 
-    /// Puts what the connection manager has to say where it belongs, and wakes whoever is not here.
+    /// Queues the connection manager's events by instance, and wakes the instances other than `here`.
     fn sort(&mut self, here: Seat) {
         while let Some(event) = self.cm.poll_event() {
             let conn = event.conn();
@@ -297,34 +303,36 @@ impl State {
                 if let Some(to) = to {
                     self.own(conn, to);
                 }
-                // Nobody listens any more: whoever is here declines it.
+                // With no listener left, the current instance declines the request.
                 to.unwrap_or(here)
             } else {
                 self.cm.owner(conn).map_or(here, Seat)
             };
-            let to = if self.tray(to).is_some() { to } else { here };
-            if let Some(tray) = self.tray(to) {
-                tray.arrivals.push_back(Arrival::Event(event));
+            let to = if self.queue(to).is_some() { to } else { here };
+            if let Some(queue) = self.queue(to) {
+                queue.arrivals.push_back(Arrival::Event(event));
                 if to != here {
-                    (tray.waker)();
+                    (queue.waker)();
                 }
             }
         }
     }
 
-    /// Asks every instance, and wakes those that sleep. Their numbers.
+    /// Asks every instance, and wakes those that sleep. Returns their numbers.
     pub(crate) fn ask(&mut self, question: &Question) -> Vec<u32> {
-        let trays = self.trays.iter_mut().flatten();
-        trays
-            .map(|tray| {
-                tray.arrivals.push_back(Arrival::Question(question.clone()));
-                (tray.waker)();
-                tray.number
+        let queues = self.queues.iter_mut().flatten();
+        queues
+            .map(|queue| {
+                queue
+                    .arrivals
+                    .push_back(Arrival::Question(question.clone()));
+                (queue.waker)();
+                queue.number
             })
             .collect()
     }
 
-    /// Somebody wants to know how long things take, or no longer. Instances are told of the first and the last.
+    /// Counts requests to measure. The instances are told of the first and of the end of the last.
     pub(crate) fn measure(&mut self, on: bool) {
         let was = self.is_measured();
         self.measuring = if on {
@@ -333,9 +341,9 @@ impl State {
             self.measuring.saturating_sub(1)
         };
         let now = self.is_measured();
-        for tray in self.trays.iter_mut().flatten().filter(|_| was != now) {
-            tray.arrivals.push_back(Arrival::Measure(now));
-            (tray.waker)();
+        for queue in self.queues.iter_mut().flatten().filter(|_| was != now) {
+            queue.arrivals.push_back(Arrival::Measure(now));
+            (queue.waker)();
         }
     }
 
@@ -351,8 +359,8 @@ impl State {
         self.watchers.iter().for_each(|watcher| watcher(notice));
     }
 
-    /// An instance has been told for the `times`-th time that the port came up. The first that is told of it has what
-    /// waits for an answer sent again.
+    /// Handles an instance's report that the port came up for the `times`-th time. The first report has unanswered
+    /// messages sent again.
     pub(crate) fn port_came_up(&mut self, now: Nanos, times: u64) {
         if times > self.port_ups {
             self.port_ups = times;
@@ -381,7 +389,7 @@ mod tests {
         priority: 0,
     };
 
-    /// The datagram of a peer's request.
+    /// Returns the datagram of a peer's request.
     fn request() -> Mad {
         let mut cm = Cm::new(Config::default());
         let params = ConnectParams {
@@ -405,7 +413,7 @@ mod tests {
         cm.poll_transmit().expect("a REQ").1
     }
 
-    /// Closing an instance takes in datagrams until its own last words are out.
+    /// Closing an instance receives datagrams until its own last ones are sent.
     #[test]
     fn what_an_instance_has_taken_in_for_another_is_told_when_it_leaves() {
         let woken = Arc::new(AtomicUsize::new(0));

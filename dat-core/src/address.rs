@@ -1,26 +1,26 @@
-//! An adapter's own addresses.
+//! Addresses of an adapter.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// An address of an adapter, with what belongs to it.
+/// An address of an adapter, with its prefix, gateway and VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The address.
     pub address: IpAddr,
-    /// Bits that it has in common with all addresses on the link; with 0, every address of its family is on the link.
-    /// `None` is 0, and 64 for a link-local one.
+    /// Number of leading bits that all addresses on the link share; with 0, every address of its family is on the
+    /// link. `None` is 0, and 64 for a link-local one.
     pub prefix: Option<u8>,
-    /// The station on the link that leads to all others.
+    /// The router on the link for all other addresses.
     pub gateway: Option<IpAddr>,
-    /// The VLAN its frames are in; `None` for frames without a tag.
+    /// The VLAN of its frames; `None` for frames without a tag.
     pub vlan: Option<Vlan>,
 }
 
 /// A VLAN, and the priority of our frames in it. Networks that keep RoCE lossless by priority flow control are tagged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vlan {
-    /// Its number, 1..=4094.
+    /// VLAN ID, 1..=4094.
     pub id: u16,
     /// Priority in the tag, 0..=7.
     pub priority: u8,
@@ -38,7 +38,7 @@ impl From<IpAddr> for Address {
 }
 
 impl Address {
-    /// With an IPv4 address that was written as one of IPv6 as what it is.
+    /// Returns the address with an IPv4-mapped IPv6 address converted to IPv4.
     #[must_use]
     pub fn to_canonical(self) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl Address {
         }
     }
 
-    /// Whether it can be one of ours, with its prefix, gateway and VLAN.
+    /// Checks that it can be an adapter's address, with its prefix, gateway and VLAN.
     ///
     /// # Errors
     /// The rule that it breaks.
@@ -97,7 +97,7 @@ impl core::fmt::Display for Address {
     }
 }
 
-/// Whether two addresses begin with the same bits, so many.
+/// Returns whether the first `prefix` bits of two addresses are equal.
 #[must_use]
 pub fn same_network(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
     let differs = match (a, b) {
@@ -111,12 +111,12 @@ pub fn same_network(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
 /// The answer to an echo request ([`Ia::echo`](crate::Ia::echo)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Echo {
-    /// Who answered.
+    /// Address of the node that answered.
     pub address: IpAddr,
     /// The number of the request.
     pub sequence: u16,
     /// Bytes of data that came back.
     pub bytes: usize,
-    /// How long it took from the request on, by the adapter's clock.
+    /// Time since the request, by the adapter's clock.
     pub took: Duration,
 }

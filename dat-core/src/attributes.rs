@@ -1,15 +1,15 @@
-//! What an IA is and can do (`DAT_IA_ATTR`, `DAT_PROVIDER_ATTR`), from the limits of its device.
+//! Attributes of an IA (`DAT_IA_ATTR`, `DAT_PROVIDER_ATTR`), made from the limits of its device.
 
 use crate::provider::{Limits, MAX_SEGMENT_BYTES};
 use crate::types::{CompletionFlags, Qos};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Entries of a completion queue beyond what its EVD is said to hold: a provider asks for completions of
-/// its own when successes are suppressed (a few per endpoint), and a graceful disconnect for one more. The
-/// consumer neither sees them nor counts them when it chooses the length of an EVD.
+/// Number of entries of a completion queue beyond its EVD's queue length. A provider asks for completions of its own
+/// when successes are suppressed (a few per endpoint), and a graceful disconnect for one more. The consumer neither
+/// sees them nor counts them when it chooses the length of an EVD.
 pub(crate) const HIDDEN: u32 = 16;
 
-/// Attributes of the adapter (`DAT_IA_ATTR`), the same for everybody who opens it.
+/// Attributes of the adapter (`DAT_IA_ATTR`), the same for every program that opens it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IaAttr {
@@ -19,7 +19,7 @@ pub struct IaAttr {
     pub vendor_name: String,
     /// Hardware version, major and minor.
     pub hardware_version: (u32, u32),
-    /// Firmware version, major and minor (the sub-minor is left out, as DAT has no place for it).
+    /// Firmware version, major and minor (DAT has no field for the sub-minor).
     pub firmware_version: (u32, u32),
     /// The adapter's own address.
     pub ia_address: IpAddr,
@@ -37,8 +37,8 @@ pub struct IaAttr {
     pub max_evd_qlen: u32,
     /// Segments per Send and per Receive.
     pub max_iov_segments_per_dto: u32,
-    /// LMRs: as many as the device has keys, and as memory of a program's own can be mapped for, wherever it lies. LMRs
-    /// of memory that is mapped already take no mapping: more of them can be had than this, up to the keys.
+    /// LMRs: limited by the device's keys, and by the mappings for memory of a program's own, wherever it lies. LMRs
+    /// of memory that is mapped already need no further mapping: more than this number can exist, up to the keys.
     pub max_lmrs: u32,
     /// Bytes of one LMR.
     pub max_lmr_block_size: u64,
@@ -68,13 +68,13 @@ pub struct IaAttr {
     pub max_rdma_read_in: u32,
     /// RDMA Reads outstanding in the whole IA, as originator.
     pub max_rdma_read_out: u32,
-    /// Whether `max_rdma_read_per_ep_in` can always be had.
+    /// True if `max_rdma_read_per_ep_in` is always available.
     pub max_rdma_read_per_ep_in_guaranteed: bool,
-    /// Whether `max_rdma_read_per_ep_out` can always be had.
+    /// True if `max_rdma_read_per_ep_out` is always available.
     pub max_rdma_read_per_ep_out_guaranteed: bool,
-    /// What the transport has to say of itself.
+    /// Further attributes of the transport.
     pub transport_attr: Vec<NamedAttr>,
-    /// What the maker's device has to say of itself.
+    /// Further attributes of the vendor's device.
     pub vendor_attr: Vec<NamedAttr>,
 }
 
@@ -82,9 +82,9 @@ pub struct IaAttr {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NamedAttr {
-    /// What it is called.
+    /// Name of the attribute.
     pub name: &'static str,
-    /// What it is.
+    /// Value of the attribute.
     pub value: String,
 }
 
@@ -174,11 +174,11 @@ pub struct ProviderAttr {
     pub dat_qos_supported: Qos,
     /// Completion flags a post may carry.
     pub completion_flags_supported: CompletionFlags,
-    /// Whether calls may be made from several threads at once. (In Rust, the borrow checker asks.)
+    /// True if calls may be made from several threads at once. (In Rust, the borrow checker decides.)
     pub is_thread_safe: bool,
     /// Bytes of private data in either direction; at most 56 towards an RDMA-CM port.
     pub max_private_data_size: usize,
-    /// Several paths per connection.
+    /// True if a connection may have several paths.
     pub supports_multipath: bool,
     /// DAT_PSP_CREATES_EP_NEVER (0), IFASKED (1) or ALWAYS (2).
     pub ep_creator: u32,
@@ -188,21 +188,21 @@ pub struct ProviderAttr {
     pub optimal_buffer_alignment: u32,
     /// Which streams may share an EVD: software, CR, DTO, connection, RMR bind, async.
     pub evd_stream_merging_supported: [[bool; 6]; 6],
-    /// SRQs exist.
+    /// True if SRQs exist.
     pub srq_supported: bool,
     /// Watermarks, a hex digit each: 0x1 SRQ low, 0x10 EP soft high, 0x100 EP hard high.
     pub srq_watermarks_supported: u32,
-    /// An endpoint and its SRQ may be in different PZs.
+    /// True if an endpoint and its SRQ may be in different PZs.
     pub srq_ep_pz_difference_supported: bool,
     /// Counters of an SRQ, a hex digit each: 0x1 available, 0x10 outstanding.
     pub srq_info_supported: u32,
     /// Counters of an endpoint's receives, a hex digit each.
     pub ep_recv_info_supported: u32,
-    /// The `lmr_sync` calls are needed.
+    /// True if the `lmr_sync` calls are needed.
     pub lmr_sync_req: bool,
-    /// DTO errors are always reported by an event, never by the post's return.
+    /// True if DTO errors are always reported by an event, never by the post's return.
     pub dto_async_return_guaranteed: bool,
-    /// The sink of an RDMA Read needs the right of remote write.
+    /// True if the sink of an RDMA Read needs the right of remote write.
     pub rdma_write_for_rdma_read_req: bool,
 }
 
@@ -243,12 +243,12 @@ impl ProviderAttr {
     }
 }
 
-/// The address a GID stands for: `::ffff:a.b.c.d` is IPv4.
+/// Returns the address that a GID stands for: `::ffff:a.b.c.d` is IPv4.
 pub(crate) fn address_of(gid: [u8; 16]) -> IpAddr {
     Ipv6Addr::from(gid).to_canonical()
 }
 
-/// The GID of an address.
+/// Returns the GID of an address.
 pub(crate) fn gid_of(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),

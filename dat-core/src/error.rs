@@ -1,4 +1,4 @@
-//! What a refused call answers: `DAT_RETURN`, its type, its subtype, and why.
+//! Errors of refused calls: `DAT_RETURN`, its type, its subtype, and a reason in words.
 //!
 //! A `DAT_RETURN` is one 32-bit number: class in bits 31:30, type in 29:16, subtype in 15:0
 //! (`dat_error.h`, DAT 1.2). Success is exactly 0 and is no error, so it is not a value here; every
@@ -7,8 +7,8 @@
 //! state the object was in.
 //!
 //! Beside the number a [`DatError`] may carry the name of the Rust argument at fault, one sentence for a person, and
-//! two numbers where a limit was exceeded. They take no part in comparisons. An error without a sentence says what its
-//! subtype means. What the *device* said is longer than that and is kept by the IA ([`crate::Ia::last_device_error`]).
+//! two numbers if a limit was exceeded. Comparisons ignore them. An error without a sentence prints the meaning of
+//! its subtype. The *device's* error text is longer and is kept by the IA ([`crate::Ia::last_device_error`]).
 
 pub(crate) mod lasting;
 mod left;
@@ -35,19 +35,19 @@ macro_rules! numbered {
             /// Every value.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
-            /// The name in `dat_error.h`.
+            /// Returns the name in `dat_error.h`.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $text,)* }
             }
 
-            /// The value with this number.
+            /// Returns the value with this number.
             #[must_use]
             pub const fn from_value(value: $repr) -> Option<Self> {
                 match value { $($value => Some(Self::$variant),)* _ => None }
             }
 
-            /// The number, as 1.2 encodes it.
+            /// Returns the number, as DAT 1.2 encodes it.
             #[must_use]
             pub const fn value(self) -> $repr {
                 self as $repr
@@ -191,7 +191,7 @@ numbered! {
     }
 }
 
-/// Why a call was refused.
+/// The error of a refused call.
 #[derive(Clone, Copy)]
 pub struct DatError {
     kind: ReturnType,
@@ -201,15 +201,15 @@ pub struct DatError {
     excess: Option<Excess>,
 }
 
-/// More than there may be; or what is left in an object ([`Left`]), which has [`LEFT`] set in `allowed`. The first
-/// number is more than 0, so that an error without them is no larger for it.
+/// An amount over its limit; or the objects left ([`Left`]), which set [`LEFT`] in `allowed`. The first number is
+/// never 0, so that `Option<Excess>` takes no more room.
 #[derive(Clone, Copy)]
 struct Excess {
     asked: NonZeroU64,
     allowed: u64,
 }
 
-/// No limit is that large.
+/// Bit that no limit has.
 const LEFT: u64 = 1 << 63;
 
 impl DatError {
@@ -217,7 +217,7 @@ impl DatError {
     const CLASS_MASK: u32 = 0xc000_0000;
     const TYPE_MASK: u32 = 0x3fff_0000;
 
-    /// An error without a sentence.
+    /// Makes an error without a sentence.
     #[must_use]
     pub const fn new(kind: ReturnType, subtype: Subtype) -> Self {
         Self {
@@ -229,7 +229,7 @@ impl DatError {
         }
     }
 
-    /// The error of a call whose argument has another name.
+    /// Renames the argument in the error of a call.
     #[must_use]
     pub(crate) const fn naming(mut self, argument: &'static str) -> Self {
         if !self.argument.is_empty() {
@@ -238,14 +238,14 @@ impl DatError {
         self
     }
 
-    /// Adds the sentence a person can act on.
+    /// Adds a sentence that a person can act on.
     #[must_use]
     pub const fn because(mut self, detail: &'static str) -> Self {
         self.detail = detail;
         self
     }
 
-    /// Adds how much was asked for, and how much there may be.
+    /// Adds the amount requested, and the limit.
     #[must_use]
     pub(crate) const fn over(mut self, asked: u64, allowed: u64) -> Self {
         self.excess = match NonZeroU64::new(asked) {
@@ -258,7 +258,7 @@ impl DatError {
         self
     }
 
-    /// Adds which objects are left, in what the call was to end.
+    /// Adds the objects that are left in the object to be ended.
     #[must_use]
     pub(crate) fn with_left(mut self, left: Left) -> Self {
         let (first, second) = left.packed();
@@ -269,7 +269,7 @@ impl DatError {
         self
     }
 
-    /// Which objects are left, where that is why the call was refused.
+    /// Returns the objects that are left, if they are the reason for the refusal.
     fn left(self) -> Option<Left> {
         match self.excess {
             Some(Excess { asked, allowed }) if allowed & LEFT != 0 => {
@@ -279,19 +279,19 @@ impl DatError {
         }
     }
 
-    /// The type (`DAT_GET_TYPE`).
+    /// Returns the type (`DAT_GET_TYPE`).
     #[must_use]
     pub const fn return_type(self) -> ReturnType {
         self.kind
     }
 
-    /// The subtype (`DAT_GET_SUBTYPE`).
+    /// Returns the subtype (`DAT_GET_SUBTYPE`).
     #[must_use]
     pub const fn subtype(self) -> Subtype {
         self.subtype
     }
 
-    /// Which argument of the Rust call is at fault, by its name there; `None` where none is. (The subtype counts the
+    /// Returns the name of the argument of the Rust call that is at fault; `None` if none is. (The subtype counts the
     /// arguments of the C prototype.)
     #[must_use]
     pub const fn argument(self) -> Option<&'static str> {
@@ -302,13 +302,13 @@ impl DatError {
         }
     }
 
-    /// The sentence, or an empty string.
+    /// Returns the sentence, or an empty string.
     #[must_use]
     pub const fn detail(self) -> &'static str {
         self.detail
     }
 
-    /// How much was asked for and how much there may be, where the call was refused for that.
+    /// Returns the amount requested and the limit, if that was the reason for the refusal.
     #[must_use]
     pub const fn excess(self) -> Option<(u64, u64)> {
         match self.excess {
@@ -317,7 +317,7 @@ impl DatError {
         }
     }
 
-    /// What an error says that has no sentence: what its subtype means, or else its type.
+    /// Returns the text of an error without a sentence: the meaning of its subtype, or else of its type.
     const fn meaning(self) -> &'static str {
         if matches!(self.subtype, Subtype::None) {
             self.kind.meaning()
@@ -326,12 +326,12 @@ impl DatError {
         }
     }
 
-    /// The error without its sentence: names, number, and the argument at fault.
+    /// Returns the error without its sentence: names, number, and the argument at fault.
     pub fn names(self) -> impl fmt::Display {
         Names(self)
     }
 
-    /// The `DAT_RETURN`.
+    /// Returns the `DAT_RETURN`.
     #[must_use]
     pub const fn code(self) -> u32 {
         // CAST: widening; both parts keep to their bits.
@@ -412,9 +412,8 @@ impl fmt::Debug for DatError {
 
 impl core::error::Error for DatError {}
 
-/// `dat_strerror`: the names of the type and of the subtype (empty for none). `None` when the
-/// number is not a `DAT_RETURN` of DAT 1.2. A type without the error class is accepted, because some
-/// providers return one.
+/// Returns the names of the type and of the subtype (empty for none), as `dat_strerror` does. `None` if the number is
+/// not a `DAT_RETURN` of DAT 1.2. A type without the error class is accepted, because some providers return one.
 #[must_use]
 pub fn strerror(code: u32) -> Option<(&'static str, &'static str)> {
     if code == 0 {

@@ -1,9 +1,9 @@
-//! Handles: how a consumer names what an IA owns.
+//! Handles: the consumer's names for objects of an IA.
 //!
-//! Every object lives in a table of its [`Ia`](crate::Ia). A handle is its place there, the
-//! generation of that place, and the number of the IA, so that a freed handle, or one of another
-//! IA, is recognised and refused with DAT_INVALID_HANDLE: no handle can name a wrong object. Handles
-//! are small and `Copy`; there is no null handle, `Option` says that.
+//! Every object lives in a table of its [`Ia`](crate::Ia). A handle holds its place there, the generation of that
+//! place, and the number of the IA. So a freed handle, or one of another IA, is recognised and refused with
+//! DAT_INVALID_HANDLE, and no handle can name a wrong object. Handles are small and `Copy`. There is no null handle;
+//! use `Option`.
 
 use slotmap::Key;
 
@@ -21,16 +21,16 @@ macro_rules! handles {
             }
 
             impl $handle {
-                /// The handle as two numbers, for tables that keep handles of all kinds: its place and generation, and
-                /// its IA.
+                /// Returns the handle as two numbers, for tables that keep handles of all kinds: place and
+                /// generation, and the IA.
                 #[inline]
                 #[must_use]
                 pub fn to_raw(self) -> (u64, u32) {
                     (self.key.data().as_ffi(), self.ia)
                 }
 
-                /// The handle these numbers stand for. Numbers that no handle gave make a handle of nothing, or of
-                /// another object of this kind; no IA has the number 0.
+                /// Makes a handle from these numbers. Numbers that came from no handle make a handle of nothing, or
+                /// of another object of this kind; no IA has the number 0.
                 #[inline]
                 #[must_use]
                 pub fn from_raw(key: u64, ia: u32) -> Self {
@@ -72,13 +72,13 @@ handles! {
     RspHandle over RspKey;
 }
 
-/// The table index of a key: what a provider is given as `owner`, and what labels a PZ.
+/// Returns the table index of a key: the `owner` for a provider, and the label of a PZ.
 pub(crate) fn index_of(key: impl Key) -> u32 {
     // CAST: slotmap keeps the index in the low half of the 64 bits.
     (key.data().as_ffi() & 0xffff_ffff) as u32
 }
 
-/// What kind of object a handle names (`DAT_HANDLE_TYPE`).
+/// Kind of the object that a handle names (`DAT_HANDLE_TYPE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum HandleType {
@@ -111,7 +111,7 @@ macro_rules! any_handle {
         /// A handle of any kind (`DAT_HANDLE`).
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum AnyHandle {
-            /// The IA the call is made on.
+            /// The IA that the call is made on.
             Ia,
             $($(#[$meta])* $variant($handle),)*
         }
@@ -123,7 +123,7 @@ macro_rules! any_handle {
         })*
 
         impl AnyHandle {
-            /// The kind.
+            /// Returns the kind.
             #[must_use]
             pub const fn handle_type(self) -> HandleType {
                 match self {

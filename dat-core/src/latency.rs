@@ -1,23 +1,23 @@
-//! How long things took: a histogram of plain words.
+//! Histogram of times, in plain words of memory.
 //!
-//! The scale is logarithmic, with 8 places to each power of two, so that a time is known to one part in eight
-//! from the first nanosecond to [`LONGEST`], in a fixed number of words. Places only grow, as counters do: who wants
-//! what happened between two looks takes the difference.
+//! The scale is logarithmic, with 8 places to each power of two. So a time is known to one part in eight, from the
+//! first nanosecond to [`LONGEST`], in a fixed number of words. Places only grow, as counters do: for the times
+//! between two readings, take the difference.
 
 use crate::provider::Nanos;
 
-/// Places to each power of two.
+/// Number of places for each power of two.
 const PARTS: usize = 8;
-/// Bits that a place's number within its power of two has.
+/// Number of bits of a place's number within its power of two.
 const PART_BITS: u32 = PARTS.ilog2();
-/// Powers of two that times are told apart by: what is longer than [`LONGEST`] is all in the last place.
+/// Number of powers of two that are told apart: times longer than [`LONGEST`] all count in the last place.
 const POWERS: usize = 36;
-/// The end of the last place: 69 s.
+/// End of the last place, in nanoseconds: 69 s.
 pub const LONGEST: Nanos = 1 << POWERS;
-/// Places: the first power's times have one each.
+/// Number of places: the times of the first power have one each.
 const PLACES: usize = (POWERS - PART_BITS as usize + 1) * PARTS;
 
-/// How often something took how long.
+/// Histogram of times.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Histogram {
     places: [u64; PLACES],
@@ -34,26 +34,26 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// It took so long once more.
+    /// Adds one time.
     pub fn add(&mut self, took: Nanos) {
         self.places[place(took)] += 1;
         self.sum = self.sum.saturating_add(took);
     }
 
-    /// How often.
+    /// Returns the number of times.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.places.iter().sum()
     }
 
-    /// All of it together, in nanoseconds.
+    /// Returns the sum of all times, in nanoseconds.
     #[must_use]
     pub const fn sum(&self) -> u64 {
         self.sum
     }
 
-    /// The places with something in them: the time below which all of it lies, and above that of the place before;
-    /// and how often.
+    /// Returns the places that are not empty: the time that ends the place, in nanoseconds, and its count. A place
+    /// begins at the end of the one before.
     pub fn places(&self) -> impl Iterator<Item = (Nanos, u64)> {
         let places = self.places.iter().enumerate();
         places
@@ -68,7 +68,7 @@ impl core::fmt::Debug for Histogram {
     }
 }
 
-/// Where a time is counted.
+/// Returns the place of a time.
 fn place(took: Nanos) -> usize {
     // CAST: below `LONGEST`, which has 36 bits.
     let took = took.min(LONGEST - 1) as usize;
@@ -79,7 +79,7 @@ fn place(took: Nanos) -> usize {
     (shift as usize) * PARTS + (took >> shift)
 }
 
-/// The first time that is beyond a place.
+/// Returns the first time beyond a place.
 const fn end(place: usize) -> Nanos {
     let next = place + 1;
     if next <= PARTS {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_took_longer_than_all_places_is_counted_in_the_last() {
+    fn a_time_beyond_all_places_is_counted_in_the_last() {
         let mut taken = Histogram::default();
         for took in [0, 1_000, LONGEST, u64::MAX] {
             taken.add(took);

@@ -1,27 +1,27 @@
 //! DAT 1.2 as a model: the objects of uDAPL, their checks, states, events and return codes, and the
 //! InfiniBand connection manager, over any device that implements [`provider::Provider`].
 //!
-//! An [`Ia`] is an opened adapter and owns everything else. Calls are methods with DAT's names;
-//! handles are small copies. What a call answers is [`DatError`], with the number DAT gives it.
+//! An [`Ia`] is an opened adapter and owns everything else. Calls are methods with DAT's names; handles are small
+//! copies. A call's error is a [`DatError`], with the number DAT gives it.
 //!
 //! Three floors, each of which knows those below it only:
 //!
 //! | module | is |
 //! |---|---|
-//! | `ia::call` | what a DAT call does with several objects, by group of manual pages; completions, the housekeeping, the end |
-//! | `ia`, `adapter` | the tables that own the objects: of one opening, and what several openings of an adapter share |
-//! | `object` | the objects, one each: state, and the rules that need nothing else |
+//! | `ia::call` | the part of a DAT call that concerns several objects, by group of manual pages; completions, housekeeping, closing |
+//! | `ia`, `adapter` | the tables that own the objects: of one instance, and those shared by the instances of an adapter |
+//! | `object` | the objects, one each: state, and the rules that concern it alone |
 //!
-//! They stand on what has no state:
+//! They stand on modules without state:
 //!
 //! | module | is |
 //! |---|---|
 //! | [`cm`] | the connection manager, a protocol without I/O |
-//! | [`provider`] | the seam to the device |
-//! | [`attributes`], [`event`], [`types`], [`error`], [`stats`], [`latency`] | what is asked and told |
-//! | `handle`, `slots` | how objects are named and found |
+//! | [`provider`] | the interface to the device |
+//! | [`attributes`], [`event`], [`types`], [`error`], [`stats`], [`latency`] | arguments and answers |
+//! | `handle`, `slots` | names of objects, and their look-up |
 //!
-//! Knows no device, no clock, no socket, no thread.
+//! This crate knows no device, no clock, no socket, no thread.
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
 
@@ -40,11 +40,11 @@ mod mock;
 mod object;
 pub mod provider;
 mod refusal;
+mod round_robin;
 mod slots;
 pub mod stats;
 #[cfg(test)]
 mod tests;
-mod turns;
 pub mod types;
 
 pub use address::{Address, Echo, Vlan};
@@ -95,7 +95,7 @@ pub use types::{
     MemPrivFlags, PspFlags, Qos, RmrCookie, Timeout,
 };
 
-/// Endpoints: attributes, states, and what calls tell of them.
+/// Endpoints: attributes, states, and answers of calls.
 pub mod ep {
     pub use crate::ia::call::ep::holding::EpRecvParam;
     pub use crate::ia::call::ep::modify::EpChange;
@@ -103,26 +103,26 @@ pub mod ep {
     pub use crate::object::ep::{DRAIN_TIMEOUT, attr, cause, evds, state, transport};
 }
 
-/// Event dispatchers: their mode, and what calls tell of them.
+/// Event dispatchers: their mode, and answers of calls.
 pub mod evd {
     pub use crate::ia::call::evd::EvdParam;
     pub use crate::object::evd::mode;
 }
 
-/// Shared receive queues: their states, and what calls ask and tell of them.
+/// Shared receive queues: their states, and arguments and answers of calls.
 pub mod srq {
     pub use crate::ia::call::srq::{SrqAttr, SrqParam};
     pub use crate::object::srq::state;
 }
 
-/// The flight recorder: what an instance did last ([`Ia::recorder_dump`]).
+/// The flight recorder: the last actions of an instance ([`Ia::recorder_dump`]).
 pub mod recorder {
     pub use crate::object::recorder::{
         Keeper, Occasion, Posted, RECORDS, Record, Recorded, RecordedEp, RecorderDump,
     };
 }
 
-/// The posts, by their halves.
+/// The posts, on the fast path and on the ordered path.
 pub mod post {
     pub use crate::ia::call::ep::post::Post;
     pub use crate::object::ep::extension::{

@@ -1,31 +1,32 @@
-//! How many lines of the log a peer, or a stranger on the network, can cause.
+//! Limits on the log lines that a peer, or an unknown host on the network, can cause.
 //!
-//! Whoever knocks often enough fills a disk with what is said of each knock. Each kind of such line has a budget: the
-//! first [`LINES`] within [`PERIOD`] are written, the others are counted, and the first line of the kind that is
-//! written after that says how many were not.
+//! Without a limit, a host that sends often enough could fill a disk with log lines. Each kind of such line has a
+//! budget: the first [`LINES`] within [`PERIOD`] are written, the others are counted. The first line of the kind that
+//! is written after that tells the number of those that were not.
 
 use core::time::Duration;
 
 use crate::provider::Nanos;
 
-/// Lines of a kind that are written within a period.
+/// Number of lines of a kind that are written within a period.
 pub const LINES: u32 = 8;
-/// How long a period lasts from its first line on.
+/// Duration of a period, from its first line on.
 pub const PERIOD: Duration = Duration::from_secs(10);
 
 /// The budget of one kind of line.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogBudget {
-    /// When the period is over; 0 before the first one.
+    /// End of the period; 0 before the first one.
     over_at: Nanos,
-    /// Lines written in it.
+    /// Number of lines written in the period.
     written: u32,
-    /// Lines not written since the last one that was.
+    /// Number of lines not written since the last one that was.
     unlogged: u64,
 }
 
 impl LogBudget {
-    /// Whether a line is to be written, and how many of its kind were not since the last one that was.
+    /// Returns the number of lines of its kind that were not written since the last one that was; `None` if this line
+    /// is not to be written either.
     pub fn take(&mut self, now: Nanos) -> Option<u64> {
         if now >= self.over_at {
             let period = u64::try_from(PERIOD.as_nanos()).unwrap_or(u64::MAX);

@@ -1,11 +1,11 @@
-//! Why a post was refused, in one byte.
+//! Reasons for refusing a post, in one byte.
 //!
-//! The checks of a post hand this upwards, so that success costs no more than a register; it becomes
-//! a [`DatError`] where the call returns, out of the way.
+//! The checks of a post return a `Refusal`, so that success costs no more than a register. It becomes a [`DatError`]
+//! where the call returns, off the fast path.
 
 use crate::error::{DatError, ReturnType, Subtype};
 
-/// What a post found wrong, in the order of the checks.
+/// Fault of a post, in the order of the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Refusal {
@@ -15,7 +15,7 @@ pub(crate) enum Refusal {
     NoSrq,
     /// Neither connected nor disconnected.
     State,
-    /// A receive of its own, for an endpoint with an SRQ.
+    /// A receive for the endpoint itself, which has an SRQ.
     UsesSrq,
     /// No PZ, so no queue pair.
     NotReady,
@@ -41,7 +41,7 @@ pub(crate) enum Refusal {
     NoRead,
     /// No local write.
     NoWrite,
-    /// A segment no work queue entry can hold.
+    /// A segment too long for a work queue entry.
     LongSegment,
     /// Beyond max_message_size.
     LongMessage,
@@ -64,7 +64,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// The answer. [`Refusal::State`] lacks the state here; who knows it says it.
+    /// Returns the error. [`Refusal::State`] lacks the state here; the caller, which knows it, adds it.
     #[cold]
     #[inline(never)]
     pub(crate) const fn error(self) -> DatError {

@@ -1,54 +1,53 @@
-//! The tables of endpoints and of EVDs: slot maps that know whose they are, and are also read by index alone.
+//! Tables of endpoints and of EVDs: slot maps that know their IA, and are also read by index alone.
 //!
-//! A completion names its endpoint by 24 bits, which hold the index of a slot and no generation. That
-//! is enough: a queue pair's entries are gone from the completion queues before its endpoint leaves its
-//! slot. A slot map proper would need a second table from indices to keys, and two look-ups for each
-//! completion.
+//! A completion names its endpoint by 24 bits, which hold the index of a slot and no generation. That is enough: a
+//! queue pair's entries are gone from the completion queues before its endpoint leaves its slot. An ordinary slot map
+//! would need a second table from indices to keys, and two look-ups for each completion.
 //!
-//! A slot always holds a value; where nobody lives it is a vacant one, which does nothing for
-//! anybody, under a key nobody has. So a look-up by key is one comparison, made in the cache line of the
-//! value's first fields. A look-up by handle is one too: a slot has the generation and the number of the IA in one word
+//! A slot always holds a value. An empty slot holds a vacant value, on which all operations do nothing, under a key
+//! that no object has. So a look-up by key is one comparison, made in the cache line of the value's first fields. A
+//! look-up by handle is one comparison, too: a slot has the generation and the number of the IA in one word
 //! ([`tag`]).
 //!
-//! A slot that was left is taken again as late as possible: the one free for longest comes first.
+//! A free slot is reused as late as possible: the one that has been free for longest comes first.
 
 use core::marker::PhantomData;
 use core::ops::{Index, IndexMut};
 use slotmap::{Key, KeyData};
 use std::collections::VecDeque;
 
-/// A value that can be in a table. It has its own name in it, among the fields that are looked at first, so that nobody
-/// may put another value into its place but the table.
+/// A value that can be in a table. It holds its own name, among its first fields, so that only the table can put
+/// another value into its place.
 pub(crate) trait Resident<K> {
-    /// What stands where nothing is.
+    /// Makes the value of an empty slot.
     fn vacant() -> Self;
-    /// The name it has, to be changed.
+    /// Returns the name, for changing it.
     fn name(&mut self) -> &mut Name<K>;
-    /// The name it has.
+    /// Returns the name.
     fn named(&self) -> &Name<K>;
 }
 
-/// What a value in a table is known by.
+/// Name of a value in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Name<K> {
-    /// 0 where nobody is.
+    /// 0 in an empty slot.
     tag: u64,
-    /// Likewise the null key.
+    /// The null key in an empty slot.
     key: K,
 }
 
 impl<K: Key> Name<K> {
-    /// Nobody's.
+    /// Makes the name of an empty slot.
     pub(crate) fn none() -> Self {
         let key = K::null();
         Self { tag: 0, key }
     }
 }
 
-/// The first generation. They are odd, as slotmap's are, and the null key has the 1.
+/// First generation. Generations are odd, as slotmap's are, and the null key has generation 1.
 const FIRST: u32 = 3;
 
-/// What a handle says besides the index: the number of the IA, and the generation, which is never 0.
+/// Returns the part of a handle besides the index: the number of the IA, and the generation, which is never 0.
 #[inline(always)]
 fn tag(generation: u32, ia: u32) -> u64 {
     u64::from(ia) << 32 | u64::from(generation)
@@ -57,15 +56,15 @@ fn tag(generation: u32, ia: u32) -> u64 {
 /// Values by key, or by the index in the key.
 pub(crate) struct Slots<K, T> {
     slots: Vec<T>,
-    /// The number of the IA.
+    /// Number of the IA.
     ia: u32,
-    /// Indices of empty slots, and the generation of who comes next.
+    /// Indices of empty slots, and the generation of the next value in each.
     free: VecDeque<(u32, u32)>,
     keys: PhantomData<K>,
 }
 
 impl<K: Key, T: Resident<K>> Slots<K, T> {
-    /// The table of the IA with this number.
+    /// Makes the table of the IA with this number.
     pub(crate) const fn new(ia: u32) -> Self {
         Self {
             slots: Vec::new(),
@@ -108,8 +107,8 @@ impl<K: Key, T: Resident<K>> Slots<K, T> {
         (parts(slot.named().key).1 == generation).then_some(slot)
     }
 
-    /// What has this key ([`Slots::get`]), but not even the vacant value under the key nobody has, which numbers from
-    /// outside may make ([`crate::EpHandle::from_raw`]).
+    /// Returns the value with this key, like [`Slots::get`], but never the vacant value, whose key may be made from
+    /// foreign numbers ([`crate::EpHandle::from_raw`]).
     pub(crate) fn somebody(&self, key: K) -> Option<&T> {
         self.get(key).filter(|_| parts(key).1 >= FIRST)
     }
@@ -121,7 +120,7 @@ impl<K: Key, T: Resident<K>> Slots<K, T> {
         (parts(slot.named().key).1 == generation).then_some(slot)
     }
 
-    /// What a handle names: a key, and the number of an IA.
+    /// Returns the value that a handle names: a key, and the number of an IA.
     #[inline(always)]
     pub(crate) fn named_mut(&mut self, key: K, ia: u32) -> Option<&mut T> {
         let (index, generation) = parts(key);
@@ -129,7 +128,7 @@ impl<K: Key, T: Resident<K>> Slots<K, T> {
         (slot.named().tag == tag(generation, ia)).then_some(slot)
     }
 
-    /// Two values at once; `None` if one of the keys finds nothing, or both are the same.
+    /// Returns two values at once; `None` if one of the keys finds nothing, or both are the same.
     pub(crate) fn two_mut(&mut self, one: K, other: K) -> Option<[&mut T; 2]> {
         let ((at, first), (other_at, second)) = (parts(one), parts(other));
         let slots = self
@@ -140,14 +139,14 @@ impl<K: Key, T: Resident<K>> Slots<K, T> {
         (generation(one) == first && generation(other) == second).then_some([one, other])
     }
 
-    /// Whatever is in the slot with this index, perhaps the vacant value; then the key is the null key.
+    /// Returns the value in the slot with this index, which may be the vacant value; its key is the null key.
     #[inline]
     pub(crate) fn at_mut(&mut self, index: u32) -> Option<(K, &mut T)> {
         let slot = self.slots.get_mut(index as usize)?;
         Some((slot.named().key, slot))
     }
 
-    /// The key of who is in the slot with this index.
+    /// Returns the key of the value in the slot with this index.
     pub(crate) fn key_at(&self, index: u32) -> Option<K> {
         let slot = self.slots.get(index as usize)?;
         let key = slot.named().key;
@@ -170,7 +169,7 @@ impl<K: Key, T: Resident<K>> Slots<K, T> {
     }
 }
 
-/// Index and generation.
+/// Splits a key into index and generation.
 #[inline]
 fn parts(key: impl Key) -> (u32, u32) {
     let bits = key.data().as_ffi();
@@ -181,14 +180,14 @@ fn parts(key: impl Key) -> (u32, u32) {
 
 impl<K: Key, T: Resident<K>> Index<K> for Slots<K, T> {
     type Output = T;
-    // PANIC: the key comes from this table and its value was not removed; else it is our own bug.
+    // PANIC: the key comes from this table and its value was not removed; otherwise it is our own bug.
     fn index(&self, key: K) -> &T {
         self.get(key).expect("a key of this table")
     }
 }
 
 impl<K: Key, T: Resident<K>> IndexMut<K> for Slots<K, T> {
-    // PANIC: as `index`.
+    // PANIC: as in `index`.
     fn index_mut(&mut self, key: K) -> &mut T {
         self.get_mut(key).expect("a key of this table")
     }
@@ -282,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_made_up_from_numbers_finds_nobody_in_an_empty_slot() {
+    fn a_forged_key_finds_nothing_in_an_empty_slot() {
         let mut slots = Slots::<EpKey, One>::new(7);
         let key = slots.insert(one(1));
         slots.remove(key);

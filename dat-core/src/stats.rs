@@ -1,12 +1,12 @@
-//! What an instance counts: plain words that only grow, and that nothing sets back.
+//! Counters of an instance: plain words that only grow and are never reset.
 //!
-//! What posts and dequeues count, the queues themselves count ([`QueuePairCounts`]): one addition each. All else is
-//! counted where it is rare.
+//! The queues themselves count posts and dequeues ([`QueuePairCounts`]): one addition each. Everything else is
+//! counted in places that run rarely.
 
 use crate::provider::{Completion, Provider, QueuePair, QueuePairCounts};
 use crate::types::DtoStatus;
 
-/// What can become of a DTO or a bind.
+/// Possible statuses of a DTO or a bind.
 const STATUSES: [DtoStatus; 12] = [
     DtoStatus::Success,
     DtoStatus::ErrFlushed,
@@ -22,7 +22,7 @@ const STATUSES: [DtoStatus; 12] = [
     DtoStatus::RmrOperationFailed,
 ];
 
-/// Names of what failed so, in the same order.
+/// Makes the names of the counters of failures, in the same order.
 macro_rules! of_each_status {
     ($side:literal) => {
         [
@@ -52,18 +52,18 @@ pub type Named = Vec<(&'static str, u64)>;
 pub struct Failures([u64; STATUSES.len()]);
 
 impl Failures {
-    /// Each status but success, and how many ended so.
+    /// Returns each status but success, with its number.
     pub fn each(&self) -> impl Iterator<Item = (DtoStatus, u64)> {
         STATUSES.into_iter().zip(self.0).skip(1)
     }
 
-    /// How many ended with this status; none with success.
+    /// Returns the number that ended with this status; 0 for success.
     #[must_use]
     pub fn of(&self, status: DtoStatus) -> u64 {
         self.0[status as usize]
     }
 
-    /// All of them.
+    /// Returns the total.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
@@ -82,34 +82,34 @@ impl Failures {
     }
 }
 
-/// What an endpoint has done since it was created, in all its connections.
+/// Counters of an endpoint since it was created, over all its connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EpStats {
     /// Requests posted: DTOs and binds.
     pub requests: u64,
-    /// Bytes of the DTOs among them, what RDMA Reads asked for included.
+    /// Bytes of the DTOs among them, including those that RDMA Reads requested.
     pub request_bytes: u64,
-    /// Doorbells rung for them. A batch rings one.
+    /// Doorbells rung for them; a batch rings one.
     pub doorbells: u64,
     /// Requests that failed or were flushed, by status.
     pub requests_failed: Failures,
     /// Receives posted to the endpoint itself, not to an SRQ.
     pub recvs: u64,
-    /// Messages that arrived, whatever receive they took.
+    /// Bytes of messages that arrived, in receives of the endpoint or of an SRQ.
     pub received_bytes: u64,
     /// Receives that failed or were flushed, by status.
     pub recvs_failed: Failures,
     /// Posts that were refused because the queue was full.
     pub full: u64,
-    /// Requests that are not known to be done, now.
+    /// Current number of requests that are not known to be done.
     pub requests_outstanding: u64,
-    /// Receives of the endpoint itself that are not known to be done, now.
+    /// Current number of receives of the endpoint itself that are not known to be done.
     pub recvs_outstanding: u64,
 }
 
 impl EpStats {
-    /// All of them by name, each status of its own.
+    /// Returns all counters by name, each status separately.
     #[must_use]
     pub fn named(&self) -> Named {
         let mut named = vec![
@@ -130,7 +130,7 @@ impl EpStats {
         named
     }
 
-    /// Those of another endpoint besides.
+    /// Adds the counters of another endpoint.
     fn add(&mut self, more: &Self) {
         self.requests += more.requests;
         self.request_bytes += more.request_bytes;
@@ -145,27 +145,27 @@ impl EpStats {
     }
 }
 
-/// What an EVD has taken in since it was created.
+/// Counters of an EVD since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EvdStats {
-    /// Entries taken from the device's completion queue, with those that nobody is told of.
+    /// Entries taken from the device's completion queue, including those that make no event.
     pub completions: u64,
-    /// Events that went through its queue in software: all that are no completions, and completions that were taken in
-    /// before somebody asked for them.
+    /// Events that went through its queue in software: all those that are no completions, and completions that were
+    /// taken in early.
     pub queued: u64,
     /// Notification events among these.
     pub notifications: u64,
     /// Events that found no room.
     pub overflows: u64,
-    /// Times that a wait which slept ran again: a wait on it, or one on it among others that found something here.
+    /// Times that a wait which slept ran again: a wait on it, or one on several EVDs that found an event here.
     pub wakeups: u64,
-    /// Events in software, now.
+    /// Current number of events in software.
     pub waiting: u32,
 }
 
 impl EvdStats {
-    /// All of them by name.
+    /// Returns all counters by name.
     #[must_use]
     pub fn named(&self) -> Named {
         vec![
@@ -179,20 +179,20 @@ impl EvdStats {
     }
 }
 
-/// What an SRQ has taken in since it was created.
+/// Counters of an SRQ since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SrqStats {
     /// Buffers posted.
     pub posted: u64,
-    /// Buffers that are posted, or whose completion was not dequeued, now.
+    /// Current number of buffers that are posted, or whose completion was not dequeued.
     pub outstanding: u32,
     /// Posts that were refused because the queue was full.
     pub full: u64,
 }
 
 impl SrqStats {
-    /// All of them by name.
+    /// Returns all counters by name.
     #[must_use]
     pub fn named(&self) -> Named {
         vec![
@@ -203,13 +203,13 @@ impl SrqStats {
     }
 }
 
-/// What an instance has done since it was opened, and what it has.
+/// Counters of an instance since it was opened, and its numbers of objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IaStats {
-    /// Endpoints, now.
+    /// Current number of endpoints.
     pub eps: usize,
-    /// EVDs, asynchronous ones among them.
+    /// EVDs, including asynchronous ones.
     pub evds: usize,
     /// Shared receive queues.
     pub srqs: usize,
@@ -219,7 +219,7 @@ pub struct IaStats {
     pub lmrs: usize,
     /// Remote memory regions.
     pub rmrs: usize,
-    /// All endpoints together, those that were freed among them.
+    /// Sums over all endpoints, freed ones included.
     pub traffic: EpStats,
     /// Completions that the EVDs took from the device.
     pub completions: u64,
@@ -228,7 +228,7 @@ pub struct IaStats {
 }
 
 impl IaStats {
-    /// All of them by name: those of all endpoints together, then its own.
+    /// Returns all counters by name: the sums over all endpoints, then its own.
     #[must_use]
     pub fn named(&self) -> Named {
         let mut named = self.traffic.named();
@@ -248,23 +248,23 @@ impl IaStats {
     }
 }
 
-/// What an endpoint counts beside its queue pair.
+/// Counters of an endpoint beside those of its queue pair.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Counts {
-    /// Queue pairs that it had before.
+    /// Counters of its former queue pairs.
     before: QueuePairCounts,
     requests_failed: Failures,
     recvs_failed: Failures,
     /// Bytes that arrived in buffers of an SRQ.
     shared_bytes: u64,
-    /// Requests whose doorbell was another's, and requests of our own.
+    /// Requests that rang no doorbell of their own, and requests of the library.
     unrung: u64,
     own: u64,
     full: u64,
 }
 
 impl Counts {
-    /// A DTO or a bind is done that did not succeed, or took a buffer of an SRQ.
+    /// Counts a completion that did not succeed, or took a buffer of an SRQ.
     pub(crate) const fn done(&mut self, done: &Completion, shared: bool) {
         let failed = if done.request {
             &mut self.requests_failed
@@ -277,28 +277,28 @@ impl Counts {
         }
     }
 
-    /// A message took a buffer of an SRQ.
+    /// Counts a message that took a buffer of an SRQ.
     #[inline(always)]
     pub(crate) const fn arrived(&mut self, bytes: u32) {
         self.shared_bytes += bytes as u64; // CAST: widening.
     }
 
-    /// So many requests had no doorbell of their own.
+    /// Counts requests that rang no doorbell of their own.
     pub(crate) const fn unrung(&mut self, requests: u64) {
         self.unrung += requests;
     }
 
-    /// A request was posted that no consumer asked for.
+    /// Counts a request of the library.
     pub(crate) const fn own(&mut self) {
         self.own += 1;
     }
 
-    /// A post found no room.
+    /// Counts a post that found no room.
     pub(crate) const fn full(&mut self) {
         self.full += 1;
     }
 
-    /// A queue pair is about to end, or to be replaced.
+    /// Keeps the counters of a queue pair that is about to end or to be replaced.
     pub(crate) fn keep(&mut self, ending: &QueuePairCounts) {
         self.before = self.with(ending);
     }
@@ -313,7 +313,7 @@ impl Counts {
         }
     }
 
-    /// All of it.
+    /// Returns all counters.
     pub(crate) fn stats<P: Provider>(&self, qp: Option<&P::Qp>) -> EpStats {
         let posted = self.with(&qp.map(QueuePair::counts).unwrap_or_default());
         EpStats {
@@ -331,7 +331,7 @@ impl Counts {
     }
 }
 
-/// What endpoints counted that are no more.
+/// Sums over freed endpoints.
 #[derive(Default)]
 pub(crate) struct Ended(EpStats);
 
@@ -345,7 +345,7 @@ impl Ended {
         self.0.add(&ended);
     }
 
-    /// They and these.
+    /// Returns the sums over freed and living endpoints.
     pub(crate) fn and(&self, living: impl Iterator<Item = EpStats>) -> EpStats {
         let mut all = self.0;
         living.for_each(|one| all.add(&one));

@@ -1,9 +1,9 @@
-//! The `codes!` macro: numeric codes that have names, and keep the values that have none.
+//! The `codes!` macro: numeric codes with names, which keep values without a name.
 //!
-//! Firmware sends codes its manual does not list. A code is therefore its number, with the known
-//! values as constants; a `match` over them always has an arm for the rest.
+//! Firmware sends codes that its manual does not list. Therefore a code is its number, with the known values as
+//! constants; a `match` over them always has an arm for the rest.
 
-/// A newtype per list of codes: constants, names, `Debug` and `Display` by name.
+/// Defines a newtype per list of codes: constants, names, `Debug` and `Display` by name.
 #[macro_export]
 macro_rules! codes {
     ($( $(#[$meta:meta])* pub struct $name:ident($int:ident) { $( $(#[$doc:meta])* $code:ident = $value:literal $($label:literal)?, )* } )+) => {$(
@@ -20,7 +20,7 @@ macro_rules! codes {
             /// All codes that have a name.
             pub const ALL: &'static [Self] = &[$(Self::$code),*];
 
-            /// The name, if the code has one.
+            /// Returns the name, if the code has one.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 Some(match self {
@@ -29,7 +29,7 @@ macro_rules! codes {
                 })
             }
 
-            /// The code in the low bits of a field.
+            /// Makes the code from the low bits of a field.
             #[inline]
             #[must_use]
             #[allow(clippy::cast_possible_truncation, reason = "fields of a code are no wider than the code")]
@@ -38,7 +38,7 @@ macro_rules! codes {
                 Self(bits as $int)
             }
 
-            /// The code as a field's value.
+            /// Returns the code as a field's value.
             #[inline]
             #[must_use]
             pub const fn bits(self) -> u32 {

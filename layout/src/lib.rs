@@ -1,16 +1,15 @@
-//! Tables of bytes, written as the manual prints them.
+//! Tables of bytes, in the notation of the manual.
 //!
-//! [`layout!`] makes one struct per table, [`codes!`] one type per list of numbers that have names. Neither knows any
-//! device: `mlx-prm` says the ConnectX's tables in this notation.
+//! [`layout!`] makes one struct per table, [`codes!`] one type per list of named numbers. Neither depends on a
+//! device: `mlx-prm` has the ConnectX's tables in this notation.
 //!
-//! A table line `[31:28] status` at offset 0x00 becomes `status: 0x00[31:28]` and expands to a getter
-//! `status()` and a chainable setter `set_status(v)`. The struct is nothing but its bytes, in the
-//! device's order: it can be copied to and from DMA memory, and no field of it can be read in the
-//! host's byte order by mistake.
+//! A table line `[31:28] status` at offset 0x00 becomes `status: 0x00[31:28]` and expands to a getter `status()` and
+//! a chainable setter `set_status(v)`. The struct is only its bytes, in the device's order. So it can be copied to
+//! and from DMA memory, and no field of it can be read in the host's byte order by mistake.
 //!
-//! What can stand behind the offset:
+//! Forms after the offset:
 //!
-//! | form | field | getter gives |
+//! | form | field | getter returns |
 //! |---|---|---|
 //! | `[hi:lo]` | bits of the big-endian dword at that offset | `u32` |
 //! | `[bit]` | one bit of it | `bool` |
@@ -19,13 +18,13 @@
 //! | `[u8; N]` | bytes | `&[u8; N]` |
 //! | `Type` | another layout | `&Type`, and `field_mut()` |
 //!
-//! Offsets of bit fields are those of dwords, bit 31 being the most significant, as in the PRM.
-//! A constant assertion per struct refuses fields that overlap or leave the struct. Bits no field
-//! names are reserved: [`Layout::reserved_bits`] finds set ones, and [`Layout::reencode`] shows what
-//! the named fields alone say, which is how recordings of real hardware are held against the tables.
+//! Offsets of bit fields are those of dwords, bit 31 being the most significant, as in the PRM. A constant assertion
+//! per struct refuses fields that overlap or leave the struct. Bits that no field names are reserved.
+//! [`Layout::reserved_bits`] finds reserved bits that are set. [`Layout::reencode`] keeps the named fields only; by
+//! it, recordings of real hardware are compared with the tables.
 //!
-//! A setter asserts that the value fits. Values come from our own code; one that does not fit is
-//! our bug, and shifting it into its neighbour would make it the device's problem.
+//! A setter asserts that the value fits. Values come from our own code; one that does not fit is our bug, and
+//! shifting it into the next field would send that bug to the device.
 
 #![forbid(unsafe_code)]
 
@@ -39,21 +38,21 @@ pub mod support;
 #[cfg(test)]
 mod tests;
 
-/// What all layouts can do; the same things exist as inherent methods.
+/// Operations of all layouts; the same exist as inherent methods.
 pub trait Layout:
     FromBytes + IntoBytes + Immutable + KnownLayout + Unaligned + Clone + fmt::Debug
 {
     /// Name of the struct.
     const TYPE_NAME: &'static str;
-    /// Bytes it takes.
+    /// Size in bytes.
     const SIZE: usize;
     /// Its named fields, in the order of the table.
     const FIELDS: &'static [Field];
 
-    /// Byte offset of the first dword with a set bit that no field names.
+    /// Returns the byte offset of the first dword with a set bit that no field names.
     fn reserved_bits(&self) -> Option<usize>;
 
-    /// A zeroed struct with every named field set to the value it has here.
+    /// Returns a zeroed struct with every named field set to its value here.
     #[must_use]
     fn reencode(&self) -> Self;
 }
@@ -63,13 +62,13 @@ pub trait Layout:
 pub struct Field {
     /// The PRM's name.
     pub name: &'static str,
-    /// Offset in bytes: of the dword for bit fields, of the first byte for others.
+    /// Offset in bytes: of the dword for a bit field, of the first byte for others.
     pub offset: usize,
-    /// What is there.
+    /// Form of the field.
     pub shape: Shape,
 }
 
-/// What a field is made of.
+/// Form of a field.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
     /// Bits of a big-endian dword.
@@ -79,9 +78,9 @@ pub enum Shape {
         /// Least significant bit.
         lo: u8,
     },
-    /// A big-endian number of that many bytes.
+    /// A big-endian number of this many bytes.
     Number(usize),
-    /// So many bytes.
+    /// This many bytes.
     Bytes(usize),
     /// Another layout.
     Nested {
@@ -95,7 +94,7 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// Bytes the field, or the dword it is in, takes.
+    /// Returns the size of the field, or of its dword, in bytes.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -106,8 +105,8 @@ impl Shape {
 }
 
 impl Field {
-    /// The value of a bit field or number in a struct of `bytes`; `None` for byte arrays, nested
-    /// layouts, and bytes too short to hold the field.
+    /// Returns the value of a bit field or number in a struct of `bytes`; `None` for byte arrays, nested layouts, and
+    /// bytes too short to hold the field.
     #[must_use]
     pub fn value(&self, bytes: &[u8]) -> Option<u64> {
         let at = bytes.get(self.offset..self.offset + self.shape.bytes())?;
@@ -122,8 +121,8 @@ impl Field {
         }
     }
 
-    /// Stores a value where [`Field::value`] reads it. False, and nothing stored, if it does not fit, or where that
-    /// gives `None`.
+    /// Stores a value where [`Field::value`] reads it. Returns false, and stores nothing, if it does not fit, or if
+    /// `value` would return `None`.
     #[must_use]
     pub fn store(&self, bytes: &mut [u8], value: u64) -> bool {
         let Some(at) = bytes.get_mut(self.offset..self.offset + self.shape.bytes()) else {
@@ -148,7 +147,7 @@ impl Field {
     }
 }
 
-/// One struct per table; the crate's own page has the notation.
+/// Defines one struct per table; the crate's own page has the notation.
 ///
 /// The caller depends on `zerocopy` 0.8 with its derives, whose traits the struct gets.
 #[macro_export]
@@ -158,7 +157,7 @@ macro_rules! layout {
 
         #[allow(clippy::new_without_default, reason = "an all-zero context is not a sensible one")]
         impl $name {
-            /// All fields zero.
+            /// Makes a struct with all fields zero.
             #[inline]
             #[must_use]
             pub const fn new() -> Self {
@@ -186,7 +185,7 @@ macro_rules! layout {
 
         #[allow(clippy::len_without_is_empty, reason = "`len` is a field's name in the PRM")]
         impl $name {
-            /// Bytes it takes.
+            /// Size in bytes.
             pub const SIZE: usize = $size;
             /// Its named fields.
             pub const FIELDS: &'static [$crate::Field] = &[$(
@@ -198,27 +197,28 @@ macro_rules! layout {
             )*];
             const NAMED_BITS: [u8; $size] = $crate::support::mask(Self::FIELDS);
 
-            /// Byte offset of a field: of its dword for bits. Known when compiled, where a name that is none fails.
+            /// Returns the byte offset of a field: of its dword for bits. Evaluated at compile time, an unknown name
+            /// is a compile error.
             #[must_use]
             pub const fn offset_of(field: &str) -> usize {
                 $crate::support::offset_of(Self::FIELDS, field)
             }
 
-            /// The bytes as the device sees them.
+            /// Returns the bytes in the device's order.
             #[inline]
             #[must_use]
             pub const fn as_array(&self) -> &[u8; $size] {
                 &self.bytes
             }
 
-            /// The struct whose bytes these are.
+            /// Makes the struct from its bytes.
             #[inline]
             #[must_use]
             pub const fn from_array(bytes: [u8; $size]) -> Self {
                 Self { bytes }
             }
 
-            /// Byte offset of the first dword with a set bit that no field names.
+            /// Returns the byte offset of the first dword with a set bit that no field names.
             #[must_use]
             pub fn reserved_bits(&self) -> Option<usize> {
                 $crate::support::unnamed_bits(&self.bytes, &Self::NAMED_BITS)

@@ -1,4 +1,4 @@
-//! What the macros expand to calls of. Not for use by hand.
+//! Functions that the macros' expansions call. Not for use by hand.
 
 use core::fmt;
 
@@ -7,8 +7,8 @@ use crate::{Field, Shape};
 pub use pastey::paste;
 pub use static_assertions::const_assert_eq;
 
-/// Every bit a field names, as a mask over the struct. Refuses, at compile time, fields that overlap
-/// or leave the struct.
+/// Returns every bit that a field names, as a mask over the struct. Refuses, at compile time, fields that overlap or
+/// leave the struct.
 pub const fn mask<const N: usize>(fields: &[Field]) -> [u8; N] {
     let mut mask = [0; N];
     claim(&mut mask, 0, fields);
@@ -53,7 +53,7 @@ const fn claim<const N: usize>(mask: &mut [u8; N], base: usize, fields: &[Field]
     }
 }
 
-/// Offset of the field with a name. Panics if there is none.
+/// Returns the offset of the field with a name. Panics if there is none.
 #[must_use]
 pub const fn offset_of(fields: &[Field], name: &str) -> usize {
     let mut index = 0;
@@ -74,7 +74,7 @@ const fn equal(a: &[u8], b: &[u8]) -> bool {
     }
 }
 
-/// A raw identifier's name.
+/// Returns the name of a raw identifier, without its prefix.
 pub const fn plain(name: &'static str) -> &'static str {
     match name.as_bytes() {
         [b'r', b'#', ..] => name.split_at(2).1,
@@ -82,7 +82,7 @@ pub const fn plain(name: &'static str) -> &'static str {
     }
 }
 
-/// The dword at `at`.
+/// Returns the dword at `at`.
 #[inline]
 pub const fn dword<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
@@ -112,7 +112,7 @@ fn does_not_fit(name: &'static str, value: u32, hi: u8, lo: u8) -> ! {
     panic!("{name}: {value:#x} does not fit bits {hi}:{lo}")
 }
 
-/// Offset of the first dword of `bytes` with a bit that is not in `mask`.
+/// Returns the offset of the first dword of `bytes` with a bit that is not in `mask`.
 pub fn unnamed_bits(bytes: &[u8], mask: &[u8]) -> Option<usize> {
     bytes
         .iter()
@@ -121,7 +121,7 @@ pub fn unnamed_bits(bytes: &[u8], mask: &[u8]) -> Option<usize> {
         .map(|at| at & !3)
 }
 
-/// A struct as its fields that are not zero.
+/// Prints the fields of a struct that are not zero.
 pub struct NonZero<'a> {
     pub type_name: &'static str,
     pub fields: &'static [Field],

@@ -3,9 +3,9 @@
 use crate::{Layout, codes, layout};
 
 codes! {
-    /// How something ended.
+    /// Result of an operation.
     pub struct Outcome(u8) {
-        /// Well.
+        /// Success.
         OK = 0x00,
         /// No such number.
         BAD_INDEX = 0x0a "BAD_INDEX(10)",

@@ -18,11 +18,11 @@ command! {
 }
 
 codes! {
-    /// Numbers of registers.
+    /// Register IDs.
     pub struct RegisterId(u16) {
-        /// By which bits of a frame a port goes.
+        /// Trust state: the frame field that selects a port's priority.
         QPTS = 0x4002,
-        /// The priority of each code point.
+        /// Priority of each code point.
         QPDPM = 0x4013,
         /// InfiniBand port capability mask.
         PCAP = 0x5001,
@@ -44,7 +44,7 @@ codes! {
         PVLC = 0x500f,
         /// Diagnostics.
         PDDR = 0x5031,
-        /// Which registers 0x50xx exist.
+        /// Capability mask of registers 0x50xx.
         PCAM = 0x507f,
         /// Node description, 64 bytes.
         NODE_DESC = 0x6001,
@@ -62,7 +62,7 @@ codes! {
         MTPPS = 0x9053,
         /// Clock.
         MTUTC = 0x9055,
-        /// Which registers 0x90xx exist.
+        /// Capability mask of registers 0x90xx.
         MCAM = 0x907f,
         /// Shared buffer capabilities.
         SBCAM = 0xb01f,
@@ -86,7 +86,7 @@ layout! {
         admin_status: 0x00[11:8],
         /// 1 up, 2 down.
         oper_status: 0x00[3:0],
-        /// Set: admin_status field is to be applied.
+        /// Set: the admin_status field takes effect.
         ase: 0x04[31],
         ee: 0x04[30],
         /// Event generation mode.
@@ -97,16 +97,16 @@ layout! {
     pub struct Pmtu(0x10) {
         local_port: 0x00[23:16],
         max_mtu: 0x04[31:16],
-        /// The one to write.
+        /// The MTU to write.
         admin_mtu: 0x08[31:16],
         oper_mtu: 0x0c[31:16],
     }
 
-    /// Modules and lanes (register PMLP). Of a lane's mapping: module 7:0, lane to send 19:16, to receive 27:24.
+    /// Modules and lanes (register PMLP). Mapping of a lane: module 7:0, transmit lane 19:16, receive lane 27:24.
     pub struct Pmlp(0x40) {
         rxtx: 0x00[31],
         local_port: 0x00[23:16],
-        /// Lanes.
+        /// Number of lanes.
         width: 0x00[7:0],
         lane0_module_mapping: 0x04 u32,
         lane1_module_mapping: 0x08 u32,
@@ -123,7 +123,7 @@ layout! {
         i2c_device_address: 0x04[31:24],
         page_number: 0x04[23:16],
         device_address: 0x04[15:0],
-        /// Bytes.
+        /// Number of bytes.
         size: 0x08[15:0],
         /// `dword_0` to `dword_11`.
         data: 0x10 [u8; 48],
@@ -173,7 +173,7 @@ layout! {
         counter_set: 0x08 [u8; 0xf8],
     }
 
-    /// Which port registers and features exist (register PCAM).
+    /// Capability mask of port registers and features (register PCAM).
     pub struct Pcam(0x50) {
         feature_group: 0x00[23:16],
         access_reg_group: 0x00[7:0],
@@ -181,7 +181,7 @@ layout! {
         enhanced_features: 0x28 [u8; 0x10],
     }
 
-    /// Which management registers and features exist (register MCAM).
+    /// Capability mask of management registers and features (register MCAM).
     pub struct Mcam(0x48) {
         feature_group: 0x00[23:16],
         access_reg_group: 0x00[7:0],
@@ -195,7 +195,7 @@ layout! {
 
     /// State of a firmware component (register MCQS).
     pub struct Mcqs(0x10) {
-        /// No component has a larger index.
+        /// True if no component has a larger index.
         last_index_flag: 0x00[31],
         fw_device: 0x00[23:16],
         component_index: 0x00[15:0],
@@ -209,9 +209,9 @@ layout! {
         last_update_state_changer_host_id: 0x0c[27:24],
     }
 
-    /// Information about a firmware component (register MCQI), with that of type 1, its version.
+    /// Information about a firmware component (register MCQI), with the information of type 1, its version.
     pub struct Mcqi(0x38) {
-        /// Of the one that waits for a reset.
+        /// True for the component that a reset activates.
         read_pending_component: 0x00[31],
         component_index: 0x00[15:0],
         /// 0 capabilities, 1 version.
@@ -230,7 +230,7 @@ layout! {
     pub struct DefaultTimeout(0x04) {
         /// Unit of `to_value`: 0 milliseconds, 1 seconds, 2 minutes, 3 hours.
         to_multiplier: 0x00[31:29],
-        /// How many of them.
+        /// Number of units.
         to_value: 0x00[19:0],
     }
 
@@ -251,6 +251,6 @@ layout! {
 }
 
 impl Mcia {
-    /// Bytes of an EEPROM that it carries.
+    /// Number of EEPROM bytes in the register.
     pub const DATA: usize = 48;
 }

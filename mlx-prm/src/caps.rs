@@ -1,11 +1,10 @@
-//! The general capability page (PRM "HCA Capabilities"): what a device can do, and which of it is switched on.
+//! The general capability page (PRM "HCA Capabilities"): capabilities of a device, and those that are enabled.
 //!
-//! QUERY_HCA_CAP reads a page as *maximum* or as *current*; SET_HCA_CAP writes the current one. A page
-//! is 0x1000 bytes, of which the structures here are the beginning. [`super::caps_pages`] has the
-//! pages other than the general one.
+//! QUERY_HCA_CAP reads a page as *maximum* or as *current*; SET_HCA_CAP writes the current one. A page is 0x1000
+//! bytes; the structures here are its beginning. [`super::caps_pages`] has the pages other than the general one.
 //!
-//! Names and places are those of Linux 6.12 `include/linux/mlx5/mlx5_ifc.h`, and, where that names
-//! nothing, of rdma-core `providers/mlx5/mlx5_ifc.h`.
+//! Names and offsets are those of Linux 6.12 `include/linux/mlx5/mlx5_ifc.h`. Fields without a name there have those
+//! of rdma-core `providers/mlx5/mlx5_ifc.h`.
 
 use layout::layout;
 
@@ -40,7 +39,7 @@ layout! {
         prio_tag_required: 0x10[7],
         /// log2 of the number of QPs (Linux uses 18 or less).
         log_max_qp: 0x10[4:0],
-        /// `ece` fields mean something.
+        /// True if `ece` fields are valid.
         ece_support: 0x14[28],
         reg_c_preserve: 0x14[22],
         log_max_srq: 0x14[20:16],
@@ -57,7 +56,7 @@ layout! {
         /// log2 of the number of CQs.
         log_max_cq: 0x18[4:0],
         log_max_eq_sz: 0x1c[31:24],
-        /// The memory key bit of that name may be set.
+        /// True if the memory key bit of that name may be set.
         relaxed_ordering_write: 0x1c[23],
         relaxed_ordering_read_pci_enabled: 0x1c[22],
         /// log2 of the number of mkeys.
@@ -68,11 +67,11 @@ layout! {
         m_vhca_mk: 0x1c[12],
         cmd_on_behalf: 0x1c[11],
         device_emulation_manager: 0x1c[10],
-        /// QUERY_SPECIAL_CONTEXTS tells it.
+        /// True if QUERY_SPECIAL_CONTEXTS returns it.
         terminate_scatter_list_mkey: 0x1c[9],
         repeated_mkey: 0x1c[8],
         dump_fill_mkey: 0x1c[7],
-        /// rdma-core has this at bit 14 of 0x20.
+        /// In rdma-core this is bit 14 of 0x20.
         fast_teardown: 0x1c[4],
         /// log2 of the number of EQs.
         log_max_eq: 0x1c[3:0],
@@ -84,7 +83,7 @@ layout! {
         log_max_mrw_sz: 0x20[22:16],
         /// TEARDOWN_HCA profile 1 supported.
         force_teardown: 0x20[15],
-        /// As rdma-core has it (Linux: `fast_teardown`).
+        /// The offset in rdma-core (Linux: `fast_teardown`).
         fast_teardown_rdma_core: 0x20[14],
         log_max_bsf_list_size: 0x20[13:8],
         /// Dword 0x10 of the UMR control segment is used.
@@ -138,7 +137,7 @@ layout! {
         max_qp_cnt: 0x30[25:16],
         /// 0..5 = 128,256,512,1K,2K,4K; Linux sets it to 0.
         pkey_table_size: 0x30[15:0],
-        /// This function manages vports.
+        /// True if this function manages vports.
         vport_group_manager: 0x34[31],
         vhca_group_manager: 0x34[30],
         /// InfiniBand virtualization (vports).
@@ -148,7 +147,7 @@ layout! {
         ets: 0x34[26],
         /// Ethernet steering available.
         nic_flow_table: 0x34[25],
-        /// This PF manages the e-switch (L2 table needed).
+        /// True if this PF manages the e-switch (L2 table needed).
         eswitch_manager: 0x34[24],
         device_memory: 0x34[23],
         mcam_reg: 0x34[22],
@@ -196,9 +195,9 @@ layout! {
         pci_sync_for_fw_update_event: 0x3c[14],
         init2_lag_tx_port_affinity: 0x3c[7],
         wqe_based_flow_table_update_cap: 0x3c[4],
-        /// Set: user_index reported in CQEs.
+        /// 1: CQEs report user_index.
         cqe_version: 0x3c[3:0],
-        /// UD AV may omit the GRH part; drivers set the "extended" bit to say the full one is used.
+        /// True if a UD AV may omit the GRH part. Drivers set the "extended" bit in an AV with the full one.
         compact_address_vector: 0x40[31],
         striding_rq: 0x40[30],
         ipoib_enhanced_offloads: 0x40[28],
@@ -226,7 +225,7 @@ layout! {
         sho: 0x40[8],
         tph: 0x40[7],
         rf: 0x40[6],
-        /// Drivers set it to 1 if the maximum has it.
+        /// Drivers set it to 1 if the maximum is 1.
         dct: 0x40[5],
         qos: 0x40[4],
         eth_net_offloads: 0x40[3],
@@ -295,7 +294,7 @@ layout! {
         query_driver_version: 0x4c[28],
         max_qp_retry_freq: 0x4c[27],
         qp_by_name: 0x4c[26],
-        /// drivers set it to 1 where the maximum has it.
+        /// Drivers set it to 1 if the maximum is 1.
         mkey_by_name: 0x4c[25],
         suspend_qp_uc: 0x4c[23],
         suspend_qp_ud: 0x4c[22],

@@ -1,4 +1,4 @@
-//! The capability page of the NIC's flow tables (PRM "flow_table_nic_cap", type 7), the beginning.
+//! The capability page of the NIC's flow tables (PRM "flow_table_nic_cap", type 7), its beginning.
 
 use layout::layout;
 
@@ -29,7 +29,7 @@ layout! {
         outer_tcp_flags: 0x00[9],
         /// Tunnels and sources.
         outer_others: 0x00[8:0],
-        /// As the first dword, of the inner headers.
+        /// As the first dword, for the inner headers.
         inner: 0x04 u32,
         /// MPLS, IPsec, RoCE.
         others: 0x08 u32,
@@ -37,16 +37,16 @@ layout! {
         metadata_reg_c: 0x0c[7:0],
     }
 
-    /// What one type of flow tables can do (PRM "flow_table_prop_layout").
+    /// Capabilities of one type of flow tables (PRM "flow_table_prop_layout").
     pub struct FlowTableProperties(0x40) {
-        /// There are tables of this type.
+        /// True if tables of this type exist.
         ft_support: 0x00[31],
         flow_counter: 0x00[29],
         /// Entries can be changed in place.
         flow_modify_en: 0x00[28],
         /// SET_FLOW_TABLE_ROOT.
         modify_root: 0x00[27],
-        /// A miss can go to a table by number.
+        /// A miss can forward to a table by number.
         identified_miss_table_mode: 0x00[26],
         /// MODIFY_FLOW_TABLE.
         flow_table_modify: 0x00[25],
@@ -71,23 +71,23 @@ layout! {
         ipsec_decrypt: 0x00[2],
         sw_owner_v2: 0x00[1],
         termination_table_raw_traffic: 0x04[31],
-        /// log2 of the entries of the largest table.
+        /// log2 of the largest number of entries of a table.
         log_max_ft_size: 0x04[29:24],
         log_max_modify_header_context: 0x04[23:16],
         max_modify_header_actions: 0x04[15:8],
-        /// Levels a packet may pass.
+        /// Largest number of levels of a packet's path.
         max_ft_level: 0x04[7:0],
         reformat_and_aso: 0x08 u32,
         reformat_and_macsec: 0x0c[31:16],
-        /// log2 of the tables.
+        /// log2 of the number of tables.
         log_max_ft_num: 0x0c[7:0],
         log_max_flow_counter: 0x10[15:8],
-        /// log2 of the destinations of an entry.
+        /// log2 of the number of destinations of an entry.
         log_max_destination: 0x10[7:0],
-        /// log2 of the entries of all tables.
+        /// log2 of the number of entries of all tables.
         log_max_flow: 0x14[7:0],
         ft_field_support: 0x20 FlowTableFields,
-        /// Fields that can be compared in part.
+        /// Fields that can be compared with a bit mask.
         ft_field_bitmask_support: 0x30 FlowTableFields,
     }
 

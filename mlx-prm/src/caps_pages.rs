@@ -6,7 +6,7 @@ use layout::codes;
 use layout::layout;
 
 codes! {
-    /// Capability pages, as op_mod of QUERY_HCA_CAP and SET_HCA_CAP names them.
+    /// Capability pages, as in op_mod of QUERY_HCA_CAP and SET_HCA_CAP.
     pub struct CapType(u16) {
         /// General device: `CmdHcaCap`.
         GENERAL = 0x00,
@@ -56,19 +56,19 @@ codes! {
 }
 
 impl CapType {
-    /// op_mod that asks for the maximum.
+    /// Returns the op_mod that queries the maximum.
     #[must_use]
     pub const fn max(self) -> u32 {
         self.bits() << 1
     }
 
-    /// op_mod that asks for what is switched on.
+    /// Returns the op_mod that queries the current values.
     #[must_use]
     pub const fn current(self) -> u32 {
         self.bits() << 1 | 1
     }
 
-    /// op_mod of SET_HCA_CAP.
+    /// Returns the op_mod of SET_HCA_CAP.
     #[must_use]
     pub const fn set(self) -> u32 {
         self.bits() << 1
@@ -85,7 +85,7 @@ layout! {
         /// Force-loopback RC QP with RoCE on.
         fl_rc_qp_when_roce_enabled: 0x00[25],
         roce_cc_general: 0x00[24],
-        /// Drivers set it to 1 together with the former if the maximum has it.
+        /// Drivers set it to 1 together with `sw_r_roce_src_udp_port` if the maximum is 1.
         qp_ooo_transmit_default: 0x00[23],
         /// 0 free running, 1 real time, 2 both.
         qp_ts_format: 0x00[1:0],

@@ -1,22 +1,22 @@
 //! The `command!` macro: a command's input and output as two layouts.
 
-/// A command: input and output, each with the header all commands share, and the opcode they belong to.
+/// Defines a command: input and output, each with the common header, and the opcode.
 macro_rules! command {
     ($( $(#[$meta:meta])* $opcode:ident: $input:ident($in_size:literal) { $($in_fields:tt)* } -> $output:ident($out_size:literal) { $($out_fields:tt)* } )+) => {$(
         layout::layout!(@struct [
             #[doc = concat!("Input of `", stringify!($opcode), "`.\n")]
             $(#[$meta])*
         ] $input $in_size {
-            /// Which command this is.
+            /// The command.
             opcode: 0x00 (Opcode[31:16]),
-            /// Variant of the command; 0 where the command has none.
+            /// Variant of the command; 0 if it has none.
             op_mod: 0x04[15:0],
             $($in_fields)*
         });
 
         #[allow(clippy::new_without_default, reason = "an all-zero command is not a sensible one")]
         impl $input {
-            /// The opcode set and all else zero.
+            /// Makes an input with the opcode set and all else zero.
             #[must_use]
             pub fn new() -> Self {
                 let mut input = Self { bytes: [0; $in_size] };
@@ -38,16 +38,16 @@ macro_rules! command {
             #[doc = concat!("Output of `", stringify!($opcode), "`.\n")]
             $(#[$meta])*
         ] $output $out_size {
-            /// What became of the command.
+            /// Result of the command.
             status: 0x00 (CmdStatus[31:24]),
-            /// The firmware's reason for a refusal; meaningful to its makers.
+            /// The firmware's reason for a refusal; its meaning is the vendor's.
             syndrome: 0x04 u32,
             $($out_fields)*
         });
 
         #[allow(clippy::new_without_default, reason = "an all-zero answer is a claim of success")]
         impl $output {
-            /// All zero: status OK.
+            /// Makes an all-zero output: status OK.
             #[inline]
             #[must_use]
             pub const fn new() -> Self {

@@ -1,6 +1,6 @@
-//! What a port does with priorities, and about congestion: which bits of a frame name its priority (registers QPTS and
-//! QPDPM), and the RoCE congestion control of the device (PRM "QUERY_CONG_STATUS", "QUERY_CONG_PARAMS"). As Linux has
-//! it: `include/linux/mlx5/mlx5_ifc.h` (`qpts_reg`, `qpdpm_reg`, `query_cong_status_in`, `query_cong_params_out`,
+//! Priorities and congestion control of a port: the frame field that selects the priority (registers QPTS and QPDPM),
+//! and the device's RoCE congestion control (PRM "QUERY_CONG_STATUS", "QUERY_CONG_PARAMS"). Layouts are those of
+//! Linux: `include/linux/mlx5/mlx5_ifc.h` (`qpts_reg`, `qpdpm_reg`, `query_cong_status_in`, `query_cong_params_out`,
 //! `modify_cong_params_in`, `cong_control_r_roce_ecn_rp`, `cong_control_r_roce_ecn_np`) and
 //! `drivers/infiniband/hw/mlx5/cong.c`.
 //!
@@ -11,11 +11,11 @@ use layout::{codes, layout};
 use super::command::command;
 use super::{CmdStatus, Opcode};
 
-/// Code points of IP (RFC 2474).
+/// Number of IP code points (RFC 2474).
 pub const DSCPS: usize = 64;
 
 codes! {
-    /// Which bits of a frame a port goes by (register QPTS).
+    /// The frame field that selects a port's priority (register QPTS).
     pub struct TrustState(u8) {
         /// The priority of its VLAN tag.
         PCP = 1,
@@ -25,31 +25,31 @@ codes! {
 }
 
 codes! {
-    /// Who does what about congestion, as `cong_protocol` names it (Linux `cong.c` `mlx5_ib_cong_node_type`).
+    /// Role in congestion control, as `cong_protocol` names it (Linux `cong.c` `mlx5_ib_cong_node_type`).
     pub struct CongProtocol(u8) {
-        /// Who sends, and slows down when it is told (reaction point).
+        /// Reaction point: the sender, which slows down on a notification.
         R_ROCE_ECN_RP = 1,
-        /// Who receives marked packets, and tells the sender (notification point).
+        /// Notification point: the receiver of marked packets, which notifies the sender.
         R_ROCE_ECN_NP = 2,
-        /// What concerns both.
+        /// Parameters of both roles.
         R_ROCE_GENERAL = 3,
     }
 }
 
 layout! {
-    /// Which bits of a frame the port goes by (register QPTS).
+    /// Trust state of a port (register QPTS).
     pub struct Qpts(0x08) {
         local_port: 0x00[23:16],
         trust_state: 0x04(TrustState[2:0]),
     }
 
-    /// The priority of each code point (register QPDPM): two bytes each, the enable bit and the priority.
+    /// Priority of each code point (register QPDPM): two bytes each, with the enable bit and the priority.
     pub struct Qpdpm(0x84) {
         local_port: 0x00[23:16],
         dscp: 0x04 [u8; 0x80],
     }
 
-    /// How a sender slows down and recovers (DCQCN).
+    /// Parameters of the reaction point: how a sender slows down and recovers (DCQCN).
     pub struct CongControlRRoceEcnRp(0x100) {
         clamp_tgt_rate: 0x0c[27],
         clamp_tgt_rate_after_time_inc: 0x0c[23],
@@ -57,7 +57,7 @@ layout! {
         rpg_time_reset: 0x14 u32,
         rpg_byte_reset: 0x18 u32,
         rpg_threshold: 0x1c u32,
-        /// Mb/s; 0 is the port's.
+        /// Mb/s; 0 is the port's rate.
         rpg_max_rate: 0x20 u32,
         rpg_ai_rate: 0x24 u32,
         rpg_hai_rate: 0x28 u32,
@@ -71,7 +71,7 @@ layout! {
         initial_alpha_value: 0x68 u32,
     }
 
-    /// How a receiver tells a sender of marks (CNP).
+    /// Parameters of the notification point: how a receiver reports marks to a sender (CNP).
     pub struct CongControlRRoceEcnNp(0x100) {
         /// Microseconds.
         min_time_between_cnps: 0x14 u32,
@@ -82,64 +82,64 @@ layout! {
 }
 
 codes! {
-    /// Bits of `field_select` for who sends (Linux `cong.c`, `MLX5_IB_RP_..._ATTR`).
+    /// Bits of `field_select` for the reaction point (Linux `cong.c`, `MLX5_IB_RP_..._ATTR`).
     pub struct RpField(u8) {
-        /// Whether a cut takes the target rate down, too.
+        /// A rate cut lowers the target rate, too.
         CLAMP_TGT_RATE = 1,
-        /// ... if the clock of time has ticked since.
+        /// A rate cut lowers the target rate, too, if the time counter has advanced since.
         CLAMP_TGT_RATE_AFTER_TIME_INC = 2,
-        /// Time between raises.
+        /// Time between rate increases.
         TIME_RESET = 3,
-        /// Bytes between raises.
+        /// Bytes between rate increases.
         BYTE_RESET = 4,
-        /// Ticks until the target rises.
+        /// Number of timer or byte-counter events until the target rate rises.
         THRESHOLD = 5,
-        /// The highest rate.
+        /// Highest rate.
         MAX_RATE = 6,
         /// Additive increase.
         AI_RATE = 7,
         /// Hyper increase.
         HAI_RATE = 8,
-        /// How much a cut leaves.
+        /// Smallest factor of a rate cut.
         MIN_DEC_FAC = 9,
-        /// The lowest rate.
+        /// Lowest rate.
         MIN_RATE = 10,
-        /// The rate after the first notification.
+        /// Rate after the first notification.
         RATE_TO_SET_ON_FIRST_CNP = 11,
-        /// The gain of α.
+        /// Gain of α.
         DCE_TCP_G = 12,
-        /// Time after which α shrinks.
+        /// Time after which α decreases.
         DCE_TCP_RTT = 13,
-        /// Time between cuts.
+        /// Time between rate cuts.
         RATE_REDUCE_MONITOR_PERIOD = 14,
-        /// α at first.
+        /// Initial α.
         INITIAL_ALPHA_VALUE = 15,
-        /// What α is divided by.
+        /// Divisor of α.
         GD = 16,
     }
 }
 
 codes! {
-    /// Bits of `field_select` for who receives marked packets (Linux `cong.c`, `MLX5_IB_NP_..._ATTR`).
+    /// Bits of `field_select` for the notification point (Linux `cong.c`, `MLX5_IB_NP_..._ATTR`).
     pub struct NpField(u8) {
         /// Time between two notifications.
         MIN_TIME_BETWEEN_CNPS = 2,
-        /// Their code point.
+        /// Code point of notifications.
         CNP_DSCP = 3,
-        /// The mode and the priority.
+        /// Priority of notifications, and its mode.
         CNP_PRIO_MODE = 4,
     }
 }
 
 impl Qpdpm {
-    /// The priority of a code point below [`DSCPS`].
+    /// Returns the priority of a code point below [`DSCPS`].
     #[must_use]
     pub fn priority(&self, dscp: usize) -> u8 {
         let low = dscp.saturating_mul(2).saturating_add(1);
         self.dscp().get(low).map_or(0, |low| low & 0xf)
     }
 
-    /// Sets it, with its enable bit.
+    /// Sets the priority of a code point, with its enable bit.
     pub fn set_priority(&mut self, dscp: usize, priority: u8) {
         let mut all = *self.dscp();
         if let Some(entry) = all
@@ -153,7 +153,7 @@ impl Qpdpm {
 }
 
 command! {
-    /// Whether the device does its part against congestion, for a priority.
+    /// Queries or sets whether congestion control is enabled for a priority.
     QUERY_CONG_STATUS: QueryCongStatusIn(0x10) {
         priority: 0x08[7:4],
         cong_protocol: 0x08(CongProtocol[3:0]),
@@ -162,22 +162,23 @@ command! {
         tag_enable: 0x0c[30],
     }
 
-    /// How it does it. What the parameters are depends on the protocol.
+    /// Queries the parameters of congestion control. Their layout depends on the protocol.
     QUERY_CONG_PARAMS: QueryCongParamsIn(0x10) {
         cong_protocol: 0x08(CongProtocol[3:0]),
     } -> QueryCongParamsOut(0x110) {
         congestion_parameters: 0x10 [u8; 0x100],
     }
 
-    /// Changes how it does it: the parameters that `field_select` names, a bit each, by the protocol's numbers for them
-    /// ([`RpField`], [`NpField`]).
+    /// Changes the parameters of congestion control that `field_select` names, one bit each, by the protocol's
+    /// numbers ([`RpField`], [`NpField`]).
     MODIFY_CONG_PARAMS: ModifyCongParamsIn(0x120) {
         cong_protocol: 0x08(CongProtocol[3:0]),
         field_select: 0x0c u32,
         congestion_parameters: 0x20 [u8; 0x100],
     } -> ModifyCongParamsOut(0x10) {}
 
-    /// What the port has counted about congestion. Linux shows it as `np_cnp_sent` and so on in a port's `hw_counters`.
+    /// Counters of congestion control of the port. Linux shows them as `np_cnp_sent` and so on in a port's
+    /// `hw_counters`.
     QUERY_CONG_STATISTICS: QueryCongStatisticsIn(0x10) {
         clear: 0x08[31],
     } -> QueryCongStatisticsOut(0x110) {
@@ -199,8 +200,8 @@ mod tests {
     use super::*;
     use zerocopy::{FromBytes, IntoBytes};
 
-    /// Bits counted from the first as `mlx5_ifc.h` counts them: `trust_state` at 0x3d of `qpts_reg`; in `qpdpm_reg` the
-    /// entry of code point 26 at 0x20 + 26 * 0x10, its enable bit first and its priority last.
+    /// Bits counted from the first, as in `mlx5_ifc.h`: `trust_state` at 0x3d of `qpts_reg`; in `qpdpm_reg` the entry
+    /// of code point 26 at 0x20 + 26 * 0x10, its enable bit first and its priority last.
     #[test]
     fn the_registers_of_priorities_lie_where_linux_has_them() {
         let qpts = Qpts::read_from_bytes(&[0, 1, 0, 0, 0, 0, 0, 2]).expect("8 bytes");

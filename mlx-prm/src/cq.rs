@@ -1,6 +1,6 @@
 //! Completion queues: context, entries, commands (PRM "Completion Queues").
 //!
-//! An entry's last byte carries opcode, format, solicited and owner bits; the device writes that byte last.
+//! An entry's last byte has the opcode, format, solicited and owner bits; the device writes that byte last.
 
 use layout::codes;
 use layout::layout;
@@ -32,7 +32,7 @@ layout! {
         st: 0x00[11:8],
         /// 0 basic, 1 enhanced.
         cqe_compression_layout: 0x00[1:0],
-        /// User memory the doorbell record lies in.
+        /// ID of the user memory that holds the doorbell record.
         dbr_umem_id: 0x04 u32,
         /// 0 (units of 1/64 page).
         page_offset: 0x08[11:6],
@@ -59,11 +59,11 @@ layout! {
 
 command! {
     CREATE_CQ: CreateCqIn(0x110) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         cq_context: 0x10 Cqc,
         cq_umem_offset: 0x50 u64,
-        /// User memory the ring lies in.
+        /// ID of the user memory that holds the ring.
         cq_umem_id: 0x58 u32,
         /// 0 when PAS list is used.
         cq_umem_valid: 0x5c[31],
@@ -72,7 +72,7 @@ command! {
     }
 
     DESTROY_CQ: DestroyCqIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         cqn: 0x08[23:0],
     } -> DestroyCqOut(0x10) {}
@@ -85,7 +85,7 @@ command! {
 
     /// op_mod 0 modify, 1 resize.
     MODIFY_CQ: ModifyCqIn(0x110) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         cqn: 0x08[23:0],
         /// op_mod 0: bit 0 period, 1 max count, 2 overrun ignore, 4 period mode; op_mod 1: bit 0
@@ -93,7 +93,7 @@ command! {
         modify_field_select: 0x0c[4:0],
         cq_context: 0x10 Cqc,
         cq_umem_offset: 0x50 u64,
-        /// User memory the new ring lies in.
+        /// ID of the user memory that holds the new ring.
         cq_umem_id: 0x58 u32,
         cq_umem_valid: 0x5c[31],
     } -> ModifyCqOut(0x10) {}
@@ -105,13 +105,13 @@ layout! {
     pub struct Cqe64(0x40) {
         /// Tunnel flags (Ethernet).
         tunneled_etc: 0x00 u8,
-        /// Striding receive queues.
+        /// WQE ID of striding receive queues.
         wqe_id: 0x02 u16,
         /// Large receive and header split (Ethernet).
         lro: 0x04 u64,
         /// Hash (Ethernet).
         rx_hash_result: 0x0c u32,
-        /// What was hashed (Ethernet).
+        /// Hashed fields (Ethernet).
         rx_hash_type: 0x10 u8,
         /// InfiniBand datagrams: destination LID path bits.
         ml_path: 0x11 u8,
@@ -139,7 +139,7 @@ layout! {
         app_op: 0x29 u8,
         /// Tag matching.
         app_info: 0x2a u16,
-        /// Bytes received or read; a datagram's 40 bytes for the GRH included.
+        /// Bytes received or read, including the 40 bytes of a datagram's GRH.
         byte_cnt: 0x2c u32,
         /// Device clock.
         timestamp: 0x30 u64,
@@ -147,8 +147,8 @@ layout! {
         send_wqe_opcode: 0x38[31:24],
         /// Local queue pair.
         qpn: 0x38[23:0],
-        /// Send: index of the first block of the WQE done; every earlier one is done too. Receive: count
-        /// of the receive. SRQ: index of its entry.
+        /// Send: index of the first block of the completed WQE; every earlier one is complete, too. Receive: count of
+        /// the receive. SRQ: index of its entry.
         wqe_counter: 0x3c u16,
         /// Not checked by drivers.
         signature: 0x3e u8,
@@ -156,13 +156,13 @@ layout! {
         op_own: 0x3f u8,
     }
 
-    /// Completion queue entry of a failed WQE: the same 64 bytes, read otherwise (PRM "Completion with Error").
+    /// Completion queue entry of a failed WQE: the same 64 bytes with other fields (PRM "Completion with Error").
     pub struct ErrCqe(0x40) {
         /// As in [`Cqe64`].
         srqn_uidx: 0x20[23:0],
-        /// Detail of `syndrome`; meaningful to the device's makers.
+        /// Detail of `syndrome`; its meaning is the vendor's.
         vendor_error_syndrome: 0x36 u8,
-        /// What went wrong; see [`Syndrome`].
+        /// Reason of the failure; see [`Syndrome`].
         syndrome: 0x37 u8,
         /// As in [`Cqe64`].
         send_wqe_opcode: 0x38[31:24],
@@ -181,14 +181,14 @@ impl Cqe64 {
     /// `op_own` of an entry the device has not written: opcode 15, owner 1.
     pub const NEVER_WRITTEN: u8 = 0xf1;
 
-    /// Bits 7:4 of the last byte.
+    /// Returns bits 7:4 of the last byte.
     #[inline]
     #[must_use]
     pub const fn opcode(&self) -> CqeOpcode {
         CqeOpcode(self.op_own() >> 4)
     }
 
-    /// Bits 3:2 of the last byte: 0 plain, 1 and 2 data in the entry, 3 compressed.
+    /// Returns bits 3:2 of the last byte: 0 plain, 1 and 2 data in the entry, 3 compressed.
     #[inline]
     #[must_use]
     pub const fn format(&self) -> u8 {
@@ -200,14 +200,14 @@ impl Cqe64 {
         self.set_op_own(self.op_own() & !(3 << 2) | (format & 3) << 2)
     }
 
-    /// Bit 1 of the last byte: the peer asked for an event.
+    /// Returns bit 1 of the last byte: true if the peer asked for an event.
     #[inline]
     #[must_use]
     pub const fn solicited(&self) -> bool {
         self.op_own() >> 1 & 1 == 1
     }
 
-    /// Bit 0 of the last byte.
+    /// Returns bit 0 of the last byte.
     #[inline]
     #[must_use]
     pub const fn owner(&self) -> bool {
@@ -227,7 +227,7 @@ impl Cqe64 {
         )
     }
 
-    /// These bytes as the entry of a failed WQE, which they are if the opcode says so.
+    /// Returns the entry as that of a failed WQE, which it is if the opcode says so.
     #[inline]
     #[must_use]
     pub fn as_error(&self) -> &ErrCqe {
@@ -242,7 +242,7 @@ impl From<ErrCqe> for Cqe64 {
 }
 
 codes! {
-    /// What a completion queue entry reports: bits 7:4 of its last byte.
+    /// Kind of a completion queue entry: bits 7:4 of its last byte.
     pub struct CqeOpcode(u8) {
         /// A send queue's WQE is done.
         REQ = 0,
@@ -254,7 +254,7 @@ codes! {
         RESP_SEND_IMM = 3,
         /// A Send with invalidate arrived.
         RESP_SEND_INV = 4,
-        /// Last entry of a buffer that was resized away.
+        /// Last entry of a ring that was replaced by a resize.
         RESIZE_CQ = 5,
         /// Tag matching bookkeeping.
         NO_PACKET = 6,
@@ -268,7 +268,7 @@ codes! {
         INVALID = 15,
     }
 
-    /// Why a WQE failed.
+    /// Reason why a WQE failed.
     pub struct Syndrome(u8) {
         /// Local length error.
         LOCAL_LENGTH_ERR = 0x01,
@@ -276,23 +276,23 @@ codes! {
         LOCAL_QP_OP_ERR = 0x02,
         /// Local protection error.
         LOCAL_PROT_ERR = 0x04,
-        /// Flushed: the queue pair had failed before.
+        /// Flushed: the queue pair was in error already.
         WR_FLUSH_ERR = 0x05,
         /// Memory window bind error.
         MW_BIND_ERR = 0x06,
-        /// The peer's answer made no sense.
+        /// The peer's response was invalid.
         BAD_RESP_ERR = 0x10,
         /// Local access error (responder).
         LOCAL_ACCESS_ERR = 0x11,
         /// The peer found the request invalid.
         REMOTE_INVAL_REQ_ERR = 0x12,
-        /// The peer's memory refused.
+        /// The peer refused access to its memory.
         REMOTE_ACCESS_ERR = 0x13,
-        /// The peer failed.
+        /// The peer failed to carry out the operation.
         REMOTE_OP_ERR = 0x14,
-        /// The peer did not answer.
+        /// The peer did not answer any retry.
         TRANSPORT_RETRY_EXC_ERR = 0x15,
-        /// The peer was never ready.
+        /// The peer had no receive buffer at any retry.
         RNR_RETRY_EXC_ERR = 0x16,
         /// The peer aborted.
         REMOTE_ABORTED_ERR = 0x22,

@@ -1,6 +1,6 @@
 //! Event queues: context, entry, commands (PRM "Event Queues").
 //!
-//! An entry's last byte carries its owner bit; the device writes that byte last.
+//! An entry's last byte has its owner bit; the device writes that byte last.
 
 use layout::codes;
 use layout::layout;
@@ -35,11 +35,11 @@ layout! {
         producer_counter: 0x2c[23:0],
     }
 
-    /// Event queue entry (PRM "Event Queue Entry Format"). What `event_data` holds depends on the type.
+    /// Event queue entry (PRM "Event Queue Entry Format"). The contents of `event_data` depend on the type.
     pub struct Eqe(0x40) {
         /// See [`EventType`].
         event_type: 0x01 u8,
-        /// What kind of it; its meaning depends on the type.
+        /// Sub-type; its meaning depends on the type.
         event_sub_type: 0x03 u8,
         /// Payload.
         event_data: 0x20 [u8; 28],
@@ -52,7 +52,7 @@ layout! {
 
 command! {
     CREATE_EQ: CreateEqIn(0x110) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         eq_context_entry: 0x10 Eqc,
         /// Event types 0 to 63 that go to this queue, bit = type.
@@ -79,7 +79,7 @@ command! {
         event_bitmask: 0x58 u64,
     }
 
-    /// Device writes the given 64-byte EQE.
+    /// Lets the device write the given 64-byte EQE.
     GEN_EQE: GenEqeIn(0x50) {
         eq_number: 0x08[7:0],
         eqe: 0x10 [u8; 64],
@@ -87,7 +87,7 @@ command! {
 }
 
 codes! {
-    /// What an event queue entry tells.
+    /// Kind of an event queue entry.
     pub struct EventType(u8) {
         /// A completion queue has entries.
         COMP = 0x00,
@@ -103,13 +103,13 @@ codes! {
         WQ_CATAS_ERROR = 0x05,
         /// Path migration failed.
         PATH_MIG_FAILED = 0x07,
-        /// The device failed inside.
+        /// Internal error of the device.
         INTERNAL_ERROR = 0x08,
         /// The port went up or down, or changed.
         PORT_CHANGE = 0x09,
         /// Commands are done.
         CMD = 0x0a,
-        /// The firmware wants pages, or gives some back.
+        /// The firmware requests pages, or returns some.
         PAGE_REQUEST = 0x0b,
         /// On-demand paging: page fault.
         PAGE_FAULT = 0x0c,
@@ -133,7 +133,7 @@ codes! {
         GPIO = 0x15,
         /// Port module plugged or failed.
         PORT_MODULE = 0x16,
-        /// Too warm.
+        /// Temperature warning.
         TEMP_WARN = 0x17,
         /// A tag matching queue failed.
         XRQ_ERROR = 0x18,
@@ -167,21 +167,21 @@ codes! {
     pub struct PortChange(u8) {
         /// The port went down.
         DOWN = 1,
-        /// It is active.
+        /// The port is active.
         ACTIVE = 4,
-        /// It is initialized.
+        /// The port is initialized.
         INITIALIZED = 5,
-        /// Its LID changed.
+        /// The port's LID changed.
         LID = 6,
-        /// Its partition keys changed.
+        /// The port's partition keys changed.
         PKEY = 7,
-        /// Its GUID changed.
+        /// The port's GUID changed.
         GUID = 8,
-        /// Clients shall register again.
+        /// Clients must register again.
         CLIENT_REREG = 9,
     }
 
-    /// Why the device is ill (health buffer, `synd`).
+    /// Cause of a device error (health buffer, `synd`).
     pub struct HealthSyndrome(u8) {
         /// Firmware internal error.
         FW_ERR = 0x01,
@@ -203,7 +203,7 @@ codes! {
         EQ_INV = 0x0e,
         /// FFSER error.
         FFSER_ERR = 0x0f,
-        /// Too hot.
+        /// Temperature too high.
         HIGH_TEMP = 0x10,
     }
 }

@@ -1,4 +1,4 @@
-//! The e-switch: what it can do, and what it does with a vport's VLAN tags (PRM "E-Switch").
+//! The e-switch: its capabilities, and its handling of a vport's VLAN tags (PRM "E-Switch").
 
 use layout::layout;
 
@@ -18,18 +18,18 @@ layout! {
         vport_svlan_strip: 0x00[31],
         vport_cvlan_strip: 0x00[30],
         vport_svlan_insert: 0x00[29],
-        /// A tag is put on frames that have none.
+        /// Inserts a tag into frames that have none.
         vport_cvlan_insert_if_not_exist: 0x00[28],
         vport_cvlan_insert_overwrite: 0x00[27],
         vport_cvlan_insert_always: 0x00[25],
-        /// There is a vport of the embedded CPU.
+        /// True if a vport of the embedded CPU exists.
         ecpf_vport_exists: 0x00[4],
         merged_eswitch: 0x00[2],
         nic_vport_node_guid_modify: 0x00[1],
         nic_vport_port_guid_modify: 0x00[0],
     }
 
-    /// Which fields of the e-switch vport context a modification takes.
+    /// Fields of the e-switch vport context that a modification changes.
     pub struct EswVportFieldSelect(0x04) {
         fdb_to_vport_reg_c_id: 0x00[4],
         vport_cvlan_insert: 0x00[3],
@@ -38,14 +38,14 @@ layout! {
         vport_svlan_strip: 0x00[0],
     }
 
-    /// What the switch does with a vport's frames (PRM "esw_vport_context").
+    /// The switch's handling of a vport's frames (PRM "esw_vport_context").
     pub struct EswVportContext(0x100) {
         fdb_to_vport_reg_c: 0x00[31],
         vport_svlan_strip: 0x00[28],
-        /// Frames to the vport lose their tag.
+        /// Removes the tag from frames to the vport.
         vport_cvlan_strip: 0x00[27],
         vport_svlan_insert: 0x00[26],
-        /// 0 none, 1 on frames that have none, 2 in place of theirs, 3 on all.
+        /// Tag insertion: 0 none, 1 into frames without a tag, 2 replacing the frame's tag, 3 into all frames.
         vport_cvlan_insert: 0x00[25:24],
         fdb_to_vport_reg_c_id: 0x00[23:16],
         svlan_cfi: 0x08[31],

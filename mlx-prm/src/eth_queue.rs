@@ -1,8 +1,8 @@
 //! Receive and send queues of an Ethernet port: contexts and commands (PRM "Receive Queues", "Send Queues").
 //!
-//! Unlike a queue pair's halves they stand alone: an RQ gets its packets from a TIR, an SQ sends through a
-//! TIS. Both start in reset; MODIFY moves them to ready (1), and back, or into error (3). The command
-//! names the state software believes the queue is in, the context the one it shall be in.
+//! Unlike the halves of a queue pair they stand alone: an RQ gets its packets from a TIR, an SQ sends through a TIS.
+//! Both start in reset; MODIFY moves them to ready (1), back to reset, or into error (3). The command has the queue's
+//! current state as software knows it; the context has the new state.
 
 use layout::layout;
 
@@ -20,7 +20,7 @@ layout! {
         scatter_fcs: 0x00[29],
         /// VLAN stripping disabled.
         vsd: 0x00[28],
-        /// 0 own queue in `wq`, 1 a receive memory pool.
+        /// 0 its own queue in `wq`, 1 a receive memory pool.
         mem_rq_type: 0x00[27:24],
         /// 0 reset, 1 ready, 3 error.
         state: 0x00[23:20],
@@ -32,7 +32,7 @@ layout! {
         /// Returned in CQEs of version 1.
         user_index: 0x04[23:0],
         cqn: 0x08[23:0],
-        /// Counter set that counts packets for which there was no WQE.
+        /// Counter set for packets that found no WQE.
         counter_set_id: 0x0c[31:24],
         rmpn: 0x10[23:0],
         hairpin_peer_sq: 0x14[23:0],
@@ -75,7 +75,7 @@ layout! {
         hairpin_peer_vhca: 0x10[15:0],
         ts_cqe_to_dest_cqn: 0x18[23:0],
         packet_pacing_rate_limit_index: 0x1c[15:0],
-        /// How many TISes the queue sends through: 0 (only internal work) or 1.
+        /// Number of TISes that the queue sends through: 0 (only internal work) or 1.
         tis_lst_sz: 0x20[31:16],
         qos_queue_group_id: 0x20[15:0],
         tis_num_0: 0x2c[23:0],
@@ -83,7 +83,7 @@ layout! {
         wq: 0x30 Wq,
     }
 
-    /// Which fields of its context MODIFY_RQ takes, besides the state.
+    /// Fields of the context that MODIFY_RQ changes, besides the state.
     pub struct ModifyRqBitmask(0x08) {
         counter_set_id: 0x04[3],
         scatter_fcs: 0x04[2],
@@ -91,7 +91,7 @@ layout! {
         lwm: 0x04[0],
     }
 
-    /// Which fields of its context MODIFY_SQ takes, besides the state.
+    /// Fields of the context that MODIFY_SQ changes, besides the state.
     pub struct ModifySqBitmask(0x08) {
         qos_queue_group_id: 0x04[2],
         packet_pacing_rate_limit_index: 0x04[0],
@@ -101,18 +101,18 @@ layout! {
 command! {
     /// The page list follows the context.
     CREATE_RQ: CreateRqIn(0x110) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         ctx: 0x20 Rqc,
     } -> CreateRqOut(0x10) {
         rqn: 0x08[23:0],
     }
 
-    /// The new state is the context's.
+    /// The context has the new state.
     MODIFY_RQ: ModifyRqIn(0x110) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
-        /// The state the queue is in.
+        /// Current state of the queue.
         rq_state: 0x08[31:28],
         rqn: 0x08[23:0],
         modify_bitmask: 0x10 ModifyRqBitmask,
@@ -120,7 +120,7 @@ command! {
     } -> ModifyRqOut(0x10) {}
 
     DESTROY_RQ: DestroyRqIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         rqn: 0x08[23:0],
     } -> DestroyRqOut(0x10) {}
@@ -133,18 +133,18 @@ command! {
 
     /// The page list follows the context.
     CREATE_SQ: CreateSqIn(0x110) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         ctx: 0x20 Sqc,
     } -> CreateSqOut(0x10) {
         sqn: 0x08[23:0],
     }
 
-    /// The new state is the context's.
+    /// The context has the new state.
     MODIFY_SQ: ModifySqIn(0x110) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
-        /// The state the queue is in.
+        /// Current state of the queue.
         sq_state: 0x08[31:28],
         sqn: 0x08[23:0],
         modify_bitmask: 0x10 ModifySqBitmask,
@@ -152,7 +152,7 @@ command! {
     } -> ModifySqOut(0x10) {}
 
     DESTROY_SQ: DestroySqIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         sqn: 0x08[23:0],
     } -> DestroySqOut(0x10) {}

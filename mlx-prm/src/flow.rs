@@ -1,9 +1,9 @@
 //! Flow steering: tables, groups, entries (PRM "Flow Tables").
 //!
-//! A table of some type (direction) and level holds groups; a group owns a range of the table's entries and
-//! says which header bits its entries compare; an entry has the values and what to do. A packet goes from
-//! the type's root table on, by the first entry that matches, to tables of higher levels and finally to a
-//! TIR. What no entry matches follows the table's miss action. [`super::flow_match`] has what is compared.
+//! A table has a type (direction) and a level, and holds groups. A group owns a range of the table's entries, and
+//! selects the header bits that its entries compare. An entry has the values and the action. A packet starts at the
+//! type's root table. The first matching entry forwards it to tables of higher levels and finally to a TIR. A packet
+//! that matches no entry follows the table's miss action. [`super::flow_match`] has the compared fields.
 
 use layout::codes;
 use layout::layout;
@@ -12,7 +12,7 @@ use super::command::command;
 use super::{CmdStatus, FteMatchParam, Opcode};
 
 codes! {
-    /// Direction a flow table works in.
+    /// Direction of a flow table.
     pub struct FlowTableType(u8) {
         NIC_RX = 0x00,
         NIC_TX = 0x01,
@@ -26,7 +26,7 @@ codes! {
         PORT_SEL = 0x09,
     }
 
-    /// What an entry forwards to.
+    /// Kind of an entry's destination.
     pub struct FlowDestinationType(u8) {
         VPORT = 0x00,
         FLOW_TABLE = 0x01,
@@ -40,7 +40,7 @@ codes! {
 
 /// Bits of [`FlowContext`]'s `action`.
 pub mod flow_action {
-    /// Leave steering the ordinary way.
+    /// Continue with the default steering.
     pub const ALLOW: u32 = 1 << 0;
     /// Drop the packet.
     pub const DROP: u32 = 1 << 1;
@@ -48,9 +48,9 @@ pub mod flow_action {
     pub const FWD_DEST: u32 = 1 << 2;
     /// Count in the counter list.
     pub const COUNT: u32 = 1 << 3;
-    /// Take the VLAN tag off.
+    /// Remove the VLAN tag.
     pub const VLAN_POP: u32 = 1 << 7;
-    /// Put a VLAN tag on.
+    /// Insert a VLAN tag.
     pub const VLAN_PUSH: u32 = 1 << 8;
 }
 
@@ -81,7 +81,7 @@ layout! {
         /// Entries forward to tables of higher levels only.
         level: 0x00[23:16],
         rtc_valid: 0x00[15],
-        /// log2 of the entries.
+        /// log2 of the number of entries.
         log_size: 0x00[7:0],
         table_miss_id: 0x04[23:0],
         lag_master_next_table_id: 0x08[23:0],
@@ -120,7 +120,7 @@ layout! {
         execute_aso: 0x240 [u8; 0x20],
     }
 
-    /// Where an entry forwards to (PRM "Dest Format").
+    /// Destination of an entry (PRM "Dest Format").
     pub struct DestFormat(0x08) {
         destination_type: 0x00 (FlowDestinationType[31:24]),
         destination_id: 0x00[23:0],
@@ -130,7 +130,7 @@ layout! {
         destination_eswitch_owner_vhca_id: 0x04[15:0],
     }
 
-    /// A counter an entry counts in.
+    /// A counter of an entry.
     pub struct FlowCounterListEntry(0x08) {
         flow_counter_id: 0x00 u32,
     }
@@ -138,7 +138,7 @@ layout! {
 
 command! {
     CREATE_FLOW_TABLE: CreateFlowTableIn(0x40) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         other_vport: 0x08[31],
         vport_number: 0x08[15:0],
@@ -197,12 +197,12 @@ command! {
         table_id: 0x14[23:0],
         source_eswitch_owner_vhca_id_valid: 0x18[31],
         start_flow_index: 0x1c u32,
-        /// The last one, included.
+        /// Last entry, inclusive.
         end_flow_index: 0x24 u32,
         match_definer_id: 0x28[15:0],
         /// Bits of [`match_criteria`].
         match_criteria_enable: 0x3c[7:0],
-        /// Ones where entries compare.
+        /// Ones in the bits that entries compare.
         match_criteria: 0x40 FteMatchParam,
     } -> CreateFlowGroupOut(0x10) {
         group_id: 0x08[23:0],
@@ -250,35 +250,35 @@ command! {
     }
 
     ALLOC_FLOW_COUNTER: AllocFlowCounterIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
-        /// Number wanted, where counters are made by name.
+        /// Requested number, if counters are created by number.
         flow_counter_id: 0x08 u32,
-        /// log2 of the counters, where that is how many are asked for.
+        /// log2 of the number of counters, if they are requested by that.
         flow_counter_bulk_log_size: 0x0c[12:8],
-        /// Bit n: 128 << n counters in a row; 0 is one.
+        /// Bit n: 128 << n consecutive counters; 0 is one counter.
         flow_counter_bulk: 0x0c[7:0],
     } -> AllocFlowCounterOut(0x10) {
         flow_counter_id: 0x08 u32,
     }
 
     DEALLOC_FLOW_COUNTER: DeallocFlowCounterIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         flow_counter_id: 0x08 u32,
     } -> DeallocFlowCounterOut(0x10) {}
 
     /// The counts follow the output, [`super::TrafficCounter`] each.
     QUERY_FLOW_COUNTER: QueryFlowCounterIn(0x20) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
-        /// Where counts are dumped to.
+        /// Memory key of the buffer for dumped counts.
         mkey: 0x0c u32,
         address: 0x10 u64,
-        /// Sets it to zero afterwards.
+        /// Resets the counter after reading.
         clear: 0x18[31],
         dump_to_memory: 0x18[30],
-        /// How many in a row, whichever of them exist; 0 is one, which does.
+        /// Number of consecutive counters, of which some may not exist; 0 is one counter, which must exist.
         num_of_counters: 0x18[29:0],
         flow_counter_id: 0x1c u32,
     } -> QueryFlowCounterOut(0x10) {

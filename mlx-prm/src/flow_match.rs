@@ -1,6 +1,6 @@
-//! What flow groups and entries compare: the header fields of a packet, in one struct (PRM "fte_match_param").
+//! Fields that flow groups and entries compare: the header fields of a packet, in one struct (PRM "fte_match_param").
 //!
-//! A group holds ones in the bits its entries compare, an entry holds values in the same places.
+//! A group has ones in the bits that its entries compare; an entry has values in the same bits.
 
 use layout::layout;
 
@@ -18,11 +18,11 @@ layout! {
         ip_protocol: 0x10[31:24],
         ip_dscp: 0x10[23:18],
         ip_ecn: 0x10[17:16],
-        /// There is a tag of type 0x8100.
+        /// The frame has a tag of type 0x8100.
         cvlan_tag: 0x10[15],
-        /// There is a tag of type 0x88a8.
+        /// The frame has a tag of type 0x88a8.
         svlan_tag: 0x10[14],
-        /// It is a fragment.
+        /// The packet is a fragment.
         frag: 0x10[13],
         /// 4, 6, or 0 for no IP.
         ip_version: 0x10[12:9],
@@ -75,7 +75,7 @@ layout! {
         outer_esp_spi: 0x30 u32,
     }
 
-    /// All that can be compared (PRM "fte_match_param").
+    /// All fields that can be compared (PRM "fte_match_param").
     pub struct FteMatchParam(0x200) {
         outer_headers: 0x00 FteMatchSetLyr24,
         misc_parameters: 0x40 FteMatchSetMisc,

@@ -1,5 +1,5 @@
-//! Commands that concern the function as a whole: enabling it, the interface step, the firmware's
-//! pages, capabilities, starting and stopping (PRM "Initialization and General Commands").
+//! Commands for the function as a whole: enabling it, the interface step, the firmware's pages, capabilities,
+//! starting and stopping (PRM "Initialization and General Commands").
 
 use layout::layout;
 
@@ -29,7 +29,7 @@ command! {
         current_issi: 0x08[15:0],
     } -> SetIssiOut(0x10) {}
 
-    /// How ports are bonded: not at all is 0.
+    /// Bonding of ports; 0 is none.
     QUERY_LAG: QueryLagIn(0x10) {} -> QueryLagOut(0x10) {
         lag_state: 0x08[2:0],
     }
@@ -44,20 +44,20 @@ command! {
         num_pages: 0x0c u32,
     }
 
-    /// op_mod 0 allocation failed (can't give), 1 give, 2 take. Take returns the addresses in the
-    /// output array: output length = 16 + 8·max. A give may be split into several commands.
+    /// op_mod 0 allocation failed, 1 give pages, 2 take pages. Take returns the addresses in the output array: output
+    /// length = 16 + 8·max. A give may be split into several commands.
     MANAGE_PAGES: ManagePagesIn(0x10) {
-        /// From the event's ec_function bit 15.
+        /// Bit 15 of the event's ec_function.
         embedded_cpu_function: 0x08[31],
         function_id: 0x08[15:0],
         /// Number of addresses given, or the maximum to take.
         input_num_entries: 0x0c u32,
     } -> ManagePagesOut(0x10) {
-        /// Take: how many follow.
+        /// Take: number of addresses that follow.
         output_num_entries: 0x08 u32,
     }
 
-    /// op_mod names the page, see [`CapType`](super::CapType).
+    /// op_mod selects the page, see [`CapType`](super::CapType).
     QUERY_HCA_CAP: QueryHcaCapIn(0x10) {
         other_function: 0x08[31],
         ec_vf_function: 0x08[30],
@@ -66,7 +66,7 @@ command! {
         capability: 0x10 [u8; 0x1000],
     }
 
-    /// op_mod names the page, see [`CapType`](super::CapType). Before INIT_HCA.
+    /// op_mod selects the page, see [`CapType`](super::CapType). Legal before INIT_HCA only.
     SET_HCA_CAP: SetHcaCapIn(0x1010) {
         other_function: 0x08[31],
         ec_vf_function: 0x08[30],
@@ -74,7 +74,7 @@ command! {
         capability: 0x10 [u8; 0x1000],
     } -> SetHcaCapOut(0x10) {}
 
-    /// sw_owner_id only with that cap; sw_vhca_id only with general-2 sw_vhca_id_valid.
+    /// sw_owner_id is valid only with the capability of that name; sw_vhca_id only with general-2 sw_vhca_id_valid.
     INIT_HCA: InitHcaIn(0x20) {
         sw_vhca_id: 0x0c[29:16],
         sw_owner_id: 0x10 [u8; 16],
@@ -105,11 +105,11 @@ layout! {
     pub struct AdapterParamBlock(0x100) {
         /// Vendor ID of the IEEE.
         ieee_vendor_id: 0x18[23:0],
-        /// Vendor ID of whoever wrote `vsd`.
+        /// Vendor ID of the author of `vsd`.
         vsd_vendor_id: 0x1c[15:0],
         /// Vendor specific data.
         vsd: 0x20 [u8; 208],
-        /// Parameter set identification: which firmware image this board takes.
+        /// Parameter set identification: names the firmware image for this board.
         vsd_contd_psid: 0xf0 [u8; 16],
     }
 }

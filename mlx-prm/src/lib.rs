@@ -1,22 +1,22 @@
-//! The device's layouts and numbers, and nothing that acts.
+//! Layouts and numbers of the device, without any logic.
 //!
-//! Source of all of it is the PRM as public drivers quote it: Linux 6.12 `include/linux/mlx5/*.h` and
-//! `drivers/net/ethernet/mellanox/mlx5/core`, rdma-core `providers/mlx5`. Structs are the PRM's tables in the
-//! PRM's spelling ([`layout!`](layout::layout) has the notation), so that code and manual can be laid side by side. A
-//! driver and a simulator of the device use the same structs; what keeps those honest is a recording of a real
-//! ConnectX-4 Lx (`testdata/` of this crate), which must decode and encode back unchanged.
+//! All of it comes from the PRM as public drivers quote it: Linux 6.12 `include/linux/mlx5/*.h` and
+//! `drivers/net/ethernet/mellanox/mlx5/core`, rdma-core `providers/mlx5`. Structs are the PRM's tables in the PRM's
+//! spelling ([`layout!`](layout::layout) has the notation), so that code and manual can be laid side by side. A
+//! driver and a simulator of the device use the same structs. A recording of a real ConnectX-4 Lx (`testdata/` of
+//! this crate) checks them: it must decode and encode back unchanged.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`registers`] | BAR 0: initialization segment, doorbell page |
 //! | [`cmd_queue`] | command queue entry, mailbox, common headers, [`Command`] |
-//! | [`opcode`], [`status`], [`syndrome`] | which commands there are, how they end, and what is known of a refusal |
+//! | [`opcode`], [`status`], [`syndrome`] | the commands, their results, and known reasons of refusals |
 //! | [`function`], [`resources`] | commands for the function and for global resources |
 //! | [`caps`], [`caps_pages`], [`caps_flow`] | capability pages |
 //! | [`eq`], [`cq`], [`qp`], [`srq`], [`mkey`], [`umem`], [`vport`], [`smp`], [`access_reg`], [`port_counters`], [`congestion`] | contexts and commands by object |
-//! | [`eth_queue`], [`tir`] | Ethernet queues, and what stands between them and steering |
-//! | [`flow`], [`flow_match`] | flow tables, and what their entries compare |
-//! | [`eswitch`] | what the switch between a card's functions can do |
+//! | [`eth_queue`], [`tir`] | Ethernet queues, and the objects between them and steering |
+//! | [`flow`], [`flow_match`] | flow tables, and the fields that their entries compare |
+//! | [`eswitch`] | capabilities of the switch between a card's functions |
 //! | [`wqe`] | segments of work queue entries |
 //! | [`numbers`] | object numbers, packet sequence numbers |
 //!

@@ -1,7 +1,7 @@
 //! Memory keys: context and commands (PRM "Memory Keys").
 //!
-//! lkey and rkey are the same number: the index the device gave out, shifted left by 8, plus a
-//! variant byte software chooses.
+//! lkey and rkey are the same number: the index that the device assigned, shifted left by 8, plus a variant byte that
+//! software chooses.
 
 use layout::layout;
 
@@ -19,8 +19,8 @@ layout! {
         relaxed_ordering_write: 0x00[18],
         /// Always 0 in CREATE_MKEY (only updatable through UMR mask bit 23).
         small_fence_on_rdma_read_response: 0x00[16],
-        /// UMR may modify this key (Linux sets it on reusable MRs and on MWs, not on the PA key;
-        /// rdma-core's VFIO driver does not).
+        /// UMR may modify this key. Linux sets it on reusable MRs and on MWs, not on the PA key; rdma-core's VFIO
+        /// driver does not set it.
         umr_en: 0x00[15],
         /// Remote atomic.
         a: 0x00[14],
@@ -30,7 +30,7 @@ layout! {
         rr: 0x00[12],
         /// Local write.
         lw: 0x00[11],
-        /// Local read (drivers always set).
+        /// Local read (drivers always set it).
         lr: 0x00[10],
         /// Low bits of the access mode: 0 physical, 1 MTT, 2 KLM, 3 KSM.
         access_mode_1_0: 0x00[9:8],
@@ -57,7 +57,7 @@ layout! {
         bsf_octword_size: 0x20 u32,
         /// Always 0.
         crossing_target_vhca_id: 0x30[31:16],
-        /// 16-byte units of the translation table.
+        /// Length of the translation table in 16-byte units.
         translations_octword_size: 0x34 u32,
         /// Needs the capability of the same name.
         relaxed_ordering_read: 0x38[6],
@@ -68,7 +68,7 @@ layout! {
 
 command! {
     CREATE_MKEY: CreateMkeyIn(0x110) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         /// Linux sets it only with capability `pg`; rdma-core's VFIO driver always does for MTT keys.
         pg_access: 0x0c[31],
@@ -76,7 +76,7 @@ command! {
         mkey_umem_valid: 0x0c[30],
         data_direct: 0x0c[29],
         memory_key_mkey_entry: 0x10 Mkc,
-        /// 16-byte units actually present in the list.
+        /// Number of 16-byte units present in the list.
         translations_octword_actual_size: 0x60 u32,
     } -> CreateMkeyOut(0x10) {
         /// Lkey = rkey = index << 8 | mkey_7_0.
@@ -85,7 +85,7 @@ command! {
 
     /// mkey_index = lkey >> 8.
     DESTROY_MKEY: DestroyMkeyIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         mkey_index: 0x08[23:0],
     } -> DestroyMkeyOut(0x10) {}

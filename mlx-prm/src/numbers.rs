@@ -1,8 +1,8 @@
-//! Names of device objects, and the packet sequence number.
+//! Numbers of device objects, and the packet sequence number.
 //!
-//! Distinct types, because a QP number where a CQ number belongs compiles as an integer and fails as
-//! a corrupted queue. They are names: no arithmetic, no order. All are at most 24 bits wide, which is
-//! what contexts, doorbells and entries have room for.
+//! The types are distinct, because a QP number in place of a CQ number would compile as an integer and corrupt a
+//! queue. They are names: no arithmetic, no order. All are at most 24 bits wide, the width of their fields in
+//! contexts, doorbells and entries.
 
 use core::fmt;
 
@@ -13,17 +13,17 @@ macro_rules! numbers {
         pub struct $name(u32);
 
         impl $name {
-            /// The number, if it has no more bits than the device has room for.
+            /// Returns the number, if it has no more bits than the device's field.
             #[inline]
             #[must_use]
             pub const fn checked(number: u32) -> Option<Self> {
                 if number >> $bits == 0 { Some(Self(number)) } else { None }
             }
 
-            /// A number known to fit: a field of that width, or ours.
+            /// Makes a number that is known to fit: from a field of that width, or one of our own.
             ///
             /// # Panics
-            /// If it does not.
+            /// If it does not fit.
             #[inline]
             #[must_use]
             pub const fn new(number: u32) -> Self {
@@ -31,7 +31,7 @@ macro_rules! numbers {
                 Self(number)
             }
 
-            /// The number.
+            /// Returns the number.
             #[inline]
             #[must_use]
             pub const fn get(self) -> u32 {
@@ -68,14 +68,14 @@ numbers! {
     Xrcdn(24);
     /// A receive memory pool, the device's object behind a basic shared receive queue.
     Rmpn(24);
-    /// A memory key without its variant: what CREATE_MKEY gives and DESTROY_MKEY takes.
+    /// A memory key without its variant: CREATE_MKEY returns it, and DESTROY_MKEY takes it.
     MkeyIndex(24);
     /// A doorbell page: 4 KiB of BAR 0 at this number times 4096.
     UarIndex(24);
 }
 
 impl MkeyIndex {
-    /// The key of this index with the given variant, as lkey and rkey fields hold it.
+    /// Returns the key of this index with the given variant, as in lkey and rkey fields.
     #[inline]
     #[must_use]
     pub const fn key(self, variant: u8) -> u32 {
@@ -83,7 +83,7 @@ impl MkeyIndex {
         self.0 << 8 | variant as u32
     }
 
-    /// The index a key belongs to.
+    /// Returns the index of a key.
     #[inline]
     #[must_use]
     pub const fn of_key(key: u32) -> Self {
@@ -98,35 +98,35 @@ pub struct Psn(u32);
 impl Psn {
     const MASK: u32 = (1 << 24) - 1;
 
-    /// The low 24 bits.
+    /// Makes a number from the low 24 bits.
     #[inline]
     #[must_use]
     pub const fn new(number: u32) -> Self {
         Self(number & Self::MASK)
     }
 
-    /// The number.
+    /// Returns the number.
     #[inline]
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// The number `n` packets later.
+    /// Returns the number `n` packets later.
     #[inline]
     #[must_use]
     pub const fn advance(self, n: u32) -> Self {
         Self(self.0.wrapping_add(n) & Self::MASK)
     }
 
-    /// How far `self` lies behind `base` going forward, in `0..2^24`.
+    /// Returns the distance from `base` forward to `self`, in `0..2^24`.
     #[inline]
     #[must_use]
     pub const fn distance_from(self, base: Self) -> u32 {
         self.0.wrapping_sub(base.0) & Self::MASK
     }
 
-    /// How far `self` lies ahead of `base`, in `-2^23..2^23`.
+    /// Returns the distance of `self` ahead of `base`, in `-2^23..2^23`.
     #[inline]
     #[must_use]
     pub const fn ahead_of(self, base: Self) -> i32 {

@@ -3,7 +3,7 @@
 use layout::codes;
 
 codes! {
-    /// What a command asks for.
+    /// Opcode of a command.
     pub struct Opcode(u16) {
         /// Capabilities.
         QUERY_HCA_CAP = 0x100,
@@ -17,9 +17,9 @@ codes! {
         ENABLE_HCA = 0x104,
         /// Last command.
         DISABLE_HCA = 0x105,
-        /// How many firmware pages.
+        /// Number of firmware pages.
         QUERY_PAGES = 0x107,
-        /// Give / take / can't give.
+        /// Give or take pages, or report that none can be given.
         MANAGE_PAGES = 0x108,
         /// Set capabilities, before INIT_HCA.
         SET_HCA_CAP = 0x109,
@@ -33,7 +33,7 @@ codes! {
         CREATE_MKEY = 0x200,
         QUERY_MKEY = 0x201,
         DESTROY_MKEY = 0x202,
-        /// Reserved lkey, null mkey ….
+        /// Reserved lkey, null mkey and others.
         QUERY_SPECIAL_CONTEXTS = 0x203,
         /// ODP only.
         PAGE_FAULT_RESUME = 0x204,
@@ -48,7 +48,7 @@ codes! {
         /// Moderation, EQ remap, resize.
         MODIFY_CQ = 0x403,
         CREATE_QP = 0x500,
-        /// Needs RST state in drivers' practice.
+        /// Drivers call it in the RST state only.
         DESTROY_QP = 0x501,
         RST2INIT_QP = 0x502,
         INIT2RTR_QP = 0x503,
@@ -89,7 +89,7 @@ codes! {
         DESTROY_XRQ = 0x718,
         QUERY_XRQ = 0x719,
         ARM_XRQ = 0x71a,
-        /// Link state of a vport.
+        /// Functions of the e-switch.
         QUERY_ESW_FUNCTIONS = 0x740,
         QUERY_VPORT_STATE = 0x750,
         MODIFY_VPORT_STATE = 0x751,

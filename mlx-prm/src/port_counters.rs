@@ -1,11 +1,11 @@
-//! Groups of port counters, as register PPCNT's `counter_set` (PRM "Ports Performance Counters"): those that
-//! drivers make a network device's statistics of.
+//! Groups of port counters, as register PPCNT's `counter_set` (PRM "Ports Performance Counters"): those from which
+//! drivers make a network device's statistics.
 
 use layout::codes;
 use layout::layout;
 
 codes! {
-    /// Which group PPCNT is asked for.
+    /// Group of counters that PPCNT returns.
     pub struct PortCounterGroup(u8) {
         IEEE_802_3 = 0x00,
         RFC_2863 = 0x01,
@@ -60,7 +60,7 @@ layout! {
         if_out_broadcast_pkts: 0x60 u64,
     }
 
-    /// Group 0x02, what is received (PRM "eth_2819_cntrs_grp_data_layout").
+    /// Group 0x02, receive counters (PRM "eth_2819_cntrs_grp_data_layout").
     pub struct Rfc2819Counters(0xf8) {
         ether_stats_octets: 0x08 u64,
         ether_stats_pkts: 0x10 u64,

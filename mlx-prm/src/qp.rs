@@ -9,8 +9,7 @@ use super::{CmdStatus, Command, Opcode, Qpn};
 layout! {
     /// Address path (PRM "Address Path").
     pub struct Ads(0x2c) {
-        /// Force loopback: on InfiniBand, and of RC on RoCE where `fl_rc_qp_when_roce_enabled` (or `_disabled`) says
-        /// so.
+        /// Force loopback: on InfiniBand, and for RC on RoCE if `fl_rc_qp_when_roce_enabled` (or `_disabled`) is set.
         fl: 0x00[31],
         free_ar: 0x00[30],
         /// InfiniBand; 0 on RoCE.
@@ -111,7 +110,7 @@ layout! {
         user_index: 0x10[23:0],
         /// log2(page) − 12 of the WQ buffer's PAS list.
         log_page_size: 0x14[28:24],
-        /// Taken on the way to RTR.
+        /// Read at the transition to RTR.
         remote_qpn: 0x14[23:0],
         /// The path.
         primary_address_path: 0x18 Ads,
@@ -129,7 +128,7 @@ layout! {
         fre: 0x70[11],
         cur_rnr_retry: 0x70[10:8],
         cur_retry_count: 0x70[7:5],
-        /// Taken on the way to RTS.
+        /// Read at the transition to RTS.
         next_send_psn: 0x78[23:0],
         log_num_dci_stream_channels: 0x7c[28:24],
         /// Send CQ.
@@ -156,7 +155,7 @@ layout! {
         cd_master: 0x90[0],
         /// Timer code (IBTA volume 1, RNR NAK timer field).
         min_rnr_nak: 0x94[28:24],
-        /// Taken on the way to RTR.
+        /// Read at the transition to RTR.
         next_rcv_psn: 0x94[23:0],
         /// XRC domain (Linux sets one even for RC).
         xrcd: 0x98[23:0],
@@ -188,14 +187,14 @@ layout! {
         dc_access_key: 0xc8 u64,
         /// 0 when dbr_addr is a DMA address.
         dbr_umem_valid: 0xd0[28],
-        /// User memory the doorbell record lies in.
+        /// ID of the user memory that holds the doorbell record.
         dbr_umem_id: 0xe4 u32,
     }
 }
 
 command! {
     CREATE_QP: CreateQpIn(0x110) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         qpc_ext: 0x08[31],
         /// Always 0.
@@ -215,27 +214,27 @@ command! {
     }
 
     DESTROY_QP: DestroyQpIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         qpn: 0x08[23:0],
     } -> DestroyQpOut(0x10) {}
 
     /// From any state.
     TO_ERR_QP: ToErrQpIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         qpn: 0x08[23:0],
     } -> ToErrQpOut(0x10) {}
 
     /// From any state.
     TO_RST_QP: ToRstQpIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         qpn: 0x08[23:0],
     } -> ToRstQpOut(0x10) {}
 
-    /// The context comes with live state/PSNs/counters, then PAS list (or 0xc0-byte extension + PAS list if
-    /// qpc_ext).
+    /// The output has the context with live state, PSNs and counters, then the PAS list (with qpc_ext, a 0xc0-byte
+    /// extension before it).
     QUERY_QP: QueryQpIn(0x10) {
         qpc_ext: 0x08[31],
         qpn: 0x08[23:0],
@@ -252,11 +251,11 @@ macro_rules! transitions {
         command! {
             $(#[$meta])*
             $opcode: $input(0x110) {
-                /// User context on whose behalf; 0 is the driver itself.
+                /// ID of the user context that issues the command; 0 is the driver.
                 uid: 0x00[15:0],
-                /// Which queue pair.
+                /// The queue pair.
                 qpn: 0x08[23:0],
-                /// Optional parameters the transition takes from the context.
+                /// Optional parameters that the transition takes from the context.
                 opt_param_mask: 0x10 u32,
                 /// Enhanced connection establishment options.
                 ece: 0x14 u32,
@@ -299,16 +298,16 @@ transitions! {
     INIT2INIT_QP: Init2InitQpIn -> Init2InitQpOut;
 }
 
-/// A command that moves a queue pair along and carries a context.
+/// A command that changes a queue pair's state and carries a context.
 pub trait ModifyQp: Command {
-    /// The command for a queue pair; the context is zero.
+    /// Makes the command for a queue pair; the context is zero.
     fn for_qp(qpn: Qpn, opt_param_mask: u32) -> Self;
-    /// The context.
+    /// Returns the context.
     fn context_mut(&mut self) -> &mut Qpc;
 }
 
 codes! {
-    /// States of a queue pair, as QUERY_QP tells them.
+    /// States of a queue pair, as QUERY_QP returns them.
     pub struct QpState(u8) {
         /// Reset.
         RST = 0,
@@ -330,7 +329,7 @@ codes! {
         SUSPENDED = 9,
     }
 
-    /// What a queue pair is.
+    /// Service type of a queue pair.
     pub struct ServiceType(u8) {
         /// Reliable connection.
         RC = 0,
@@ -352,9 +351,9 @@ codes! {
         QP1 = 8,
         /// Raw Ethernet.
         RAW_ETHERTYPE = 9,
-        /// Changes memory keys.
+        /// Changes of memory keys.
         REG_UMR = 0xc,
-        /// Synchronizes such changes.
+        /// Synchronization of such changes.
         SYNC_UMR = 0xe,
     }
 }

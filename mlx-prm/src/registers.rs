@@ -1,15 +1,14 @@
 //! BAR 0 as register blocks: the initialization segment at its beginning, and a doorbell page (PRM
 //! "Initialization Segment", "User Access Region").
 //!
-//! Every register is big-endian and reached by one access of its own width. Bit groups within a
-//! register are constants and functions here, because a register is read once and then taken apart.
+//! Every register is big-endian and reached by one access of its own width. Bit groups within a register are
+//! constants and functions here, because a register is read once and then decoded.
 
 use driver::{Be32, Be64, Ro, Rw, Wo};
 use static_assertions::const_assert_eq;
 use zerocopy::FromBytes;
 
-/// Revision of the command interface that these layouts are of, and that every driver asks for (Linux `cmd.c`
-/// `CMD_IF_REV`).
+/// Revision of the command interface with these layouts, which every driver requires (Linux `cmd.c` `CMD_IF_REV`).
 pub const COMMAND_INTERFACE_REVISION: u32 = 5;
 
 /// Initialization segment, the beginning of BAR 0 (PRM "Initialization Segment").
@@ -31,19 +30,19 @@ pub struct InitSegment {
     rsvd_1c: [u32; 120],
     /// Bit 31 set while the firmware boots.
     pub initializing: Ro<Be32>,
-    /// Health buffer: for the firmware's makers.
+    /// Health buffer: for the firmware's vendor.
     pub assert_var: [Ro<Be32>; 6],
     rsvd_218: [u32; 2],
-    /// Health buffer: where the firmware asserted.
+    /// Health buffer: address of the firmware's assertion.
     pub assert_exit_ptr: Ro<Be32>,
-    /// Health buffer: from where.
+    /// Health buffer: return address of the firmware's assertion.
     pub assert_callra: Ro<Be32>,
     rsvd_228: u32,
-    /// Health buffer: when.
+    /// Health buffer: time of the assertion.
     pub health_time: Ro<Be32>,
     /// Health buffer: firmware version; all ones when the device is gone.
     pub fw_ver: Ro<Be32>,
-    /// Health buffer: hardware.
+    /// Health buffer: hardware ID.
     pub hw_id: Ro<Be32>,
     /// Health buffer: reset required in bit 31, severity valid in 27, severity in 26:24.
     pub rfr_severity: Ro<Be32>,
@@ -54,7 +53,7 @@ pub struct InitSegment {
     rsvd_244: [u32; 877],
     /// Time a command may take: unit in 31:29 (0 ms, 1 s, 2 min, 3 h), value in 19:0.
     pub cmd_exec_to: Ro<Be32>,
-    /// Time the command queue may take to become ready; the same format. Not zero: both are meant.
+    /// Time that the command queue may take to become ready, in the same format.
     pub cmd_q_init_to: Ro<Be32>,
     /// Free-running timer, high half; read again to detect a carry.
     pub internal_timer_h: Ro<Be32>,
@@ -63,7 +62,7 @@ pub struct InitSegment {
     rsvd_1008: u32,
     /// Bit 0 clears the legacy interrupt.
     pub clear_int: Wo<Be32>,
-    /// Syndrome in 31:24; in 23:0 a counter that stands still when the firmware does.
+    /// Syndrome in 31:24; counter in 23:0, which stops if the firmware does.
     pub health_counter: Ro<Be32>,
     rsvd_1014: [u32; 11],
     /// Real-time clock, high half.
@@ -95,7 +94,7 @@ const_assert_eq!(core::mem::offset_of!(InitSegment, clear_int), 0x100c);
 const_assert_eq!(core::mem::offset_of!(InitSegment, health_counter), 0x1010);
 const_assert_eq!(core::mem::offset_of!(InitSegment, real_time_h), 0x1040);
 
-/// The same block as plain words up to its timers, for who only keeps what it says.
+/// The same block as plain words up to its timers, for copying its contents.
 #[derive(FromBytes)]
 #[repr(C)]
 pub struct InitSegmentWords {
@@ -119,10 +118,10 @@ pub struct UarPage {
     /// Arms a completion queue: its doorbell record's arm word, then its number.
     pub cq_doorbell: Wo<Be64>,
     rsvd_028: [u32; 6],
-    /// Event queue number in 31:24 and consumer counter in 23:0: tells the counter and arms.
+    /// Event queue number in 31:24 and consumer counter in 23:0: updates the counter and arms.
     pub eq_arm: Wo<Be32>,
     rsvd_044: u32,
-    /// Event queue number and consumer counter as above: tells the counter without arming.
+    /// Event queue number and consumer counter as above: updates the counter without arming.
     pub eq_update: Wo<Be32>,
     rsvd_04c: [u32; 493],
     /// First eight bytes of the last WQE posted.

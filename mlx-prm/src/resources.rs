@@ -5,61 +5,61 @@ use super::command::command;
 use super::{CmdStatus, Opcode};
 
 command! {
-    /// Page at BAR0 + uar·4096.
+    /// The page is at BAR0 + uar·4096.
     ALLOC_UAR: AllocUarIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
     } -> AllocUarOut(0x10) {
         uar: 0x08[23:0],
     }
 
     DEALLOC_UAR: DeallocUarIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         uar: 0x08[23:0],
     } -> DeallocUarOut(0x10) {}
 
     ALLOC_PD: AllocPdIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
     } -> AllocPdOut(0x10) {
         pd: 0x08[23:0],
     }
 
     DEALLOC_PD: DeallocPdIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         pd: 0x08[23:0],
     } -> DeallocPdOut(0x10) {}
 
     ALLOC_TRANSPORT_DOMAIN: AllocTransportDomainIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
     } -> AllocTransportDomainOut(0x10) {
         transport_domain: 0x08[23:0],
     }
 
     DEALLOC_TRANSPORT_DOMAIN: DeallocTransportDomainIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         transport_domain: 0x08[23:0],
     } -> DeallocTransportDomainOut(0x10) {}
 
     ALLOC_XRCD: AllocXrcdIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
     } -> AllocXrcdOut(0x10) {
         xrcd: 0x08[23:0],
     }
 
     DEALLOC_XRCD: DeallocXrcdIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         xrcd: 0x08[23:0],
     } -> DeallocXrcdOut(0x10) {}
 
     ALLOC_Q_COUNTER: AllocQCounterIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
     } -> AllocQCounterOut(0x10) {
         counter_set_id: 0x08[7:0],
@@ -116,13 +116,13 @@ command! {
     }
 
     QUERY_SPECIAL_CONTEXTS: QuerySpecialContextsIn(0x10) {} -> QuerySpecialContextsOut(0x20) {
-        /// Valid if cap `dump_fill_mkey`.
+        /// Valid if capability `dump_fill_mkey` is set.
         dump_fill_mkey: 0x08 u32,
         /// Reserved lkey: plain DMA addresses, usable only by queues with rlky=1.
         resd_lkey: 0x0c u32,
-        /// Valid if cap `null_mkey`; used as "no access" filler in indirect keys.
+        /// Valid if capability `null_mkey` is set; fills gaps without access in indirect keys.
         null_mkey: 0x10 u32,
-        /// Valid if cap of that name; otherwise the constant is 0x100.
+        /// Valid if the capability of that name is set; otherwise the constant is 0x100.
         terminate_scatter_list_mkey: 0x14 u32,
         repeated_mkey: 0x18 u32,
     }

@@ -11,7 +11,7 @@ layout! {
         mgmt_class: 0x01 u8,
         class_version: 0x02 u8,
         method: 0x03 u8,
-        /// Of a directed route, bit 15 is the direction: set on the way back.
+        /// On a directed route, bit 15 is the direction: set on the way back.
         status: 0x04 u16,
         /// Directed route only.
         hop_pointer: 0x06 u8,
@@ -21,14 +21,14 @@ layout! {
         attribute_id: 0x10 u16,
         attribute_modifier: 0x14 u32,
         m_key: 0x18 u64,
-        /// Directed route: LID where the directed part begins; 0xffff if nothing is before it.
+        /// Directed route: LID at which the directed part begins; 0xffff if no LID-routed part precedes it.
         dr_slid: 0x20 u16,
-        /// Directed route: LID where the directed part ends; 0xffff if nothing is behind it.
+        /// Directed route: LID at which the directed part ends; 0xffff if no LID-routed part follows it.
         dr_dlid: 0x22 u16,
         data: 0x40 [u8; 64],
-        /// Ports to leave by, entry n for hop n.
+        /// Egress ports, entry n for hop n.
         initial_path: 0x80 [u8; 64],
-        /// Ports to leave by on the way back.
+        /// Egress ports on the way back.
         return_path: 0xc0 [u8; 64],
     }
 
@@ -155,7 +155,7 @@ layout! {
     /// PortCounters (IBTA volume 1, section 16.1.3.5).
     pub struct PortCounters(0x2c) {
         port_select: 0x01 u8,
-        /// On a Set, a bit for each counter to write, in their order.
+        /// In a Set, one bit for each counter to write, in their order.
         counter_select: 0x02 u16,
         symbol_error_counter: 0x04 u16,
         link_error_recovery_counter: 0x06 u8,
@@ -202,9 +202,9 @@ layout::codes! {
     pub struct SmpAttribute(u16) {
         /// Name of the node.
         NODE_DESCRIPTION = 0x0010,
-        /// What the node is.
+        /// Type and properties of the node.
         NODE_INFO = 0x0011,
-        /// What a switch forwards by.
+        /// Forwarding properties of a switch.
         SWITCH_INFO = 0x0012,
         /// GUIDs of a port.
         GUID_INFO = 0x0014,
@@ -220,7 +220,7 @@ layout::codes! {
         LINEAR_FORWARDING_TABLE = 0x0019,
         /// Ports of each multicast LID.
         MULTICAST_FORWARDING_TABLE = 0x001b,
-        /// A subnet manager's own.
+        /// State of a subnet manager.
         SM_INFO = 0x0020,
         /// The vendor's: link speed FDR10 (opensm's `ib_mlnx_ext_port_info`; Linux `MLX5_ATTR_EXTENDED_PORT_INFO`).
         EXTENDED_PORT_INFO = 0xff90,
@@ -240,9 +240,9 @@ layout::codes! {
     pub struct MadMethod(u8) {
         /// Read an attribute.
         GET = 0x01,
-        /// Write an attribute; the answer says what it is then.
+        /// Write an attribute; the answer has its new value.
         SET = 0x02,
-        /// A notice has been heard.
+        /// Confirms a trap, which is then not repeated.
         TRAP_REPRESS = 0x07,
         /// Answer to a Get or a Set.
         GET_RESP = 0x81,
@@ -254,7 +254,7 @@ layout::codes! {
         SUBNET_LID_ROUTED = 0x01,
         /// Performance management.
         PERFORMANCE = 0x04,
-        /// Subnet management by ports to leave by.
+        /// Subnet management by a directed route of egress ports.
         SUBNET_DIRECTED_ROUTE = 0x81,
     }
 }

@@ -1,5 +1,5 @@
-//! Shared receive queues: the work queue context, the objects that carry one, commands (PRM "Shared
-//! Receive Queues").
+//! Shared receive queues: the work queue context, the objects that contain one, commands (PRM "Shared Receive
+//! Queues").
 //!
 //! Interface step 1 has three kinds: a receive memory pool (RMP) behind a basic SRQ, an XRC SRQ, and
 //! tag matching's XRQ. CREATE_SRQ belongs to interface step 0.
@@ -10,7 +10,7 @@ use super::command::command;
 use super::{CmdStatus, Opcode};
 
 layout! {
-    /// Work queue context (PRM "Work Queue Context"), the part RMPs, RQs and SQs share.
+    /// Work queue context (PRM "Work Queue Context"), the common part of RMPs, RQs and SQs.
     pub struct Wq(0xc0) {
         /// 0 linked list (SRQ), 1 cyclic (RQ/SQ), 2/3 striding variants.
         wq_type: 0x00[31:28],
@@ -64,7 +64,7 @@ layout! {
     pub struct Rmpc(0xf0) {
         /// 1 ready, 3 error.
         state: 0x00[23:20],
-        /// Entries of a ring without a next segment.
+        /// True if entries form a ring without a next segment.
         basic_cyclic_rcv_wqe: 0x04[31],
         /// The work queue.
         wq: 0x30 Wq,
@@ -128,7 +128,7 @@ layout! {
 command! {
     /// The page list follows the context.
     CREATE_RMP: CreateRmpIn(0x110) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         ctx: 0x20 Rmpc,
     } -> CreateRmpOut(0x10) {
@@ -137,17 +137,17 @@ command! {
 
     /// rmp_state = current state (1 ready); bitmask dword 0x14 bit 0 = lwm (SRQ limit).
     MODIFY_RMP: ModifyRmpIn(0x110) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         rmp_state: 0x08[31:28],
         rmpn: 0x08[23:0],
-        /// Take the low water mark from the context.
+        /// Takes the low water mark from the context.
         bitmask_lwm: 0x14[0],
         ctx: 0x20 Rmpc,
     } -> ModifyRmpOut(0x10) {}
 
     DESTROY_RMP: DestroyRmpIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         rmpn: 0x08[23:0],
     } -> DestroyRmpOut(0x10) {}
@@ -159,7 +159,7 @@ command! {
     }
 
     CREATE_XRC_SRQ: CreateXrcSrqIn(0x110) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         xrc_srq_context_entry: 0x10 XrcSrqc,
         xrc_srq_umem_valid: 0x5c[31],
@@ -168,7 +168,7 @@ command! {
     }
 
     DESTROY_XRC_SRQ: DestroyXrcSrqIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         xrc_srqn: 0x08[23:0],
     } -> DestroyXrcSrqOut(0x10) {}
@@ -181,7 +181,7 @@ command! {
 
     /// op_mod 1; lwm = limit.
     ARM_XRC_SRQ: ArmXrcSrqIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         xrc_srqn: 0x08[23:0],
         lwm: 0x0c[15:0],
@@ -189,7 +189,7 @@ command! {
 
     /// Interface step 0 only.
     CREATE_SRQ: CreateSrqIn(0x110) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         srq_context_entry: 0x10 Srqc,
     } -> CreateSrqOut(0x10) {
@@ -197,7 +197,7 @@ command! {
     }
 
     DESTROY_SRQ: DestroySrqIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         srqn: 0x08[23:0],
     } -> DestroySrqOut(0x10) {}
@@ -210,7 +210,7 @@ command! {
 
     /// op_mod 1 SRQ, 2 XRQ.
     ARM_RQ: ArmRqIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         srq_number: 0x08[23:0],
         lwm: 0x0c[15:0],

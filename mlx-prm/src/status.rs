@@ -1,16 +1,16 @@
-//! How commands end (PRM "Command Interface", delivery status and command status).
+//! Results of commands (PRM "Command Interface", delivery status and command status).
 //!
-//! Delivery status is the transport's word: the firmware never read the command. Command status is
-//! the firmware's.
+//! The transport sets the delivery status: if it is not 0, the firmware never read the command. The firmware sets the
+//! command status.
 
 use layout::codes;
 
 codes! {
-    /// What the firmware made of a command; byte 0 of its output.
+    /// The firmware's result of a command; byte 0 of its output.
     pub struct CmdStatus(u8) {
         /// Done.
         OK = 0x00,
-        /// The firmware failed inside.
+        /// Internal error of the firmware.
         INTERNAL_ERR = 0x01,
         /// Opcode or op_mod not supported, or not in this state.
         BAD_OP = 0x02,
@@ -24,7 +24,7 @@ codes! {
         RESOURCE_BUSY = 0x06,
         /// Not ready.
         NOT_READY = 0x07,
-        /// What is asked for exceeds the device's limits.
+        /// The request exceeds the device's limits.
         EXCEED_LIM = 0x08,
         /// The object's state or ownership does not allow it; typically: destroyed while referenced.
         BAD_RES_STATE = 0x09,
@@ -32,9 +32,9 @@ codes! {
         BAD_INDEX = 0x0a,
         /// Out of resources, such as pages of device context memory.
         NO_RESOURCES = 0x0f,
-        /// A modification presumed another state of the object.
+        /// The object is not in the state that the modification presumes.
         BAD_QP_STATE = 0x10,
-        /// A management packet was bad and is discarded.
+        /// A management packet was bad and was discarded.
         BAD_PKT = 0x30,
         /// The completion queue would be smaller than its outstanding entries.
         BAD_SIZE_OUTS_CQES = 0x40,
@@ -44,7 +44,7 @@ codes! {
         BAD_OUTPUT_LEN = 0x51,
     }
 
-    /// Whether a command reached the firmware; bits 7:1 of its entry's last byte.
+    /// Result of the delivery of a command to the firmware; bits 7:1 of its entry's last byte.
     pub struct DeliveryStatus(u8) {
         /// Delivered.
         OK = 0x00,
@@ -58,7 +58,7 @@ codes! {
         OUT_PTR_ALIGN_ERR = 0x04,
         /// The input mailbox pointer is not aligned.
         IN_PTR_ALIGN_ERR = 0x05,
-        /// The firmware failed inside.
+        /// Internal error of the firmware.
         FW_ERR = 0x06,
         /// Input shorter than 8 bytes.
         IN_LENGTH_ERR = 0x07,

@@ -1,14 +1,14 @@
-//! Syndromes of refused commands that were met on real cards and are told in public.
+//! Syndromes of refused commands that were met on real cards and published.
 //!
-//! Beside the status of a command (PRM "Command Status") firmware says 32 bits of its own, which no manual lists. Each
-//! entry here is one that somebody printed in public, with the condition that was found for it. What a syndrome means
-//! is what those people found out; the vendor has not confirmed it. The table is sorted by syndrome, then by opcode.
+//! Beside the status of a command (PRM "Command Status") the firmware returns 32 bits of its own, which no manual
+//! lists. Each entry here was published, with the condition found for it. The meanings are those that the publishers
+//! found; the vendor has not confirmed them. The table is sorted by syndrome, then by opcode.
 //!
-//! A syndrome of zero says nothing, so none is listed.
+//! A syndrome of zero tells nothing, so it is not listed.
 
 use super::{CmdStatus, Opcode};
 
-/// A syndrome, and where it was met.
+/// A syndrome, and the card it was met on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownSyndrome {
     /// The syndrome, as the command's output has it.
@@ -19,19 +19,19 @@ pub struct KnownSyndrome {
     pub status: CmdStatus,
     /// The condition that was found for it.
     pub means: &'static str,
-    /// The card and the function, as far as it is told.
+    /// The card and the function, as far as published.
     pub card: &'static str,
-    /// The public place that tells it.
+    /// The publication.
     pub source: &'static str,
 }
 
-/// The entry of a syndrome beside this command.
+/// Returns the entry of a syndrome of this command.
 #[must_use]
 pub fn known_syndrome(opcode: Opcode, syndrome: u32) -> Option<&'static KnownSyndrome> {
     known_syndromes(syndrome).find(|known| known.opcode == opcode)
 }
 
-/// All entries of a syndrome, whatever the command was.
+/// Returns all entries of a syndrome, for any command.
 pub fn known_syndromes(syndrome: u32) -> impl Iterator<Item = &'static KnownSyndrome> {
     KNOWN_SYNDROMES
         .iter()

@@ -1,4 +1,4 @@
-//! Tables of this device that show something of the notation which a made-up one does not.
+//! Tests of this device's tables that show more of the notation than an invented struct.
 
 use zerocopy::IntoBytes;
 
@@ -23,7 +23,7 @@ fn nested_layouts_change_in_place_and_keep_their_own_reserved_bits() {
 }
 
 #[test]
-fn debug_shows_what_is_not_zero() {
+fn debug_shows_fields_that_are_not_zero() {
     let mut input = CreateCqIn::new();
     input
         .cq_context_mut()
@@ -104,7 +104,7 @@ fn syndromes_are_sorted_and_unique_beside_a_command_and_each_names_its_source() 
         for text in [known.means, known.card, known.source] {
             assert!(!text.is_empty() && text.trim() == text, "{at}: {text:?}");
         }
-        // A list, a repository's issue, or a commit: somewhere to look.
+        // A mailing list, a repository's issue, or a commit, so that it can be looked up.
         let places = ["mailing list", "github.com/", "Linux commit"];
         assert!(
             places.iter().any(|place| known.source.contains(place)),

@@ -1,8 +1,8 @@
-//! What stands between flow tables and Ethernet queues: TIRs, TISes and RQ tables (PRM "Transport Interface
-//! Receive", "Transport Interface Send", "RQ Table").
+//! Objects between flow tables and Ethernet queues: TIRs, TISes and RQ tables (PRM "Transport Interface Receive",
+//! "Transport Interface Send", "RQ Table").
 //!
-//! A TIR is where steering hands a packet over. A direct one names its RQ; an indirect one hashes the
-//! packet's headers and takes the RQ from an RQ table, which is what receive side scaling is.
+//! A TIR is a destination of steering. A direct TIR names its RQ. An indirect one hashes the packet's headers and
+//! takes the RQ from an RQ table: that is receive side scaling.
 
 use layout::layout;
 
@@ -10,7 +10,7 @@ use super::command::command;
 use super::{CmdStatus, Opcode};
 
 layout! {
-    /// Which header fields a TIR hashes (PRM "rx_hash_field_select").
+    /// Header fields that a TIR hashes (PRM "rx_hash_field_select").
     pub struct RxHashFieldSelect(0x04) {
         /// 0 IPv4, 1 IPv6.
         l3_prot_type: 0x00[31],
@@ -64,11 +64,11 @@ layout! {
     pub struct Rqtc(0xf0) {
         /// 0 RQs.
         list_q_type: 0x14[26:24],
-        /// Entries there is room for, a power of two.
+        /// Capacity in entries, a power of two.
         rqt_max_size: 0x14[15:0],
-        /// Entries name their function as well.
+        /// True if entries name their function, too.
         rq_vhca_id_format: 0x18[31],
-        /// Entries in use.
+        /// Number of entries in use.
         rqt_actual_size: 0x18[15:0],
     }
 
@@ -77,17 +77,17 @@ layout! {
         rq_num: 0x00[23:0],
     }
 
-    /// What MODIFY_TIR takes from its context.
+    /// Fields that MODIFY_TIR takes from its context.
     pub struct ModifyTirBitmask(0x08) {
         /// `self_lb_block`.
         self_lb_en: 0x04[4],
-        /// Function, key and fields.
+        /// Hash function, key and fields.
         hash: 0x04[2],
         /// Large receive.
         packet_merge: 0x04[0],
     }
 
-    /// What MODIFY_TIS takes from its context.
+    /// Fields that MODIFY_TIS takes from its context.
     pub struct ModifyTisBitmask(0x08) {
         lag_tx_port_affinity: 0x04[2],
         strict_lag_tx_port_affinity: 0x04[1],
@@ -97,7 +97,7 @@ layout! {
 
 command! {
     CREATE_TIR: CreateTirIn(0x110) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         ctx: 0x20 Tirc,
     } -> CreateTirOut(0x10) {
@@ -108,7 +108,7 @@ command! {
     }
 
     MODIFY_TIR: ModifyTirIn(0x110) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         tirn: 0x08[23:0],
         bitmask: 0x10 ModifyTirBitmask,
@@ -116,7 +116,7 @@ command! {
     } -> ModifyTirOut(0x10) {}
 
     DESTROY_TIR: DestroyTirIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         tirn: 0x08[23:0],
     } -> DestroyTirOut(0x10) {}
@@ -128,7 +128,7 @@ command! {
     }
 
     CREATE_TIS: CreateTisIn(0xc0) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         ctx: 0x20 Tisc,
     } -> CreateTisOut(0x10) {
@@ -136,7 +136,7 @@ command! {
     }
 
     MODIFY_TIS: ModifyTisIn(0xc0) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         tisn: 0x08[23:0],
         bitmask: 0x10 ModifyTisBitmask,
@@ -144,7 +144,7 @@ command! {
     } -> ModifyTisOut(0x10) {}
 
     DESTROY_TIS: DestroyTisIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         tisn: 0x08[23:0],
     } -> DestroyTisOut(0x10) {}
@@ -155,9 +155,9 @@ command! {
         tis_context: 0x10 Tisc,
     }
 
-    /// The entries follow: as many [`RqNum`]s as `rqt_actual_size` says.
+    /// The entries follow: `rqt_actual_size` [`RqNum`]s.
     CREATE_RQT: CreateRqtIn(0x110) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         rqt_context: 0x20 Rqtc,
     } -> CreateRqtOut(0x10) {
@@ -166,16 +166,16 @@ command! {
 
     /// The entries follow.
     MODIFY_RQT: ModifyRqtIn(0x110) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         rqtn: 0x08[23:0],
-        /// Take the entries.
+        /// Takes the entries.
         bitmask_rqn_list: 0x14[0],
         ctx: 0x20 Rqtc,
     } -> ModifyRqtOut(0x10) {}
 
     DESTROY_RQT: DestroyRqtIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         rqtn: 0x08[23:0],
     } -> DestroyRqtOut(0x10) {}

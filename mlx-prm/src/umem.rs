@@ -1,7 +1,8 @@
-//! User memory objects and user contexts: memory that the device is told of once and that queue contexts then name by
-//! number, and the identities ("uid") on whose behalf commands are given.
+//! User memory objects and user contexts. A user memory is registered once; queue contexts then name it by its ID. A
+//! user context is the identity ("uid") that issues a command.
 //!
-//! Names and places are those of rdma-core `providers/mlx5/mlx5_ifc.h` and Linux 6.12 `include/linux/mlx5/mlx5_ifc.h`.
+//! Names and offsets are those of rdma-core `providers/mlx5/mlx5_ifc.h` and Linux 6.12
+//! `include/linux/mlx5/mlx5_ifc.h`.
 
 use layout::layout;
 
@@ -9,22 +10,22 @@ use super::command::command;
 use super::{CmdStatus, Opcode};
 
 layout! {
-    /// User memory context, without the list of pages behind it.
+    /// User memory context, without the list of pages that follows it.
     pub struct Umem(0x20) {
         /// The addresses are the host's virtual ones (PCIe ATS).
         ats: 0x10[31],
         /// log2(page) − 12 of the list.
         log_page_size: 0x10[4:0],
-        /// Bytes into the first page.
+        /// Offset in the first page, in bytes.
         page_offset: 0x14 u32,
-        /// Entries of the list.
+        /// Number of entries of the list.
         num_of_mtt: 0x18 u64,
     }
 
     /// User context.
     pub struct Uctx(0x30) {
-        /// What the context may do beyond plain objects: 0 raw Ethernet transmission, 1 internal device resources,
-        /// and what capability `uctx_cap` names besides.
+        /// Rights of the context beyond plain objects: bit 0 raw Ethernet transmission, bit 1 internal device
+        /// resources, and further ones that capability `uctx_cap` names.
         cap: 0x00 u32,
     }
 }
@@ -35,9 +36,9 @@ pub const MTT_READ: u64 = 1;
 pub const MTT_WRITE: u64 = 2;
 
 command! {
-    /// The list of pages follows, an address each, with [`MTT_READ`] and [`MTT_WRITE`] in its low bits.
+    /// The list of pages follows, one address each, with [`MTT_READ`] and [`MTT_WRITE`] in its low bits.
     CREATE_UMEM: CreateUmemIn(0x30) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         umem: 0x10 Umem,
     } -> CreateUmemOut(0x10) {
@@ -45,7 +46,7 @@ command! {
     }
 
     DESTROY_UMEM: DestroyUmemIn(0x10) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         umem_id: 0x08[23:0],
     } -> DestroyUmemOut(0x10) {}
@@ -53,7 +54,7 @@ command! {
     CREATE_UCTX: CreateUctxIn(0x40) {
         uctx: 0x10 Uctx,
     } -> CreateUctxOut(0x10) {
-        /// What later commands give as theirs.
+        /// The uid for later commands.
         uid: 0x08[15:0],
     }
 

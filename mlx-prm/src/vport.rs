@@ -1,5 +1,5 @@
-//! The virtual port: its context, its RoCE address table, its place in the port's forwarding table, and
-//! multicast and MAD commands (PRM "Vport Commands", "RoCE Address Table").
+//! The virtual port: its context, its RoCE address table, its entries in the port's forwarding table, and multicast
+//! and MAD commands (PRM "Vport Commands", "RoCE Address Table").
 
 use layout::layout;
 
@@ -23,7 +23,7 @@ layout! {
         roce_version: 0x18[7:0],
     }
 
-    /// Which fields of the NIC vport context a modification takes.
+    /// Fields of the NIC vport context that a modification changes.
     pub struct NicVportFieldSelect(0x04) {
         affiliation: 0x00[13],
         disable_uc_local_lb: 0x00[11],
@@ -66,7 +66,7 @@ layout! {
         qkey_violation_counter: 0x68[31:16],
         promisc_uc: 0xf0[31],
         promisc_mc: 0xf0[30],
-        /// Everything; set together with the other two.
+        /// All frames; set together with the other two.
         promisc_all: 0xf0[29],
         allowed_list_type: 0xf0[26:24],
         /// Number of 8-byte entries from 0x100.
@@ -86,7 +86,7 @@ layout! {
         vport_state_policy: 0x20[11:8],
         /// InfiniBand PortInfo encoding (1 down, 2 init, 3 armed, 4 active).
         port_state: 0x20[7:4],
-        /// Encoded as `port_state`, which drivers take the port's state from (`mlx5_query_hca_port` of Linux).
+        /// Encoded as `port_state`; drivers take the port's state from this field (`mlx5_query_hca_port` of Linux).
         vport_state: 0x20[3:0],
         system_image_guid: 0x28 u64,
         port_guid: 0x30 u64,
@@ -123,7 +123,7 @@ layout! {
         counter_error_queues: 0x00 u32,
         total_error_queues: 0x04 u32,
         send_queue_priority_update_flow: 0x08 u32,
-        /// Packets that no flow table wanted.
+        /// Packets that no flow table accepted.
         nic_receive_steering_discard: 0x10 u64,
         receive_discard_vport_down: 0x18 u64,
         transmit_discard_vport_down: 0x20 u64,
@@ -254,13 +254,13 @@ command! {
 
     /// Counters of a vport.
     QUERY_VPORT_COUNTER: QueryVportCounterIn(0x20) {
-        /// The vport is not our own.
+        /// True if the vport is not our own.
         other_vport: 0x08[31],
         /// Port.
         port_num: 0x08[19:16],
-        /// Which vport.
+        /// Number of the vport.
         vport_number: 0x08[15:0],
-        /// Zero the counters after reading.
+        /// Resets the counters after reading.
         clear: 0x18[31],
     } -> QueryVportCounterOut(0x210) {
         received_errors: 0x10 TrafficCounter,
@@ -278,7 +278,7 @@ command! {
         local_loopback: 0xd0 TrafficCounter,
     }
 
-    /// Diagnostic counters of a vport; needs capability `vnic_env_queue_counters` or one of its kin.
+    /// Diagnostic counters of a vport; needs capability `vnic_env_queue_counters` or a related one.
     QUERY_VNIC_ENV: QueryVnicEnvIn(0x10) {
         other_vport: 0x08[31],
         vport_number: 0x08[15:0],
@@ -287,14 +287,14 @@ command! {
     }
 
     ATTACH_TO_MCG: AttachToMcgIn(0x20) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         qpn: 0x08[23:0],
         multicast_gid: 0x10 [u8; 16],
     } -> AttachToMcgOut(0x10) {}
 
     DETACH_FROM_MCG: DetachFromMcgIn(0x20) {
-        /// User context on whose behalf; 0 is the driver itself.
+        /// ID of the user context that issues the command; 0 is the driver.
         uid: 0x00[15:0],
         qpn: 0x08[23:0],
         multicast_gid: 0x10 [u8; 16],

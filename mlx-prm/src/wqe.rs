@@ -1,4 +1,4 @@
-//! Work queue entries: the segments they are made of (PRM "Work Queue Entry Formats").
+//! Work queue entries and their segments (PRM "Work Queue Entry Formats").
 //!
 //! A send WQE is a control segment, then transport segments (remote address and atomic, or address
 //! vector), then data: pointers, or one inline segment. A receive WQE is data pointers, ended by its
@@ -13,7 +13,7 @@ layout! {
     pub struct CtrlSeg(0x10) {
         /// Variant of the opcode; 0 in all but a few.
         opmod: 0x00[31:24],
-        /// Index of the 64-byte block the WQE begins at, counted since the queue's creation.
+        /// Index of the WQE's first 64-byte block, counted since the queue's creation.
         wqe_index: 0x00[23:8],
         /// See [`WqeOpcode`].
         opcode: 0x00[7:0],
@@ -31,7 +31,7 @@ layout! {
         ce: 0x08[3:2],
         /// Solicited event at the responder.
         se: 0x08[1],
-        /// Immediate data as the peer shall see it, the rkey to invalidate, or the mkey of a UMR.
+        /// Immediate data as the peer receives it, the rkey to invalidate, or the mkey of a UMR.
         imm: 0x0c u32,
     }
 
@@ -93,7 +93,7 @@ layout! {
     pub struct Av(0x30) {
         /// Q_Key.
         q_key: 0x00 u32,
-        /// The whole address vector is there; always set.
+        /// True if the address vector is complete; always set.
         ext: 0x08[31],
         /// Destination queue pair.
         dqp: 0x08[23:0],
@@ -113,7 +113,7 @@ layout! {
         tclass: 0x1a u8,
         /// Hop limit.
         hop_limit: 0x1b u8,
-        /// There is a global routing header.
+        /// True if there is a global routing header.
         grh: 0x1c[30],
         /// Index into the source address table.
         src_addr_index: 0x1c[29:20],
@@ -123,7 +123,7 @@ layout! {
         rgid: 0x20 [u8; 16],
     }
 
-    /// Head of a shared receive queue's WQE: the entry that comes after it.
+    /// Head of a shared receive queue's WQE: links to the next entry.
     pub struct SrqNextSeg(0x10) {
         /// Index of the next entry.
         next_wqe_index: 0x02 u16,
@@ -135,7 +135,7 @@ layout! {
     pub struct UmrCtrlSeg(0x30) {
         /// Translation entries follow inline.
         inline: 0x00[31],
-        /// 1: fail unless the key is free; 2: fail if it is.
+        /// 1: fail unless the key is free; 2: fail if the key is free.
         check_free: 0x00[30:29],
         /// `bsf_octword_offset` is a translation offset.
         translation_offset_en: 0x00[28],
@@ -145,7 +145,7 @@ layout! {
         klm_octwords: 0x04[31:16],
         /// Translation offset in 16-byte units, or size of the BSF.
         translation_offset: 0x04[15:0],
-        /// Which fields of the memory key context change.
+        /// Fields of the memory key context that change.
         mkey_mask: 0x08 u64,
         /// Upper part of the translation offset.
         translation_offset_47_16: 0x10 u32,
@@ -161,7 +161,7 @@ layout! {
         address: 0x08 u64,
     }
 
-    /// Ethernet segment (PRM "Ethernet Segment"); inline header bytes go on after it.
+    /// Ethernet segment (PRM "Ethernet Segment"); inline header bytes continue after it.
     pub struct EthSeg(0x10) {
         /// Software parser offsets.
         swp_offsets: 0x00 u32,
@@ -171,17 +171,17 @@ layout! {
         swp_flags: 0x05 u8,
         /// Maximum segment size of large sends.
         mss: 0x06 u16,
-        /// For flow tables.
+        /// Metadata for flow tables.
         metadata: 0x08 u32,
         /// Bytes of inline headers.
         inline_hdr_sz: 0x0c u16,
-        /// The first two of them.
+        /// The first two bytes of inline headers.
         inline_hdr_start: 0x0e [u8; 2],
     }
 }
 
 impl EthSeg {
-    /// Bytes of inline headers that the segment has room for; the others follow it.
+    /// Number of inline header bytes in the segment; the others follow it.
     pub const INLINE_BYTES: usize = 2;
 }
 
@@ -192,7 +192,7 @@ pub type MkeySeg = super::Mkc;
 pub const TERMINATE_SCATTER_LIST_LKEY: u32 = 0x100;
 
 codes! {
-    /// What a send WQE does.
+    /// Operation of a send WQE.
     pub struct WqeOpcode(u8) {
         /// Nothing.
         NOP = 0x00,
@@ -220,9 +220,9 @@ codes! {
         ATOMIC_MASKED_CS = 0x14,
         /// Masked fetch and add.
         ATOMIC_MASKED_FA = 0x15,
-        /// Bind a memory window, the old way.
+        /// Bind a memory window, obsolete form.
         BIND_MW = 0x18,
-        /// Fast memory registration, the old way.
+        /// Fast memory registration, obsolete form.
         FMR = 0x19,
         /// Invalidate a local key; drivers use UMR.
         LOCAL_INVAL = 0x1b,
@@ -230,9 +230,9 @@ codes! {
         CONFIG_CMD = 0x1f,
         /// Set a signature value.
         SET_PSV = 0x20,
-        /// Get one.
+        /// Get a signature value.
         GET_PSV = 0x21,
-        /// Check one.
+        /// Check a signature value.
         CHECK_PSV = 0x22,
         /// Dump.
         DUMP = 0x23,

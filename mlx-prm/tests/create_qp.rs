@@ -1,4 +1,4 @@
-//! Holds the layout of CREATE_QP against bytes that Linux's mlx5_core sent to a real ConnectX-4, and its answer.
+//! Compares the layout of CREATE_QP with bytes that Linux's mlx5_core sent to a real ConnectX-4, and the answer.
 //!
 //! The start-up trace that `trace.rs` reads ends before the first queue pair. See `testdata/README.md`.
 
@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 const RECORDED: &str = include_str!("../testdata/connectx4-create_qp.txt");
 
-/// The bytes below a line of the file: rows of an offset and four words.
+/// Returns the bytes below a heading of the file: rows of an offset and four words.
 fn dump(heading: &str) -> Vec<u8> {
     let rows = RECORDED
         .lines()
@@ -32,7 +32,7 @@ fn create_qp_of_a_real_card_decodes_and_encodes_back_to_the_same_bytes() {
     assert_eq!((input.opcode(), input.uid()), (Opcode::CREATE_QP, 2));
     assert_eq!(input.reserved_bits(), None, "every bit has a name");
     assert_eq!(input.reencode().as_bytes(), &sent[..CreateQpIn::SIZE]);
-    // Two pages hold the queues.
+    // The queues take two pages.
     let pages: Vec<_> = pages.chunks(8).collect();
     let addresses = [0x0006_180c_0000_u64, 0x0005_4420_0000].map(u64::to_be_bytes);
     assert_eq!(pages, addresses);
@@ -57,7 +57,7 @@ fn the_context_of_a_real_queue_pair_says_what_verbs_asked_for() {
     assert_eq!((qpc.log_page_size(), qpc.page_offset()), (4, 12));
     assert_eq!((qpc.cqn_snd(), qpc.cqn_rcv()), (0x10d, 0x10d));
     assert_eq!((qpc.uar_page(), qpc.user_index()), (0x15, 0x03_ff5d));
-    // Linux names an XRC domain and an SRQ of its own in each of them; rq_type 0 uses neither.
+    // Linux sets an XRC domain and an SRQ of its own in each context; with rq_type 0 neither is used.
     assert_eq!(
         (qpc.xrcd(), qpc.rq_type(), qpc.srqn_rmpn_xrqn()),
         (0x11, 0, 0x101)

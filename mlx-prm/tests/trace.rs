@@ -1,9 +1,9 @@
-//! Holds the layouts against a recording of a real ConnectX-4 Lx and Linux's mlx5_core.
+//! Compares the layouts with a recording of a real ConnectX-4 Lx and Linux's mlx5_core.
 //!
-//! Layouts are shared between the driver and the simulator, so the two agree even where both are
-//! wrong. This recording is from neither (see `testdata/README.md`). Decoding is not enough: a table
-//! that lacks a field decodes happily. So every message is also encoded again from its named fields
-//! alone, and has to come out as the same bytes; what would not is listed here.
+//! The driver and the simulator share the layouts, so they agree even if both are wrong. This recording is
+//! independent of both (see `testdata/README.md`). Decoding alone proves little: a table that lacks a field still
+//! decodes. So every message is also encoded again from its named fields alone, and must give the same bytes. The
+//! exceptions are listed here.
 
 mod support;
 
@@ -19,7 +19,7 @@ use mlx_prm::{
 };
 use support::trace::{self, Recorded};
 
-/// The beginning of `bytes` as a layout; what is missing is zero, as drivers may cut off zeros.
+/// Reads the beginning of `bytes` as a layout; missing bytes are zero, as drivers may omit trailing zeros.
 fn layout<T: Layout>(bytes: &[u8]) -> T {
     let mut whole = vec![0; T::SIZE];
     let given = bytes.len().min(T::SIZE);
@@ -27,7 +27,7 @@ fn layout<T: Layout>(bytes: &[u8]) -> T {
     T::read_from_bytes(&whole).expect("the layout's own size")
 }
 
-/// Dwords of `value` in which a bit is set that no field names: offset and those bits.
+/// Returns the dwords of `value` in which a bit is set that no field names: offset and those bits.
 fn unnamed<T: Layout>(value: &T) -> Vec<(usize, u32)> {
     let words = |bytes: &[u8]| -> Vec<u32> {
         bytes
@@ -51,7 +51,7 @@ fn unnamed<T: Layout>(value: &T) -> Vec<(usize, u32)> {
         .collect()
 }
 
-/// Unnamed bits of a command's question and answer; `None` for commands without a layout.
+/// Returns the unnamed bits of a command's input and output; `None` for commands without a layout.
 fn unnamed_of(command: &Recorded) -> Option<Vec<(usize, u32)>> {
     fn both<C: Command>(command: &Recorded) -> Vec<(usize, u32)> {
         let (input, output) = (
@@ -95,7 +95,7 @@ fn xor(bytes: &[u8]) -> u8 {
     bytes.iter().fold(0, |sum, byte| sum ^ byte)
 }
 
-/// The answers to one opcode and op_mod.
+/// Returns the outputs for one opcode and op_mod.
 fn answers(opcode: Opcode, op_mod: u32) -> Vec<Vec<u8>> {
     let asked = trace::connectx4lx()
         .into_iter()
@@ -103,7 +103,7 @@ fn answers(opcode: Opcode, op_mod: u32) -> Vec<Vec<u8>> {
     asked.map(|command| command.answer()).collect()
 }
 
-/// The structure of a capability page, after the 16 bytes that precede it.
+/// Returns the structure of a capability page, after the 16 bytes that precede it.
 fn page<T: Layout>(message: &[u8]) -> T {
     layout(&message[0x10..])
 }
@@ -118,9 +118,9 @@ fn expect_file(name: &str, actual: &str) {
     assert_eq!(actual, expected, "differs from {path}");
 }
 
-/// The driver signs every question. The device signs its answers until INIT_HCA puts the capabilities
-/// in force that were set, `cmdif_checksum` 0 among them; from then on it leaves the driver's signature,
-/// which fits no answer with something in it.
+/// The driver signs every input. The device signs its outputs until INIT_HCA puts the set capabilities in force,
+/// including `cmdif_checksum` 0. After that it leaves the driver's signature, which is wrong for every output that is
+/// not empty.
 #[test]
 fn every_entry_decodes_and_is_signed_until_init_hca() {
     let mut signed = true;
@@ -142,7 +142,7 @@ fn every_entry_decodes_and_is_signed_until_init_hca() {
         assert!(!done.ownership());
         assert_eq!(done.status(), DeliveryStatus::OK);
         let inline = xor(done.command_output_inline_data());
-        // Signed as it was while the device owned it: the ownership bit is gone from the sum.
+        // Signed as it was while the device owned it: the sum lacks the ownership bit now.
         assert_eq!(
             xor(done.as_array()),
             if signed { 0xfe } else { 0xfe ^ inline },
@@ -167,7 +167,7 @@ fn tokens_are_never_zero_and_count_up() {
     assert_eq!(tokens, (1..=42).collect::<Vec<_>>());
 }
 
-/// The driver has checksums off for blocks (`cmdif_checksum` is 0): signatures are 0 both ways.
+/// The driver has checksums off for mailboxes (`cmdif_checksum` is 0): signatures are 0 in both directions.
 #[test]
 fn mailboxes_are_numbered_linked_and_carry_the_token() {
     for command in trace::connectx4lx() {
@@ -245,7 +245,7 @@ fn every_command_encodes_back_from_its_named_fields() {
     assert!(commands.keys().all(|opcode| opcode.name().is_some()));
 }
 
-/// Bits the card reports and no table names. Firmware 14.12.1220 sets them in both modes.
+/// Bits that the card reports and no table names. Firmware 14.12.1220 sets them in both modes.
 #[test]
 fn capability_pages_encode_back_except_for_known_bits() {
     fn lost<T: Layout>(page_type: CapType) -> Vec<Vec<(usize, u32)>> {
@@ -361,7 +361,7 @@ fn firmware_gets_the_pages_it_asked_for() {
             addresses.insert(address);
         }
     }
-    // As many as were recorded, no page twice: 179 mailboxes of 64 addresses.
+    // As many pages as were recorded, each once: 179 mailboxes of 64 addresses.
     assert_eq!(addresses.len(), 179 * 64);
 }
 
@@ -436,7 +436,7 @@ fn general_capabilities_are_those_of_a_connectx_4_lx() {
     assert!(!max.pg() && !max.imaicl() && !max.hca_cap_2() && !max.page_request_disable());
 }
 
-/// What mlx5_core changes: the number of queue pairs, and nothing else that is in a named field.
+/// mlx5_core changes the number of queue pairs, and no other named field.
 #[test]
 fn capabilities_in_force_become_those_that_were_set() {
     let current = answers(Opcode::QUERY_HCA_CAP, CapType::GENERAL.current());
@@ -502,7 +502,7 @@ fn adapter_names_its_maker() {
     assert!(block.vsd_contd_psid().starts_with(b"MT_"), "{block:?}");
 }
 
-/// Commands (vector 1), async events (2), pages (0), then a queue for each of the other vectors.
+/// Queues for commands (vector 1), async events (2), pages (0), then one for each of the other vectors.
 #[test]
 fn event_queues_are_made_as_the_layout_says() {
     let made: Vec<Recorded> = trace::connectx4lx()
@@ -547,7 +547,7 @@ fn event_queues_are_made_as_the_layout_says() {
     }
 }
 
-/// The recorded pages as text, where a person or a simulator's profile can use them.
+/// Writes the recorded pages as text, for people and for a simulator's profile.
 #[test]
 fn recorded_capability_pages_are_checked_in_as_text() {
     let mut text = String::from(

@@ -1,19 +1,20 @@
-//! So many a second, and as many at once after a pause.
+//! Rate limit: a number per second, of which as many at once after a pause.
 
 use std::time::Duration;
 
-/// What may be done at a bounded rate.
+/// Limit on the rate of an action.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
-    /// What each costs, in time.
+    /// Time that one action costs.
     each: Duration,
-    /// Up to when all is spent; at most a burst ahead of the time.
+    /// Time up to which the budget is spent; at most a burst ahead of the current time.
     spent: Duration,
     burst: Duration,
 }
 
 impl Budget {
-    /// `per_second` of them, of which all of a second's may come at once. Nought is one in a second.
+    /// Makes a budget of `per_second` actions, of which those of one second may come at once. Zero counts as one per
+    /// second.
     pub(crate) fn new(per_second: u32) -> Self {
         let burst = Duration::from_secs(1);
         let each = burst / per_second.max(1);
@@ -24,7 +25,7 @@ impl Budget {
         }
     }
 
-    /// Takes one, or says when the next may be taken.
+    /// Takes one action, or returns when the next may be taken.
     pub(crate) fn take(&mut self, now: Duration) -> Result<(), Duration> {
         let spent = self.spent.max(now) + self.each;
         if spent > now + self.burst {

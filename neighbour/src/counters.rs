@@ -1,44 +1,44 @@
-//! What happened, in numbers.
+//! Counters.
 
-/// Why a frame was not looked at further.
+/// Reason why a frame was ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub enum Refusal {
-    /// Too short for what it says it is, or a field has what it must not have.
+    /// Shorter than its own length fields, or a field has an illegal value.
     Malformed,
     /// A checksum is wrong.
     Checksum,
-    /// A router has forwarded what must not be forwarded (RFC 4861, 7.1).
+    /// A router has forwarded a message that must stay on the link (RFC 4861, 7.1).
     HopLimit,
-    /// A part of a packet.
+    /// A fragment of a packet.
     Fragment,
-    /// Nothing that we take: another protocol, router advertisements, redirects, errors.
+    /// Of a kind that is not handled: another protocol, router advertisements, redirects, errors.
     Kind,
-    /// For another station, or for a group that we are not in.
+    /// For another station, or for a group that we have not joined.
     Elsewhere,
     /// In a VLAN in which we have no address.
     Vlan,
-    /// About an address that is not ours, or not yet, or not in this VLAN.
+    /// About an address that is not ours, not yet ours, or not ours in this VLAN.
     Address,
-    /// From an address that nobody can send from, or with a MAC that is not one station's.
+    /// From an address that cannot be a sender's, or with a MAC that is not one station's.
     Sender,
-    /// From our own MAC: our own frame has come back, or somebody pretends to be us.
+    /// From our own MAC: our own frame has come back, or another node uses our MAC.
     Ourselves,
-    /// About a neighbour that we do not ask for, or an echo that we do not wait for.
+    /// About a neighbour that we did not ask for, or an echo reply that we do not expect.
     Unasked,
     /// The link is down.
     LinkDown,
 }
 
-/// How many there are.
+/// Number of reasons.
 const REFUSALS: usize = Refusal::LinkDown as usize + 1;
 
-/// What happened since the beginning.
+/// Counters since the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Frames that came.
+    /// Frames received.
     pub received: u64,
-    /// Among these: ARP requests, probes and announcements included.
+    /// ARP requests among these, including probes and announcements.
     pub arp_requests: u64,
     /// ARP replies.
     pub arp_replies: u64,
@@ -54,45 +54,45 @@ pub struct Counters {
     pub queries: u64,
     refused: [u64; REFUSALS],
 
-    /// Questions that we sent to all.
+    /// Requests sent to all, by broadcast or multicast.
     pub asked_all: u64,
-    /// Questions that we sent to one neighbour that had a MAC.
+    /// Requests sent by unicast to a neighbour with a known MAC.
     pub asked_one: u64,
-    /// Questions that were put off, since there were too many.
+    /// Requests delayed by the rate limit.
     pub asks_put_off: u64,
-    /// Answers to who asked for us.
+    /// Replies sent to requests for our addresses.
     pub answered: u64,
-    /// Echoes.
+    /// Echo replies sent.
     pub echoed: u64,
-    /// Requests that had no answer, since there were too many, or since the answer would have been too long.
+    /// Requests not answered, because of the rate limit or because the reply would have been too long.
     pub unanswered: u64,
     /// Announcements of our addresses.
     pub announced: u64,
-    /// Questions whether an address of ours is somebody else's.
+    /// Probes that check whether an address of ours is in use.
     pub probed: u64,
-    /// Announcements against somebody else who uses an address of ours.
+    /// Announcements that defend an address of ours against another user.
     pub defended: u64,
-    /// Reports of our groups.
+    /// Reports of our groups sent.
     pub reported: u64,
 
-    /// Frames and questions with an address of ours in another's name.
+    /// Frames and requests that claim an address of ours for another node.
     pub conflicts: u64,
-    /// Times that somebody said another MAC than a neighbour's.
+    /// Messages with another MAC than the neighbour's known one.
     pub contradicted: u64,
-    /// Neighbours that turned out to have another MAC.
+    /// Neighbours that were found to have another MAC.
     pub moved: u64,
-    /// Neighbours that made room for others.
+    /// Neighbours dropped from the full table.
     pub evicted: u64,
-    /// Neighbours that are in the table now. This one goes down, too.
+    /// Current number of neighbours in the table; this counter also decreases.
     pub neighbours: u64,
-    /// Frames of ours that were not sent, since too many waited or the caller's buffer was too short.
+    /// Frames not sent, because the queue was full or the caller's buffer was too short.
     pub frames_lost: u64,
-    /// Events that nobody has fetched in time.
+    /// Events lost because the caller did not fetch them in time.
     pub events_lost: u64,
 }
 
 impl Counters {
-    /// How many frames were refused for this reason.
+    /// Returns the number of frames refused for this reason.
     #[must_use]
     pub const fn refused(&self, why: Refusal) -> u64 {
         self.refused[why as usize]

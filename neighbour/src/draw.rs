@@ -1,4 +1,4 @@
-//! Delays that are drawn, all from the caller's seed.
+//! Random delays, all from the caller's seed.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ impl Draw {
         Self(ChaCha8Rng::seed_from_u64(seed))
     }
 
-    /// A time between two.
+    /// Returns a random time between two.
     pub(crate) fn within(&mut self, least: Duration, most: Duration) -> Duration {
         self.0.random_range(least..=most.max(least))
     }
 
-    /// A number that a stranger does not know.
+    /// Returns a number that an attacker cannot predict.
     pub(crate) fn number(&mut self) -> u16 {
         self.0.random()
     }
 
-    /// A time up to another.
+    /// Returns a random time up to another.
     pub(crate) fn up_to(&mut self, most: Duration) -> Duration {
         self.within(Duration::ZERO, most)
     }

@@ -1,4 +1,4 @@
-//! What a caller is told, asked or not.
+//! Results and events for the caller.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -6,124 +6,124 @@ use std::time::Duration;
 use crate::address::Mac;
 use crate::state::State;
 
-/// Where frames to a destination go.
+/// Next hop's MAC for a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// To this MAC.
+    /// Send to this MAC.
     Known(Mac),
-    /// It is being asked for: an event says how it ends, about [`next_hop`](crate::Neighbours::next_hop).
+    /// The neighbour is being asked for. An event about [`next_hop`](crate::Neighbours::next_hop) reports the result.
     Pending,
-    /// Nowhere.
+    /// The destination cannot be reached.
     Unreachable(Reason),
 }
 
-/// Why a destination is not reached.
+/// Reason why a destination is not reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// The source is no address of ours, or of the other family.
+    /// The source is not an address of ours, or of the other family.
     #[error("the source is not an address of ours of this family")]
     NotOurs,
-    /// The source is being looked for on the network: [`Event::Announced`] says when it serves.
-    #[error("whether the source is somebody else's is not known yet")]
+    /// Duplicate detection for the source is not finished: [`Event::Announced`] says when it is usable.
+    #[error("duplicate detection of the source is not finished")]
     Detecting,
-    /// The source was found to be somebody else's.
-    #[error("the source is somebody else's address, too")]
+    /// Another node has the source address, too.
+    #[error("another node has the source address, too")]
     Duplicate,
-    /// The destination is no address of one node elsewhere: unspecified, loopback, a group or a broadcast.
+    /// The destination is not the address of one other node: unspecified, loopback, a group or a broadcast.
     #[error("the destination is not one node")]
     NotUnicast,
     /// The destination is not on link, and there is no gateway; or the source is link-local, which no router forwards.
     #[error("no route: not on link, and no gateway serves this source")]
     NoRoute,
-    /// Nobody has answered.
-    #[error("nobody has answered")]
+    /// No reply has come.
+    #[error("no reply came")]
     NoAnswer,
-    /// The link is down, and no MAC is known from before.
+    /// The link is down, and no MAC is known from an earlier time.
     #[error("the link is down")]
     LinkDown,
-    /// All entries are neighbours that are being asked.
+    /// The table is full of neighbours that are being asked.
     #[error("too many neighbours are being asked for")]
     TableFull,
-    /// The entry has made room for another, or the last address of ours in its VLAN is gone.
+    /// The entry was dropped for another, or the last address of ours in its VLAN was removed.
     #[error("no longer asked for")]
     Forgotten,
 }
 
-/// What happened by itself. Events are about a neighbour, as [`next_hop`](crate::Neighbours::next_hop) names it, or
-/// about an address of ours.
+/// An event. It is about a neighbour, as [`next_hop`](crate::Neighbours::next_hop) names it, or about an address of
+/// ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A neighbour that was asked for has a MAC.
     Resolved {
         /// The neighbour.
         address: IpAddr,
-        /// Where it lives.
+        /// Its VLAN.
         vlan: Option<u16>,
         /// Its MAC.
         mac: Mac,
     },
-    /// A neighbour that was asked for has none.
+    /// A neighbour that was asked for was not found.
     Unreachable {
         /// The neighbour.
         address: IpAddr,
-        /// Where it was asked for.
+        /// The VLAN in which it was asked for.
         vlan: Option<u16>,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// A neighbour has another MAC than before: what was made for the old one has to be made anew. `Resolved` follows.
+    /// A neighbour has another MAC than before: state made for the old one has to be made again. `Resolved` follows.
     Moved {
         /// The neighbour.
         address: IpAddr,
-        /// Where it lives.
+        /// Its VLAN.
         vlan: Option<u16>,
-        /// The MAC that does not answer any more.
+        /// The MAC that no longer answers.
         old: Mac,
-        /// The one that does.
+        /// The MAC that answers.
         new: Mac,
     },
-    /// Somebody else uses an address of ours.
+    /// Another node uses an address of ours.
     Duplicate {
         /// The address.
         address: IpAddr,
-        /// Where it lives.
+        /// Its VLAN.
         vlan: Option<u16>,
-        /// Who does.
+        /// MAC of the other node.
         mac: Mac,
-        /// Whether we were still looking for that: then the address is not ours, and serves no more until it is added
-        /// again or the link has been down. If not, it stays ours and is defended (RFC 5227, 2.4 (c)).
+        /// True if duplicate detection was still running: then the address is not ours, and is not usable until it is
+        /// added again or the link has been down. If false, it stays ours and is defended (RFC 5227, 2.4 (c)).
         detecting: bool,
     },
-    /// A neighbour, or somebody behind a gateway, has answered [`echo`](crate::Neighbours::echo).
+    /// A neighbour, or a node behind a gateway, has answered [`echo`](crate::Neighbours::echo).
     Echoed {
-        /// Who.
+        /// Address of the node.
         address: IpAddr,
-        /// To which of the echoes.
+        /// Sequence number of the echo.
         sequence: u16,
-        /// With how much data.
+        /// Bytes of data in the reply.
         bytes: usize,
     },
-    /// An address of ours is ours, as far as the network knows, and is being announced; again after the link has been
+    /// An address is ours, as far as the network tells, and is being announced. Repeated after the link has been
     /// down.
     Announced {
         /// The address.
         address: IpAddr,
-        /// Where it lives.
+        /// Its VLAN.
         vlan: Option<u16>,
     },
 }
 
-/// A neighbour, for people to read.
+/// A neighbour, for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its address.
     pub address: IpAddr,
-    /// Where it lives. A static entry lives everywhere.
+    /// Its VLAN. A static entry is valid in every VLAN.
     pub vlan: Option<u16>,
     /// Its MAC, if one is known; it may be used if the state is usable.
     pub mac: Option<Mac>,
-    /// What is known of it; `None`: the caller has said it.
+    /// Its state; `None` for a static entry.
     pub state: Option<State>,
-    /// For how long that has been so.
+    /// Time since the state began.
     pub age: Duration,
 }

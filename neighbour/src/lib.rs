@@ -1,35 +1,34 @@
-//! An adapter's neighbours: which MAC an address has, and being found by those who ask for ours. A protocol without
-//! I/O.
+//! Neighbours of an adapter: finds the MAC of an address, and answers requests for ours. A protocol without I/O.
 //!
-//! ARP for IPv4 (RFC 826, RFC 5227), neighbour discovery for IPv6 (RFC 4861, RFC 4862, RFC 4429), reports of our groups
-//! (RFC 3810), and echoes. [`Neighbours`] is a state machine: frames and the time go in, frames and events come out. It
-//! has no thread, socket, clock or random source. A caller
-//! 1. says which addresses are its own ([`Neighbours::add`]) and whether the link is up ([`Neighbours::link`]);
-//! 2. hands in every frame that came and is not a queue pair's ([`Neighbours::received`]), and the time when it is
-//!    [`Neighbours::due`] ([`Neighbours::tick`]);
-//! 3. after each of these and after [`Neighbours::resolve`], sends what [`Neighbours::next_frame`] has and looks at
-//!    [`Neighbours::next_event`];
-//! 4. receives frames to its own MAC, to all, and to [`Neighbours::groups`].
+//! ARP for IPv4 (RFC 826, RFC 5227), neighbour discovery for IPv6 (RFC 4861, RFC 4862, RFC 4429), reports of our
+//! groups (RFC 3810), and echoes. [`Neighbours`] is a state machine: frames and the time go in, frames and events
+//! come out. It has no thread, socket, clock or random source. A caller
+//! 1. tells it the adapter's addresses ([`Neighbours::add`]) and whether the link is up ([`Neighbours::link`]);
+//! 2. passes in every received frame that does not belong to a queue pair ([`Neighbours::received`]), and the time
+//!    when it is [`Neighbours::due`] ([`Neighbours::tick`]);
+//! 3. after each of these and after [`Neighbours::resolve`], sends the frames of [`Neighbours::next_frame`] and
+//!    handles the events of [`Neighbours::next_event`];
+//! 4. receives frames to its own MAC, to broadcast, and to [`Neighbours::groups`].
 //!
 //! | module | is |
 //! |---|---|
-//! | `address`, `config`, `counters`, `event` | what is said and asked |
-//! | `wire` | frames: what they say, how ours are written. Knows no state |
-//! | `state`, `table` | a neighbour: its states, its times; the table of them |
-//! | `own`, `membership` | an address of ours: detected, announced, defended; the groups it is asked for in |
-//! | `budget`, `draw`, `outbox` | bounds and delays |
-//! | `neighbours`, `route`, `turns`, `receive` | all of it: what a caller says, where frames go, what the time brings, what a frame does |
+//! | `address`, `config`, `counters`, `event` | arguments and results |
+//! | `wire` | parsing and building of frames, without state |
+//! | `state`, `table` | a neighbour: its states and times; the table of them |
+//! | `own`, `membership` | an address of ours: detected, announced, defended; its groups |
+//! | `budget`, `draw`, `outbox` | rate limits, random delays, queues |
+//! | `neighbours`, `route`, `timers`, `receive` | the state machine: the caller's calls, next hops, timers, received frames |
 //!
-//! **Who uses an entry proves it.** Traffic of a queue pair does not pass here. A caller that has connections to a
-//! neighbour calls `resolve` for them from time to time, or [`Neighbours::confirm`] when something has come back from
-//! there: only neighbours that are used are asked again.
+//! **The user of an entry proves it.** Traffic of a queue pair does not pass through this crate. A caller that has
+//! connections to a neighbour calls `resolve` for them from time to time, or [`Neighbours::confirm`] when traffic has
+//! come back from there. Only neighbours in use are asked again.
 //!
-//! **Strangers** are everybody. Entries are made by our own asking alone; what somebody says can fill in what was
-//! asked, and can make us ask a MAC that we have, no more (`docs/decisions/neighbours.md`).
+//! **No sender is trusted.** Only our own requests create entries. A received message can complete an entry that we
+//! asked for, and can make us ask a MAC that we have, no more (`docs/decisions/neighbours.md`).
 //!
-//! Not taken: router advertisements and redirects (addresses and gateways are the caller's), fragments, options of
-//! IPv4, errors of ICMP, queries of MLDv1, tags within tags. Groups of IPv4 are not reported by IGMP, since we are in
-//! none but that of all hosts (RFC 1112, 4).
+//! Not handled: router advertisements and redirects (addresses and gateways come from the caller), fragments, IPv4
+//! options, ICMP errors, MLDv1 queries, tags within tags. IPv4 groups are not reported by IGMP, since we join none
+//! but that of all hosts (RFC 1112, 4).
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
 
@@ -49,7 +48,7 @@ mod state;
 mod table;
 #[cfg(test)]
 mod tests;
-mod turns;
+mod timers;
 mod wire;
 
 pub use address::{AddressError, Interface, Mac, Vlan};

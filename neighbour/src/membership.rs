@@ -1,8 +1,8 @@
-//! Groups we listen to, and when routers and switches are told (RFC 3810).
+//! Groups we listen to, and their reports to routers and switches (RFC 3810).
 //!
-//! One for each VLAN that has something to report. Changes are reported at once and once more within a second (6.1); a
-//! query is answered with all groups, after a delay that is drawn (6.2, where a query for one group has an answer of
-//! that alone; more is not wrong). The group of all nodes is never reported (6).
+//! There is one `Membership` for each VLAN with something to report. Changes are reported at once and once more
+//! within a second (6.1). A query is answered with all groups, after a random delay (6.2 asks for one group only in
+//! the answer to a query for one; more is not wrong). The group of all nodes is never reported (6).
 
 use std::net::Ipv6Addr;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// A group was joined or left; later changes of it replace earlier ones.
+    /// Records that a group was joined or left; later changes of it replace earlier ones.
     pub(crate) fn change(&mut self, group: Ipv6Addr, record: Record, now: Duration) {
         self.changes.retain(|change| change.group != group);
         self.changes.push(Change {
@@ -37,13 +37,14 @@ impl Membership {
         self.change_due = Some(now);
     }
 
-    /// A query came. One that waits already answers both, unless this one cannot wait as long (RFC 3810, 6.2).
+    /// Schedules the answer to a query. One that is already scheduled answers both, unless the new query needs it
+    /// earlier (RFC 3810, 6.2).
     pub(crate) fn query(&mut self, within: Duration, now: Duration, draw: &mut Draw) {
         let due = now + draw.up_to(within);
         self.answer_due = Some(self.answer_due.map_or(due, |earlier| earlier.min(due)));
     }
 
-    /// The link is down: what was said is forgotten.
+    /// Drops all pending reports, because the link is down.
     pub(crate) fn link_down(&mut self) {
         *self = Self::default();
     }
@@ -55,8 +56,8 @@ impl Membership {
             .min()
     }
 
-    /// What is to be reported at `now`.
-    pub(crate) fn turn(
+    /// Returns the records to report at `now`.
+    pub(crate) fn due_records(
         &mut self,
         groups: impl Iterator<Item = Ipv6Addr>,
         now: Duration,

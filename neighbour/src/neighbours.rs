@@ -1,4 +1,4 @@
-//! What a caller says and asks; what it all is kept in.
+//! Calls of the caller, and the state of the module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -19,7 +19,7 @@ use crate::state::Step;
 use crate::table::{Key, Table};
 use crate::wire::mld::Record;
 
-/// An echo request of ours.
+/// Our outstanding echo request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Echoing {
     pub(crate) source: IpAddr,
@@ -30,7 +30,8 @@ pub(crate) struct Echoing {
 
 /// The neighbours of one adapter.
 ///
-/// Times are what has passed since the clock's beginning. One that is earlier than one before counts as that.
+/// Times count from an arbitrary beginning of the clock. A time earlier than a previous one is taken as the previous
+/// one.
 #[derive(Debug)]
 pub struct Neighbours {
     pub(crate) config: Config,
@@ -39,22 +40,22 @@ pub struct Neighbours {
     pub(crate) own: Vec<Own>,
     pub(crate) statics: BTreeMap<IpAddr, Mac>,
     pub(crate) table: Table,
-    /// One for each VLAN in which something is to be reported.
+    /// One for each VLAN that has something to report.
     pub(crate) memberships: BTreeMap<Option<u16>, Membership>,
     pub(crate) draw: Draw,
     pub(crate) asks: Budget,
     pub(crate) answers: Budget,
     pub(crate) echoes: Budget,
-    /// The echo of ours that has no answer yet.
+    /// Our outstanding echo request, if any.
     pub(crate) echo: Option<Echoing>,
     pub(crate) outbox: Outbox,
     pub(crate) counters: Counters,
-    /// Not later than anything is due.
+    /// Time not later than the first timer.
     pub(crate) due: Option<Duration>,
 }
 
 impl Neighbours {
-    /// An adapter without addresses and neighbours, whose link is up.
+    /// Makes the module for an adapter without addresses and neighbours, whose link is up.
     #[must_use]
     pub fn new(config: Config, now: Duration) -> Self {
         let config = Config {
@@ -80,16 +81,16 @@ impl Neighbours {
         }
     }
 
-    /// Our MAC.
+    /// Returns our MAC.
     #[must_use]
     pub fn mac(&self) -> Mac {
         self.config.mac
     }
 
-    /// An address is ours from now on, or is being looked for: see [`Detection`](crate::Detection).
+    /// Adds an address of ours; duplicate detection may begin first: see [`Detection`](crate::Detection).
     ///
     /// # Errors
-    /// Each says what is wrong with the address, and nothing has changed.
+    /// The fault of the address; nothing has changed.
     pub fn add(&mut self, interface: Interface, now: Duration) -> Result<(), AddressError> {
         let interface = interface.checked()?;
         let address = interface.address;
@@ -109,11 +110,11 @@ impl Neighbours {
             own.link_up(self.config.detection, self.now, &mut self.draw);
         }
         self.own.push(own);
-        self.turn();
+        self.run_timers();
         Ok(())
     }
 
-    /// An address is not ours any more. `false`: it was not.
+    /// Removes an address of ours. Returns `false` if it was not ours.
     pub fn remove(&mut self, address: IpAddr, now: Duration) -> bool {
         let address = address.to_canonical();
         self.pass(now);
@@ -125,11 +126,11 @@ impl Neighbours {
             self.change_group(own.interface.vlan_id(), address, Record::Left);
         }
         self.forget_unserved();
-        self.turn();
+        self.run_timers();
         true
     }
 
-    /// A neighbour has this MAC, in every VLAN, whatever it or others say.
+    /// Sets the MAC of a neighbour, in every VLAN, whatever any node claims.
     ///
     /// # Errors
     /// [`AddressError::NotUnicast`] and [`AddressError::NotAMac`]: the address or the MAC is not one station's.
@@ -142,7 +143,7 @@ impl Neighbours {
             return Err(AddressError::NotAMac { mac });
         }
         self.statics.insert(address, mac);
-        // Nobody asks for it any more; who waits has the answer now.
+        // Nothing asks for it any more; those that wait get the MAC now.
         for key in self.table.keys(|_| true) {
             if key.address == address {
                 let waits = self
@@ -162,14 +163,15 @@ impl Neighbours {
         Ok(())
     }
 
-    /// A neighbour is found by asking again. `false`: it was no static one.
+    /// Removes a static entry; the neighbour is found by asking again. Returns `false` if there was no such static
+    /// entry.
     pub fn remove_static(&mut self, address: IpAddr) -> bool {
         self.statics.remove(&address.to_canonical()).is_some()
     }
 
-    /// The link is up, or down. Down: nothing is sent, what waits to be sent is dropped, who waits for an answer is
-    /// told, and what was learnt is to be asked again once it is used. Up again: our addresses are announced, and those
-    /// that were somebody else's are looked for anew.
+    /// Sets the link up or down. Down: nothing is sent, queued frames are dropped, pending requests end with an
+    /// event, and learnt MACs are asked for again at their next use. Up again: our addresses are announced, and
+    /// detection begins again for those that were duplicates.
     pub fn link(&mut self, up: bool, now: Duration) {
         self.pass(now);
         if self.up == up {
@@ -194,7 +196,7 @@ impl Neighbours {
             for key in self.table.keys(|_| true) {
                 self.step(key, Step::LinkDown, Reason::LinkDown);
             }
-            // What had no answer, or has none now, is asked for anew when the link is up.
+            // Neighbours without a reply are asked for again when the link is up.
             for key in self
                 .table
                 .keys(|entry| entry.state() == crate::State::Unreachable)
@@ -202,36 +204,36 @@ impl Neighbours {
                 self.table.remove(key);
             }
         }
-        self.turn();
+        self.run_timers();
     }
 
-    /// Does what time has brought.
+    /// Handles all timers that are due.
     pub fn tick(&mut self, now: Duration) {
         self.pass(now);
         if self.due.is_some_and(|due| due <= self.now) {
-            self.turn();
+            self.run_timers();
         }
     }
 
-    /// When [`tick`](Self::tick) is to be called; now and then there is nothing to do then.
+    /// Returns the time at which to call [`tick`](Self::tick). Sometimes nothing is due then.
     #[must_use]
     pub fn due(&self) -> Option<Duration> {
         self.due
     }
 
-    /// Writes the next frame to send and says how long it is: 60 to 1,518 bytes, with a tag if its VLAN has one,
+    /// Writes the next frame to send and returns its length: 60 to 1,518 bytes, with a tag if its VLAN has one,
     /// without FCS. Frames longer than `out` are lost.
     pub fn next_frame(&mut self, out: &mut [u8]) -> Option<usize> {
         self.outbox.take_frame(out, &mut self.counters)
     }
 
-    /// What has happened next.
+    /// Returns the next event.
     pub fn next_event(&mut self) -> Option<Event> {
         self.outbox.take_event()
     }
 
-    /// MACs of the groups whose frames we have to receive, each once: all nodes, and those in which our addresses are
-    /// asked for. They change with [`add`](Self::add) and [`remove`](Self::remove) only.
+    /// Returns the MACs of the groups whose frames we have to receive, each once: all nodes, and the solicited-node
+    /// groups of our addresses. They change with [`add`](Self::add) and [`remove`](Self::remove) only.
     pub fn groups(&self) -> impl Iterator<Item = Mac> + use<> {
         let asked = self.all_groups().into_iter().map(|(_, group)| group);
         let mut groups: BTreeSet<Mac> = asked.map(group_mac).collect();
@@ -241,12 +243,12 @@ impl Neighbours {
         groups.into_iter()
     }
 
-    /// Our addresses.
+    /// Returns our addresses.
     pub fn addresses(&self) -> impl Iterator<Item = Interface> {
         self.own.iter().map(|own| own.interface)
     }
 
-    /// All neighbours: those the caller has said, then those found, by VLAN and address.
+    /// Returns all neighbours: static ones first, then those found, by VLAN and address.
     pub fn entries(&self) -> impl Iterator<Item = Entry> {
         let statics = self.statics.iter().map(|(&address, &mac)| Entry {
             address,
@@ -265,7 +267,7 @@ impl Neighbours {
         statics.chain(found)
     }
 
-    /// What happened, in numbers.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let mut counters = self.counters;
@@ -273,7 +275,7 @@ impl Neighbours {
         counters
     }
 
-    /// Time goes on.
+    /// Advances the time.
     pub(crate) fn pass(&mut self, now: Duration) {
         self.now = self.now.max(now);
     }
@@ -286,15 +288,15 @@ impl Neighbours {
         self.outbox.tell(event, &mut self.counters);
     }
 
-    /// Sends a frame of our own, if the link is up.
+    /// Queues a frame of our own, if the link is up.
     pub(crate) fn send(&mut self, frame: Vec<u8>) {
         if self.up {
             self.outbox.send(frame, &mut self.counters);
         }
     }
 
-    /// Steps an entry, if there is one, and tells what follows. `why`: the reason if it has no MAC any more. `false`:
-    /// nothing follows.
+    /// Takes a step of an entry, if there is one, and reports the event. `why` is the reason if it has no MAC any
+    /// more. Returns `false` if the step changed nothing.
     pub(crate) fn step(&mut self, key: Key, step: Step, why: Reason) -> bool {
         use crate::State;
         let Some(entry) = self.table.get_mut(key) else {
@@ -319,12 +321,12 @@ impl Neighbours {
         true
     }
 
-    /// Something is due.
+    /// Notes the time of a timer.
     pub(crate) fn wake_at(&mut self, due: Option<Duration>) {
         self.due = [self.due, due].into_iter().flatten().min();
     }
 
-    /// Neighbours in a VLAN and a family in which no address of ours is left are forgotten.
+    /// Drops neighbours of a VLAN and family in which no address of ours is left.
     pub(crate) fn forget_unserved(&mut self) {
         let served: BTreeSet<(Option<u16>, bool)> = self
             .own
@@ -339,7 +341,7 @@ impl Neighbours {
         }
     }
 
-    /// An entry goes; who waits for it is told.
+    /// Drops an entry, and reports that if it was being asked for.
     pub(crate) fn forget(&mut self, key: Key) {
         let Some(entry) = self.table.get(key) else {
             return;
@@ -355,7 +357,7 @@ impl Neighbours {
         }
     }
 
-    /// The groups in which our addresses are asked for, with the VLAN of each; each once.
+    /// Returns the solicited-node groups of our addresses, with the VLAN of each; each once.
     pub(crate) fn all_groups(&self) -> BTreeSet<(Option<u16>, Ipv6Addr)> {
         let own = self.own.iter().filter_map(|own| match own.address() {
             IpAddr::V6(address) => Some((own.interface.vlan_id(), solicited_node(address))),
@@ -364,8 +366,8 @@ impl Neighbours {
         own.collect()
     }
 
-    /// We listen for an address from now on, or no more; called while it is none of ours. What another of our addresses
-    /// needs goes on.
+    /// Joins or leaves the group of an address that is not (or no longer) in the list. A group that another address
+    /// of ours needs does not change.
     fn change_group(&mut self, vlan: Option<u16>, address: Ipv6Addr, record: Record) {
         let group = solicited_node(address);
         if self.up && !self.all_groups().contains(&(vlan, group)) {

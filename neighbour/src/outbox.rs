@@ -1,4 +1,4 @@
-//! What waits for the caller: frames and events, both bounded.
+//! Queues of frames and events for the caller, both bounded.
 
 use std::collections::VecDeque;
 
@@ -6,14 +6,14 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::event::Event;
 
-/// What a frame is for. Who asks us must not keep us from asking.
+/// Purpose of a frame. Requests from others must not keep us from sending our own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Share {
-    /// Our own: all the room.
+    /// Our own frame: all the room.
     Ours,
-    /// An answer: half of it.
+    /// A reply: half of the room.
     Answer,
-    /// An echo: a quarter.
+    /// An echo reply: a quarter of the room.
     Echo,
 }
 
@@ -35,7 +35,7 @@ impl Outbox {
         }
     }
 
-    /// Whether a frame of that kind still has room.
+    /// Returns whether the queue has room for a frame of that purpose.
     pub(crate) fn has_room(&self, share: Share) -> bool {
         let most = match share {
             Share::Ours => self.most_frames,
@@ -45,7 +45,7 @@ impl Outbox {
         self.frames.len() < most
     }
 
-    /// Sends a frame, if there is room for one of ours.
+    /// Queues a frame of our own, if there is room.
     pub(crate) fn send(&mut self, frame: Vec<u8>, counters: &mut Counters) {
         if self.has_room(Share::Ours) {
             self.frames.push_back(frame);
@@ -64,13 +64,13 @@ impl Outbox {
         }
     }
 
-    /// The link is down: what waits would be old when it is up again.
+    /// Drops queued frames because the link is down: they would be outdated when it is up again.
     pub(crate) fn drop_frames(&mut self, counters: &mut Counters) {
         counters.frames_lost += self.frames.len() as u64;
         self.frames.clear();
     }
 
-    /// The next frame that fits.
+    /// Takes the next frame that fits.
     pub(crate) fn take_frame(&mut self, out: &mut [u8], counters: &mut Counters) -> Option<usize> {
         while let Some(frame) = self.frames.pop_front() {
             if let Some(place) = out.get_mut(..frame.len()) {

@@ -1,4 +1,4 @@
-//! Addresses of ours: looked for on the network, announced, defended.
+//! Addresses of ours: duplicate detection, announcement, defence.
 //!
 //! ```text
 //!    Tentative --- Passed ---> Preferred <--- Passed --- Optimistic
@@ -8,9 +8,9 @@
 //!                        Duplicate <-------------------------'
 //! ```
 //!
-//! Where an address begins says [`Detection`](crate::Detection). `Tentative` is RFC 4862's and, for IPv4, the probing
-//! of RFC 5227, 2.1; `Optimistic` is RFC 4429's. `Preferred` stays ours whoever says otherwise (RFC 5227, 2.4 (c); RFC
-//! 4862, 5.4.4, leaves it open): connections stand on it. Only [`Own::begin`] leaves `Duplicate`: the link has been
+//! [`Detection`](crate::Detection) decides the first state. `Tentative` is RFC 4862's and, for IPv4, the probing of
+//! RFC 5227, 2.1; `Optimistic` is RFC 4429's. `Preferred` stays ours even in a conflict (RFC 5227, 2.4 (c); RFC 4862,
+//! 5.4.4, leaves it open), because connections use it. Only [`Own::begin`] leaves `Duplicate`: the link has been
 //! down, and the network may be another.
 
 use std::net::IpAddr;
@@ -24,32 +24,32 @@ use crate::config::{
 };
 use crate::draw::Draw;
 
-/// Whose an address of ours is, as far as the network knows.
+/// State of an address of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub(crate) enum Claim {
-    /// Being looked for; serves nobody.
+    /// Detection is running; not usable.
     Tentative,
-    /// Being looked for, and serves already.
+    /// Detection is running; already usable.
     Optimistic,
     /// Ours.
     Preferred,
-    /// Somebody else's, too; serves nobody.
+    /// Another node has it, too; not usable.
     Duplicate,
 }
 
-/// What happens to it.
+/// Result of duplicate detection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub(crate) enum Finding {
-    /// Nobody has said that it is theirs.
+    /// No other node has claimed the address.
     Passed,
-    /// Somebody has.
+    /// Another node has claimed the address.
     Conflict,
 }
 
 impl Claim {
-    /// The transition table. `None`: nothing follows from it.
+    /// Returns the next state by the transition table. `None`: no change.
     pub(crate) const fn next(self, finding: Finding) -> Option<Self> {
         use {Claim as C, Finding as F};
         Some(match (self, finding) {
@@ -59,7 +59,7 @@ impl Claim {
         })
     }
 
-    /// Whether we send from it and answer for it.
+    /// Returns whether we send from the address and answer requests for it.
     pub(crate) const fn serves(self) -> bool {
         matches!(self, Self::Optimistic | Self::Preferred)
     }
@@ -69,25 +69,25 @@ impl Claim {
     }
 }
 
-/// What an address of ours has to send when it is due.
+/// Action that is due for an address of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Todo {
-    /// Ask whether it is somebody's.
+    /// Send a probe for it.
     Probe,
-    /// Nobody has said so: it is ours from now on.
+    /// Detection has passed: it is ours from now on.
     Pass,
-    /// Say that it is ours, for the first time since it is or since the link is up, or again.
+    /// Announce it; `first` for the first time since it is ours or since the link is up.
     Announce { first: bool },
 }
 
-/// What a conflict comes to.
+/// Result of a conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is not ours, as it turns out.
+    /// The address is not ours.
     Lost,
-    /// It is, and is to be said so.
+    /// The address is ours, and must be defended.
     Defend,
-    /// Nothing: that was said not long ago, or it is lost already.
+    /// No action: it was defended recently, or is lost already.
     Nothing,
 }
 
@@ -124,7 +124,7 @@ impl Own {
         self.claim
     }
 
-    /// What it begins with, or with again if it is not ours yet. Nothing is due before [`Own::link_up`].
+    /// Sets the first state, at the beginning or again if it is not ours yet. Nothing is due before [`Own::link_up`].
     fn begin(&mut self, detection: Detection) {
         let v4 = self.address().is_ipv4();
         (self.claim, self.probes) = match detection {
@@ -136,13 +136,13 @@ impl Own {
         };
     }
 
-    /// The link is up, for the first time or again.
+    /// Starts detection or announcement because the link is up, for the first time or again.
     pub(crate) fn link_up(&mut self, detection: Detection, now: Duration, draw: &mut Draw) {
         if self.claim != Claim::Preferred {
             self.begin(detection);
         }
         let wait = match (self.claim, self.address()) {
-            // RFC 4429, 3.3: it serves as soon as the question is sent, so that is now.
+            // RFC 4429, 3.3: it is usable as soon as the solicitation is sent, so that is sent now.
             (Claim::Optimistic | Claim::Duplicate, _) => Duration::ZERO,
             (Claim::Preferred, _) => {
                 self.announcements = self.times();
@@ -158,7 +158,7 @@ impl Own {
         self.due = None;
     }
 
-    /// How often it is announced.
+    /// Returns the number of announcements.
     fn times(&self) -> u8 {
         match self.address() {
             IpAddr::V4(_) => ANNOUNCE_NUM,
@@ -166,8 +166,8 @@ impl Own {
         }
     }
 
-    /// What is to be done at `now`, if anything; asked until it is nothing.
-    pub(crate) fn turn(&mut self, now: Duration, draw: &mut Draw) -> Option<Todo> {
+    /// Returns the next action due at `now`. Call it until it returns `None`.
+    pub(crate) fn next_action(&mut self, now: Duration, draw: &mut Draw) -> Option<Todo> {
         if self.due.is_none_or(|due| due > now) {
             return None;
         }
@@ -199,7 +199,7 @@ impl Own {
         Some(Todo::Announce { first })
     }
 
-    /// Somebody else uses the address.
+    /// Handles another node's use of the address.
     pub(crate) fn conflict(&mut self, now: Duration) -> Verdict {
         let was = self.claim;
         if !self.step(Finding::Conflict) {

@@ -1,8 +1,9 @@
-//! What a frame does.
+//! Received frames.
 //!
-//! It can do four things: be answered, fill in, prove or answer what was asked, make us ask, and take an address of
-//! ours that is still being looked for. It never makes an entry. Each has its bound: answers and echoes their rate and
-//! their share of what waits to be sent, a question one in a second for each neighbour, a defence one in ten.
+//! A frame can have four effects: it is answered; it completes, proves or answers a request of ours; it makes us ask;
+//! or it takes an address of ours for which detection is running. It never creates an entry. Each effect is bounded:
+//! replies and echoes by their rate and their share of the queue, a request to one per second for each neighbour, a
+//! defence to one in ten seconds.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -23,7 +24,7 @@ use crate::wire::{self, Advertisement, Arp, Echo, Message, Query, Solicitation, 
 type Taken = Result<(), Refusal>;
 
 impl Neighbours {
-    /// Takes an Ethernet frame that came, without FCS. Any bytes will do.
+    /// Handles a received Ethernet frame, without FCS. Any bytes are safe.
     pub fn received(&mut self, frame: &[u8], now: Duration) {
         self.pass(now);
         self.counters.received += 1;
@@ -63,7 +64,7 @@ impl Neighbours {
         }
     }
 
-    /// Whether a frame goes to us alone, to all, or to a group that we are in.
+    /// Returns whether a frame is for our MAC, for broadcast, or for a group that we have joined.
     fn is_for_us(&self, link: &Link) -> bool {
         let to = link.destination;
         let in_group = |own: &Own| match own.address() {
@@ -88,7 +89,7 @@ impl Neighbours {
             return Err(Refusal::Ourselves);
         }
         let target = self.own_in(link, arp.target.into());
-        // Who probes for what we are looking for ourselves wants it, too (RFC 5227, 2.1.1).
+        // A probe for an address that we are probing for is a conflict, too (RFC 5227, 2.1.1).
         let races =
             |at: &usize| arp.sender.is_unspecified() && self.own[*at].claim() == Claim::Tentative;
         let claimed = self.own_in(link, arp.sender.into());
@@ -113,7 +114,7 @@ impl Neighbours {
             address: arp.sender.into(),
         };
         match self.heard(key, arp.sender_mac, answers) {
-            // RFC 826: nothing is known of the sender, and we were asked all the same.
+            // RFC 826: the sender is not in the table, but the request for our address is answered all the same.
             Err(_) if !arp.reply && serving.is_some() => Ok(()),
             Err(_) if !arp.reply => Err(Refusal::Address),
             taken => taken,
@@ -136,22 +137,22 @@ impl Neighbours {
                 vlan: link.vlan,
                 address: source.into(),
             };
-            // RFC 4861, 7.2.3: an entry is updated; none is made.
+            // RFC 4861, 7.2.3: an entry is updated; none is created.
             let _ = self.heard(key, mac, false);
         }
         let at = self.own_in(link, target.into()).ok_or(Refusal::Address)?;
         let overrides = match (self.own[at].claim(), detects) {
             (Claim::Tentative | Claim::Optimistic, true) => {
-                // Both look for it, and neither may have it (RFC 4862, 5.4.3; RFC 4429, 3.3).
+                // Both nodes detect, and neither may have the address (RFC 4862, 5.4.3; RFC 4429, 3.3).
                 self.conflict(at, link.source);
                 return Ok(());
             }
             (Claim::Tentative | Claim::Duplicate, _) => return Err(Refusal::Address),
-            // RFC 4429, 3.3: answered, but so that nobody takes us for somebody known.
+            // RFC 4429, 3.3: the answer must not override another node's entry in a cache.
             (Claim::Optimistic, false) => false,
             (Claim::Preferred, _) => true,
         };
-        // What the caller has said of who asks wins.
+        // A static entry for the asker has precedence.
         let fixed = self.statics.get(&IpAddr::V6(source)).copied();
         let asker = (!detects).then(|| ndisc::Asker {
             address: source,
@@ -212,7 +213,7 @@ impl Neighbours {
         Ok(())
     }
 
-    /// The answer that we wait for, once.
+    /// Handles the reply to our echo request, once.
     fn take_echo_reply(&mut self, link: &Link, reply: &Echo<'_>) -> Taken {
         self.counters.echo_replies += 1;
         if link.destination != self.config.mac {
@@ -256,13 +257,13 @@ impl Neighbours {
         Ok(())
     }
 
-    /// Which of our addresses this is, in the VLAN of a frame.
+    /// Returns the index of this address among ours in the VLAN of a frame.
     fn own_in(&self, link: &Link, address: IpAddr) -> Option<usize> {
         let is_it = |own: &Own| own.address() == address && own.interface.vlan_id() == link.vlan;
         self.own.iter().position(is_it)
     }
 
-    /// Answers who asks for us, if that is not too much.
+    /// Replies to a request for our address, within the rate limit.
     fn answer_with(&mut self, emit: impl FnOnce(Mac) -> Vec<u8>) {
         if self.outbox.has_room(Share::Answer) && self.answers.take(self.now).is_ok() {
             self.counters.answered += 1;
@@ -272,7 +273,7 @@ impl Neighbours {
         }
     }
 
-    /// Somebody else uses an address of ours.
+    /// Handles another node's use of an address of ours.
     fn conflict(&mut self, at: usize, mac: Mac) {
         self.counters.conflicts += 1;
         let interface = self.own[at].interface;
@@ -295,7 +296,8 @@ impl Neighbours {
         }
     }
 
-    /// A neighbour has said its MAC, or somebody has in its name: in answer to a question of ours, or by itself.
+    /// Handles a message that names a neighbour's MAC: in answer to a request of ours, or unsolicited. The sender may
+    /// be another node.
     fn heard(&mut self, key: Key, mac: Mac, answers: bool) -> Taken {
         if self.statics.contains_key(&key.address) {
             return Err(Refusal::Unasked);
@@ -320,7 +322,7 @@ impl Neighbours {
                 if known != Some(mac) {
                     self.contradicted(key);
                 } else if answers {
-                    // What was not asked proves nothing: only `Probe` steps on.
+                    // An unsolicited message proves nothing: only `Probe` takes this step.
                     self.step(key, Step::Answered, Reason::NoAnswer);
                 }
             }
@@ -329,8 +331,8 @@ impl Neighbours {
         Ok(())
     }
 
-    /// Somebody has said another MAC than a neighbour has. It is asked at the one it has: at once, or when it has been
-    /// reachable for a second.
+    /// Handles a message with another MAC than the neighbour's known one. The known MAC is asked: at once, or when
+    /// the neighbour has been reachable for a second.
     fn contradicted(&mut self, key: Key) {
         self.counters.contradicted += 1;
         let Some(entry) = self.table.get_mut(key) else {
@@ -347,7 +349,7 @@ impl Neighbours {
         }
     }
 
-    /// A neighbour that all were asked for has a MAC.
+    /// Reports the MAC of a neighbour that was asked for.
     fn tell_found(&mut self, key: Key, known: Option<Mac>, mac: Mac) {
         let Key { vlan, address } = key;
         if let Some(old) = known.filter(|&old| old != mac) {

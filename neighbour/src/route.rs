@@ -1,4 +1,4 @@
-//! Where frames go: the source, the next hop, its MAC.
+//! Routes: the source, the next hop, and its MAC.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -12,14 +12,14 @@ use crate::state::{State, Step};
 use crate::table::{Key, Neighbour};
 use crate::wire::Echo;
 
-/// What an echo of ours has to bring back: as much as `ping` sends.
+/// Data of our echo requests: as much as `ping` sends.
 pub(crate) const ECHO_DATA: [u8; 56] = [0x5a; 56];
 
 impl Neighbours {
-    /// Which of our addresses to send from: the destination itself if it is ours; to a link-local destination a
-    /// link-local address; or else one that shares its prefix with the destination, the longest prefix first; or else
-    /// one with a gateway. Of two that are as good, the one that was added first. One that is looked for does not
-    /// serve, but for an optimistic one.
+    /// Returns the address of ours to send from: the destination itself if it is ours. For a link-local destination,
+    /// a link-local address. Otherwise one that shares its prefix with the destination, the longest prefix first;
+    /// otherwise one with a gateway. Of two equal ones, the one added first. An address under detection is not
+    /// usable, unless it is optimistic.
     #[must_use]
     pub fn source(&self, destination: IpAddr) -> Option<IpAddr> {
         let destination = destination.to_canonical();
@@ -43,17 +43,17 @@ impl Neighbours {
         found.map(|own| own.address)
     }
 
-    /// Which neighbour frames from `source` to `destination` go to: the one that events name. The destination if it is
-    /// on link, or else the gateway of the source, or else that of another address of ours in its VLAN.
+    /// Returns the neighbour that frames from `source` to `destination` go to; events name it. It is the destination
+    /// if that is on link. Otherwise it is the gateway of the source, or of another address of ours in its VLAN.
     ///
     /// # Errors
-    /// Why they go nowhere: any reason but those that asking brings.
+    /// The reason why there is no route; never a reason that asking gives.
     pub fn next_hop(&self, source: IpAddr, destination: IpAddr) -> Result<IpAddr, Reason> {
         self.route(source.to_canonical(), destination.to_canonical())
             .map(|(key, _)| key.address)
     }
 
-    /// The MAC to send to from `source`, an address of ours, to `destination`. Begins to ask if need be.
+    /// Returns the MAC to send to from `source`, an address of ours, to `destination`. Asks for it if necessary.
     pub fn resolve(&mut self, source: IpAddr, destination: IpAddr, now: Duration) -> Resolution {
         self.pass(now);
         let destination = destination.to_canonical();
@@ -64,7 +64,7 @@ impl Neighbours {
         if is_ours {
             return Resolution::Known(self.config.mac);
         }
-        // A static entry of the destination is meant for it, gateway or not.
+        // A static entry of the destination applies to it, gateway or not.
         let fixed = [destination, key.address];
         if let Some(&mac) = fixed.iter().find_map(|address| self.statics.get(address)) {
             return Resolution::Known(mac);
@@ -80,9 +80,9 @@ impl Neighbours {
         self.answer(key)
     }
 
-    /// Asks `destination` for an echo, from `source`, an address of ours. If its way is [`Resolution::Known`], the
-    /// request waits to be sent, and the one before is not waited for any more; if not, nothing has happened but what
-    /// [`resolve`](Self::resolve) does. The answer is [`Event::Echoed`](crate::Event::Echoed).
+    /// Sends an echo request to `destination`, from `source`, an address of ours. If the result is
+    /// [`Resolution::Known`], the request is queued, and replies to an earlier one are no longer expected. Otherwise
+    /// it only does what [`resolve`](Self::resolve) does. The reply is [`Event::Echoed`](crate::Event::Echoed).
     pub fn echo(
         &mut self,
         source: IpAddr,
@@ -116,8 +116,8 @@ impl Neighbours {
         resolution
     }
 
-    /// Traffic from `destination` to `source`, an address of ours, has proven that the neighbour it came by has our
-    /// frames (RFC 4861, 7.3.1).
+    /// Notes that traffic from `destination` to `source`, an address of ours, has proven that the neighbour on its
+    /// path receives our frames (RFC 4861, 7.3.1).
     pub fn confirm(&mut self, source: IpAddr, destination: IpAddr, now: Duration) {
         self.pass(now);
         let route = self.route(source.to_canonical(), destination.to_canonical());
@@ -132,7 +132,7 @@ impl Neighbours {
         }
     }
 
-    /// The next hop, and whether it is ourselves.
+    /// Returns the next hop, and whether it is ourselves.
     fn route(&self, source: IpAddr, destination: IpAddr) -> Result<(Key, bool), Reason> {
         let own = self.own(source).ok_or(Reason::NotOurs)?;
         if source.is_ipv4() != destination.is_ipv4() {
@@ -159,7 +159,7 @@ impl Neighbours {
         if link_local || in_vlan().any(|own| own.has(destination)) {
             return Ok((key(destination), false));
         }
-        // No router forwards what comes from a link-local address (RFC 4291, 2.5.6; RFC 3927, 2.7).
+        // Routers do not forward packets from a link-local address (RFC 4291, 2.5.6; RFC 3927, 2.7).
         if is_link_local(source) {
             return Err(Reason::NoRoute);
         }
@@ -170,11 +170,11 @@ impl Neighbours {
             .ok_or(Reason::NoRoute)
     }
 
-    /// A neighbour that nothing is known of.
+    /// Creates the entry of an unknown neighbour.
     fn begin(&mut self, key: Key, source: IpAddr) -> Resolution {
         let named = named_mac(key.address).filter(|&mac| mac != self.config.mac);
         if !self.up {
-            // Nothing is kept: whether it is there will be asked when the link is up.
+            // No entry is kept: the neighbour is asked for when the link is up.
             let unreachable = Resolution::Unreachable(Reason::LinkDown);
             return named.map_or(unreachable, Resolution::Known);
         }
@@ -193,7 +193,7 @@ impl Neighbours {
         self.answer(key)
     }
 
-    /// What an entry says.
+    /// Returns the resolution that an entry gives.
     fn answer(&self, key: Key) -> Resolution {
         let entry = self.table.get(key);
         match entry.map(|entry| (entry.state(), entry.usable_mac())) {
@@ -203,8 +203,8 @@ impl Neighbours {
         }
     }
 
-    /// Which of our addresses asks for a neighbour: the one that wants to send, or else another in its VLAN. An
-    /// optimistic one must not ask (RFC 4429, 3.2), nor one that is looked for.
+    /// Returns the address of ours that asks for a neighbour: the one that wants to send, or else another in its
+    /// VLAN. An optimistic or tentative address must not ask (RFC 4429, 3.2).
     pub(crate) fn asker(&self, key: Key, wanted: IpAddr) -> Option<&Own> {
         let may_ask = |own: &&Own| {
             own.claim() == Claim::Preferred

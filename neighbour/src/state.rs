@@ -1,4 +1,4 @@
-//! The states of a neighbour, of either family.
+//! States of a neighbour, of either family.
 //!
 //! ```text
 //!              Used                Answered
@@ -17,66 +17,66 @@
 //! ```
 //!
 //! RFC 4861, 7.3.2, with four differences:
-//! - A question that had no answer leaves `Unreachable` for a while, so that who sends is told at once and the network
-//!   is not asked again for each that is to be sent. RFC 7048 has a state of that name, and the same reason.
-//! - `Probe` that had no answer asks all (`Incomplete`): RFC 4861, 7.3.3, would have the entry deleted, and then asked
-//!   for by who sends next.
-//! - What contradicts a MAC that we have is never believed; it makes us ask the one we have
-//!   (docs/decisions/neighbours.md). 7.2.5 would have the new one taken, or the entry `Stale`.
-//! - A link-local address that names its MAC starts as if that had been learnt, in `Delay`: it is used at once and
-//!   asked soon.
+//! - A request without a reply leaves `Unreachable` for a while. So senders are told at once, and the network is not
+//!   asked again for each of them. RFC 7048 has a state of that name, for the same reason.
+//! - `Probe` without a reply asks all (`Incomplete`). RFC 4861, 7.3.3, would delete the entry, and the next sender
+//!   would ask.
+//! - A message that contradicts a known MAC is never believed; it makes us ask the known one
+//!   (docs/decisions/neighbours.md). 7.2.5 would take the new one, or make the entry `Stale`.
+//! - A link-local address that names its MAC starts as if that had been learnt, in `Delay`: the MAC is used at once
+//!   and asked soon.
 
-/// What is known of a neighbour.
+/// State of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub enum State {
-    /// Nothing: there is no entry.
+    /// No entry.
     Absent,
-    /// All were asked; there is no MAC that may be used.
+    /// All were asked; no MAC is usable.
     Incomplete,
-    /// The MAC was proven to be good not long ago.
+    /// The MAC was proven recently.
     Reachable,
-    /// The MAC may be good; nobody uses it.
+    /// The MAC may be valid; it is not in use.
     Stale,
-    /// The MAC is used, and will be asked if nothing proves it soon.
+    /// The MAC is in use, and will be asked if nothing proves it soon.
     Delay,
-    /// The MAC is used, and is being asked.
+    /// The MAC is in use, and is being asked.
     Probe,
-    /// Nobody has answered.
+    /// No reply has come.
     Unreachable,
 }
 
-/// What happens to a neighbour.
+/// Steps of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub(crate) enum Step {
-    /// Somebody wants to send, and no MAC is known by itself.
+    /// A sender needs the MAC, and the address does not name one.
     Used,
-    /// Somebody wants to send, and the address names a MAC.
+    /// A sender needs the MAC, and the address names one.
     Named,
-    /// The neighbour has answered a question of ours, with the MAC we asked or, if we asked all, with one.
+    /// The neighbour has answered our request: with the MAC we asked or, if we asked all, with one.
     Answered,
-    /// The neighbour has spoken without being asked, and said its MAC.
+    /// An unsolicited message has named the neighbour's MAC.
     Hinted,
-    /// Somebody has said another MAC than we have.
+    /// A message has named another MAC than the known one.
     Contradicted,
-    /// Traffic has proven that the neighbour hears us (RFC 4861, 7.3.1).
+    /// Traffic has proven that the neighbour receives our frames (RFC 4861, 7.3.1).
     Confirmed,
-    /// The time of the state is over, or its last question had no answer.
+    /// The time of the state is over, or its last request had no reply.
     Elapsed,
     /// The link has gone down.
     LinkDown,
 }
 
 impl State {
-    /// The transition table. `None`: nothing follows from it in this state.
+    /// Returns the next state by the transition table. `None`: no change.
     pub(crate) const fn next(self, step: Step) -> Option<Self> {
         use {State as S, Step as E};
         Some(match (self, step) {
             (S::Absent, E::Used) => S::Incomplete,
             (S::Absent, E::Named) | (S::Stale, E::Used) => S::Delay,
             (S::Incomplete | S::Probe, E::Answered) => S::Reachable,
-            // RFC 4861, 7.2.5 and 7.2.3: STALE, and who waits sends at once, which makes it DELAY.
+            // RFC 4861, 7.2.5 and 7.2.3: STALE; those that wait send at once, which makes it DELAY.
             (S::Incomplete, E::Hinted) => S::Delay,
             (S::Incomplete, E::Elapsed | E::LinkDown) => S::Unreachable,
             (S::Reachable, E::Elapsed) => S::Stale,
@@ -85,13 +85,13 @@ impl State {
             (S::Reachable | S::Stale | S::Delay | S::Probe, E::Confirmed) => S::Reachable,
             (S::Reachable | S::Stale | S::Delay, E::Contradicted) => S::Probe,
             (S::Reachable | S::Stale | S::Delay | S::Probe, E::LinkDown) => S::Stale,
-            // It is there after all: who sends next asks.
+            // The neighbour is there after all: the next sender asks.
             (S::Unreachable, E::Elapsed | E::Hinted) => S::Absent,
             _ => return None,
         })
     }
 
-    /// Whether a MAC may be used in this state.
+    /// Returns whether the MAC may be used in this state.
     #[must_use]
     pub const fn is_usable(self) -> bool {
         matches!(
@@ -100,7 +100,7 @@ impl State {
         )
     }
 
-    /// Whether a question of ours is on its way.
+    /// Returns whether a request of ours is outstanding.
     #[must_use]
     pub const fn is_asking(self) -> bool {
         matches!(self, Self::Incomplete | Self::Probe)

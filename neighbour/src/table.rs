@@ -1,8 +1,7 @@
-//! The neighbours that are known by asking.
+//! Table of the neighbours found by asking.
 //!
-//! An entry is made when somebody here wants to send, and at no other time. What it steps through says
-//! [`state`](crate::state); the times of a state are set here, when it is entered. The table keeps them in the order of
-//! their names, so that one seed gives one run.
+//! An entry is created only when a sender here needs it. [`state`](crate::state) has its transitions; the times of a
+//! state are set here, when it is entered. The table is ordered by key, so that one seed gives one run.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,7 +12,7 @@ use crate::config::{Config, DELAY_FIRST_PROBE};
 use crate::draw::Draw;
 use crate::state::{State, Step};
 
-/// What a neighbour is known by.
+/// Key of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) vlan: Option<u16>,
@@ -23,21 +22,21 @@ pub(crate) struct Key {
 /// A neighbour.
 #[derive(Clone, Debug)]
 pub(crate) struct Neighbour {
-    /// [`Neighbour::step`] alone changes it.
+    /// Changed by [`Neighbour::step`] only.
     state: State,
-    /// What was last learnt. In `Incomplete`, what it was before nobody answered.
+    /// The MAC last learnt. In `Incomplete`, the MAC before the requests without reply.
     pub(crate) mac: Option<Mac>,
-    /// Which of our addresses wants to send.
+    /// The address of ours that wants to send.
     pub(crate) asker: IpAddr,
-    /// Questions sent in this state.
+    /// Number of requests sent in this state.
     pub(crate) tries: u8,
-    /// Somebody has said another MAC since the state began; the one we have is asked when it is due.
+    /// True if a message has named another MAC since the state began; the known MAC is asked when `due`.
     pub(crate) suspect: bool,
-    /// When something is to be done.
+    /// Time of the next action.
     pub(crate) due: Option<Duration>,
-    /// When somebody last wanted to send.
+    /// Time at which a sender last needed it.
     pub(crate) used: Duration,
-    /// When the state began.
+    /// Time at which the state began.
     pub(crate) since: Duration,
 }
 
@@ -59,12 +58,12 @@ impl Neighbour {
         self.state
     }
 
-    /// The MAC that frames may be sent to.
+    /// Returns the MAC that frames may be sent to.
     pub(crate) fn usable_mac(&self) -> Option<Mac> {
         self.mac.filter(|_| self.state.is_usable())
     }
 
-    /// The one way from a state to the next; `false` if nothing follows from this step.
+    /// Takes a step, the only way to change the state. Returns `false` if it changes nothing.
     pub(crate) fn step(
         &mut self,
         step: Step,
@@ -127,23 +126,23 @@ impl Table {
         self.entries.iter_mut().map(|(&key, entry)| (key, entry))
     }
 
-    /// Those for which something is to be done.
+    /// Returns the neighbours for which an action is due.
     pub(crate) fn due_at(&self, now: Duration) -> Vec<Key> {
         self.keys(|entry| entry.due.is_some_and(|due| due <= now))
     }
 
-    /// Those of which something holds.
+    /// Returns the neighbours for which `holds` is true.
     pub(crate) fn keys(&self, holds: impl Fn(&Neighbour) -> bool) -> Vec<Key> {
         let found = self.iter().filter(|(_, entry)| holds(entry));
         found.map(|(key, _)| key).collect()
     }
 
-    /// When something is next to be done.
+    /// Returns the time of the next action.
     pub(crate) fn due(&self) -> Option<Duration> {
         self.entries.values().filter_map(|entry| entry.due).min()
     }
 
-    /// The one that is not being asked and was idle for longest.
+    /// Returns the neighbour idle for longest among those not being asked.
     pub(crate) fn idle(&self) -> Option<Key> {
         let idle = self.iter().filter(|(_, entry)| !entry.state.is_asking());
         idle.min_by_key(|(_, entry)| entry.used).map(|(key, _)| key)

@@ -1,19 +1,19 @@
-//! How much of the connection manager others may take.
+//! Limits on the resources that peers may take in the connection manager.
 //!
-//! A request costs memory before anybody has decided about it, and who sends it may be anybody. So what is under way
-//! is counted, by the address it comes from and by the listener it is for, and bounded by both
-//! ([`Config::max_pending_per_peer`], [`Config::max_pending_per_listener`]). A part of all connections is kept for
-//! those we start ourselves. Whatever is over a bound is refused, and nothing is remembered of it.
+//! A request costs memory before the consumer has decided about it, and any host may send one. So pending requests
+//! are counted by source address and by listener, and bounded by both ([`Config::max_pending_per_peer`],
+//! [`Config::max_pending_per_listener`]). A part of all connections is reserved for those we start ourselves. A
+//! request over a bound is refused, and no state is kept for it.
 //!
-//! An accepted request costs more, since the consumer gives it an endpoint before the peer has shown that it hears the
-//! reply. If a listener has as many requests as it may have, one of an address that has few of them
-//! ([`FEW`]) is admitted all the same: the accepted request of that listener that has waited longest for its peer makes
-//! room. A peer that answers needs one round trip, so a flood from many addresses does not keep it out: it would have
-//! to be as fast as to turn over all of the listener's places in that time.
+//! An accepted request costs more, since the consumer gives it an endpoint before the peer has shown that it receives
+//! the reply. If a listener is at its limit, a request from an address that has few of them ([`FEW`]) is admitted all
+//! the same: the listener's accepted request that has waited longest for its peer is dropped. A peer that answers
+//! needs one round trip, so a flood from many addresses does not keep it out: the flood would have to replace all of
+//! the listener's requests within that time.
 //!
-//! What the consumer has refused is not under way any more. It is remembered for a while, since the refusal may be lost
-//! and is then asked for again, but it is in nobody's way: it counts under no bound but one of its own, and the oldest
-//! makes room ([`Refusals`]).
+//! A request that the consumer has refused is not pending any more. It is remembered for a while, because the refusal
+//! may be lost and then has to be repeated. It counts under a bound of its own only, and the oldest is dropped when
+//! that is reached ([`Refusals`]).
 //!
 //! Established connections are not counted here: the consumer has agreed to each of them.
 
@@ -25,29 +25,29 @@ use super::params::Config;
 use super::state::State;
 use super::wire::RejectReason;
 
-/// One of how many connections requests of others leave free.
+/// Divisor of `max_connections`: that share is reserved for connections we start.
 const KEPT_FOR_US: usize = 16;
 
-/// One of how many places of a listener an address may have under way, at all listeners, and still have others make
-/// room.
+/// Divisor of `max_pending_per_listener`: an address with fewer pending requests than that share, at all listeners,
+/// may replace an accepted request.
 pub(super) const FEW: usize = 64;
 
-/// Requests of others that are under way.
+/// Pending requests of peers.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     by_peer: BTreeMap<[u8; 16], usize>,
     by_listener: BTreeMap<ListenId, usize>,
-    /// Those that the consumer has accepted, by listener, oldest first.
+    /// Requests that the consumer has accepted, by listener, oldest first.
     accepted: BTreeMap<(ListenId, u64), ConnId>,
     next: u64,
 }
 
 impl Pending {
-    /// Whether one more request may be kept, with `connections` existing already; and the accepted request that makes
-    /// room for it, if one has to.
+    /// Decides whether one more request may be kept, with `connections` existing already. Returns the accepted
+    /// request to drop for it, if one has to be.
     ///
     /// # Errors
-    /// The reason to refuse it with.
+    /// The reason for the refusal.
     pub(super) fn admit(
         &self,
         config: &Config,
@@ -72,7 +72,7 @@ impl Pending {
         oldest.map(Some).ok_or(RejectReason::NoResources)
     }
 
-    /// Brings the counts up to date with a connection whose state has changed.
+    /// Updates the counts for a connection whose state has changed.
     pub(super) fn follow(&mut self, id: ConnId, conn: &mut Conn) {
         let accepted = matches!(conn.state, State::RepSent | State::RepAcknowledged);
         if let Some(listen) = conn.listen {
@@ -106,12 +106,12 @@ impl Pending {
     }
 }
 
-/// Connections that there may be before requests are refused.
+/// Returns the number of connections up to which requests are admitted.
 pub(super) const fn room(config: &Config) -> usize {
     config.max_connections - config.max_connections / KEPT_FOR_US
 }
 
-/// Requests of others that were refused, and are remembered so that the refusal can be said again.
+/// Requests of peers that were refused, remembered so that the refusal can be repeated.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     in_order: BTreeMap<u64, ConnId>,
@@ -119,7 +119,8 @@ pub(super) struct Refusals {
 }
 
 impl Refusals {
-    /// Follows a connection whose state has changed; the one to forget, if there are more than `most` then.
+    /// Updates the list for a connection whose state has changed. Returns the one to drop, if there are more than
+    /// `most`.
     pub(super) fn follow(&mut self, id: ConnId, conn: &mut Conn, most: usize) -> Option<ConnId> {
         let refused = conn.role == Role::Passive && conn.state == State::Refused;
         match (refused, conn.refused_as) {
@@ -142,13 +143,13 @@ impl Refusals {
         self.in_order.is_empty()
     }
 
-    /// The one that has been remembered longest.
+    /// Returns the refused request that has been remembered longest.
     pub(super) fn oldest(&self) -> Option<ConnId> {
         self.in_order.first_key_value().map(|(_, id)| *id)
     }
 }
 
-/// The request is neither decided nor forgotten.
+/// Returns whether a request in this state is neither decided nor forgotten.
 const fn is_pending(state: State) -> bool {
     match state {
         State::ReqReceived
@@ -167,7 +168,7 @@ const fn is_pending(state: State) -> bool {
     }
 }
 
-/// One more or one less; what comes to nothing takes no room.
+/// Counts one more or one less; a count of zero is removed.
 fn count<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K, more: bool) {
     if more {
         *counts.entry(key).or_insert(0) += 1;
@@ -180,12 +181,12 @@ fn count<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K, more: bool) {
 }
 
 impl Conn {
-    /// The peer's adapter and its communication ID, once it has told us.
+    /// Returns the peer's adapter and its communication ID, once the peer has sent them.
     pub(super) fn peer_comm_id(&self) -> Option<PeerName> {
         self.remote_id.map(|number| self.peer_name(number))
     }
 
-    /// The peer's adapter and its queue pair.
+    /// Returns the peer's adapter and its queue pair.
     pub(super) fn peer_qp(&self) -> PeerName {
         self.peer_name(self.remote_qpn)
     }

@@ -1,18 +1,18 @@
-//! What the numbers that a peer sets may do here.
+//! Effects of the numbers that a peer sets.
 //!
 //! Each field of a REQ and of a REP is a row of [`PEER_NUMBERS`]. A test walks the table with every value of small
 //! fields and the ends of wide ones (`cm/tests/numbers.rs`), and compares it with `docs/decisions/strangers.md`.
 
-/// What is done with a field.
+/// Treatment of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Treatment {
-    /// Not looked at.
+    /// Not read.
     Ignored,
-    /// It is a name, and means a thing of its sender's only.
+    /// A name that has a meaning for its sender only.
     Name,
-    /// It is used as it comes.
+    /// Used as it comes.
     AsItIs,
-    /// It is used up to a number of ours.
+    /// Used up to a limit of ours.
     Bounded,
     /// Some values refuse the whole message.
     Refused,
@@ -25,9 +25,9 @@ pub struct PeerNumber {
     pub message: &'static str,
     /// The field, as in [`ReqRepr`](super::wire::ReqRepr) or [`RepRepr`](super::wire::RepRepr).
     pub field: &'static str,
-    /// What is done with it.
+    /// Treatment of the field.
     pub treatment: Treatment,
-    /// What it is used for and why it does no harm.
+    /// Use of the field, and the reason why it does no harm.
     pub why: &'static str,
 }
 

@@ -1,7 +1,7 @@
-//! What is remembered of one connection, and the messages made from it.
+//! State of one connection, and the messages made from it.
 //!
-//! The message that may have to be repeated (REQ, REP or DREQ) is kept as it was sent: a repetition is
-//! the same bytes. The others are made when they are needed, because they depend on what they answer.
+//! The message that may have to be repeated (REQ, REP or DREQ) is kept as it was sent: a repetition is the same
+//! bytes. The others are made when they are needed, because they depend on the message they answer.
 
 use super::event::CmEvent;
 use super::name::{ConnId, ListenId};
@@ -14,20 +14,20 @@ use super::wire::{
 };
 use crate::provider::{MadAddress, Nanos};
 
-/// How often a refusal is prolonged because the peer still asks.
+/// Number of times a refusal is prolonged because the peer still asks.
 const MAX_HOLDS: u8 = 16;
-/// How often a request that is refused as stale is made again: the first time finds the old connection gone, unless
-/// what ends it is lost.
+/// Number of times a request refused as stale is repeated. The first repetition finds the old connection gone, unless
+/// the message that ends it is lost.
 pub(super) const MAX_STALE: u8 = 4;
 
-/// The longest response timeout that a requester can name: 8.6 s. Linux names 4.3 s (`CMA_CM_RESPONSE_TIMEOUT` 20); a
-/// longer one would only be how long a stranger takes up our room.
+/// Largest code of a response timeout that a requester can name: 8.6 s. Linux names 4.3 s (`CMA_CM_RESPONSE_TIMEOUT`
+/// 20). A longer one would only let an unknown peer occupy our resources for longer.
 const MAX_NAMED: u8 = 21;
 
-/// The longest service timeout of an MRA that is believed: 69 s, which Linux sends (`CMA_CM_MRA_SETTING` 24).
+/// Largest code of an MRA's service timeout that is accepted: 69 s, which Linux sends (`CMA_CM_MRA_SETTING` 24).
 const MAX_SERVICE: u8 = 24;
 
-/// Which end of the connection we are.
+/// Our end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Active,
@@ -39,25 +39,25 @@ pub(super) enum Role {
 pub(super) struct Conn {
     pub(super) state: State,
     pub(super) role: Role,
-    /// Where its messages go.
+    /// Destination of its messages.
     pub(super) peer: MadAddress,
     pub(super) service_id: u64,
-    /// Passive: who listens.
+    /// Passive: the listener.
     pub(super) listen: Option<ListenId>,
-    /// Counted as a request under way.
+    /// True while it counts as a pending request.
     pub(super) pending: bool,
-    /// Its number among the requests of others that were accepted and are not established.
+    /// Its number among the peers' requests that were accepted and are not established.
     pub(super) accepted_as: Option<u64>,
-    /// Its number among the requests of others that were refused.
+    /// Its number among the peers' requests that were refused.
     pub(super) refused_as: Option<u64>,
-    /// Our name for it.
+    /// Our communication ID.
     pub(super) local_id: u32,
-    /// The peer's name for it; the active side learns it from the REP.
+    /// The peer's communication ID; the active side learns it from the REP.
     pub(super) remote_id: Option<u32>,
     /// GUID of the peer's adapter, learned with `remote_id`.
     pub(super) remote_ca_guid: u64,
     pub(super) local_qpn: u32,
-    /// Learned with `remote_id`.
+    /// The peer's queue pair, learned with `remote_id`.
     pub(super) remote_qpn: u32,
     /// Our port, when the connection goes through the RDMA CM.
     pub(super) local_port: u16,
@@ -71,41 +71,41 @@ pub(super) struct Conn {
     retries: u8,
     /// Repetitions to make.
     max_retries: u8,
-    /// How long to wait for an answer.
+    /// Time to wait for an answer.
     response_wait: Nanos,
-    /// How long the peer waits for our answer, before it asks again.
+    /// Time that the peer waits for our answer before it repeats its message.
     peer_wait: Nanos,
-    /// How long to wait once the peer acknowledged our message.
+    /// Time to wait after the peer has acknowledged our message.
     service_wait: Nanos,
-    /// When we should tell the peer that we have its request.
+    /// Time after which we send the peer an MRA for its request.
     mra_after: Nanos,
-    /// How long it stays in the time wait.
+    /// Duration of the time wait.
     time_wait: Nanos,
-    /// The reason we refused with.
+    /// Reason of our refusal.
     pub(super) refusal: RejectReason,
-    /// What our consumer says with its refusal.
+    /// Private data of our consumer's refusal.
     pub(super) refusal_data: Box<[u8]>,
-    /// Prolongations of the refusal made so far.
+    /// Number of prolongations of the refusal so far.
     holds: u8,
-    /// How often the peer has refused our request as stale.
+    /// Number of times the peer has refused our request as stale.
     stale: u8,
-    /// Whose it is, if anybody has said so.
+    /// The owner, if one was set.
     pub(super) owner: Option<u32>,
-    /// The consumer wants no more events.
+    /// True if the consumer wants no more events.
     pub(super) silent: bool,
-    /// The consumer has let go of the name.
+    /// True if the consumer has released the name.
     pub(super) released: bool,
     pub(super) deadlines: Deadlines,
     config: Config,
 }
 
 impl Conn {
-    /// Two ways, and the time the other side takes, as the codes say.
+    /// Returns the time of a round trip and of the other side's processing, from the codes.
     fn round_trip(config: &Config, code: u8) -> Nanos {
         code_nanos(code) + 2 * code_nanos(config.packet_lifetime)
     }
 
-    /// The connection a call of `connect` starts; `req` is what will be sent.
+    /// Makes the connection that a call of `connect` starts; `req` is the message to send.
     pub(super) fn active(
         config: &Config,
         peer: MadAddress,
@@ -153,7 +153,7 @@ impl Conn {
         }
     }
 
-    /// The connection a received REQ starts.
+    /// Makes the connection that a received REQ starts.
     pub(super) fn passive(
         config: &Config,
         peer: MadAddress,
@@ -186,7 +186,7 @@ impl Conn {
             response_wait: Self::round_trip(config, req.local_response_timeout.min(MAX_NAMED)),
             peer_wait: Self::round_trip(config, req.remote_response_timeout.min(MAX_NAMED)),
             service_wait: 0,
-            // Half of the peer's patience: the other half is for the way and for our own queue.
+            // Half of the time that the peer waits: the other half is for the wire and for our own queue.
             mra_after: code_nanos(req.remote_response_timeout.min(MAX_NAMED)) / 2,
             time_wait: Self::round_trip(config, config.ack_delay),
             refusal: RejectReason::Timeout,
@@ -201,18 +201,18 @@ impl Conn {
         }
     }
 
-    /// The peer, whose request was accepted, has asked for time before. It may do so once: an acknowledgement of each
-    /// repetition of our reply would otherwise keep the endpoint for many times as long.
+    /// Returns whether the peer, whose request was accepted, has sent an MRA before. It may do so once: an MRA for
+    /// each repetition of our reply would otherwise occupy the endpoint for many times as long.
     pub(super) fn has_asked_for_time(&self) -> bool {
         self.role == Role::Passive && self.service_wait != 0
     }
 
-    /// The peer needs as long as `service_timeout` says.
+    /// Extends the wait by the peer's `service_timeout`.
     pub(super) fn extend_wait(&mut self, service_timeout: u8) {
         self.service_wait = Self::round_trip(&self.config, service_timeout.min(MAX_SERVICE));
     }
 
-    /// The input that the end of the state's time is, here and now.
+    /// Returns the input for the end of the state's time.
     pub(super) fn time_is_up(&mut self) -> Input {
         match self.state {
             State::ReqReceived => Input::MraDue,
@@ -236,12 +236,12 @@ impl Conn {
         }
     }
 
-    /// Whether a message of ours waits for its answer and may be sent again.
+    /// Returns whether a message of ours awaits its answer and may be sent again.
     pub(super) fn may_repeat(&self) -> bool {
         self.waits_for_answer() && self.retries < self.max_retries
     }
 
-    /// Whether the peer has been sent something to which nothing has come yet.
+    /// Returns whether the peer has been sent a message that it has not answered.
     pub(super) const fn waits_for_answer(&self) -> bool {
         matches!(
             self.state,
@@ -249,12 +249,12 @@ impl Conn {
         )
     }
 
-    /// Whether a peer that refuses our request as stale may be asked again.
+    /// Returns whether a request that the peer refuses as stale may be repeated.
     pub(super) fn may_be_stale(&self) -> bool {
         self.stale < MAX_STALE && matches!(self.state, State::ReqSent | State::ReqAcknowledged)
     }
 
-    /// The time the new state may take, when it is entered from `from` by `input`. The outer `None`
+    /// Returns the time that the new state may take when it is entered from `from` by `input`. The outer `None`
     /// leaves the deadline alone, the inner one clears it.
     pub(super) fn wait_after(&mut self, from: State, input: Input) -> Option<Option<Nanos>> {
         if self.state == State::Refused && from == State::Refused {
@@ -266,7 +266,7 @@ impl Conn {
         }
         if input == Input::RejStale {
             self.stale += 1;
-            // By then no packet of the old connection is on its way any more.
+            // By then no packet of the old connection is in the network any more.
             return Some(Some(self.time_wait));
         }
         if self.state == from && input != Input::Retry {
@@ -281,8 +281,8 @@ impl Conn {
             State::ReqReceived => Some(self.mra_after),
             State::Refused => Some(2 * self.peer_wait),
             State::TimeWait => Some(self.time_wait),
-            // These end by what the consumer does (`ready` and `accept` follow their events at
-            // once, `Withdrawn` and `MraSent` wait for its decision), by its own time, or not at all.
+            // The consumer ends these (`ready` and `accept` follow their events at once, `Withdrawn` and `MraSent`
+            // wait for its decision), or they end at the consumer's own limit, or not at all.
             State::RepReceived
             | State::MraSent
             | State::Withdrawn
@@ -291,7 +291,7 @@ impl Conn {
         })
     }
 
-    /// The message a transition sends. `input` is what caused it, from `from`.
+    /// Makes the message that a transition sends. `input` is the cause, `from` the former state.
     pub(super) fn message(&mut self, send: Emit, from: State, input: Input) -> Option<Mad> {
         let local_comm_id = self.local_id;
         let remote_comm_id = self.remote_id.unwrap_or(0);
@@ -357,8 +357,8 @@ impl Conn {
     }
 }
 
-/// The event of a `tell` that needs nothing but the name. `Reply` and `Rejected` are made where the
-/// message is read.
+/// Makes the events of a `tell` that carry nothing but the name. `Reply` and `Rejected` are made where the message is
+/// read.
 pub(super) fn plain_events(tell: Tell, conn: ConnId) -> [Option<CmEvent>; 2] {
     let one = |event| [Some(event), None];
     match tell {

@@ -1,28 +1,28 @@
-//! What the consumer is told, and what is counted.
+//! Events for the consumer, and counters.
 
 use super::name::{ConnId, ListenId};
 use super::state::{Emit, Input, State, Step, Tell};
 use super::wire::RejectReason;
 use crate::provider::Path;
 
-/// Something that happened to a connection.
+/// An event of a connection.
 ///
-/// RDMA Read depths are given from our side: `reads_in` is how many the peer wants to have
-/// outstanding towards us, `reads_out` how many it can answer, and so the most we may have.
+/// RDMA Read depths are given from our side: `reads_in` is the number that the peer wants to have outstanding towards
+/// us. `reads_out` is the number that it can answer, and so the most we may have outstanding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CmEvent {
-    /// Passive side: a peer asks. The consumer answers with `accept` or `reject`, when it likes; the
-    /// peer is kept waiting as long as it cares to.
+    /// Passive side: a peer asks for a connection. The consumer answers with `accept` or `reject`, at any time; the
+    /// peer waits as long as it is willing to.
     Request {
         /// The name of the new connection.
         conn: ConnId,
-        /// Who listens.
+        /// The listener.
         listen: ListenId,
-        /// What was asked for.
+        /// Service ID that was asked for.
         service_id: u64,
         /// GID of the peer.
         remote_gid: [u8; 16],
-        /// The way to the peer.
+        /// Path to the peer.
         path: Path,
         /// The peer's queue pair (24 bits).
         remote_qpn: u32,
@@ -40,17 +40,17 @@ pub enum CmEvent {
         retry_count: u8,
         /// RNR retries we should make, 0..=7.
         rnr_retry: u8,
-        /// The peer's private data; of an RDMA CM peer with the padding, 56 bytes.
+        /// The peer's private data; from an RDMA CM peer with the padding, 56 bytes.
         private_data: Vec<u8>,
-        /// The peer's port when it comes through the RDMA CM, otherwise 0.
+        /// The peer's port if the request came through the RDMA CM, otherwise 0.
         remote_port: u16,
-        /// The peer's queue pair takes its receives from a shared queue.
+        /// True if the peer's queue pair takes its receives from a shared queue.
         srq: bool,
     },
     /// Active side: the peer accepts. The consumer moves its queue pair to RTS and calls `ready`, or
     /// it calls `reject`. There is no further event for `ready`.
     Reply {
-        /// Which connection.
+        /// The connection.
         conn: ConnId,
         /// The peer's queue pair (24 bits).
         remote_qpn: u32,
@@ -64,55 +64,55 @@ pub enum CmEvent {
         rnr_retry: u8,
         /// ACK timeout code that leaves the peer's adapter the time it needs, 1..=31.
         ack_timeout: u8,
-        /// The peer's private data; of an RDMA CM peer with the padding, 196 bytes.
+        /// The peer's private data; from an RDMA CM peer with the padding, 196 bytes.
         private_data: Vec<u8>,
     },
-    /// Passive side: what was accepted is connected.
+    /// Passive side: the accepted connection is established.
     Established {
-        /// Which connection.
+        /// The connection.
         conn: ConnId,
     },
-    /// Active side: refused.
+    /// Active side: the request was refused.
     Rejected {
-        /// Which connection.
+        /// The connection.
         conn: ConnId,
-        /// The peer's consumer said no (reason 28).
+        /// True if the peer's consumer refused (reason 28).
         by_consumer: bool,
-        /// The reason on the wire.
+        /// Reason code on the wire.
         reason: u16,
-        /// What the peer's consumer said with it; of an RDMA CM peer with the padding, 148 bytes. Empty if it said
-        /// nothing, or if it was not the consumer.
+        /// Private data of the refusal by the peer's consumer; from an RDMA CM peer with the padding, 148 bytes.
+        /// Empty if there was none, or if the consumer did not refuse.
         private_data: Vec<u8>,
     },
-    /// Active side: the peer did not answer, however often it was asked.
+    /// Active side: the peer answered none of the repetitions.
     Unreachable {
-        /// Which connection.
+        /// The connection.
         conn: ConnId,
     },
     /// Active side: the consumer's timeout passed.
     TimedOut {
-        /// Which connection.
+        /// The connection.
         conn: ConnId,
     },
     /// The peer disconnected; the handshake is done.
     Disconnected {
-        /// Which connection.
+        /// The connection.
         conn: ConnId,
     },
-    /// A `disconnect` has been answered, or has been repeated often enough.
+    /// A `disconnect` has been answered, or all its repetitions were made.
     DisconnectDone {
-        /// Which connection.
+        /// The connection.
         conn: ConnId,
     },
-    /// Passive side: what was accepted will not be: the peer refused, gave up, or is gone.
+    /// Passive side: the accepted connection will not be established: the peer refused, gave up, or is gone.
     AcceptFailed {
-        /// Which connection.
+        /// The connection.
         conn: ConnId,
     },
 }
 
 impl CmEvent {
-    /// The connection it is about.
+    /// Returns the connection of the event.
     #[must_use]
     pub const fn conn(&self) -> ConnId {
         match self {
@@ -129,20 +129,20 @@ impl CmEvent {
     }
 }
 
-/// How many of what. Each received datagram counts once under `received` and at most once below.
+/// Counters. Each received datagram counts once under `received` and at most once below.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Datagrams received.
     pub received: u64,
     /// Datagrams sent.
     pub sent: u64,
-    /// Of those sent, repetitions for want of an answer.
+    /// Repetitions among those sent, for lack of an answer.
     pub repeated: u64,
-    /// Received, and no connection management message we know.
+    /// Datagrams received that are no known connection management message.
     pub malformed: u64,
-    /// Received, and naming no connection, or from another place than its peer.
+    /// Datagrams received that name no connection, or do not come from its peer.
     pub foreign: u64,
-    /// Received, and without meaning in the state of the connection it names.
+    /// Datagrams received that have no meaning in the state of their connection.
     pub unexpected: u64,
     /// Requests refused without asking a consumer.
     pub refused: u64,
@@ -151,24 +151,24 @@ pub struct Counters {
 
     /// Connections that our consumers asked for.
     pub connects: u64,
-    /// Requests of peers that consumers were asked about.
+    /// Requests of peers that were reported to consumers.
     pub requests: u64,
-    /// Those that consumers accepted.
+    /// Requests among `requests` that consumers accepted.
     pub accepted: u64,
-    /// Connections that came about, whoever asked for them.
+    /// Connections that were established, by either side.
     pub established: u64,
-    /// Connections that were there and ended, whoever ended them.
+    /// Established connections that ended, by either side.
     pub ended: u64,
-    /// Of `connects`: nobody answered.
+    /// Connects among `connects` that no peer answered.
     pub unreachable: u64,
-    /// Of `connects`: the consumer's own time was over.
+    /// Connects among `connects` whose consumer's timeout passed.
     pub timed_out: u64,
-    /// Of `accepted`: nothing came of it.
+    /// Accepts among `accepted` whose connection was not established.
     pub accept_failed: u64,
-    /// Refusals that peers sent of `connects`.
+    /// Refusals by peers of `connects`.
     pub refused_by_peers: Refused,
-    /// Refusals that we sent: of requests, by consumers and without asking any (`refused`), and of answers that came
-    /// too late.
+    /// Refusals by us: of requests, by consumers and without asking one (`refused`), and of replies that came too
+    /// late.
     pub refused_by_us: Refused,
 }
 
@@ -176,7 +176,7 @@ pub struct Counters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refused([u64; REASONS.len()]);
 
-/// Reasons that are counted apart; the last stands for all others.
+/// Reasons that are counted separately; the last stands for all others.
 const REASONS: [RejectReason; 13] = [
     RejectReason::NoQp,
     RejectReason::NoResources,
@@ -199,19 +199,19 @@ impl Refused {
         named.unwrap_or(REASONS.len() - 1)
     }
 
-    /// How many for this reason; those for reasons without a name are all [`RejectReason::Other`]'s.
+    /// Returns the number for a reason; all reasons without a name count under [`RejectReason::Other`].
     #[must_use]
     pub fn times(&self, reason: RejectReason) -> u64 {
         self.0[Self::place(reason)]
     }
 
-    /// How many in all.
+    /// Returns the total.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// Reasons and how many, those that there were.
+    /// Returns the reasons that occurred, with their numbers.
     pub fn each(&self) -> impl Iterator<Item = (RejectReason, u64)> {
         let all = REASONS.into_iter().zip(self.0);
         all.filter(|(_, times)| *times != 0)
@@ -223,7 +223,7 @@ impl Refused {
 }
 
 impl Counters {
-    /// A connection took a step. `given` is the reason that its consumer has named, `told` that of the peer.
+    /// Counts a step of a connection. `given` is the reason that its consumer named, `told` that of the peer.
     pub(crate) fn step(
         &mut self,
         from: State,

@@ -14,29 +14,27 @@
 //!     DisconnectDone <- DREP
 //! ```
 //!
-//! [`Cm`] knows neither clock nor socket nor random source. Time, received datagrams and random bits
-//! come in as arguments; datagrams to send come out of [`Cm::poll_transmit`], what the consumer should
-//! know out of [`Cm::poll_event`], and [`Cm::next_timeout`] says when to call
-//! [`Cm::handle_timeout`]. After any other call, drain both.
+//! [`Cm`] knows neither clock nor socket nor random source. Time, received datagrams and random bits come in as
+//! arguments. [`Cm::poll_transmit`] returns datagrams to send, [`Cm::poll_event`] returns events for the consumer,
+//! and [`Cm::next_timeout`] says when to call [`Cm::handle_timeout`]. After any other call, drain both.
 //!
-//! What happens when is one table, [`State::next`]. Datagrams get lost: REQ, REP and DREQ are repeated
-//! until answered, a bounded number of times, and a repetition is answered by a repetition. Every wait
-//! has an end, except those that are the consumer's: its decision about a request, and the
-//! established connection.
+//! [`State::next`] is the table of all transitions. Datagrams get lost: REQ, REP and DREQ are repeated until
+//! answered, a bounded number of times, and a repetition is answered by a repetition. Every wait ends, except two
+//! that the consumer controls: its decision about a request, and the established connection.
 //!
-//! A received datagram is matched by the communication IDs, which are random, and by the GID of its
-//! sender; what does not match is counted ([`Counters`]) and dropped. Whatever else a datagram says of its sender
-//! (GUID, queue pair, source address) names things of that GID alone, so that a third party changes nothing between
-//! others. What requests may take up before anybody has decided about them is bounded (module `admission`). Two kinds
-//! are answered although they name no connection, because silence would leave the peer waiting: a DREQ (with DREP), and
-//! a REP (with REJ, invalid communication ID).
+//! A received datagram is matched by the communication IDs, which are random, and by the GID of its sender. One that
+//! does not match is counted ([`Counters`]) and dropped. Everything else a datagram says of its sender (GUID, queue
+//! pair, source address) names objects of that GID alone, so a third party changes nothing between others. Module
+//! `admission` bounds the resources of undecided requests. Two messages are answered although they name no
+//! connection, because the peer would wait otherwise: a DREQ (with DREP), and a REP (with REJ, invalid communication
+//! ID).
 //!
-//! A connection's name, [`ConnId`], is the consumer's until [`Cm::release`]. What is owed to the peer
-//! after that (a refusal repeated, a DREP) is still done; then the state is forgotten.
+//! A connection's name, [`ConnId`], is the consumer's until [`Cm::release`]. Answers that the peer still needs after
+//! that (a repeated refusal, a DREP) are sent; then the state is dropped.
 //!
-//! RoCE: LIDs mean nothing and are permissive (0xffff) on a routed path, as Linux has them; the P_Key
-//! is 0xffff; GIDs are the addresses. Absent: alternate paths, unreliable and datagram services,
-//! private data in REJ, RTU, DREQ and DREP (DAT 1.2 has none there), peer-to-peer connection.
+//! RoCE: LIDs have no meaning and are permissive (0xffff) on a routed path, as in Linux; the P_Key is 0xffff; GIDs
+//! are the addresses. Absent: alternate paths, unreliable and datagram services, private data in RTU, DREQ and DREP
+//! (DAT 1.2 has none there), peer-to-peer connection.
 
 mod admission;
 mod bounds;
@@ -77,13 +75,13 @@ use rdma_cm::IpHeader;
 use timers::{Kind, Timers};
 use wire::{Mad, Message, PathRepr, RepRepr, ReqRepr};
 
-/// The partition every port is a member of.
+/// The partition that every port is a member of.
 const DEFAULT_PKEY: u16 = 0xffff;
 /// The general services interface.
 const GSI_QPN: u32 = 1;
-/// "Any LID": there is none to name.
+/// Permissive LID, for ports without LIDs.
 const PERMISSIVE_LID: u16 = 0xffff;
-/// The first port of those a connection may come from (RFC 6335, dynamic ports).
+/// First dynamic port (RFC 6335), the lowest that a connection may come from.
 const FIRST_DYNAMIC_PORT: u16 = 0xc000;
 
 /// The connection manager of one port.
@@ -95,11 +93,11 @@ pub struct Cm {
     pending: Pending,
     refusals: Refusals,
     by_service: BTreeMap<u64, ListenId>,
-    /// By our own communication ID.
+    /// Connections by our communication ID.
     by_local: BTreeMap<u32, ConnId>,
-    /// By the peer's communication ID.
+    /// Connections by the peer's communication ID.
     by_remote: BTreeMap<PeerName, ConnId>,
-    /// By the peer's queue pair.
+    /// Connections by the peer's queue pair.
     by_remote_qp: BTreeMap<PeerName, ConnId>,
     timers: Timers,
     outbox: Outbox,
@@ -108,7 +106,7 @@ pub struct Cm {
 }
 
 impl Cm {
-    /// A connection manager without listeners and connections.
+    /// Makes a connection manager without listeners and connections.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
@@ -128,7 +126,7 @@ impl Cm {
         }
     }
 
-    /// Requests for `service_id` are reported from now on.
+    /// Reports requests for `service_id` from now on.
     ///
     /// # Errors
     /// [`InUse`].
@@ -141,19 +139,19 @@ impl Cm {
         Ok(id)
     }
 
-    /// New requests are refused from now on. Those already reported stay the consumer's to answer.
+    /// Refuses new requests from now on. The consumer still answers those already reported.
     pub fn unlisten(&mut self, listen: ListenId) {
         if let Some(service_id) = self.listeners.remove(listen) {
             self.by_service.remove(&service_id);
         }
     }
 
-    /// Who listens for `service_id`.
+    /// Returns the listener for `service_id`.
     pub(crate) fn listener(&self, service_id: u64) -> Option<ListenId> {
         self.by_service.get(&service_id).copied()
     }
 
-    /// Whose a connection is: a number that means nothing here.
+    /// Returns the owner of a connection: a number that the connection manager does not interpret.
     pub(crate) fn owner(&self, id: ConnId) -> Option<u32> {
         self.conns.get(id)?.owner
     }
@@ -164,7 +162,7 @@ impl Cm {
         }
     }
 
-    /// The ACK timeout code that a peer needs towards our adapter, as a REQ says it.
+    /// Returns the ACK timeout code that a peer needs towards our adapter, for a REQ.
     #[must_use]
     pub fn ack_timeout(&self) -> u8 {
         ack_timeout(self.config.packet_lifetime, self.config.ack_delay)
@@ -229,7 +227,7 @@ impl Cm {
         private_data: [u8; 92],
     ) -> ReqRepr {
         let path = &params.path;
-        // Linux (drivers/infiniband/core/cm.c) decides by the hop limit, and so can its peers.
+        // Linux (drivers/infiniband/core/cm.c) decides by the hop limit, and so can Linux peers.
         let subnet_local = path.hop_limit <= 1;
         let lid = if subnet_local { 0 } else { PERMISSIVE_LID };
         ReqRepr {
@@ -293,7 +291,7 @@ impl Cm {
             .set(id, &mut conn.deadlines, Kind::Consumer, expiry);
     }
 
-    /// Passive side: the consumer accepts a request. `Established` or `AcceptFailed` follows.
+    /// Passive side: accepts a request for the consumer. `Established` or `AcceptFailed` follows.
     ///
     /// # Errors
     /// [`CmError`]; nothing has changed.
@@ -344,7 +342,7 @@ impl Cm {
         self.call(now, id, Input::Accept)
     }
 
-    /// Active side: our queue pair can send. The connection is established.
+    /// Active side: reports that our queue pair can send. The connection is established.
     ///
     /// # Errors
     /// [`CmError`]; nothing has changed.
@@ -352,7 +350,7 @@ impl Cm {
         self.call(now, id, Input::Ready)
     }
 
-    /// The consumer refuses a request, or (active side) the reply to its own. No event follows.
+    /// Refuses a request, or (active side) the reply to our own. No event follows.
     ///
     /// # Errors
     /// [`CmError`]; nothing has changed.
@@ -385,8 +383,8 @@ impl Cm {
         self.call(now, id, Input::Reject)
     }
 
-    /// There is no room for a request: it is refused, and nothing is remembered of it. Should its sender ask again, it
-    /// is a new request. The name is gone.
+    /// Refuses a request for which there is no room, and keeps no state for it. If its sender asks again, that is a
+    /// new request. The name becomes invalid.
     pub fn decline(&mut self, now: Nanos, id: ConnId, reason: RejectReason) {
         if let Some(conn) = self.conns.get_mut(id) {
             conn.refusal = reason;
@@ -404,8 +402,8 @@ impl Cm {
         self.call(now, id, Input::Disconnect)
     }
 
-    /// Ends whatever it is, at once as far as the consumer is concerned: no event follows, and those
-    /// not yet polled are dropped. The peer is still told.
+    /// Ends a connection or an attempt, at once for the consumer: no event follows, and events not yet polled are
+    /// dropped. The peer is still told.
     pub fn abort(&mut self, now: Nanos, id: ConnId) {
         if let Some(conn) = self.conns.get_mut(id) {
             conn.silent = true;
@@ -414,8 +412,8 @@ impl Cm {
         }
     }
 
-    /// Passive side: data has arrived on the accepted queue pair, so the peer is ready, although its
-    /// RTU has not come.
+    /// Passive side: reports that data has arrived on the accepted queue pair. So the peer is ready, although its RTU
+    /// has not come.
     ///
     /// # Errors
     /// [`CmError`]; nothing has changed.
@@ -423,7 +421,7 @@ impl Cm {
         self.call(now, id, Input::Data)
     }
 
-    /// The consumer lets go of the name. What is still going on is aborted.
+    /// Releases the name of a connection. A connection or attempt that still exists is aborted.
     pub fn release(&mut self, now: Nanos, id: ConnId) {
         self.abort(now, id);
         if let Some(conn) = self.conns.get_mut(id) {
@@ -432,34 +430,34 @@ impl Cm {
         }
     }
 
-    /// The next datagram to send.
+    /// Returns the next datagram to send.
     pub fn poll_transmit(&mut self) -> Option<(MadAddress, Mad)> {
         self.outbox.pop()
     }
 
-    /// Takes a datagram back that could not be sent yet: it is the next again.
+    /// Takes a datagram back that could not be sent yet; it is the next one again.
     pub fn unsent(&mut self, to: MadAddress, mad: Mad) {
         self.outbox.put_back(to, mad);
     }
 
-    /// Nothing is left to send for now.
+    /// Returns whether no datagram is left to send.
     #[must_use]
     pub fn is_silent(&self) -> bool {
         self.outbox.is_empty()
     }
 
-    /// The next thing the consumer should know.
+    /// Returns the next event for the consumer.
     pub fn poll_event(&mut self) -> Option<CmEvent> {
         self.events.pop_front()
     }
 
-    /// When [`Cm::handle_timeout`] should be called, at the latest.
+    /// Returns the time by which [`Cm::handle_timeout`] must be called.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Nanos> {
         self.timers.next()
     }
 
-    /// Does what was due until `now`.
+    /// Handles all deadlines up to `now`.
     pub fn handle_timeout(&mut self, now: Nanos) {
         while let Some((id, kind)) = self.timers.due(now) {
             let Some(conn) = self.conns.get_mut(id) else {
@@ -478,8 +476,8 @@ impl Cm {
         }
     }
 
-    /// The port has come up: what waits for an answer may have been lost on it, and is sent again now. It counts as a
-    /// repetition, so that a port that comes and goes does not make an attempt last for ever.
+    /// Repeats every message that awaits an answer, because it may have been lost while the port was down. That
+    /// counts as a repetition, so that a port that goes up and down does not prolong an attempt for ever.
     pub fn port_came_up(&mut self, now: Nanos) {
         let waiting: Vec<ConnId> = self
             .conns
@@ -497,7 +495,7 @@ impl Cm {
         }
     }
 
-    /// Nobody is found at this address: what waits for an answer from there waits for nothing.
+    /// Ends the attempts that await an answer from this address, because no host there was found.
     pub fn unreachable(&mut self, now: Nanos, gid: [u8; 16]) {
         let waiting: Vec<ConnId> = self
             .conns
@@ -510,20 +508,20 @@ impl Cm {
         }
     }
 
-    /// What has been counted so far.
+    /// Returns the counters.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// The state of a connection; `None` when the name is not in use.
+    /// Returns the state of a connection; `None` if the name is not in use.
     #[must_use]
     pub fn state(&self, id: ConnId) -> Option<State> {
         self.conns.get(id).map(|conn| conn.state)
     }
 
-    /// Our port of a connection we started through the RDMA CM: what the peer sees as
-    /// `remote_port`. `None` for others.
+    /// Returns our port of a connection that we started through the RDMA CM: the peer's `remote_port`. `None` for
+    /// others.
     #[must_use]
     pub fn local_port(&self, id: ConnId) -> Option<u16> {
         self.conns
@@ -532,13 +530,13 @@ impl Cm {
             .filter(|&port| port != 0)
     }
 
-    /// Connections that exist, in whatever state, released ones included.
+    /// Returns the number of connections, in any state, released ones included.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.conns.len()
     }
 
-    /// A call of the consumer.
+    /// Handles a call of the consumer.
     fn call(&mut self, now: Nanos, id: ConnId, input: Input) -> Result<(), CmError> {
         let conn = self
             .conns
@@ -553,8 +551,8 @@ impl Cm {
         }
     }
 
-    /// Takes a connection one step: the only place that changes a state. `told` is the event for
-    /// those transitions whose event holds more than a name. False when the table has no such step.
+    /// Takes a step of a connection: the only place that changes a state. `told` is the event for transitions whose
+    /// event holds more than a name. Returns false if the table has no such step.
     fn step(&mut self, now: Nanos, id: ConnId, input: Input, told: Option<CmEvent>) -> bool {
         let Some(conn) = self.conns.get_mut(id) else {
             return false;
@@ -580,7 +578,8 @@ impl Cm {
                 self.events.extend(told);
             }
         }
-        // The peer's end was told to the consumer when it was noticed; our DREQ is between the CMs.
+        // The consumer was told of the peer's end when it was noticed; our DREQ is between the connection managers
+        // only.
         conn.silent |= from == State::Established && input == Input::Superseded;
         if let Some(wait) = conn.wait_after(from, input) {
             let at = wait.map(|wait| now.saturating_add(wait));
@@ -606,7 +605,7 @@ impl Cm {
         true
     }
 
-    /// Takes a closed connection out of the indices, and a released one out of the world.
+    /// Removes a closed connection from the indices, and a released one entirely.
     fn forget_if_over(&mut self, id: ConnId) {
         let Some(conn) = self
             .conns
@@ -626,7 +625,7 @@ impl Cm {
         }
     }
 
-    /// A communication ID not in use, as random as `random` is. Zero is kept for "none".
+    /// Returns a communication ID not in use, as random as `random` is. Zero stands for "none".
     fn fresh_comm_id(&self, random: u64) -> u32 {
         let [.., a, b, c, d] = random.to_be_bytes();
         let mut id = u32::from_be_bytes([a, b, c, d]);
@@ -637,8 +636,8 @@ impl Cm {
     }
 }
 
-/// Other bits that look as random (the finaliser of SplitMix64): one random number names several
-/// things.
+/// Returns other bits that look as random (the finaliser of SplitMix64), so that one random number gives several
+/// names.
 const fn scramble(random: u64) -> u64 {
     let mixed = (random ^ random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,4 +1,4 @@
-//! How connections are named: by us, and by peers.
+//! Names of connections: ours, and the peers'.
 
 slotmap::new_key_type! {
     /// Names a connection.
@@ -7,8 +7,8 @@ slotmap::new_key_type! {
     pub struct ListenId;
 }
 
-/// A communication ID or a queue pair as a peer names it. GUID and number are the sender's own words, so they name
-/// something only together with the address they came from: what one peer says is never taken for another's.
+/// A communication ID or a queue pair as a peer names it. GUID and number are claims of the sender, so they name
+/// something only together with the address they came from. Numbers of one peer are never taken for another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PeerName {
     pub(super) gid: [u8; 16],

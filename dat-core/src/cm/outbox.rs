@@ -1,11 +1,12 @@
-//! Datagrams on their way to the wire.
+//! Queue of datagrams to send.
 
 use std::collections::VecDeque;
 
 use super::wire::Mad;
 use crate::provider::MadAddress;
 
-/// What may wait. Peers decide how much we have to answer: more than this is dropped, and asked for again.
+/// Maximum number of datagrams queued. Peers determine how many answers we have to send. Those over the limit are
+/// dropped; the peer asks for them again.
 const ROOM: usize = 4096;
 
 /// Datagrams to send, oldest first.
@@ -13,7 +14,7 @@ const ROOM: usize = 4096;
 pub(super) struct Outbox(VecDeque<(MadAddress, Mad)>);
 
 impl Outbox {
-    /// Whether there was room.
+    /// Queues a datagram. Returns false if there was no room.
     pub(super) fn push(&mut self, to: MadAddress, mad: Mad) -> bool {
         let has_room = self.0.len() < ROOM;
         if has_room {

@@ -1,46 +1,45 @@
-//! What callers give, and what they are told is wrong with it.
+//! Parameters from callers, and the errors about them.
 
 use super::private_data::PrivateDataError;
 use super::state::State;
 use crate::provider::{Nanos, Path};
 
-/// How this connection manager behaves.
+/// Configuration of a connection manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// GUID of our adapter: with a communication ID it names a connection for the whole fabric.
+    /// GUID of our adapter; with a communication ID it names a connection in the whole fabric.
     pub local_ca_guid: u64,
-    /// How soon we expect a peer to answer, and promise to answer ourselves (5 bits,
-    /// 4.096 us * 2^n).
+    /// Time within which a peer is expected to answer, and within which we promise to (5 bits, 4.096 us * 2^n).
     pub response_timeout: u8,
-    /// How long a packet can be on its way (5 bits, 4.096 us * 2^n).
+    /// Longest time that a packet is in the network (5 bits, 4.096 us * 2^n).
     pub packet_lifetime: u8,
-    /// How often a message is repeated, at most 15.
+    /// Maximum number of repetitions of a message, at most 15.
     pub max_retries: u8,
-    /// How much longer a peer shall wait while our consumer decides (5 bits, 4.096 us * 2^n).
+    /// Further time that a peer is asked to wait while our consumer decides (5 bits, 4.096 us * 2^n).
     pub service_timeout: u8,
-    /// How long our adapter takes to acknowledge a packet (5 bits, 4.096 us * 2^n); peers are told.
+    /// Time that our adapter takes to acknowledge a packet (5 bits, 4.096 us * 2^n); peers are told.
     pub ack_delay: u8,
     /// Packet rate of our port (IBTA rate code, 6 bits; 16 is 100 Gb/s).
     pub packet_rate: u8,
-    /// Largest path MTU of our port (IBTA code, 1..=5). A reply cannot ask for less than the REQ says, so a
-    /// REQ over it is refused.
+    /// Largest path MTU of our port (IBTA code, 1..=5). A reply cannot ask for less than the REQ does, so a REQ over
+    /// it is refused.
     pub max_mtu: u8,
-    /// Connections, in whatever state, that may exist; a REQ over it is refused for lack of
-    /// resources. A sixteenth of them is kept for [`super::Cm::connect`]: REQs leave so many free.
+    /// Maximum number of connections in any state; a REQ over it is refused for lack of resources. A sixteenth of
+    /// them is reserved for [`super::Cm::connect`].
     pub max_connections: usize,
-    /// Requests from one address that may be under way, undecided or accepted and not yet established; one over it is
-    /// refused for lack of resources.
+    /// Maximum number of pending requests from one address: undecided, or accepted and not yet established. One over
+    /// it is refused for lack of resources.
     pub max_pending_per_peer: usize,
-    /// Requests to one listener that may be under way, likewise. One over it is refused for lack of resources, unless
-    /// its address has few of them; then the oldest accepted one makes room. This is also how many requests that the
-    /// consumer has refused are remembered, of all listeners together.
+    /// Maximum number of pending requests to one listener. One over it is refused for lack of resources, unless its
+    /// address has few of them; then the oldest accepted one is dropped. This is also the number of refused requests
+    /// that are remembered, of all listeners together.
     ///
-    /// Each is a kilobyte here. An accepted one has the consumer's endpoint besides, 6 KiB with the smallest queues: 24
-    /// MiB with the default.
+    /// Each takes a kilobyte here. An accepted one also takes the consumer's endpoint, 6 KiB with the smallest
+    /// queues: 24 MiB with the default.
     pub max_pending_per_listener: usize,
-    /// The longest local ACK timeout that a peer may ask of our queue pair, or have it take by naming a delay of its
-    /// adapter (5 bits, 4.096 us * 2^n). Longer ones, and 0, which is for ever, are taken as this: with them the peer's
-    /// death would not be noticed.
+    /// Largest local ACK timeout for our queue pair that a peer may ask for, directly or by the delay of its adapter
+    /// (5 bits, 4.096 us * 2^n). Longer ones are reduced to this, and so is 0, which is for ever: otherwise the
+    /// peer's death would not be noticed.
     pub max_ack_timeout: u8,
 }
 
@@ -59,14 +58,14 @@ impl Default for Config {
             max_connections: 65_536,
             max_pending_per_peer: 2_048,
             max_pending_per_listener: 4_096,
-            // 17 s; with seven repetitions some minutes.
+            // 17 s; some minutes with seven repetitions.
             max_ack_timeout: 22,
         }
     }
 }
 
 impl Config {
-    /// Codes wider than their fields are taken as the largest that fits.
+    /// Reduces codes that are wider than their fields to the largest that fits.
     #[must_use]
     pub(super) fn clamped(self) -> Self {
         Self {
@@ -81,22 +80,22 @@ impl Config {
         }
     }
 
-    /// The ACK timeout our queue pair uses where the peer asks for `asked`.
+    /// Returns the ACK timeout that our queue pair uses if the peer asks for `asked`.
     pub(super) fn bounded(&self, asked: u8) -> u8 {
         let most = self.max_ack_timeout;
         if asked == 0 { most } else { asked.min(most) }
     }
 
-    /// The ACK timeout our queue pair uses towards an adapter that takes `ack_delay` to acknowledge.
+    /// Returns the ACK timeout that our queue pair uses towards an adapter that takes `ack_delay` to acknowledge.
     pub(super) fn ack_timeout(&self, ack_delay: u8) -> u8 {
         self.bounded(ack_timeout(self.packet_lifetime, ack_delay))
     }
 }
 
-/// How long to wait for an acknowledgement before a packet is sent again, as a code (4.096 us * 2^n, at most 31): not
-/// shorter than the way there and back and the acknowledging adapter's delay, both codes of the same unit (IBTA volume
-/// 1, "Local ACK Timeout"). A shorter time repeats packets that were not lost. Linux (`cm.c` `cm_ack_timeout`) rounds
-/// down instead where the smaller part is less than half of the larger.
+/// Returns the time to wait for an acknowledgement before a packet is sent again, as a code (4.096 us * 2^n, at most
+/// 31). It is not shorter than the round trip and the acknowledging adapter's delay, both codes of the same unit
+/// (IBTA volume 1, "Local ACK Timeout"). A shorter time repeats packets that were not lost. Linux (`cm.c`
+/// `cm_ack_timeout`) rounds down instead if the smaller part is less than half of the larger.
 #[must_use]
 pub fn ack_timeout(packet_lifetime: u8, ack_delay: u8) -> u8 {
     let time = (2_u64 << packet_lifetime.min(31)) + (1_u64 << ack_delay.min(31));
@@ -104,22 +103,22 @@ pub fn ack_timeout(packet_lifetime: u8, ack_delay: u8) -> u8 {
     u8::try_from(code.min(31)).unwrap_or(31)
 }
 
-/// What a connection request says.
+/// Parameters of a connection request.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectParams<'a> {
-    /// Whom to ask for. Service IDs of [`super::rdma_cm`] get its IP header.
+    /// Service ID to connect to. Those of [`super::rdma_cm`] get its IP header.
     pub service_id: u64,
     /// Our GID on the path; an IPv4 address is `::ffff:a.b.c.d`.
     pub source: [u8; 16],
-    /// The way to the peer.
+    /// Path to the peer.
     pub path: Path,
     /// Our queue pair (24 bits).
     pub qpn: u32,
     /// First packet sequence number the peer is to send (24 bits).
     pub psn: u32,
-    /// RDMA Reads we want to have outstanding.
+    /// Number of RDMA Reads we want to have outstanding.
     pub reads_out: u8,
-    /// RDMA Reads we can answer at a time.
+    /// Number of RDMA Reads we can answer at a time.
     pub reads_in: u8,
     /// Path MTU code, 1..=5.
     pub mtu: u8,
@@ -134,32 +133,32 @@ pub struct ConnectParams<'a> {
     /// Nanoseconds from now after which the attempt is given up; `None` leaves only the limits of
     /// the protocol.
     pub timeout: Option<Nanos>,
-    /// Our queue pair takes its receives from a shared queue.
+    /// True if our queue pair takes its receives from a shared queue.
     pub srq: bool,
-    /// 64 random bits, for names nobody can guess.
+    /// 64 random bits, for names that cannot be guessed.
     pub random: u64,
 }
 
-/// What the acceptance of a request says.
+/// Parameters of an accept.
 #[derive(Clone, Copy, Debug)]
 pub struct AcceptParams<'a> {
     /// Our queue pair (24 bits).
     pub qpn: u32,
     /// First packet sequence number the peer is to send (24 bits).
     pub psn: u32,
-    /// RDMA Reads we want to have outstanding.
+    /// Number of RDMA Reads we want to have outstanding.
     pub reads_out: u8,
-    /// RDMA Reads we can answer at a time.
+    /// Number of RDMA Reads we can answer at a time.
     pub reads_in: u8,
     /// RNR retries the peer should make, 0..=7, 7 is for ever.
     pub rnr_retry: u8,
-    /// Our queue pair takes its receives from a shared queue.
+    /// True if our queue pair takes its receives from a shared queue.
     pub srq: bool,
     /// The consumer's private data; see [`super::reply_limit`].
     pub private_data: &'a [u8],
 }
 
-/// Somebody listens at the service ID already.
+/// The service ID has a listener already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("service ID {service_id:#018x} is in use")]
 pub struct InUse {
@@ -167,7 +166,7 @@ pub struct InUse {
     pub service_id: u64,
 }
 
-/// Why a connection was not even tried; nothing has changed.
+/// Reason why a connection was not started; nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// The private data cannot be sent.
@@ -176,14 +175,14 @@ pub enum ConnectError {
     /// A number does not fit its field.
     #[error("{name} is {value}, at most {limit} is possible")]
     OutOfRange {
-        /// Of the parameter.
+        /// Name of the parameter.
         name: &'static str,
-        /// Given.
+        /// Value given.
         value: u32,
-        /// Largest possible.
+        /// Largest possible value.
         limit: u32,
     },
-    /// Path MTU codes are 1..=5.
+    /// Not a path MTU code, which is 1..=5.
     #[error("path MTU code {0} is none")]
     Mtu(u8),
     /// [`Config::max_connections`] exist.
@@ -191,13 +190,13 @@ pub enum ConnectError {
     TooMany(usize),
 }
 
-/// Why a call on a connection was refused; nothing has changed.
+/// Reason why a call on a connection was refused; nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CmError {
     /// It was released, or never existed.
     #[error("no such connection")]
     Unknown,
-    /// The connection is in a state in which the call means nothing.
+    /// The call is not legal in the connection's state.
     #[error("not possible in state {0:?}")]
     State(State),
     /// The private data cannot be sent.
@@ -206,11 +205,11 @@ pub enum CmError {
     /// A number does not fit its field.
     #[error("{name} is {value}, at most {limit} is possible")]
     OutOfRange {
-        /// Of the parameter.
+        /// Name of the parameter.
         name: &'static str,
-        /// Given.
+        /// Value given.
         value: u32,
-        /// Largest possible.
+        /// Largest possible value.
         limit: u32,
     },
 }
@@ -218,7 +217,7 @@ pub enum CmError {
 /// A parameter that is wider than its field: name, value, limit.
 pub(super) type Wide = (&'static str, u32, u32);
 
-/// The first of `(name, value, limit)` whose value is over its limit.
+/// Returns the first of `(name, value, limit)` whose value is over its limit.
 pub(super) fn first_out_of_range<const N: usize>(parameters: [Wide; N]) -> Option<Wide> {
     parameters
         .into_iter()
@@ -232,8 +231,8 @@ pub(super) const MAX_24_BITS: u32 = (1 << 24) - 1;
 mod tests {
     use super::ack_timeout;
 
-    /// Rows by hand: the sum of two powers of two, and the next power. Our way with a ConnectX-4 Lx, which says 16, is
-    /// the second.
+    /// Rows computed by hand: the sum of two powers of two, and the next power. The second row is our path with a
+    /// ConnectX-4 Lx, which states 16.
     #[test]
     fn an_acknowledgement_has_the_way_there_and_back_and_the_adapters_delay() {
         for (lifetime, delay, code) in [

@@ -1,21 +1,20 @@
-//! What the private data of REQ, REP and REJ holds.
+//! Contents of the private data of REQ, REP and REJ.
 //!
 //! | service ID | REQ (92 bytes) | REP (196 bytes) | REJ (148 bytes) |
 //! |---|---|---|---|
 //! | RDMA CM, TCP port space | IP header of 36 bytes ([`super::rdma_cm`]), consumer's up to 56, zero-padded | consumer's up to 196, zero-padded | consumer's up to 148, zero-padded |
 //! | any other | exact-length header of 4 bytes, consumer's up to 88 | the same, up to 192 | the same, up to 144 |
 //!
-//! The RDMA CM has no place for a length, so its receiver gets the padding too. Elsewhere four bytes
-//! in front carry the length, so that a DAT consumer gets exactly what its peer gave:
+//! The RDMA CM has no field for a length, so its receiver gets the padding too. Elsewhere four bytes in front hold
+//! the length, so that a DAT consumer gets exactly the bytes its peer gave:
 //!
 //! ```text
 //!   0xda | 1 (version) | length, big-endian 16 | data | zeros
 //! ```
 //!
-//! Private data that does not start with such a header comes from a peer that is not us; all of it
-//! goes to the consumer.
+//! Private data without such a header comes from a foreign implementation; all of it goes to the consumer.
 //!
-//! A rejection need not say anything: of zeros alone nothing goes to the consumer.
+//! A rejection may have no private data: if all bytes are zero, nothing goes to the consumer.
 
 use super::rdma_cm::{self, HeaderError, IpHeader};
 use super::wire::{rej, rep, req};
@@ -43,13 +42,13 @@ pub enum PrivateDataError {
     Header(#[from] HeaderError),
 }
 
-/// Bytes of consumer private data a REQ to `service_id` can carry.
+/// Returns the bytes of consumer private data that a REQ to `service_id` can carry.
 #[must_use]
 pub const fn request_limit(service_id: u64) -> usize {
     req::PRIVATE_DATA_BYTES - request_header_bytes(service_id)
 }
 
-/// Bytes of consumer private data a REP to a REQ to `service_id` can carry.
+/// Returns the bytes of consumer private data that a REP to a REQ to `service_id` can carry.
 #[must_use]
 pub const fn reply_limit(service_id: u64) -> usize {
     rep::PRIVATE_DATA_BYTES
@@ -60,7 +59,7 @@ pub const fn reply_limit(service_id: u64) -> usize {
         }
 }
 
-/// Bytes of consumer private data that the rejection of a REQ to `service_id` can carry.
+/// Returns the bytes of consumer private data that the rejection of a REQ to `service_id` can carry.
 #[must_use]
 pub const fn reject_limit(service_id: u64) -> usize {
     rej::PRIVATE_DATA_BYTES
@@ -79,7 +78,7 @@ const fn request_header_bytes(service_id: u64) -> usize {
     }
 }
 
-/// The private data of a REQ. `header` is used where the service is the RDMA CM's.
+/// Makes the private data of a REQ. `header` is used if the service is the RDMA CM's.
 pub(super) fn encode_request(
     service_id: u64,
     header: &IpHeader,
@@ -96,7 +95,7 @@ pub(super) fn encode_request(
     Ok(field)
 }
 
-/// What a REQ to `service_id` carries: the consumer's bytes, and the peer's port where there is one.
+/// Returns the contents of a REQ to `service_id`: the consumer's bytes, and the peer's port if there is one.
 pub(super) fn decode_request(
     service_id: u64,
     field: &[u8; req::PRIVATE_DATA_BYTES],
@@ -111,7 +110,7 @@ pub(super) fn decode_request(
     Ok((data.to_vec(), Some(IpHeader::parse(header)?)))
 }
 
-/// The private data of a REP.
+/// Makes the private data of a REP.
 pub(super) fn encode_reply(
     service_id: u64,
     data: &[u8],
@@ -126,7 +125,7 @@ pub(super) fn encode_reply(
     Ok(field)
 }
 
-/// The consumer's bytes of a REP.
+/// Returns the consumer's bytes of a REP.
 pub(super) fn decode_reply(service_id: u64, field: &[u8; rep::PRIVATE_DATA_BYTES]) -> Vec<u8> {
     if rdma_cm::is_service_id(service_id) {
         field.to_vec()
@@ -135,7 +134,7 @@ pub(super) fn decode_reply(service_id: u64, field: &[u8; rep::PRIVATE_DATA_BYTES
     }
 }
 
-/// The private data of a REJ. [`check_reject`] has found that it fits.
+/// Makes the private data of a REJ. [`check_reject`] has checked that it fits.
 pub(super) fn encode_reject(service_id: u64, data: &[u8]) -> [u8; rej::PRIVATE_DATA_BYTES] {
     let mut field = [0; rej::PRIVATE_DATA_BYTES];
     if rdma_cm::is_service_id(service_id) {
@@ -146,7 +145,7 @@ pub(super) fn encode_reject(service_id: u64, data: &[u8]) -> [u8; rej::PRIVATE_D
     field
 }
 
-/// The consumer's bytes of a REJ.
+/// Returns the consumer's bytes of a REJ.
 pub(super) fn decode_reject(service_id: u64, field: &[u8; rej::PRIVATE_DATA_BYTES]) -> Vec<u8> {
     if field.iter().all(|&byte| byte == 0) {
         Vec::new()
@@ -157,7 +156,7 @@ pub(super) fn decode_reject(service_id: u64, field: &[u8; rej::PRIVATE_DATA_BYTE
     }
 }
 
-/// Whether a REJ can carry it.
+/// Checks that a REJ can carry the data.
 pub(super) fn check_reject(service_id: u64, data: &[u8]) -> Result<(), PrivateDataError> {
     check(data, reject_limit(service_id))
 }
@@ -185,7 +184,7 @@ fn parse_exact(field: &[u8]) -> &[u8] {
     let [MAGIC, VERSION, high, low, data @ ..] = field else {
         return field;
     };
-    // A length that does not fit is no header of ours.
+    // With a length that does not fit, this is no header of ours.
     data.get(..usize::from(u16::from_be_bytes([*high, *low])))
         .unwrap_or(field)
 }

@@ -1,6 +1,5 @@
-//! What makes a REQ one of the RDMA CM: a service ID that holds a TCP-like port, and 36 bytes at the
-//! start of the private data that say which IP addresses the two sides have (IBTA volume 1, annex A11,
-//! "RDMA IP CM Service"; Linux `struct cma_hdr`).
+//! REQs of the RDMA CM: a service ID that holds a TCP-like port, and 36 bytes at the start of the private data with
+//! the IP addresses of the two sides (IBTA volume 1, annex A11, "RDMA IP CM Service"; Linux `struct cma_hdr`).
 //!
 //! ```text
 //!   byte  0        1            2..4          4..20            20..36
@@ -10,8 +9,8 @@
 //!        +--------+------------+-------------+----------------+---------------------+
 //! ```
 //!
-//! Only the REQ has it; REP carries the consumer's bytes alone. Addresses are handled as GIDs here,
-//! an IPv4 address being `::ffff:a.b.c.d`, so that they compare with what a port's table holds.
+//! Only the REQ has it; REP carries the consumer's bytes alone. Addresses are handled as GIDs here, an IPv4 address
+//! being `::ffff:a.b.c.d`, so that they compare with the entries of a port's GID table.
 
 use std::mem::{offset_of, size_of};
 
@@ -19,22 +18,22 @@ use static_assertions::const_assert_eq;
 use zerocopy::byteorder::big_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The service IDs of the TCP port space: the port is in the low 16 bits.
+/// First service ID of the TCP port space: the port is in the low 16 bits.
 pub const SERVICE_ID_BASE: u64 = 0x0000_0000_0106_0000;
-/// Bytes of the header.
+/// Length of the header in bytes.
 pub const HEADER_BYTES: usize = size_of::<HeaderLayout>();
 
 /// The first twelve bytes of a GID that is an IPv4 address.
 const IPV4_MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
-/// The service ID of a port.
+/// Returns the service ID of a port.
 #[must_use]
 pub const fn service_id(port: u16) -> u64 {
     // CAST: widening; `From` is not const.
     SERVICE_ID_BASE | port as u64
 }
 
-/// The service ID is of the RDMA CM's TCP port space.
+/// Returns whether the service ID is in the RDMA CM's TCP port space.
 #[must_use]
 pub const fn is_service_id(service_id: u64) -> bool {
     service_id & !0xffff == SERVICE_ID_BASE
@@ -56,7 +55,7 @@ const_assert_eq!(offset_of!(HeaderLayout, port), 2);
 const_assert_eq!(offset_of!(HeaderLayout, src_addr), 4);
 const_assert_eq!(offset_of!(HeaderLayout, dst_addr), 20);
 
-/// Why an IP header is not one.
+/// Reason why an IP header is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// Another version of the header.
@@ -70,7 +69,7 @@ pub enum HeaderError {
     MixedFamilies,
 }
 
-/// The header: who asks, from which port, at which of our addresses.
+/// The header: the requester's address and port, and the address of ours that it asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHeader {
     /// Port of the requester.
@@ -82,7 +81,7 @@ pub struct IpHeader {
 }
 
 impl IpHeader {
-    /// Reads the header.
+    /// Parses the header.
     ///
     /// # Errors
     /// [`HeaderError`] when the versions are unknown.
@@ -104,7 +103,7 @@ impl IpHeader {
         })
     }
 
-    /// The header as bytes.
+    /// Encodes the header.
     ///
     /// # Errors
     /// [`HeaderError::MixedFamilies`].
@@ -127,19 +126,19 @@ impl IpHeader {
     }
 }
 
-/// The IPv4 address in a GID, if it is one.
+/// Returns the IPv4 address in a GID, if it is one.
 fn ipv4(gid: &[u8; 16]) -> Option<[u8; 4]> {
     gid.strip_prefix(&IPV4_MAPPED)?.first_chunk().copied()
 }
 
-/// An IPv4 address as the header holds it.
+/// Pads an IPv4 address to the header's field.
 fn pad_ipv4(address: [u8; 4]) -> [u8; 16] {
     let mut padded = [0; 16];
     padded[12..].copy_from_slice(&address);
     padded
 }
 
-/// The GID of the IPv4 address in the last four bytes; the others are padding and not looked at.
+/// Returns the GID of the IPv4 address in the last four bytes; the others are padding and not checked.
 fn map_ipv4(padded: &[u8; 16]) -> [u8; 16] {
     let mut gid = *padded;
     gid[..12].copy_from_slice(&IPV4_MAPPED);

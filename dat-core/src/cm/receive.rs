@@ -1,7 +1,7 @@
-//! What a received datagram does.
+//! Handling of received datagrams.
 //!
-//! Each message is first matched to a connection, by the rules of its kind, and only then given to the
-//! state table. Nothing a datagram says is kept before it has matched.
+//! Each message is first matched to a connection, by the rules of its kind, and only then passed to the state table.
+//! No contents of a datagram are stored before it has matched.
 
 use super::admission::room;
 use super::conn::{Conn, Role};
@@ -18,7 +18,7 @@ use super::{Cm, scramble};
 use crate::provider::{MadAddress, Nanos, Path};
 
 impl Cm {
-    /// Takes a received datagram. `random` are 64 random bits, used when it starts a connection.
+    /// Handles a received datagram. `random` are 64 random bits, used if it starts a connection.
     pub fn handle_mad(&mut self, now: Nanos, from: &MadAddress, mad: &Mad, random: u64) {
         self.counters.received += 1;
         let Ok((transaction_id, message)) = Message::parse(mad) else {
@@ -63,14 +63,12 @@ impl Cm {
         };
         self.counters.refused += 1;
         self.counters.refused_by_us.count(refusal);
-        // Nothing is remembered of a request refused here: it will be refused again for the same
-        // reason, if it comes again.
+        // No state is kept for a request refused here: if it comes again, it is refused again for the same reason.
         let rej = RejRepr::new(0, req.local_comm_id, Rejected::Req, refusal);
         self.answer(from, &Message::Rej(Box::new(rej)), transaction_id);
     }
 
-    /// Everything that must hold before a consumer hears of a request: who listens, and what it
-    /// carries.
+    /// Checks everything that must hold before a consumer is told of a request: the listener, and the contents.
     fn admit(
         &mut self,
         now: Nanos,
@@ -83,8 +81,8 @@ impl Cm {
         if !(1..=self.config.max_mtu).contains(&req.mtu) {
             return Err(RejectReason::InvalidMtu);
         }
-        // Data goes where the request says it comes from, and that is what the consumer is told: it must be where it
-        // came from.
+        // The consumer is told the address in the request, and data is sent there. So the request must have come from
+        // it.
         if req.primary.local_gid != from.path.gid {
             return Err(RejectReason::InvalidGid);
         }
@@ -117,10 +115,11 @@ impl Cm {
         })
     }
 
-    /// A queue pair that asks for a connection has none: one we still have with it is stale, and one
-    /// not yet established has been given up by the peer. Only the former refuses the request (IBTA
-    /// volume 1, "Stale Connection"): the peer shall wait until no packet of it can be on its way.
-    /// One that we are disconnecting ourselves sends nothing any more, and is in nobody's way.
+    /// Ends an old connection of the queue pair that asks for a new one; such a queue pair has no connection itself.
+    /// If the old one was established it is stale, and the request is refused (IBTA volume 1, "Stale Connection"):
+    /// the peer has to wait until none of its packets can be in the network. If it was not yet established, the peer
+    /// has given it up, and the request is not refused. One that we are disconnecting ourselves sends no more packets
+    /// and does not matter.
     fn expel_stale(
         &mut self,
         now: Nanos,
@@ -187,13 +186,13 @@ impl Cm {
             listen: admitted.listen,
             service_id: req.service_id,
             remote_gid: req.primary.local_gid,
-            // Data goes to the GID the request names, by the way the request came: Linux takes the
-            // hop limit of the datagram too, not the one the requester wrote.
+            // Data goes to the GID that the request names, by the path on which the request came. Linux, too, takes
+            // the hop limit of the datagram, not the one in the request.
             path: Path {
                 gid: req.primary.local_gid,
                 traffic_class: req.primary.traffic_class,
                 flow_label: req.primary.flow_label,
-                // A peer that sends without a VLAN's tag has none.
+                // A peer that sends without a VLAN tag has no priority.
                 priority: match req.primary.sl & 7 {
                     0 => from.path.priority,
                     priority => priority,
@@ -218,7 +217,7 @@ impl Cm {
         let role = match mra.acknowledged {
             Rejected::Req => Role::Active,
             Rejected::Rep => Role::Passive,
-            // A LAP, of which we send none.
+            // An MRA for a LAP; we send no LAPs.
             Rejected::Other | Rejected::Reserved => return self.ignore_foreign(),
         };
         let Some(id) = self.find(from, mra.remote_comm_id, mra.local_comm_id, role) else {
@@ -262,8 +261,8 @@ impl Cm {
         self.advance(now, id, input, Some(told));
     }
 
-    /// Who refuses a REQ has not told us its name (it need not have made one), and who gave up
-    /// waiting may never have learned ours.
+    /// Finds the connection that a REJ refuses. A peer that refuses a REQ has not told us its communication ID (it
+    /// need not have one). A peer that gave up waiting may never have learned ours.
     fn find_rejected(&self, from: &MadAddress, rej: &RejRepr) -> Option<ConnId> {
         if rej.remote_comm_id == 0 {
             if rej.reason != RejectReason::Timeout {
@@ -294,7 +293,7 @@ impl Cm {
             self.counters
                 .refused_by_us
                 .count(RejectReason::InvalidCommId);
-            // Whoever accepts a request of ours that we know nothing of must not wait for its RTU.
+            // A peer that accepts a request unknown to us must not wait for its RTU.
             let rej = RejRepr::new(
                 rep.remote_comm_id,
                 rep.local_comm_id,
@@ -308,7 +307,7 @@ impl Cm {
             return;
         };
         if !matches!(conn.state, State::ReqSent | State::ReqAcknowledged) {
-            // A refusal is better understood with the peer's name in it, and it may be learned here.
+            // A refusal should contain the peer's communication ID, which this REP may be the first to tell.
             conn.remote_id.get_or_insert(rep.local_comm_id);
             self.advance(now, id, Input::Rep, None);
             return;
@@ -331,7 +330,8 @@ impl Cm {
         let private_data = private_data::decode_reply(conn.service_id, &rep.private_data);
         self.by_remote.insert(name, id);
         if let Some(&old) = self.by_remote_qp.get(&queue_pair) {
-            // Its consumer hears of it before it hears of the reply, and ends it before the new connection is ready.
+            // The consumer of the old connection is told of its end before the reply, so it ends before the new one
+            // is ready.
             self.supersede(now, old);
         }
         self.by_remote_qp.insert(queue_pair, id);
@@ -342,7 +342,7 @@ impl Cm {
             reads_in: rep.initiator_depth,
             reads_out: rep.responder_resources,
             rnr_retry: rep.rnr_retry,
-            // The REP has no timeout in it, but what one is made of (Linux `cm.c` `cm_rep_handler`).
+            // The REP has no timeout, but the values it is computed from (Linux `cm.c` `cm_rep_handler`).
             ack_timeout: self.config.ack_timeout(rep.target_ack_delay),
             private_data,
         };
@@ -359,7 +359,7 @@ impl Cm {
     fn handle_dreq(&mut self, now: Nanos, from: &MadAddress, dreq: DreqRepr, transaction_id: u64) {
         let Some(id) = self.find_either(from, dreq.remote_comm_id, dreq.local_comm_id) else {
             self.counters.foreign += 1;
-            // A peer that still has a connection we have forgotten shall not repeat this.
+            // Answered so that a peer whose connection we have forgotten does not repeat it.
             let drep = DrepRepr {
                 local_comm_id: dreq.remote_comm_id,
                 remote_comm_id: dreq.local_comm_id,
@@ -387,8 +387,7 @@ impl Cm {
         }
     }
 
-    /// The connection that we call `ours` and the peer calls `theirs`, or will, when it has not said
-    /// so yet.
+    /// Finds the connection with our ID `ours` and the peer's ID `theirs`; the latter may not be known yet.
     fn find(&self, from: &MadAddress, ours: u32, theirs: u32, role: Role) -> Option<ConnId> {
         let id = *self.by_local.get(&ours)?;
         let conn = self.conns.get(id)?;
@@ -398,14 +397,14 @@ impl Cm {
         matches.then_some(id)
     }
 
-    /// The connection of either role that a name known to both sides means.
+    /// Finds the connection of either role whose two IDs are known to both sides.
     fn find_either(&self, from: &MadAddress, ours: u32, theirs: u32) -> Option<ConnId> {
         let id = *self.by_local.get(&ours)?;
         let conn = self.conns.get(id)?;
         (conn.peer.path.gid == from.path.gid && conn.remote_id == Some(theirs)).then_some(id)
     }
 
-    /// A step caused by a message.
+    /// Takes a step caused by a message.
     fn advance(&mut self, now: Nanos, id: ConnId, input: Input, told: Option<CmEvent>) {
         if !self.step(now, id, input, told) {
             self.counters.unexpected += 1;
@@ -423,7 +422,7 @@ impl Cm {
     }
 }
 
-/// What a request calls one of its sender's things.
+/// Returns the name of an object of a request's sender.
 fn req_name(from: &MadAddress, req: &ReqRepr, number: u32) -> PeerName {
     PeerName {
         gid: from.path.gid,
@@ -432,7 +431,7 @@ fn req_name(from: &MadAddress, req: &ReqRepr, number: u32) -> PeerName {
     }
 }
 
-/// What of a request goes to the consumer, besides the request itself.
+/// Checked contents of a request for the consumer.
 struct Admitted {
     listen: ListenId,
     private_data: Vec<u8>,

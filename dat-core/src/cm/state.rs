@@ -1,4 +1,4 @@
-//! The states of a connection and how it gets from one to the next.
+//! The states of a connection and the transitions between them.
 //!
 //! After IBTA volume 1, 12.9 ("Communication Establishment and Release", the state diagrams of the
 //! active and the passive side). `!` sends, `?` receives, the rest are calls of the consumer and time.
@@ -26,7 +26,7 @@
 //!                 disconnect !DREQ |   | ?DREQ !DREP
 //!                                  v   |
 //!                  time !DREQ +----------+             +---------+
-//!                      .----->| DreqSent |             | Refused |  <- whatever was not established:
+//!                      .----->| DreqSent |             | Refused |  <- all that was not established:
 //!                      '------+----------+             +---------+     !REJ, and again to every
 //!                            ?DREP |  |                     |          message that still comes
 //!                  or ?DREQ !DREP  v  v                     |
@@ -35,36 +35,36 @@
 //!                             +----------+
 //! ```
 //!
-//! A REJ ends every state it may answer, but for one: whom a peer refuses as stale asks again a little later
-//! (`docs/decisions/restarted-peer.md`), a few times. On the passive side, before the consumer has decided, it
-//! leads to `Withdrawn`: the consumer still holds the request, and learns by accepting it that nobody
-//! waits any more (`AcceptFailed`).
+//! A REJ ends every state it may answer, with one exception: after a refusal as stale, the request is repeated a
+//! little later, a few times (`docs/decisions/restarted-peer.md`). On the passive side, before the consumer has
+//! decided, a REJ leads to `Withdrawn`: the consumer still holds the request, and learns by accepting it that the
+//! peer has stopped waiting (`AcceptFailed`).
 //!
-//! Left out of the table for a reason:
-//! - A REP in `TimeWait` is not answered. We refuse only what we gave up on (`Refused`); a REP that
-//!   comes after an established connection ended is an echo.
-//! - DREQ in `ReqReceived` or `RepReceived`: a peer can only disconnect what it saw established.
+//! Deliberately absent from the table:
+//! - A REP in `TimeWait` is not answered. We refuse only what we gave up on (`Refused`); a REP that comes after an
+//!   established connection ended is a late duplicate.
+//! - DREQ in `ReqReceived` or `RepReceived`: a peer can only disconnect a connection that it saw established.
 //! - A second MRA in `ReqAcknowledged` or `RepAcknowledged`: it could extend the wait for ever.
 //! - The consumer cannot `disconnect` in `ReqReceived` and `MraSent`; it rejects.
 //! - A request for which there is no room does not go through `Refused`: it is declined, and `Closed` at once.
 //!
-//! `TimeWait` and `Refused` end by time whatever the peer does; a name is not used again before that.
+//! `TimeWait` and `Refused` end by time, whatever the peer does. A name is not used again before that.
 
-/// Where a connection is.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub enum State {
-    /// Active: the request is out.
+    /// Active: the request was sent.
     ReqSent,
-    /// Active: the peer has it and needs more time.
+    /// Active: the peer has the request and needs more time.
     ReqAcknowledged,
-    /// Active: the peer accepts; the consumer moves its queue pair.
+    /// Active: the peer accepts; the consumer is moving its queue pair.
     RepReceived,
-    /// Passive: the consumer has a request to decide on.
+    /// Passive: the consumer has to decide on the request.
     ReqReceived,
-    /// Passive: as before, and the peer knows that it takes longer.
+    /// Passive: as before, and the peer was told that it takes longer.
     MraSent,
-    /// Passive: the peer no longer waits, the consumer has not decided yet.
+    /// Passive: the peer no longer waits; the consumer has not decided yet.
     Withdrawn,
     /// Passive: accepted.
     RepSent,
@@ -74,42 +74,41 @@ pub enum State {
     Established,
     /// We asked to disconnect.
     DreqSent,
-    /// We refused; every message that still comes is refused again.
+    /// We refused; every later message is refused again.
     Refused,
-    /// It is over; late messages are answered or swallowed.
+    /// The connection is over; late messages are answered or dropped.
     TimeWait,
-    /// Nothing is left but the name, until the consumer releases it.
+    /// Only the name is left, until the consumer releases it.
     Closed,
 }
 
-/// What can happen to a connection.
+/// Inputs of a connection's state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub enum Input {
-    /// Its REQ came again.
+    /// The REQ came again.
     Req,
-    /// A receipt acknowledgement for the message we sent.
+    /// An MRA for the message we sent.
     Mra,
-    /// A refusal.
+    /// A REJ.
     Rej,
-    /// A refusal of our request, because the peer has only just learned that what our queue pair was connected to is
-    /// gone.
+    /// A REJ of our request as stale: the peer has only just learned that our queue pair's former connection is gone.
     RejStale,
-    /// A reply.
+    /// A REP.
     Rep,
-    /// Ready to use.
+    /// An RTU.
     Rtu,
-    /// A request to disconnect.
+    /// A DREQ.
     Dreq,
-    /// The reply to our request to disconnect.
+    /// A DREP for our DREQ.
     Drep,
-    /// The peer's queue pair shows up in another request: it knows nothing of this connection.
+    /// Another request names the peer's queue pair, so the peer does not know this connection.
     Superseded,
     /// The consumer accepts.
     Accept,
     /// The consumer rejects.
     Reject,
-    /// There is no room for the request, and none to remember that.
+    /// There is no room for the request, nor for remembering its refusal.
     Decline,
     /// The consumer's queue pair is ready.
     Ready,
@@ -117,17 +116,17 @@ pub enum Input {
     Data,
     /// The consumer disconnects.
     Disconnect,
-    /// The consumer wants no more of it.
+    /// The consumer aborts.
     Abort,
-    /// No answer in time, and we may ask again.
+    /// No answer in time; a repetition is left.
     Retry,
-    /// No answer in time, and we have asked often enough.
+    /// No answer in time; no repetition is left.
     Exhausted,
-    /// The consumer's own time is over.
+    /// The consumer's own timeout has passed.
     Expired,
-    /// The peer will soon wonder whether we got its request.
+    /// The peer would soon repeat its request, so an MRA is due.
     MraDue,
-    /// The state has been kept long enough.
+    /// The time for which the state is kept is over.
     HoldOver,
 }
 
@@ -160,24 +159,24 @@ pub enum Emit {
     RejAgain,
 }
 
-/// What a transition tells the consumer.
+/// Event that a transition reports to the consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tell {
-    /// Nothing.
+    /// None.
     Nothing,
     /// The peer accepts.
     Reply,
     /// The peer is ready.
     Established,
-    /// The peer was ready and has gone again; of its two messages the second came first, or alone.
+    /// The peer was ready and has disconnected; its RTU was overtaken by its DREQ, or was lost.
     EstablishedAndDisconnected,
     /// The peer refuses.
     Rejected,
     /// The peer never answered.
     Unreachable,
-    /// The consumer's time is over.
+    /// The consumer's timeout has passed.
     TimedOut,
-    /// What the consumer accepted did not come about.
+    /// The accepted connection was not established.
     AcceptFailed,
     /// The peer disconnected.
     Disconnected,
@@ -190,9 +189,9 @@ pub enum Tell {
 pub struct Step {
     /// The next state.
     pub to: State,
-    /// What is sent.
+    /// The message that is sent.
     pub send: Emit,
-    /// What the consumer is told.
+    /// The event for the consumer.
     pub tell: Tell,
 }
 
@@ -201,8 +200,8 @@ const fn go(to: State, send: Emit, tell: Tell) -> Step {
 }
 
 impl State {
-    /// The transition table. What is not listed is refused: a call with an error, a message by
-    /// ignoring it.
+    /// Returns the transition by the table. Pairs not listed are refused: a call with an error, a message by ignoring
+    /// it.
     #[must_use]
     pub const fn next(self, input: Input) -> Option<Step> {
         use {Emit as M, Input as I, State as S, Tell as T};
@@ -254,7 +253,7 @@ impl State {
             // Passive side, accepted.
             (S::RepSent, I::Mra) => go(S::RepAcknowledged, M::Nothing, T::Nothing),
             (S::RepSent | S::RepAcknowledged, I::Retry) => go(S::RepSent, M::Rep, T::Nothing),
-            // The state stays: a requester that asks again must not stop our own count of retries.
+            // The state stays, so that a requester that repeats its REQ does not restart our own count of retries.
             (S::RepSent, I::Req) => go(S::RepSent, M::Rep, T::Nothing),
             (S::RepAcknowledged, I::Req) => go(S::RepAcknowledged, M::Rep, T::Nothing),
             (S::RepSent | S::RepAcknowledged, I::Rtu | I::Data) => {
@@ -307,7 +306,7 @@ impl State {
         })
     }
 
-    /// The peer's queue pair belongs to this connection: another one that names it is stale.
+    /// Returns whether the peer's queue pair belongs to this connection, so that another one naming it is stale.
     #[must_use]
     pub const fn holds_remote_qp(self) -> bool {
         match self {
@@ -324,7 +323,7 @@ impl State {
         }
     }
 
-    /// The consumer's own limit on establishing a connection applies.
+    /// Returns whether the consumer's own limit on establishing a connection applies.
     #[must_use]
     pub const fn is_connecting(self) -> bool {
         matches!(
@@ -372,7 +371,7 @@ mod tests {
                 let Some(step) = state.next(input) else {
                     continue;
                 };
-                // What is declined is forgotten: should the REQ come again, it is a new one.
+                // A declined request is forgotten: if the REQ comes again, it is a new one.
                 if input == Input::Decline {
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! Which connection is to be woken when.
+//! Deadlines of connections.
 //!
 //! Every connection has at most one deadline of each [`Kind`]. The set is ordered by time and then by
 //! name, so that the same calls give the same order of events, run after run.
@@ -8,19 +8,19 @@ use std::collections::BTreeSet;
 use super::name::ConnId;
 use crate::provider::Nanos;
 
-/// The unit of the timeout codes of IBTA, in nanoseconds.
+/// Unit of IBTA's timeout codes, in nanoseconds.
 const CODE_UNIT: Nanos = 4_096;
-/// The longest time a peer can make us wait for one message: 4.096 us * 2^25 is 137 s. Larger codes,
-/// up to 2.4 hours, are legal on the wire and of no use.
+/// Largest code of a time that a peer can make us wait for one message: 4.096 us * 2^25 is 137 s. Larger codes, up to
+/// 2.4 hours, are legal on the wire and of no use.
 const MAX_CODE: u8 = 25;
 
-/// The time a 5-bit timeout code stands for: 4.096 us * 2^code, at most 137 s.
+/// Returns the time that a 5-bit timeout code stands for, in nanoseconds: 4.096 us * 2^code, at most 137 s.
 #[must_use]
 pub fn code_nanos(code: u8) -> Nanos {
     CODE_UNIT << code.min(MAX_CODE)
 }
 
-/// What a deadline is for.
+/// Kind of a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     /// The state has lasted long enough: send again, give up, or forget.
@@ -35,7 +35,7 @@ pub(super) struct Timers {
     queue: BTreeSet<(Nanos, ConnId, Kind)>,
 }
 
-/// The deadlines of one connection, so that they can be found in the queue.
+/// The deadlines of one connection, by which they are found in the queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Deadlines {
     state: Option<Nanos>,
@@ -70,12 +70,12 @@ impl Timers {
         }
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub(super) fn next(&self) -> Option<Nanos> {
         self.queue.first().map(|&(at, ..)| at)
     }
 
-    /// The earliest deadline that has come, which stays set until the caller moves or clears it.
+    /// Returns the earliest deadline that has passed. It stays set until the caller moves or clears it.
     pub(super) fn due(&self, now: Nanos) -> Option<(ConnId, Kind)> {
         self.queue
             .first()

@@ -1,16 +1,16 @@
-//! Sentences with a name in them that errors refer to. An error is copied and has no text of its own, so such a text
-//! stays for as long as the process lives. There are as many as pairs of adapters that were taken for each other, and
-//! [`MOST`] at most.
+//! Error sentences with a name in them. A [`DatError`](super::DatError) is copied and holds no text of its own, so
+//! such a sentence stays for the life of the process. There is one for each pair of adapters that were mixed up, and
+//! at most [`MOST`].
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-/// Beyond these an error has the sentence without the name.
+/// Maximum number of sentences; further errors have a sentence without the name.
 const MOST: usize = 64;
 
 static TEXTS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
-/// The sentence, kept; or `otherwise`, if there are too many.
+/// Returns the stored sentence; or `otherwise`, if there are too many.
 pub(crate) fn text(sentence: &str, otherwise: &'static str) -> &'static str {
     let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(text) = texts.get(sentence) {

@@ -1,17 +1,17 @@
-//! Which objects are left in what was to end, by kind: as many of each as fit 12 bits.
+//! Objects left in an object that was to be ended, by kind: each count has 12 bits.
 
 use core::fmt;
 
 use crate::handle::HandleType;
 
-/// Bits of a count.
+/// Number of bits of a count.
 const BITS: u32 = 12;
-/// The largest count, which stands for all that are larger.
+/// Largest count, which stands for all larger ones.
 const MOST: u16 = (1 << BITS) - 1;
-/// Counts of one packed number.
+/// Number of counts in one packed number.
 const HALF: usize = 5;
 
-/// What may be left, in the order in which it is told.
+/// Kinds that may be left, in the order in which they are printed.
 const KINDS: [(HandleType, &str, &str); 2 * HALF] = [
     (HandleType::Ep, "EP", "EPs"),
     (HandleType::Srq, "SRQ", "SRQs"),
@@ -25,12 +25,12 @@ const KINDS: [(HandleType, &str, &str); 2 * HALF] = [
     (HandleType::Cr, "CR", "CRs"),
 ];
 
-/// How many objects of each kind are left.
+/// Number of objects left, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Left([u16; 2 * HALF]);
 
 impl Left {
-    /// As two numbers of 60 bits.
+    /// Packs the counts into two numbers of 60 bits.
     pub(super) fn packed(self) -> (u64, u64) {
         let pack = |counts: &[u16]| {
             let counts = counts.iter().copied().map(u64::from);
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_survives_packing_and_is_counted_by_kind() {
+    fn objects_left_survive_packing_and_are_counted_by_kind() {
         let left: Left = KINDS
             .iter()
             .enumerate()

@@ -1,15 +1,14 @@
-//! What a type and a subtype mean, in words: what an error says that has no sentence of its own, and what
-//! `datctl explain` says of a number.
+//! Meaning of types and subtypes in words: the text of an error without a sentence, and of `datctl explain`.
 
 use super::{ReturnType, Subtype};
 
 impl ReturnType {
-    /// What it means, and what to do about it.
+    /// Returns the meaning, and the remedy.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Abort => "The device is dead. Close the adapter; it can be opened again.",
-            Self::ConnQualInUse => "Somebody listens at this qualifier already.",
+            Self::ConnQualInUse => "A service point listens at this qualifier already.",
             Self::InsufficientResources => {
                 "The queue is full (dequeue completions first), or a limit of the adapter is reached."
             }
@@ -21,7 +20,7 @@ impl ReturnType {
                 "An argument makes no sense, such as a piece that leaves its region."
             }
             Self::InvalidState => {
-                "Not now: the endpoint is not connected, the zone still has objects, somebody waits already."
+                "Not now: the endpoint is not connected, the zone still has objects, another thread waits already."
             }
             Self::LengthError => "Source and target of an RDMA do not fit each other.",
             Self::ModelNotSupported => "The adapter cannot do it in this way.",
@@ -40,7 +39,7 @@ impl ReturnType {
             Self::ProviderAlreadyRegistered => "The registry has an adapter of this name already.",
             Self::ProviderInUse => "The adapter is open, and so it stays registered.",
             Self::InvalidAddress => {
-                "The port is down, or nobody on the network answers for the address."
+                "The port is down, or no host on the network answers for the address."
             }
             Self::InterruptedCall => "A signal ended the wait.",
             Self::ConnQualUnavailable => "No qualifier is free.",
@@ -49,7 +48,7 @@ impl ReturnType {
     }
 }
 
-/// Of a handle.
+/// Text about a handle.
 macro_rules! no_handle {
     ($what:literal) => {
         concat!(
@@ -60,7 +59,7 @@ macro_rules! no_handle {
     };
 }
 
-/// Of an argument.
+/// Text about an argument.
 macro_rules! argument {
     ($n:literal) => {
         concat!(
@@ -72,7 +71,7 @@ macro_rules! argument {
 }
 
 impl Subtype {
-    /// What it adds to the type.
+    /// Returns the meaning that it adds to the type.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -151,7 +150,7 @@ impl Subtype {
             Self::StateEpUnconfigured => "the endpoint is not configured",
             Self::StateCnoInUse => "the CNO is in use",
             Self::StateCnoDead => "the CNO is dead",
-            Self::StateEvdOpen => "nobody waits on the EVD",
+            Self::StateEvdOpen => "no thread waits on the EVD",
             Self::StateEvdEnabled => "the EVD is enabled",
             Self::StateEvdDisabled => "the EVD is disabled",
             Self::StateEvdWaitable => "the EVD is waitable",
@@ -162,7 +161,7 @@ impl Subtype {
             Self::StateEvdConfigNotify => "events of the EVD are told for some completions only",
             Self::StateEvdConfigSolicited => "events of the EVD are told for solicited ones only",
             Self::StateEvdConfigThreshold => "the EVD counts events up to a threshold",
-            Self::StateEvdWaiter => "somebody waits on the EVD already, and one at a time can",
+            Self::StateEvdWaiter => "a thread waits on the EVD already, and only one can",
             Self::StateEvdAsync => "it is the asynchronous EVD",
             Self::StateIaInUse => "objects are left in the adapter",
             Self::StateLmrInUse => "the LMR is in use",

@@ -1,8 +1,8 @@
-//! What completions leave to be done, until it is done at the end of the call.
+//! Effects of completions, kept until the end of the call carries them out.
 
 use crate::handle::{EpKey, RmrKey};
 
-/// Something a completion leaves to be done.
+/// An effect of a completion that is still to be carried out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Effect {
     /// A DTO failed: the connection is broken.

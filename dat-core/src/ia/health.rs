@@ -1,14 +1,14 @@
-//! Whether the device is there for an IA, and what it said when it last refused something.
+//! State of the device as an IA knows it, and the device's last error.
 
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 
-/// Why nothing new is begun.
+/// Reason why no new work is started.
 const WANTED: &str = "the system wants the device back: close the adapter";
 
 #[derive(Default)]
 pub(in crate::ia) struct Health {
     dead: bool,
-    /// The device is wanted back.
+    /// True if the device is wanted back.
     leaving: bool,
     said: Option<String>,
 }
@@ -22,12 +22,12 @@ impl Health {
         self.leaving
     }
 
-    /// The device is dead from now on. False: it has been before.
+    /// Marks the device as dead. Returns false if it was dead before.
     pub(in crate::ia) const fn die(&mut self) -> bool {
         !core::mem::replace(&mut self.dead, true)
     }
 
-    /// The device is wanted back from now on. False: it has been before, or is dead.
+    /// Marks the device as wanted back. Returns false if it was before, or is dead.
     pub(in crate::ia) fn leave(&mut self) -> bool {
         if self.dead || core::mem::replace(&mut self.leaving, true) {
             return false;
@@ -36,7 +36,7 @@ impl Health {
         true
     }
 
-    /// Keeps what the device said.
+    /// Stores the device's error.
     pub(in crate::ia) fn note(&mut self, said: String) {
         self.said = Some(said);
     }
@@ -45,7 +45,8 @@ impl Health {
         self.said.as_deref()
     }
 
-    /// Calls that need the device fail once it is dead, and those that start something once it is wanted back.
+    /// Fails for calls that need the device once it is dead, and for calls that start something once it is wanted
+    /// back.
     pub(in crate::ia) fn check(&self) -> DatResult<()> {
         let why = match (self.dead, self.leaving) {
             (true, _) => "the device is dead",

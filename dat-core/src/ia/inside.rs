@@ -1,4 +1,4 @@
-//! What tests see of an IA that no call tells.
+//! Internals of an IA that tests read and no call returns.
 
 use crate::handle::{EpHandle, EvdHandle};
 use crate::ia::instance::Ia;
@@ -13,27 +13,27 @@ impl<P: Provider> Ia<P> {
         self.health.is_dead()
     }
 
-    /// It is recorded or measured.
+    /// Returns whether the instance is recorded or measured.
     pub(crate) const fn is_observed(&self) -> bool {
         self.observed
     }
 
-    /// Whether a completion may be dequeued without a look at anything else.
+    /// Returns whether a completion may be dequeued without a look at anything else.
     pub(crate) fn dequeues_at_once(&self, evd: EvdHandle) -> bool {
         self.evds[evd.key].is_clear()
     }
 
-    /// Until when a wait that begins now sleeps.
+    /// Returns the time until which a wait that begins now sleeps.
     pub(crate) fn sleeps_until(&self, now: Nanos) -> Nanos {
         self.nap(now, true, None)
     }
 
-    /// Turns of connections that are to come.
-    pub(crate) fn turns_ahead(&self) -> usize {
+    /// Number of keep-alive checks that are scheduled.
+    pub(crate) fn checks_ahead(&self) -> usize {
         self.keep_alives.len()
     }
 
-    /// Requests to connect that nobody has decided.
+    /// Number of undecided connection requests.
     pub(crate) fn requests(&self) -> usize {
         self.crs.len()
     }

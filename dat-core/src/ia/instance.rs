@@ -1,13 +1,13 @@
 //! The interface adapter: one opened device and everything made of it.
 //!
-//! An [`Ia`] owns all its objects, in tables; handles are places in them. Every DAT call is a method
-//! with the call's name, and because each takes the IA by reference the borrow checker is the
-//! serialisation DAT asks consumers for (MT-Level "Unsafe").
+//! An [`Ia`] owns all its objects, in tables; handles are places in them. Every DAT call is a method with the call's
+//! name. Each takes the IA by reference, so the borrow checker provides the serialisation that DAT asks of consumers
+//! (MT-Level "Unsafe").
 //!
-//! Nothing happens behind the consumer's back: there is no thread. What the device and the peer did is
-//! looked at in `evd_wait`, in an `evd_dequeue` that finds nothing, and in [`Ia::progress`].
+//! The library has no thread of its own. `evd_wait`, an `evd_dequeue` that finds nothing, and [`Ia::progress`] look
+//! for events of the device and of peers.
 //!
-//! An [`Ia`] ends by [`Ia::close`], which gives everything back in order. Dropped, it ends at once: its device is
+//! [`Ia::close`] ends an [`Ia`] and gives everything back in order. Dropping it ends it at once: its device is
 //! stopped.
 
 use crate::adapter::{Adapter, Seat};
@@ -23,8 +23,8 @@ use crate::ia::health::Health;
 use crate::ia::keep_alive::KeepAlives;
 use crate::ia::latencies::Latencies;
 use crate::ia::log::Log;
-use crate::ia::neighbours::Neighbours;
 use crate::ia::regions::Regions;
+use crate::ia::watched_evds::WatchedEvds;
 use crate::object::cno::Cno;
 use crate::object::cr::Cr;
 use crate::object::ep::Ep;
@@ -39,9 +39,9 @@ use crate::object::service_point::ServicePoint;
 use crate::object::srq::Srq;
 use crate::object::view::{InstanceView, Question, Wanted, Watcher};
 use crate::provider::Provider;
+use crate::round_robin::RoundRobin;
 use crate::slots::Slots;
 use crate::stats::Ended;
-use crate::turns::Turns;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -50,23 +50,22 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Weak};
 
-/// How an IA behaves.
+/// Configuration of an IA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IaConfig {
-    /// Events the asynchronous EVD holds at least.
+    /// Least number of events that the asynchronous EVD holds.
     pub async_evd_min_qlen: u32,
-    /// Enforce which streams may share an EVD.
+    /// Check which streams may share an EVD.
     pub strict_evd_sharing: bool,
-    /// Let LMRs with LOCAL_WRITE only be the source of Sends and RDMA Writes, as some existing
-    /// consumers expect.
+    /// Let LMRs with LOCAL_WRITE alone be the source of Sends and RDMA Writes, as some existing consumers expect.
     pub local_write_implies_read: bool,
-    /// Tell on the asynchronous EVD what happens to the port, addresses and neighbours
-    /// ([`NetworkEvent`](crate::NetworkEvent)). Programs that were written for DAT 1.2 take what they do not know for
-    /// an error.
+    /// Report changes of the port, addresses and neighbours on the asynchronous EVD
+    /// ([`NetworkEvent`](crate::NetworkEvent)). A program written for DAT 1.2 takes an event that it does not know
+    /// for an error.
     pub network_events: bool,
     /// Record from the beginning ([`Ia::recorder_start`]).
     pub recorder: bool,
-    /// The transport of connections.
+    /// Transport settings of connections.
     pub transport: TransportConfig,
 }
 
@@ -83,23 +82,23 @@ impl Default for IaConfig {
     }
 }
 
-/// How patient a connection is.
+/// Retries and timeouts of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransportConfig {
     /// Repetitions of an unacknowledged packet, 0..=7.
     pub retry_count: u8,
-    /// Repetitions towards a peer without a receive buffer, 0..=7; 7 is for ever, and then that
-    /// error never breaks a connection.
+    /// Repetitions towards a peer without a receive buffer, 0..=7. 7 is for ever: then a missing buffer never breaks
+    /// a connection.
     pub rnr_retry: u8,
-    /// Time an acknowledgement may take, 4.096 us * 2^n, n at most 31; 0 is for ever. `None` takes it from the way and
-    /// from what the acknowledging adapter says of itself ([`cm::ack_timeout`]).
+    /// Time an acknowledgement may take, 4.096 us * 2^n, n at most 31; 0 is for ever. `None` derives it from the path
+    /// and from the delay that the acknowledging adapter states ([`cm::ack_timeout`]).
     pub ack_timeout: Option<u8>,
-    /// What a peer is told to wait when we have no receive buffer (IBTA code, 5 bits).
+    /// Time that a peer waits after it found no receive buffer here (IBTA code, 5 bits).
     pub min_rnr_timer: u8,
 }
 
 impl TransportConfig {
-    /// With what an endpoint has of its own.
+    /// Returns these settings with an endpoint's own in place of those it sets.
     pub(in crate::ia) fn with(self, own: &EpTransport) -> Self {
         Self {
             retry_count: own.retry_count.unwrap_or(self.retry_count),
@@ -109,15 +108,15 @@ impl TransportConfig {
         }
     }
 
-    /// RNR retries of an endpoint whose peer asks for `asked`: what the endpoint has of its own, else at most what the
-    /// adapter has. 7 is for ever, and a peer that asks for it and posts no receive would hold every Send.
+    /// Returns the RNR retries of an endpoint whose peer asks for `asked`: the endpoint's own setting, else `asked`
+    /// limited by the adapter's. 7 is for ever: a peer that asks for it and posts no receive would hold every Send.
     pub(in crate::ia) fn rnr_retry_asked(self, own: &EpTransport, asked: u8) -> u8 {
         own.rnr_retry.unwrap_or(asked.min(self.rnr_retry))
     }
 }
 
 impl Default for TransportConfig {
-    /// As long as the acknowledging adapter needs, seven times; 0.64 ms six times.
+    /// Seven retries with the timeout the acknowledging adapter needs; six RNR retries; an RNR timer of 0.64 ms.
     fn default() -> Self {
         Self {
             retry_count: 7,
@@ -128,58 +127,58 @@ impl Default for TransportConfig {
     }
 }
 
-/// What `query` tells.
+/// Answer of `query`.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct IaParam<'a> {
-    /// Where asynchronous errors go.
+    /// The asynchronous EVD.
     pub async_evd: EvdHandle,
-    /// The adapter.
+    /// Attributes of the adapter.
     pub ia: &'a IaAttr,
-    /// This opening of it.
+    /// Attributes of this instance.
     pub provider: &'a ProviderAttr,
 }
 
 /// An interface adapter. Crate `udapl` lists its calls by object, at its own `Ia`.
 pub struct Ia<P: Provider> {
-    // The hot path's.
+    // Fields of the hot path.
     pub(in crate::ia) id: u32,
     pub(in crate::ia) regions: Regions<P>,
-    /// Completions name them by index alone.
+    /// Endpoints. Completions name them by index alone.
     pub(in crate::ia) eps: Slots<EpKey, Ep<P>>,
     pub(in crate::ia) evds: Slots<EvdKey, Evd<P>>,
     pub(in crate::ia) srqs: SlotMap<SrqKey, Srq<P>>,
-    // The rest.
+    // Other fields.
     pub(in crate::ia) provider: Held<P>,
     pub(in crate::ia) pzs: SlotMap<PzKey, Pz<P>>,
-    /// RMRs that a peer may take from what they are bound to, by the context of the last bind posted.
+    /// RMRs that a peer may invalidate, by the context of the last bind posted.
     pub(in crate::ia) rmrs_invalidatable: BTreeMap<u32, RmrKey>,
     pub(in crate::ia) rmrs: SlotMap<RmrKey, Rmr<P>>,
     pub(in crate::ia) psps: SlotMap<PspKey, Psp>,
     pub(in crate::ia) rsps: SlotMap<RspKey, Rsp>,
     pub(in crate::ia) cnos: SlotMap<CnoKey, Cno>,
-    /// Those of `cnos`, in order of creation.
+    /// Keys of `cnos`, in order of creation.
     pub(in crate::ia) cno_keys: Vec<CnoKey>,
-    /// What the consumer keeps with objects.
+    /// Consumer contexts of objects.
     pub(in crate::ia) contexts: HashMap<AnyHandle, u64>,
     pub(in crate::ia) crs: SlotMap<CrKey, Cr>,
     pub(in crate::ia) adapter: Arc<Adapter>,
-    /// Our place among its instances.
+    /// This instance's place among the adapter's instances.
     pub(in crate::ia) seat: Seat,
-    /// How often the port has come up as far as we have been told.
+    /// Number of times the port has come up, as far as this instance has been told.
     pub(in crate::ia) port_ups: u64,
     /// Connections of endpoints; those of undecided requests are in `crs`.
     pub(in crate::ia) conns: BTreeMap<ConnId, EpKey>,
     pub(in crate::ia) listeners: BTreeMap<ListenId, ServicePoint>,
-    /// Where the requests of endpoints in DISCONNECT_PENDING complete.
-    pub(in crate::ia) draining: Neighbours,
-    /// Where an error may be seen first that is a connection event elsewhere.
-    pub(in crate::ia) feeding: Neighbours,
-    /// Connections that are tried when they are idle.
+    /// EVDs on which endpoints in DISCONNECT_PENDING complete their requests.
+    pub(in crate::ia) draining: WatchedEvds,
+    /// EVDs that may show an error whose connection event goes to another EVD.
+    pub(in crate::ia) feeding: WatchedEvds,
+    /// Connections that are probed when they are idle.
     pub(in crate::ia) keep_alives: KeepAlives,
     pub(in crate::ia) log: Log,
     /// Endpoints with watermarks.
-    pub(in crate::ia) marked: Turns<EpKey>,
+    pub(in crate::ia) marked: RoundRobin<EpKey>,
     pub(in crate::ia) effects: VecDeque<Effect>,
     pub(in crate::ia) async_evd: EvdKey,
     /// EVDs that take asynchronous events of other instances.
@@ -187,29 +186,29 @@ pub struct Ia<P: Provider> {
     pub(in crate::ia) config: IaConfig,
     pub(in crate::ia) attr: IaAttr,
     provider_attr: ProviderAttr,
-    /// The last look at what has arrived for the connection manager ended by its budget.
+    /// True if the last poll for datagrams ended at its limit.
     pub(in crate::ia) more_datagrams: bool,
     pub(in crate::ia) health: Health,
-    /// What happened last, if it is recorded.
+    /// Flight recorder, if it is on.
     pub(in crate::ia) recorder: Option<Box<Recorder>>,
-    /// What was measured, if anything ever was.
+    /// Measured latencies, if measuring was ever on.
     pub(in crate::ia) latencies: Option<Box<Latencies>>,
-    /// It is recorded or measured.
+    /// True if the instance is recorded or measured.
     pub(in crate::ia) observed: bool,
-    /// Times that a wait which slept ran again.
+    /// Number of times that a wait which slept ran again.
     pub(in crate::ia) wakeups: u64,
-    /// It was armed for an event loop, which may sleep until it is armed again.
+    /// True if the instance was armed for an event loop, which may sleep until it is armed again.
     pub(in crate::ia) may_sleep: bool,
-    /// What endpoints counted that are no more, and entries that EVDs took which are no more.
+    /// Counters of freed endpoints and EVDs.
     pub(in crate::ia) ended: Ended,
     pub(in crate::ia) ended_completions: u64,
 }
 
-/// Numbers of IAs, from 1.
+/// Number of the next IA, from 1.
 static NEXT_IA: AtomicU32 = AtomicU32::new(1);
 
 impl<P: Provider> Ia<P> {
-    /// An IA over an opened device, with an asynchronous EVD of its own.
+    /// Opens an IA over an opened device, with an asynchronous EVD of its own.
     ///
     /// # Errors
     /// DAT_INVALID_PARAMETER|ARG2: an asynchronous EVD of length 0.
@@ -219,7 +218,7 @@ impl<P: Provider> Ia<P> {
         let usual = cm::Config::default();
         let endpoints = usize::try_from(limits.max_qps).unwrap_or(usize::MAX);
         let adapter = Adapter::new(cm::Config {
-            // One for each endpoint, and as many that are over and whose peers are still answered about.
+            // One connection for each endpoint, and as many that have ended but whose peers may still ask.
             max_connections: usual.max_connections.max(endpoints.saturating_mul(2)),
             // The interface identifier of a link-local GID is the port's EUI-64, as is a GUID,
             // but for the bit that RFC 4291, appendix A inverts.
@@ -231,13 +230,13 @@ impl<P: Provider> Ia<P> {
         Self::on(Arc::new(adapter), provider, config)
     }
 
-    /// The adapter, from which any thread can open another instance.
+    /// Returns the adapter, from which any thread can open another instance.
     #[must_use]
     pub fn opened(&self) -> Opened {
         Opened(Arc::downgrade(&self.adapter))
     }
 
-    /// Instances of its adapter, this one included.
+    /// Returns the number of instances of its adapter, this one included.
     #[must_use]
     pub fn instances(&self) -> usize {
         self.adapter.lock().instances()
@@ -277,12 +276,12 @@ impl<P: Provider> Ia<P> {
             port_ups,
             conns: BTreeMap::new(),
             listeners: BTreeMap::new(),
-            draining: Neighbours::new(),
-            feeding: Neighbours::new(),
+            draining: WatchedEvds::new(),
+            feeding: WatchedEvds::new(),
             keep_alives: KeepAlives::new(),
             log: Log::default(),
-            marked: Turns::new(),
-            // Enough that a post that looks at a completion queue does not allocate.
+            marked: RoundRobin::new(),
+            // Large enough that a post that looks at a completion queue does not allocate.
             effects: VecDeque::with_capacity(1024),
             async_evd,
             async_evds: Vec::new(),
@@ -308,7 +307,7 @@ impl<P: Provider> Ia<P> {
         Ok(ia)
     }
 
-    /// The asynchronous EVD, and the attributes of the adapter and of the provider (`dat_ia_query`).
+    /// Returns the asynchronous EVD, and the attributes of the adapter and of the provider (`dat_ia_query`).
     #[must_use]
     pub fn query(&self) -> IaParam<'_> {
         IaParam {
@@ -318,57 +317,58 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// The asynchronous EVD.
+    /// Returns the asynchronous EVD.
     #[must_use]
     pub const fn async_evd(&self) -> EvdHandle {
         self.evd_handle(self.async_evd)
     }
 
-    /// What the device said when it last refused something.
+    /// Returns the device's error of its last refusal.
     #[must_use]
     pub fn last_device_error(&self) -> Option<&str> {
         self.health.last_word()
     }
 
-    /// How many connections the connection manager holds, in any state. Connections that have ended, whose peers may
-    /// still ask, are among them.
+    /// Returns the number of connections that the connection manager holds, in any state. Connections that have
+    /// ended, but whose peers may still ask, are included.
     #[must_use]
     pub fn cm_connections(&self) -> usize {
         self.adapter.lock().cm.connections()
     }
 
-    /// Counters of the connection manager.
+    /// Returns the counters of the connection manager.
     #[must_use]
     pub fn cm_counters(&self) -> crate::cm::Counters {
         *self.adapter.lock().cm.counters()
     }
 
-    /// The provider. What it owns for this IA must not be changed behind its back.
+    /// Returns the provider. Do not change the objects it owns for this IA.
     pub fn provider(&self) -> &P {
         &self.provider
     }
 
-    /// The provider, for what DAT has no call for (making memory, for one).
+    /// Returns the provider, for purposes that DAT has no call for (allocating memory, for one).
     pub fn provider_mut(&mut self) -> &mut P {
         &mut self.provider
     }
 }
 
-/// An adapter that is open as long as there is an instance of it.
+/// An adapter that is open while it has an instance.
 #[derive(Clone)]
 pub struct Opened(Weak<Adapter>);
 
 impl Opened {
-    /// One more instance of the adapter, over an instance of its device.
+    /// Opens one more instance of the adapter, over an instance of its device.
     ///
     /// # Errors
-    /// As [`Ia::open`]. DAT_INVALID_HANDLE|IA: it is closed.
+    /// As [`Ia::open`]. DAT_INVALID_HANDLE|IA: the adapter is closed.
     pub fn instance<P: Provider>(&self, provider: P, config: IaConfig) -> DatResult<Ia<P>> {
         let closed = DatError::handle(Subtype::HandleIa).because("the adapter is closed");
         Ia::on(self.0.upgrade().ok_or(closed)?, provider, config)
     }
 
-    /// What the connection manager has done with datagrams, and how many instances there are. `None`: it is closed.
+    /// Returns the connection manager's counters of datagrams, and the number of instances. `None`: the adapter is
+    /// closed.
     #[must_use]
     pub fn counters(&self) -> Option<(crate::cm::Counters, usize)> {
         let adapter = self.0.upgrade()?;
@@ -376,9 +376,9 @@ impl Opened {
         Some((*state.cm.counters(), state.instances()))
     }
 
-    /// Asks every instance what is seen of it, and wakes those that sleep: their numbers, and where the answers come.
-    /// An instance answers when its thread is in a call that looks after it: a wait, a look at an empty EVD,
-    /// [`Ia::progress`]; one that is busy with something else answers later, and one that is closed never. `None`: the
+    /// Asks every instance for a view, and wakes those that sleep. Returns their numbers, and the channel that
+    /// receives the answers. An instance answers when its thread is in a call that runs [`Ia::progress`]: a wait, a
+    /// look at an empty EVD, or `progress` itself. A busy instance answers later, and a closed one never. `None`: the
     /// adapter is closed.
     #[must_use]
     pub fn ask(&self, what: Wanted) -> Option<(Vec<u32>, Receiver<InstanceView>)> {
@@ -387,8 +387,8 @@ impl Opened {
         Some((numbers, answers))
     }
 
-    /// Has every instance measure how long requests and wakeups take ([`Ia::measure`]), for as long as those who asked
-    /// for it are more than those who no longer do. False: it is closed.
+    /// Switches measuring on or off in every instance ([`Ia::measure`]). Measuring stays on until each call with
+    /// `true` has been matched by one with `false`. Returns false if the adapter is closed.
     #[must_use]
     pub fn measure(&self, on: bool) -> bool {
         let adapter = self.0.upgrade();
@@ -398,7 +398,7 @@ impl Opened {
         })
     }
 
-    /// Has somebody told of what happens, for as long as there is an adapter. False: it is closed.
+    /// Registers a watcher of events for the life of the adapter. Returns false if the adapter is closed.
     #[must_use]
     pub fn watch(&self, watcher: Watcher) -> bool {
         let adapter = self.0.upgrade();
@@ -409,16 +409,16 @@ impl Opened {
     }
 }
 
-/// The provider of an IA, which is there until the IA is closed.
+/// The provider of an IA; present until the IA is closed.
 pub(crate) struct Held<P>(Option<P>);
 
 impl<P> Held<P> {
-    /// Whether the IA is not over.
+    /// Returns whether the IA is open.
     pub(in crate::ia) const fn is_there(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Takes it out: the IA is over.
+    /// Takes the provider out, which ends the IA.
     pub(in crate::ia) fn take(&mut self) -> Option<P> {
         self.0.take()
     }
@@ -428,7 +428,7 @@ impl<P> Deref for Held<P> {
     type Target = P;
 
     fn deref(&self) -> &P {
-        // PANIC: only `Ia::close` and the drop of an IA take it, which end the IA.
+        // PANIC: only `Ia::close` and the drop of an IA take the provider, and both end the IA.
         self.0.as_ref().expect("an IA that is open")
     }
 }

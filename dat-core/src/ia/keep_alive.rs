@@ -1,4 +1,4 @@
-//! Whose turn it is to be tried when nothing was posted, or to have disconnected
+//! Schedule of keep-alive checks and of the deadlines of graceful disconnects
 //! ([`keep_alive`](super::call::keep_alive)).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,62 +7,62 @@ use crate::handle::{EpKey, EvdKey};
 use crate::object::ep::Setup;
 use crate::provider::Nanos;
 
-/// When whose turn is.
+/// Endpoints by the time of their next check.
 pub(in crate::ia) struct KeepAlives {
-    turns: BTreeSet<(Nanos, EpKey)>,
-    /// How many such endpoints have their requests complete in an EVD: so many more entries can be in its completion
-    /// queue.
+    checks: BTreeSet<(Nanos, EpKey)>,
+    /// Number of endpoints with keep-alive whose requests complete in an EVD: its completion queue needs as many more
+    /// entries.
     evds: BTreeMap<EvdKey, u32>,
 }
 
 impl KeepAlives {
     pub(in crate::ia) const fn new() -> Self {
         Self {
-            turns: BTreeSet::new(),
+            checks: BTreeSet::new(),
             evds: BTreeMap::new(),
         }
     }
 
-    /// When the next turn is.
+    /// Returns the time of the next check.
     pub(in crate::ia) fn next(&self) -> Option<Nanos> {
-        self.turns.first().map(|(at, _)| *at)
+        self.checks.first().map(|(at, _)| *at)
     }
 
     #[cfg(test)]
     pub(in crate::ia) fn len(&self) -> usize {
-        self.turns.len()
+        self.checks.len()
     }
 
-    /// Entries that an EVD's completion queue needs for them.
+    /// Number of entries that an EVD's completion queue needs for probes.
     pub(in crate::ia) fn entries(&self, evd: EvdKey) -> u32 {
         self.evds.get(&evd).copied().unwrap_or(0)
     }
 
-    /// An endpoint's next turn.
+    /// Adds an endpoint's next check.
     pub(in crate::ia) fn add(&mut self, at: Nanos, key: EpKey) {
-        self.turns.insert((at, key));
+        self.checks.insert((at, key));
     }
 
-    /// An endpoint's turn that will not be needed.
+    /// Removes an endpoint's check that is no longer needed.
     pub(in crate::ia) fn remove(&mut self, at: Nanos, key: EpKey) {
-        self.turns.remove(&(at, key));
+        self.checks.remove(&(at, key));
     }
 
-    /// Whose turn has come, and since when.
+    /// Takes the first check that is due: its time and its endpoint.
     pub(in crate::ia) fn take_due(&mut self, now: Nanos) -> Option<(Nanos, EpKey)> {
-        let due = self.turns.first().copied().filter(|(at, _)| *at <= now)?;
-        self.turns.remove(&due);
+        let due = self.checks.first().copied().filter(|(at, _)| *at <= now)?;
+        self.checks.remove(&due);
         Some(due)
     }
 
-    /// An endpoint is configured so.
+    /// Counts an endpoint with keep-alive.
     pub(in crate::ia) fn attach(&mut self, setup: &Setup) {
         if let (Some(evd), Some(_)) = (setup.request_evd, setup.transport.keep_alive) {
             *self.evds.entry(evd).or_insert(0) += 1;
         }
     }
 
-    /// An endpoint was configured so.
+    /// Undoes [`KeepAlives::attach`] for an endpoint.
     pub(in crate::ia) fn detach(&mut self, setup: &Setup) {
         if let (Some(evd), Some(_)) = (setup.request_evd, setup.transport.keep_alive)
             && let Some(count) = self.evds.get_mut(&evd)

@@ -1,4 +1,4 @@
-//! What an instance says in the log: spans of connections that are being made, and how many lines peers cause.
+//! Log of an instance: spans of connections that are being made, and limits on the lines that peers cause.
 
 use std::collections::HashMap;
 
@@ -8,28 +8,28 @@ use crate::handle::EpKey;
 use crate::log_budget::LogBudget;
 use crate::object::ep::state::EpState;
 
-/// What an instance keeps for the log.
+/// Log state of an instance.
 #[derive(Default)]
 pub(in crate::ia) struct Log {
-    /// Connections that are being made and that somebody who listens to the log wants to hear of.
+    /// Spans of the connections being made, for those that a log subscriber has enabled.
     attempts: HashMap<EpKey, Span>,
-    /// Lines about peers that refuse.
+    /// Limits lines about peers that refuse.
     pub(in crate::ia) refused: LogBudget,
-    /// Lines about connections that broke.
+    /// Limits lines about connections that broke.
     pub(in crate::ia) broken: LogBudget,
-    /// Lines about requests that found no endpoint.
+    /// Limits lines about requests that found no endpoint.
     pub(in crate::ia) no_endpoint: LogBudget,
 }
 
 impl Log {
-    /// A connection is being made. What is logged while the span is there is not inside it: others are made meanwhile.
+    /// Starts the span of a connection attempt. The span is not entered, because other attempts run at the same time.
     pub(in crate::ia) fn attempt(&mut self, key: EpKey, span: Span) {
         if !span.is_disabled() {
             self.attempts.insert(key, span);
         }
     }
 
-    /// An endpoint has made a step: the attempt may be over.
+    /// Ends the span if an endpoint's step ended its attempt.
     pub(in crate::ia) fn stepped(&mut self, key: EpKey, to: EpState) {
         match to {
             EpState::Unconnected | EpState::Connected | EpState::Disconnected => {}

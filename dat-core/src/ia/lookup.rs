@@ -1,4 +1,4 @@
-//! From handles to objects: what a handle names, if it is of this IA and there is such an object.
+//! Lookup of objects: checks that a handle is of this IA and that its object exists.
 
 use crate::error::{DatError, DatResult, Subtype};
 use crate::handle::{
@@ -21,8 +21,8 @@ impl<P: Provider> Ia<P> {
         EvdHandle { key, ia: self.id }
     }
 
-    /// Checks an optional EVD handle of a call, and that the EVD carries the stream. `subtype` is
-    /// what names it when it does not.
+    /// Checks an optional EVD handle of a call, and that the EVD carries the stream. `subtype` names the handle in
+    /// the error.
     pub(in crate::ia) fn evd_for(
         &self,
         evd: Option<EvdHandle>,
@@ -145,7 +145,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// An object has gone, and the word that was kept beside it.
+    /// Drops the context of an object that was freed.
     pub(in crate::ia) fn forget_context(&mut self, handle: impl Into<AnyHandle>) {
         self.contexts.remove(&handle.into());
     }

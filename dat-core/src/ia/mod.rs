@@ -1,7 +1,7 @@
 //! The interface adapter: one opened device and everything made of it.
 //!
-//! An [`Ia`](instance::Ia) owns all its objects, in tables; handles are places in them. Its fields are this module's,
-//! so nobody below can reach them. What a DAT call does with several objects is in [`call`], by group of manual pages.
+//! An [`Ia`](instance::Ia) owns all its objects, in tables; handles are places in them. Its fields are visible in
+//! this module only, so lower layers cannot reach them. [`call`] has the DAT calls, by group of manual pages.
 
 pub(crate) mod call;
 mod effect;
@@ -13,6 +13,6 @@ mod keep_alive;
 mod latencies;
 mod log;
 mod lookup;
-mod neighbours;
 mod refused;
 mod regions;
+mod watched_evds;

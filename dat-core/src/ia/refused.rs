@@ -1,16 +1,17 @@
-//! What a call answers whose device is dead, is wanted back, or refuses.
+//! Errors of calls whose device is dead, is wanted back, or refuses.
 
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::ia::instance::Ia;
 use crate::provider::{Provider, ProviderError};
 
 impl<P: Provider> Ia<P> {
-    /// Calls that need the device fail once it is dead, and those that start something once it is wanted back.
+    /// Fails for calls that need the device once it is dead, and for calls that start something once it is wanted
+    /// back.
     pub(in crate::ia) fn alive(&self) -> DatResult<()> {
         self.health.check()
     }
 
-    /// Turns a provider's refusal into DAT's, and keeps what it said.
+    /// Turns a provider's refusal into DAT's error, and stores the provider's text.
     pub(in crate::ia) fn device_refused(
         &mut self,
         what: &'static str,
@@ -37,7 +38,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// What a call answers whose object the device did not let end: it is what it was.
+    /// Makes the error of a call whose object the device did not end; the object is unchanged.
     #[cold]
     pub(in crate::ia) fn not_ended(
         &mut self,

@@ -1,7 +1,7 @@
 //! The LMRs of an IA: by key for calls, by context for posts and binds.
 //!
-//! A region that the consumer has freed is *retired* as long as windows of the device reach through it: no call and no
-//! post finds it.
+//! A region that the consumer has freed is *retired* while windows of the device still use it: no call and no post
+//! finds it.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
@@ -13,14 +13,14 @@ use crate::object::lmr::table::{Entry, LmrTable};
 use crate::object::lmr::{Lmr, MemType};
 use crate::provider::Provider;
 
-/// Stamps of tables, from 1: no two IAs ever have the same.
+/// Next stamp of a table, from 1: no two IAs ever have the same.
 static NEXT_STAMP: AtomicU64 = AtomicU64::new(1);
 
 fn fresh_stamp() -> u64 {
     NEXT_STAMP.fetch_add(1, Ordering::Relaxed)
 }
 
-/// What is in `objects` is in the two others, under its context.
+/// Every region of `objects` is in the two other tables, too, under its context.
 pub(in crate::ia) struct Regions<P: Provider> {
     table: LmrTable,
     objects: SlotMap<LmrKey, Lmr<P>>,
@@ -38,7 +38,7 @@ impl<P: Provider> Regions<P> {
         }
     }
 
-    /// What posts look at.
+    /// Returns the table that posts read.
     #[inline(always)]
     pub(in crate::ia) const fn table(&self) -> &LmrTable {
         &self.table
@@ -72,7 +72,7 @@ impl<P: Provider> Regions<P> {
         self.by_context.get(&lmr_context).copied()
     }
 
-    /// One that was made of this.
+    /// Returns a region that was made of this kind of memory.
     pub(in crate::ia) fn of_kind(&self, kind: MemType) -> Option<&Lmr<P>> {
         self.objects.values().find(|lmr| lmr.kind == kind)
     }
@@ -91,7 +91,7 @@ impl<P: Provider> Regions<P> {
         key
     }
 
-    /// From now on no call and no post finds it.
+    /// Removes a region: no call and no post finds it any more.
     pub(in crate::ia) fn remove(&mut self, key: LmrKey) -> Option<Lmr<P>> {
         let lmr = self.objects.remove(key)?;
         self.table.remove(lmr.created.lmr_context, fresh_stamp());
@@ -99,12 +99,12 @@ impl<P: Provider> Regions<P> {
         Some(lmr)
     }
 
-    /// Keeps what was removed, for windows that reach through it.
+    /// Keeps a removed region for the windows that still use it.
     pub(in crate::ia) fn retire(&mut self, key: LmrKey, lmr: Lmr<P>) {
         self.retired.insert(key, lmr);
     }
 
-    /// Nothing reaches through it any more.
+    /// Takes out a retired region that no window uses any more.
     pub(in crate::ia) fn end_retired(&mut self, key: LmrKey) -> Option<Lmr<P>> {
         self.retired.remove(&key)
     }

@@ -1,8 +1,8 @@
-//! A provider in memory, for the tests of this crate: any number of nodes on one wire that loses
-//! nothing, with a clock that moves only when somebody sleeps.
+//! A provider in memory, for the tests of this crate: any number of nodes on one lossless wire, with a clock that
+//! moves only when a node sleeps.
 //!
-//! Requests are carried out when they are posted, or, with [`Net::hold`], when [`Net::release`] says
-//! so. Only lengths, flags and statuses travel; what bytes do is tested against the simulator.
+//! Requests are carried out when they are posted. After [`Net::hold`] they wait for [`Net::release`]. Only lengths,
+//! flags and statuses travel; tests of the bytes run against the simulator.
 
 mod queue;
 
@@ -22,7 +22,7 @@ use std::rc::Rc;
 
 pub(crate) type Mad = [u8; 256];
 
-/// The wire and everything on it.
+/// The wire and the nodes on it.
 #[derive(Default)]
 pub(crate) struct World {
     nodes: Vec<Node>,
@@ -32,13 +32,13 @@ pub(crate) struct World {
     held: bool,
     release_at: Option<Nanos>,
     drop_mads: bool,
-    /// Datagrams a node may send before it sleeps, if that is limited, and what is left of them.
+    /// Number of datagrams a node may send before it sleeps, if that is limited, and the number left.
     mad_room: Option<(usize, usize)>,
-    /// All that were sent.
+    /// All datagrams sent.
     mads: Vec<Mad>,
-    /// How long a device is waited for that does not answer what brings a queue pair up, or back.
+    /// Time that a caller waits for a device that does not answer the commands to bring a queue pair up, or back.
     silence: Option<Nanos>,
-    /// How old entries of completion queues are by the device's clock, if it has one.
+    /// Age of completion queue entries by the device's clock, if it has one.
     age: Option<Nanos>,
     random: u64,
 }
@@ -47,14 +47,14 @@ pub(crate) struct World {
 struct Node {
     mads: VecDeque<(MadAddress, Mad)>,
     events: VecDeque<ProviderEvent>,
-    /// Besides the first, which stays.
+    /// Addresses besides the first, which cannot be removed.
     addresses: Vec<Address>,
     cqs: Vec<Rc<RefCell<CqState>>>,
     live: BTreeMap<&'static str, i64>,
     dead: bool,
 }
 
-/// The tests' handle on the world.
+/// Handle of the tests on the world.
 #[derive(Clone, Default)]
 pub(crate) struct Net(Rc<RefCell<World>>);
 
@@ -70,36 +70,36 @@ impl Net {
         }
     }
 
-    /// Looks at completion queues, and requests for an interrupt, ever, of queues that are there.
+    /// Returns the number of looks at living completion queues, and of arms, ever.
     pub(crate) fn steps(&self) -> u64 {
         let world = self.0.borrow();
         let cqs = world.nodes.iter().flat_map(|node| &node.cqs);
         cqs.map(|cq| cq.borrow().steps).sum()
     }
 
-    /// Requests are kept from now on.
+    /// Holds requests from now on.
     pub(crate) fn hold(&self) {
         self.0.borrow_mut().held = true;
     }
 
-    /// Carries out what was kept, and everything from now on.
+    /// Carries out the held requests, and all later ones at once.
     pub(crate) fn release(&self) {
         self.0.borrow_mut().held = false;
         let qps: Vec<_> = self.0.borrow().qps.values().cloned().collect();
         qps.iter().for_each(|qp| self.run(qp));
     }
 
-    /// As `release`, when somebody sleeps until or past `time`.
+    /// Calls `release` when a node sleeps until or past `time`.
     pub(crate) fn release_at(&self, time: Nanos) {
         self.0.borrow_mut().release_at = Some(time);
     }
 
-    /// The datagrams of the connection manager get lost, or no longer.
+    /// Switches the loss of the connection manager's datagrams on or off.
     pub(crate) fn drop_mads(&self, lost: bool) {
         self.0.borrow_mut().drop_mads = lost;
     }
 
-    /// What brings a queue pair up, or back, is not answered from now on, and waited for so long.
+    /// Lets commands that bring a queue pair up, or back, time out from now on; each takes `waits`.
     pub(crate) fn silence(&self, waits: Nanos) {
         self.0.borrow_mut().silence = Some(waits);
     }
@@ -113,44 +113,44 @@ impl Net {
         Err(ProviderError::Device("no answer".to_owned()))
     }
 
-    /// No more than so many datagrams leave before somebody sleeps.
+    /// Limits the number of datagrams that leave before a node sleeps.
     pub(crate) fn narrow(&self, room: usize) {
         self.0.borrow_mut().mad_room = Some((room, room));
     }
 
-    /// All management datagrams that were sent, lost ones too.
+    /// Returns all management datagrams sent, including lost ones.
     pub(crate) fn mads(&self) -> Vec<Mad> {
         self.0.borrow().mads.clone()
     }
 
-    /// The first packet sequence numbers that a queue pair takes and sends.
+    /// Returns the first packet sequence numbers that a queue pair expects and sends.
     pub(crate) fn first_psns(&self, qpn: u32) -> (u32, u32) {
         let world = self.0.borrow();
         let qp = world.qps[&qpn].borrow();
         (qp.receive_psn, qp.send_psn)
     }
 
-    /// Requests posted to a queue pair, those among them that no consumer asked for.
+    /// Returns the number of requests posted to a queue pair, including those of the library.
     pub(crate) fn posted(&self, qpn: u32) -> u64 {
         self.0.borrow().qps[&qpn].borrow().requests_posted
     }
 
-    /// RNR retries of a queue pair.
+    /// Returns the RNR retries of a queue pair.
     pub(crate) fn rnr_retry(&self, qpn: u32) -> u8 {
         self.0.borrow().qps[&qpn].borrow().rnr_retry
     }
 
-    /// The ACK timeout code a queue pair waits by.
+    /// Returns the ACK timeout code of a queue pair.
     pub(crate) fn ack_timeout(&self, qpn: u32) -> u8 {
         self.0.borrow().qps[&qpn].borrow().ack_timeout
     }
 
-    /// Time passes, in which nothing happens.
+    /// Lets time pass without events.
     pub(crate) fn pass(&self, time: Nanos) {
         self.0.borrow_mut().time += time;
     }
 
-    /// From now on devices have clocks, by which every entry of a completion queue was written so long ago.
+    /// Gives devices clocks, by which every completion queue entry is this old.
     pub(crate) fn age(&self, age: Nanos) {
         self.0.borrow_mut().age = Some(age);
     }
@@ -159,12 +159,12 @@ impl Net {
         self.0.borrow().time
     }
 
-    /// The next request of the queue pair that comes first ends with this status.
+    /// Lets the next request of the queue pair end with this status.
     pub(crate) fn fail_next(&self, qpn: u32, status: DtoStatus) {
         self.0.borrow().qps[&qpn].borrow_mut().fail_next = Some(status);
     }
 
-    /// What a device reports to a node.
+    /// Queues an event of a node's device.
     pub(crate) fn report(&self, node: usize, event: ProviderEvent) {
         self.0.borrow_mut().nodes[node].events.push_back(event);
     }
@@ -174,7 +174,7 @@ impl Net {
         self.report(node, ProviderEvent::DeviceDead);
     }
 
-    /// Objects a node has made and not given back.
+    /// Returns the kinds of objects that a node has created and not destroyed.
     pub(crate) fn leaked(&self, node: usize) -> Vec<&'static str> {
         let world = self.0.borrow();
         world.nodes[node]
@@ -246,7 +246,7 @@ impl Net {
         }
     }
 
-    /// Error state: everything is flushed.
+    /// Moves a queue pair to the error state, which flushes everything.
     fn stop(&self, qp: &Rc<RefCell<QpState>>) {
         let last_buffer = qp.borrow_mut().stop();
         if last_buffer {
@@ -282,7 +282,7 @@ fn limits(node: usize) -> Limits {
         max_srqs: 10,
         max_srq_recvs: 64,
         mtu: 3,
-        // Of each node its own.
+        // Each node has its own.
         ack_delay: if node == 0 { 16 } else { 19 },
     }
 }
@@ -323,7 +323,7 @@ impl Mock {
         let node = &world.nodes[self.node];
         let fired = node.cqs.iter().fold(false, |fired, cq| {
             let mut cq = cq.borrow_mut();
-            // Of a watched one there is an event to take.
+            // A watched queue has an event to take.
             let now = cq.fired;
             cq.fired &= cq.watched;
             fired | now
@@ -347,7 +347,7 @@ impl Provider for Mock {
     /// Address and length.
     type Memory = (u64, u64);
     type Region = u32;
-    /// Its key.
+    /// Key of the window.
     type Window = u32;
 
     fn limits(&self) -> &Limits {
@@ -445,7 +445,7 @@ impl Provider for Mock {
         Ok(())
     }
 
-    /// All memory is, but what begins at an odd address.
+    /// All memory is shared, except regions that begin at an odd address.
     fn is_shared(&self, memory: &(u64, u64)) -> bool {
         memory.0.is_multiple_of(2)
     }
@@ -572,7 +572,7 @@ impl Provider for Mock {
 
     fn to_error(&mut self, qp: &mut MockQp) -> Result<(), ProviderError> {
         if self.alive().is_err() {
-            // There is nothing to stop, and nothing is flushed.
+            // Nothing to stop, and nothing to flush.
             return Ok(());
         }
         self.net.stop(&qp.state);

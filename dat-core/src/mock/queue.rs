@@ -1,4 +1,4 @@
-//! The queues of the mock: what a device would keep, and what a provider's objects would.
+//! The queues of the mock: state of the device, and of a provider's objects.
 
 use super::Net;
 use crate::event::DtoDetail;
@@ -16,7 +16,7 @@ use std::rc::Rc;
 pub(crate) struct Entry {
     owner: u32,
     request: bool,
-    /// Which post it ends, counted from the first.
+    /// Number of the post that it ends, from the first.
     post: u64,
     status: DtoStatus,
     bytes: u64,
@@ -37,10 +37,10 @@ impl CompletionEntry for Entry {
 pub(crate) struct CqState {
     entries: VecDeque<Entry>,
     capacity: u32,
-    /// Entries that were given back, ever.
+    /// Number of entries ever given back.
     taken: u32,
     armed: Option<bool>,
-    /// Looks at it, and requests for an interrupt, ever.
+    /// Number of looks and of arms, ever.
     pub(super) steps: u64,
     pub(super) fired: bool,
     pub(super) watched: bool,
@@ -86,7 +86,7 @@ impl CqState {
     }
 }
 
-/// After so many entries it is the turn of others.
+/// Number of entries after which other work is due.
 pub(crate) const OTHERS_TURN: u32 = 64;
 
 pub(crate) struct MockCq(pub(super) Rc<RefCell<CqState>>);
@@ -159,12 +159,12 @@ pub(super) struct Request {
     unsignalled: bool,
     bind: bool,
     own: bool,
-    /// What the peer's receive tells of it.
+    /// Detail for the completion of the peer's receive.
     pub(super) detail: DtoDetail,
 }
 
 impl Request {
-    /// One that no consumer asked for.
+    /// Makes a request of the library.
     const fn own(post: u64) -> Self {
         Self {
             post,
@@ -197,7 +197,7 @@ pub(crate) struct QpState {
     pub(super) remote: Option<u32>,
     pub(super) receive_psn: u32,
     pub(super) send_psn: u32,
-    /// As the transition to RTS said it.
+    /// ACK timeout given at the transition to RTS.
     pub(super) ack_timeout: u8,
     pub(super) rnr_retry: u8,
     pub(super) fail_next: Option<DtoStatus>,
@@ -205,10 +205,10 @@ pub(crate) struct QpState {
     request_cq: Rc<RefCell<CqState>>,
     recv_cq: Rc<RefCell<CqState>>,
     srq: Option<Rc<RefCell<SrqState>>>,
-    /// Posted and not known complete.
+    /// Requests posted and not known to be complete.
     requests: VecDeque<Request>,
     recvs: VecDeque<Recv>,
-    /// How many requests and receives the device has dealt with.
+    /// Number of requests that the device has carried out.
     requests_done: u64,
     pub(super) requests_posted: u64,
     recvs_done: u64,
@@ -253,7 +253,7 @@ impl QpState {
         matches!(self.queue, Queue::ReadyToReceive | Queue::ReadyToSend)
     }
 
-    /// The next request to carry out.
+    /// Returns the next request to carry out.
     pub(super) fn next_request(&mut self) -> Option<Request> {
         if self.queue != Queue::ReadyToSend && self.queue != Queue::Error {
             return None;
@@ -269,7 +269,7 @@ impl QpState {
         Some(request)
     }
 
-    /// Ends a request. True: the queue pair must stop.
+    /// Ends a request. Returns true if the queue pair must stop.
     pub(super) fn finish(&mut self, request: Request, status: DtoStatus) -> bool {
         self.requests_done = request.post + 1;
         let entry = Entry {
@@ -281,7 +281,7 @@ impl QpState {
             solicited: false,
             detail: DtoDetail::None,
         };
-        // Of suppressed ones the device tells only now and then, as the provider asks it to.
+        // The device reports suppressed ones only when the provider asks it to.
         let tell = !request.suppress
             || request
                 .post
@@ -292,7 +292,7 @@ impl QpState {
         status != DtoStatus::Success && self.queue != Queue::Error
     }
 
-    /// Takes a message. `None`: no buffer. False: the buffer is too short.
+    /// Receives a message. `None`: no buffer. False: the buffer is too short.
     pub(super) fn receive(
         &mut self,
         bytes: u64,
@@ -328,7 +328,7 @@ impl QpState {
         Some(fits)
     }
 
-    /// Goes to the error state. True: the SRQ's last buffer is to be reported.
+    /// Moves to the error state. Returns true if the SRQ's last buffer is to be reported.
     pub(super) fn stop(&mut self) -> bool {
         if self.queue == Queue::Error {
             return false;
@@ -365,7 +365,7 @@ impl QpState {
         }
     }
 
-    /// Back to INIT, the receives posted as they are.
+    /// Returns to INIT and keeps the posted receives.
     pub(super) const fn rewind(&mut self) {
         self.queue = Queue::Init;
         self.remote = None;
@@ -407,7 +407,7 @@ fn sum(segments: impl Iterator<Item = DataSegment>, limit: u32) -> u64 {
         .sum()
 }
 
-/// What the peer's receive tells of a request.
+/// Returns the detail of the peer's receive for a request.
 const fn carried(op: RequestOp) -> DtoDetail {
     match op {
         RequestOp::SendImmediate(data) => DtoDetail::SendImmediate(data),
@@ -422,7 +422,7 @@ const fn carried(op: RequestOp) -> DtoDetail {
 }
 
 impl MockQp {
-    /// Carries out what was posted.
+    /// Carries out the posted requests.
     fn go(&self) {
         if self.state.borrow().queue == Queue::Error {
             self.state.borrow_mut().flush();
@@ -673,7 +673,7 @@ impl QueuePair for MockQp {
         u32::try_from(self.state.borrow().recvs.len()).expect("few")
     }
 
-    // It has no bytes to count.
+    // Bytes are not counted.
     fn counts(&self) -> QueuePairCounts {
         let state = self.state.borrow();
         QueuePairCounts {

@@ -1,29 +1,29 @@
 //! The consumer notification object: one place to wait for many EVDs.
 //!
 //! ```text
-//!                   trigger: the EVD is remembered, the agent is called and forgotten
+//!                   trigger: the EVD is stored, the agent is called and dropped
 //!      untriggered ------------------------------------------------------------------> triggered(EVD)
-//!           ^                                                                              |  | trigger: nothing,
-//!           |                     somebody's cno_wait takes it                             |<-' the two are one
+//!           ^                                                                              |  | trigger:
+//!           |                     one cno_wait takes it                                    |<-' no effect
 //!           '------------------------------------------------------------------------------'
 //! ```
 //!
-//! A trigger is a notification event that arrives at an attached EVD that is enabled and has nobody blocked on it
-//! ([`EvdMode`](crate::object::evd::mode::EvdMode)). It stays until one waiter takes it, with the EVD as a hint: events
-//! of other EVDs may have come meanwhile, and the event itself may be gone.
+//! A trigger is a notification event that arrives at an attached EVD that is enabled and has no waiter
+//! ([`EvdMode`](crate::object::evd::mode::EvdMode)). The CNO stays triggered until one waiter takes the trigger, with
+//! the EVD as a hint: events of other EVDs may have arrived meanwhile, and the event itself may be gone.
 
 use crate::handle::{EvdHandle, EvdKey};
-use crate::turns::Turns;
+use crate::round_robin::RoundRobin;
 use core::fmt;
 
 /// A function of the program that a CNO calls when it is triggered (`DAT_OS_WAIT_PROXY_AGENT`).
 ///
-/// Its argument is the EVD that triggered; none when the last EVD of the CNO or the IA has gone. It runs inside a call
-/// of the IA: it must neither block nor panic, and cannot call the IA.
+/// Its argument is the EVD that triggered, or `None` if the last EVD of the CNO or the IA has ended. It runs inside a
+/// call of the IA: it must neither block nor panic, and it cannot call the IA.
 pub struct Agent(Box<dyn FnOnce(Option<EvdHandle>) + Send>);
 
 impl Agent {
-    /// An agent that does this.
+    /// Makes an agent of a closure.
     pub fn new(call: impl FnOnce(Option<EvdHandle>) + Send + 'static) -> Self {
         Self(Box::new(call))
     }
@@ -37,14 +37,14 @@ impl fmt::Debug for Agent {
 
 #[derive(Default)]
 pub(crate) struct Cno {
-    /// The EVD of a trigger nobody has taken.
+    /// The EVD of a trigger that no waiter has taken.
     triggered: Option<EvdKey>,
     agent: Option<Agent>,
-    evds: Turns<EvdKey>,
-    /// Those of them to be looked at: their completion queues have something, or were never asked for an interrupt.
-    pub(crate) unasked: Turns<EvdKey>,
+    evds: RoundRobin<EvdKey>,
+    /// Attached EVDs to be looked at: their completion queues have reported entries, or were never armed.
+    pub(crate) unarmed: RoundRobin<EvdKey>,
     waiters: u32,
-    /// How often everybody was sent home.
+    /// Number of times that all waiters were released.
     released: u64,
 }
 
@@ -56,7 +56,7 @@ impl Cno {
         }
     }
 
-    /// Another agent, or none.
+    /// Replaces or removes the agent.
     pub(crate) fn set_agent(&mut self, agent: Option<Agent>) {
         self.agent = agent;
     }
@@ -69,7 +69,7 @@ impl Cno {
         self.triggered.is_some()
     }
 
-    /// An EVD triggers it; the agent is told by what it is known as, once.
+    /// Triggers the CNO for an EVD, and calls the agent once, with the EVD's handle `known_as`.
     pub(crate) fn trigger(&mut self, evd: EvdKey, known_as: EvdHandle) {
         if self.triggered.is_none() {
             self.triggered = Some(evd);
@@ -79,18 +79,18 @@ impl Cno {
         }
     }
 
-    /// Somebody waits; how often everybody was sent home before.
+    /// Counts a waiter. Returns the number of releases so far.
     pub(crate) const fn wait_begins(&mut self) -> u64 {
         self.waiters += 1;
         self.released
     }
 
-    /// Whether a wait is over that began when everybody had been sent home so often.
+    /// Returns whether a wait is over that began after `released` releases.
     pub(crate) const fn ends_wait(&self, released: u64) -> bool {
         self.triggered.is_some() || self.released != released
     }
 
-    /// Lets a wait end, if it is over: with the EVD that triggered, or with none as everybody is sent home.
+    /// Ends a wait if it is over: with the EVD that triggered, or with `None` if all waiters were released.
     pub(crate) const fn end_wait(&mut self, released: u64) -> Option<Option<EvdKey>> {
         let woken = if self.released == released {
             match self.triggered.take() {
@@ -104,17 +104,17 @@ impl Cno {
         Some(woken)
     }
 
-    /// Nobody waits any more who did.
+    /// Counts one waiter less.
     pub(crate) const fn wait_over(&mut self) {
         self.waiters -= 1;
     }
 
-    /// An EVD refers to it, or somebody waits on it.
+    /// Returns whether an EVD refers to it or a thread waits on it.
     pub(crate) const fn is_in_use(&self) -> bool {
         !self.evds.is_empty() || self.waiters != 0
     }
 
-    /// The EVDs that refer to it.
+    /// Returns the EVDs that refer to it.
     pub(crate) fn evds(&self) -> impl Iterator<Item = EvdKey> {
         self.evds.iter()
     }
@@ -123,10 +123,10 @@ impl Cno {
         self.evds.insert(evd);
     }
 
-    /// An EVD no longer refers to it; `gone` if it was freed.
+    /// Detaches an EVD; `gone` if it was freed.
     pub(crate) fn detach(&mut self, evd: EvdKey, gone: bool) {
         self.evds.remove(evd);
-        self.unasked.remove(evd);
+        self.unarmed.remove(evd);
         if !gone {
             return;
         }
@@ -138,7 +138,7 @@ impl Cno {
         }
     }
 
-    /// It is over; whoever is to be told is told.
+    /// Releases all waiters, with no EVD, and tells the agent.
     pub(crate) fn dissolve(&mut self) {
         self.triggered = None;
         self.released += 1;

@@ -1,4 +1,4 @@
-//! The connection request, undecided: what its peer asked for.
+//! The undecided connection request, with what its peer asked for.
 
 use super::ep::Remote;
 use crate::attributes::address_of;
@@ -7,15 +7,15 @@ use crate::handle::EpKey;
 use crate::provider::Path;
 use crate::types::ConnQual;
 
-/// What the peer of a connection asked for, and how it is reached.
+/// Parameters of a connection's peer, and the path to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) path: Path,
     pub(crate) qpn: u32,
-    /// What it asked us to begin with.
+    /// The PSN that the peer asked us to start with.
     pub(crate) psn: u32,
     pub(crate) mtu: u8,
-    /// RDMA Reads it can answer at a time.
+    /// Number of RDMA Reads the peer can answer at a time.
     pub(crate) reads_out: u8,
     pub(crate) retry_count: u8,
     pub(crate) rnr_retry: u8,
@@ -29,11 +29,11 @@ pub(crate) struct Cr {
     pub(crate) remote_gid: [u8; 16],
     pub(crate) remote_port: u16,
     pub(crate) private_data: Vec<u8>,
-    /// RDMA Reads the peer wants to have outstanding towards us.
+    /// Number of RDMA Reads the peer wants to have outstanding towards us.
     pub(crate) reads_in: u8,
     /// The endpoint that goes with the request.
     pub(crate) local_ep: Option<EpKey>,
-    /// It was lent to the consumer with the request, and is TENTATIVE; else it is the RSP's, PASSIVE.
+    /// True if the endpoint was lent with the request, and is TENTATIVE; otherwise it is the RSP's, PASSIVE.
     pub(crate) lent: bool,
 }
 

@@ -1,8 +1,8 @@
-//! The objects of an IA, one each: what it is made of, its states with the one function that steps from one to the
-//! next, and the rules that need nothing but the object and what it is handed.
+//! The objects of an IA, one module each: its data, its states with the one function that takes a step, and the rules
+//! that concern the object alone.
 //!
-//! None of them knows the tables it lies in, the other objects there, or a call: what concerns several is made by the
-//! calls above (`cargo xtask tidy` refuses what names them here). What else an object refers to it knows by its key.
+//! An object does not know its table, other objects, or a call. The calls above handle everything that concerns
+//! several objects (`cargo xtask tidy` refuses their names here). An object refers to others by key.
 
 pub(crate) mod cno;
 pub(crate) mod cr;

@@ -4,6 +4,6 @@ use crate::provider::Provider;
 
 pub(crate) struct Pz<P: Provider> {
     pub(crate) pd: P::Pd,
-    /// Endpoints, SRQs, LMRs and RMRs in it.
+    /// Number of endpoints, SRQs, LMRs and RMRs in it.
     pub(crate) users: u32,
 }

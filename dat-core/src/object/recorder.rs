@@ -1,16 +1,16 @@
 //! The flight recorder of an instance: its last posts, completions and state changes, in a ring that is allocated when
 //! it is switched on.
 //!
-//! An endpoint that is recorded lets nothing through at once ([`AtOnce`](super::ep::AtOnce)), and an EVD always has an
-//! obstacle, so every post and every completion comes by the place where all of them are checked in order. Who does not
-//! record pays nothing for it.
+//! A recorded endpoint disables its fast path ([`AtOnce`](super::ep::AtOnce)), and a recorded EVD always has an
+//! obstacle. So every post and every completion takes the path where all of them are checked in order. While
+//! recording is off it costs nothing.
 //!
-//! What is not one instance's (commands, datagrams, events of the device) the provider records
+//! The provider records what belongs to the whole adapter: commands, datagrams, events of the device
 //! ([`Provider::record`](crate::provider::Provider::record)).
 //!
-//! Somebody may want what a recorder holds at the moment something breaks, when nobody is there to ask for it: a
-//! [`Keeper`] is handed it where a connection breaks, and where the thread that has the instance panics, which drops
-//! the recorder. A peer can have connections break as often as it likes, so there is a budget for it.
+//! When something breaks, no program may be there to ask for the records. So a [`Keeper`] gets them when a connection
+//! breaks, and when the instance's thread panics, which drops the recorder. A peer can break connections as often as
+//! it likes, so the number of these calls is limited.
 
 use core::fmt;
 use std::net::IpAddr;
@@ -21,31 +21,31 @@ use crate::log_budget::LogBudget;
 use crate::provider::{Completion, Nanos, RequestOp};
 use crate::types::DtoStatus;
 
-/// Events that a recorder keeps, the last ones.
+/// Number of events that a recorder keeps.
 pub const RECORDS: usize = 65_536;
 
-/// What an instance did, or was told, and when.
+/// One event: its time, its endpoint and its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Record {
-    /// When, by the clock of the function.
+    /// Time, by the clock of the function.
     pub at: Nanos,
     /// The consumer's cookie; 0 where there is none.
     pub cookie: u64,
-    /// Bytes posted, or transferred; 4 GiB - 1 if there are more.
+    /// Bytes posted or transferred; 4 GiB - 1 stands for more.
     pub bytes: u32,
-    /// Of a post: the peer's `rmr_context`. Of a failed completion: the device's syndrome, and in the upper half the
-    /// vendor's. Of a state: the number of the queue pair; 0 where there is none.
+    /// For a post: the peer's `rmr_context`. For a failed completion: the device's syndrome, with the vendor syndrome
+    /// in the upper half. For a state: the number of the queue pair. Otherwise 0.
     pub context: u32,
-    /// The endpoint's number in the instance.
+    /// Number of the endpoint in the instance.
     pub ep: u32,
-    /// What.
+    /// Kind of event.
     pub what: Recorded,
 }
 
 static_assertions::const_assert_eq!(size_of::<Record>(), 32);
 
-/// What was recorded.
+/// Kind of a recorded event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Recorded {
@@ -55,13 +55,13 @@ pub enum Recorded {
     RequestDone(DtoStatus),
     /// A receive is done.
     RecvDone(DtoStatus),
-    /// The endpoint went from the first state to the second.
+    /// The endpoint changed from the first state to the second.
     State(EpState, EpState),
-    /// A connection ended, or an attempt at one, and why.
+    /// A connection or an attempt ended, for this cause.
     Ended(EndCause),
 }
 
-/// What was posted.
+/// Kind of a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Posted {
@@ -88,7 +88,7 @@ pub enum Posted {
 }
 
 impl Posted {
-    /// What people call it.
+    /// Returns the usual name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -105,7 +105,7 @@ impl Posted {
         }
     }
 
-    /// What a request is, and the context of the peer that it names, or 0.
+    /// Returns the kind of a request, and the peer's context that it names, or 0.
     pub(crate) const fn request(op: RequestOp) -> (Self, u32) {
         match op {
             RequestOp::Send => (Self::Send, 0),
@@ -181,7 +181,7 @@ impl Record {
     }
 }
 
-/// One event in words: the endpoint, what, and its numbers. The time is the dump's to tell.
+/// Prints one event: the endpoint, the kind, and its numbers. [`RecorderDump`] prints the time.
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { cookie, bytes, .. } = *self;
@@ -214,30 +214,30 @@ impl fmt::Display for Record {
     }
 }
 
-/// When a recorder is handed over unasked.
+/// Occasion on which a [`Keeper`] is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Occasion {
     /// A connection broke.
     Broken {
-        /// The endpoint's number in the instance.
+        /// Number of the endpoint in the instance.
         ep: u32,
-        /// Why, as far as it is known.
+        /// Cause, if known.
         cause: Option<EndCause>,
     },
-    /// The thread that has the instance panics.
+    /// The instance's thread panics.
     Panic,
 }
 
-/// Takes what a recorder holds, in the thread of the instance, which it must not call.
+/// Receives the records, in the instance's thread. It must not call the instance.
 pub type Keeper = Box<dyn FnMut(Occasion, RecorderDump) + Send>;
 
-/// The ring.
+/// Ring of the last events.
 pub(crate) struct Recorder {
-    /// The instance's number in the process.
+    /// Number of the instance in the process.
     instance: u32,
     ring: Vec<Record>,
-    /// Events recorded, ever.
+    /// Number of events ever recorded.
     recorded: u64,
     keeper: Option<Keeper>,
     budget: LogBudget,
@@ -246,7 +246,7 @@ pub(crate) struct Recorder {
 impl Drop for Recorder {
     fn drop(&mut self) {
         if std::thread::panicking() && self.keeper.is_some() {
-            // Nobody says what time it is any more, nor what the endpoints are.
+            // During a panic the clock and the endpoints cannot be read.
             let at = self.last().map_or(0, |record| record.at);
             let dump = self.dump(at, Vec::new());
             if let Some(keeper) = &mut self.keeper {
@@ -257,7 +257,7 @@ impl Drop for Recorder {
 }
 
 impl Recorder {
-    /// All of its memory, written once, so that no post meets a page fault.
+    /// Allocates and writes all of the ring once, so that no post causes a page fault.
     pub(crate) fn new(instance: u32) -> Self {
         let nothing = Record::state(0, 0, 0, EpState::Unconnected, EpState::Unconnected);
         Self {
@@ -273,7 +273,7 @@ impl Recorder {
         self.keeper = Some(keeper);
     }
 
-    /// Whether somebody wants what it holds now that a connection broke.
+    /// Returns whether a keeper is to be called now that a connection broke.
     pub(crate) fn is_wanted(&mut self, now: Nanos) -> bool {
         self.keeper.is_some() && self.budget.take(now).is_some()
     }
@@ -291,7 +291,7 @@ impl Recorder {
 
     #[inline]
     pub(crate) fn push(&mut self, record: Record) {
-        // CAST: less than the ring has places.
+        // CAST: less than the number of places in the ring.
         #[expect(clippy::cast_possible_truncation, reason = "below RECORDS")]
         let place = (self.recorded % RECORDS as u64) as usize;
         self.ring[place] = record;
@@ -318,28 +318,28 @@ impl Recorder {
     }
 }
 
-/// What a recorder held. As text it is a line of what it is and one for each event: how long before the dump, in
-/// milliseconds, and what.
+/// Contents of a recorder. As text: one line about the dump, and one line per event with its time before the dump in
+/// milliseconds.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RecorderDump {
-    /// The instance's number in the process.
+    /// Number of the instance in the process.
     pub instance: u32,
-    /// When it was taken, by the clock of the function.
+    /// Time of the dump, by the clock of the function.
     pub at: Nanos,
-    /// Events that were recorded before these, and are lost.
+    /// Number of events recorded before these, and lost.
     pub before: u64,
     /// The events, oldest first.
     pub records: Vec<Record>,
-    /// Who the endpoints are when it is taken; none of them where the thread panicked.
+    /// The endpoints at the time of the dump; empty if the thread panicked.
     pub endpoints: Vec<RecordedEp>,
 }
 
-/// An endpoint that the events are about.
+/// An endpoint that events refer to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecordedEp {
-    /// Its number in the instance.
+    /// Number in the instance.
     pub ep: u32,
     /// Number of its queue pair.
     pub qp_number: Option<u32>,
@@ -348,7 +348,7 @@ pub struct RecordedEp {
 }
 
 impl RecorderDump {
-    /// The last events of it, at most so many.
+    /// Keeps at most the last `events` events.
     #[must_use]
     pub fn last(mut self, events: usize) -> Self {
         let dropped = self.records.len().saturating_sub(events);
@@ -410,11 +410,11 @@ mod tests {
         assert!(panicked.is_err());
         let (occasion, dump) = kept.try_recv().expect("it was handed over");
         assert_eq!((occasion, dump.instance, dump.at), (Occasion::Panic, 3, 5));
-        assert!(dump.to_string().contains("the time of the connect ran out"));
+        assert!(dump.to_string().contains("the connect timed out"));
     }
 
     #[test]
-    fn a_recorder_that_is_dropped_otherwise_is_handed_to_nobody() {
+    fn a_recorder_dropped_without_a_panic_is_not_handed_over() {
         let mut recorder = Recorder::new(3);
         recorder.keep_by(Box::new(|occasion, _| panic!("{occasion:?}")));
         drop(recorder);

@@ -1,11 +1,11 @@
-//! The remote memory region: a window of the device, and what it is bound to.
+//! The remote memory region: a window of the device, and its binding.
 
 use super::lmr::segment::LmrTriplet;
 use crate::handle::{EpKey, LmrKey, PzKey, RmrKey};
 use crate::provider::Provider;
 use crate::types::MemPrivFlags;
 
-/// What an RMR is bound to.
+/// A binding of an RMR.
 #[derive(Clone, Copy)]
 pub(crate) struct Bound {
     pub(crate) lmr: LmrKey,
@@ -17,25 +17,25 @@ pub(crate) struct Bound {
 pub(crate) struct Rmr<P: Provider> {
     pub(crate) window: P::Window,
     pub(crate) pz: PzKey,
-    /// What the last bind posted makes of it.
+    /// The binding that the last posted bind makes.
     posted: Option<Bound>,
-    /// Binds posted, ever.
+    /// Number of binds ever posted.
     binds: u64,
-    /// The endpoint of the last one.
+    /// The endpoint of the last bind.
     bound_on: Option<EpKey>,
-    /// What the device's window reaches through.
+    /// The LMR that the device's window uses.
     settled: Option<LmrKey>,
-    /// A peer has invalidated what this bind and those before it made of it.
+    /// Number of the last bind that a peer has invalidated; it and all earlier ones are void.
     void_up_to: u64,
 }
 
-/// What an RMR has let go of.
+/// The LMRs that an RMR no longer uses.
 pub(crate) struct LetGo {
-    /// What it was bound to, going by the binds posted.
+    /// The former binding, going by the binds posted.
     pub(crate) bound: Option<Bound>,
-    /// What its window, or a bind, reached for.
+    /// LMRs that its window, or a bind, used.
     pub(crate) held: [Option<LmrKey>; 2],
-    /// The window may reach through what an earlier bind made of it, and has to be taken from that.
+    /// True if the window may still have the binding of an earlier bind and must be unbound.
     pub(crate) reaches_still: bool,
 }
 
@@ -52,22 +52,22 @@ impl<P: Provider> Rmr<P> {
         }
     }
 
-    /// What the last bind posted makes of it.
+    /// Returns the binding that the last posted bind makes.
     pub(crate) const fn posted(&self) -> Option<&Bound> {
         self.posted.as_ref()
     }
 
-    /// The endpoint of the last bind.
+    /// Returns the endpoint of the last bind.
     pub(crate) const fn bound_on(&self) -> Option<EpKey> {
         self.bound_on
     }
 
-    /// What the device's window reaches through.
+    /// Returns the LMR that the device's window uses.
     pub(crate) const fn settled(&self) -> Option<LmrKey> {
         self.settled
     }
 
-    /// A bind is on its way on an endpoint: its number, and what the RMR was bound to before.
+    /// Counts a bind posted on an endpoint. Returns its number, and the former binding.
     pub(crate) const fn bind_posted(
         &mut self,
         ep: EpKey,
@@ -78,7 +78,7 @@ impl<P: Provider> Rmr<P> {
         (self.binds, core::mem::replace(&mut self.posted, bound))
     }
 
-    /// The oldest bind of its endpoint is done.
+    /// Handles the completion of the endpoint's oldest bind.
     pub(crate) fn bind_ended(&mut self, bind: &PendingBind, succeeded: bool) -> LetGo {
         if succeeded {
             let void = bind.number <= self.void_up_to;
@@ -98,7 +98,7 @@ impl<P: Provider> Rmr<P> {
         }
     }
 
-    /// A peer has invalidated its context. A bind that is not known done lets go of what it settles when it is.
+    /// Handles an invalidation by a peer. An outstanding bind releases its LMR when it completes.
     pub(crate) fn invalidated(&mut self, is_under_way: bool) -> LetGo {
         self.void_up_to = self.binds;
         LetGo {
@@ -108,20 +108,20 @@ impl<P: Provider> Rmr<P> {
         }
     }
 
-    /// Its window was taken from whatever it reached through.
+    /// Handles the unbinding of its window. Returns the LMR that it used.
     pub(crate) const fn unbound(&mut self) -> Option<LmrKey> {
         self.settled.take()
     }
 }
 
-/// A bind that was posted and is not known done.
+/// A bind that was posted and has not completed.
 #[derive(Clone, Copy)]
 pub(crate) struct PendingBind {
     pub(crate) rmr: RmrKey,
-    /// Which bind of the RMR it is, counted from 1.
+    /// Number of the bind among those of the RMR, from 1.
     pub(crate) number: u64,
-    /// The LMR it reaches for; none when it unbinds.
+    /// The LMR to bind to; `None` for an unbind.
     pub(crate) lmr: Option<LmrKey>,
-    /// Success is not to be told.
+    /// True if success makes no event.
     pub(crate) suppress: bool,
 }

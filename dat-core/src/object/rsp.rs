@@ -1,4 +1,4 @@
-//! The reserved service point: a listener for one request. When that has come it is *spent*.
+//! The reserved service point: a listener for one request. It is *spent* when that has arrived.
 
 use crate::cm::ListenId;
 use crate::handle::{EpKey, EvdKey};
@@ -28,12 +28,12 @@ impl Rsp {
         }
     }
 
-    /// Its request has come, or it is freed: where it has listened until now.
+    /// Ends the listening, because the request has arrived or the RSP is freed. Returns the listener.
     pub(crate) const fn spend(&mut self) -> Option<ListenId> {
         self.listen.take()
     }
 
-    /// Its request has come.
+    /// Returns whether its request has arrived.
     pub(crate) const fn is_spent(&self) -> bool {
         self.listen.is_none()
     }

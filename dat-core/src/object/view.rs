@@ -1,6 +1,6 @@
-//! What is seen of an instance from outside: an instance is one thread's, so who looks from another asks, and
-//! the instance answers when it next looks after itself ([`Opened::ask`](crate::Opened::ask)); and what watchers are
-//! told when it happens ([`Opened::watch`](crate::Opened::watch)).
+//! Views of an instance for other threads. An instance belongs to one thread, so another thread sends a question, and
+//! the instance answers when it next runs its housekeeping ([`Opened::ask`](crate::Opened::ask)). Watchers are called
+//! when an event happens ([`Opened::watch`](crate::Opened::watch)).
 
 use std::net::IpAddr;
 use std::sync::mpsc::Sender;
@@ -23,24 +23,24 @@ pub(crate) struct Question {
     pub(crate) to: Sender<InstanceView>,
 }
 
-/// How much is to be told.
+/// Limits on the size of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Objects of each kind, at most; the first ones.
+    /// Maximum number of objects of each kind; the first ones.
     pub objects: usize,
-    /// Events of the flight recorder, at most; the last ones.
+    /// Maximum number of events of the flight recorder; the last ones.
     pub events: usize,
 }
 
-/// An instance.
+/// View of an instance.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct InstanceView {
-    /// Its number in the process.
+    /// Number of the instance in the process.
     pub number: u32,
-    /// When it answered, by the clock of its device.
+    /// Time of the answer, by the clock of its device.
     pub at: Nanos,
-    /// All of it.
+    /// Counters of the whole instance.
     pub stats: IaStats,
     /// Its endpoints.
     pub eps: Vec<EpView>,
@@ -54,19 +54,19 @@ pub struct InstanceView {
     pub listeners: Vec<u64>,
     /// Addresses of its adapter.
     pub addresses: Vec<Address>,
-    /// What was measured of all its endpoints, those that were freed among them.
+    /// Latencies of all its endpoints, freed ones included.
     pub latencies: LatencyView,
-    /// What it did last, if it records and that was asked for.
+    /// Its last events, if it records and the question asked for them.
     pub recorded: Option<RecorderDump>,
 }
 
-/// What was measured ([`Ia::measure`](crate::Ia::measure)). `None`: nothing.
+/// Measured latencies ([`Ia::measure`](crate::Ia::measure)). `None`: nothing was measured.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct LatencyView {
-    /// From the doorbell of a request until its completion was taken in.
+    /// Time from the doorbell of a request until its completion was taken in.
     pub completion: Option<Box<Histogram>>,
-    /// From the moment at which the device wrote a completion until a wait that slept found it.
+    /// Time from the device's write of a completion until a wait that slept found it.
     pub wakeup: Option<Box<Histogram>>,
 }
 
@@ -80,11 +80,11 @@ impl LatencyView {
     }
 }
 
-/// An endpoint.
+/// View of an endpoint.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EpView {
-    /// Its number in the instance.
+    /// Number in the instance.
     pub number: u32,
     /// Number of its queue pair.
     pub qp_number: Option<u32>,
@@ -92,33 +92,33 @@ pub struct EpView {
     pub state: EpState,
     /// The peer.
     pub peer: Option<IpAddr>,
-    /// Where the peer was asked for, or came from.
+    /// The qualifier or port that was asked for, or that the peer came from.
     pub port_qual: u64,
-    /// Why its last connection ended.
+    /// Cause of the end of its last connection.
     pub cause: Option<EndCause>,
-    /// What its connections ask of the network.
+    /// Transport settings of its connections.
     pub transport: EpTransport,
-    /// What it has done.
+    /// Its counters.
     pub stats: EpStats,
-    /// What was measured of it.
+    /// Its latencies.
     pub latencies: LatencyView,
 }
 
-/// An EVD.
+/// View of an EVD.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct EvdView {
-    /// Its number in the instance.
+    /// Number in the instance.
     pub number: u32,
     /// Streams it may carry.
     pub flags: EvdFlags,
     /// Events it can hold.
     pub qlen: u32,
-    /// What it has taken in.
+    /// Its counters.
     pub stats: EvdStats,
 }
 
-/// An LMR.
+/// View of an LMR.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct LmrView {
@@ -128,42 +128,42 @@ pub struct LmrView {
     pub address: u64,
     /// Bytes.
     pub bytes: u64,
-    /// What may be done with it.
+    /// Its privileges.
     pub privileges: MemPrivFlags,
 }
 
-/// Something has happened.
+/// An event for watchers.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Notice {
     /// The instance.
     pub instance: u32,
-    /// When, by the clock of its device.
+    /// Time, by the clock of its device.
     pub at: Nanos,
-    /// What.
+    /// The event.
     pub what: Happened,
 }
 
-/// What has happened.
+/// Kind of a [`Notice`].
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Happened {
-    /// To a connection.
+    /// An event of a connection.
     Connection {
-        /// The endpoint's number.
+        /// Number of the endpoint.
         ep: u32,
-        /// Its queue pair's.
+        /// Number of its queue pair.
         qp_number: Option<u32>,
         /// The peer.
         peer: Option<IpAddr>,
-        /// What.
+        /// Kind of event.
         kind: ConnectionEventKind,
-        /// Why, if it has ended.
+        /// Cause, if the connection has ended.
         cause: Option<EndCause>,
     },
-    /// To something else.
+    /// An asynchronous event.
     Async(AsyncEvent),
 }
 
-/// Is told of what happens, by the thread it happens in. It must not wait, nor call the instance.
+/// Called with each event, in the thread where it happens. It must not block, and must not call the instance.
 pub type Watcher = Box<dyn Fn(&Notice) + Send>;

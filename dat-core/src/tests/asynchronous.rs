@@ -1,4 +1,4 @@
-//! Which EVDs asynchronous events go to.
+//! EVDs for asynchronous events.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn async_evd(side: &mut Side, qlen: u32) -> EvdHandle {
     side.ia.evd_create(qlen, EvdFlags::ASYNC).expect("an EVD")
 }
 
-/// Has the endpoint hold more buffers than its mark allows; the event of that.
+/// Lets the endpoint hold more buffers than its mark allows. Returns the event.
 fn exceed_mark(side: &mut Side) -> AsyncEvent {
     side.post_recv(0).expect("posts");
     side.ia

@@ -1,4 +1,4 @@
-//! Posts that are made at once: when nothing stands against the call, and else nothing has happened.
+//! Posts that are made at once if all checks pass; otherwise nothing has happened.
 
 use super::*;
 use crate::post::{Post, RdmaRead, RdmaWrite, Recv, Send};
@@ -56,7 +56,7 @@ fn cookie_and_length(event: &Event) -> Option<(u64, u64)> {
     }
 }
 
-/// How many of the four posts of `one` were made.
+/// Returns how many of the four posts of `one` were made.
 fn made(a: &mut Side, one: LmrTriplet, to: &RmrTriplet) -> usize {
     [
         send(a, one, 0),
@@ -84,7 +84,7 @@ fn no_post_goes_to_an_endpoint_that_is_gone_or_of_another_adapter() {
 }
 
 #[test]
-fn what_the_calls_refuse_is_not_made_at_once() {
+fn posts_that_the_calls_refuse_are_not_made_at_once() {
     let (_net, mut a, b) = connected();
     let (good, to) = (a.triplet(0, 16), b.remote(16));
     let other_pz = a.ia.pz_create().expect("a PZ");

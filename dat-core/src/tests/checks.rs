@@ -21,7 +21,7 @@ fn of_several_faults_the_first_in_order_is_answered() {
         segment_length: bytes,
     };
 
-    // Each has the faults of all that follow it, as far as they go together.
+    // Each has the faults of all that follow it, as far as they can be combined.
     let unknown = at(1, 0, u64::MAX);
     let outside = at(foreign.lmr_context, 0, 65);
     let elsewhere = at(foreign.lmr_context, 0x90_0000, 64);

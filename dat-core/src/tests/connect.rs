@@ -63,8 +63,8 @@ fn private_data_travels_both_ways_byte_for_byte() {
     assert_eq!(a.ia.ep_private_data(a.ep), Ok(&b""[..]));
 }
 
-/// IBTA volume 1, "Starting PSN": where the receiver of the message begins. Linux' software RoCE, whose REP said
-/// 0xfcf99f, answered a first packet with any other number by a NAK that named that one.
+/// IBTA volume 1, "Starting PSN": the first PSN that the receiver of the message sends. Linux' software RoCE, whose
+/// REP named 0xfcf99f, answered a first packet with any other number by a NAK that named that one.
 #[test]
 fn a_side_begins_with_the_psn_that_the_other_sides_message_named() {
     let (net, a, b) = connected();
@@ -86,9 +86,9 @@ fn a_side_begins_with_the_psn_that_the_other_sides_message_named() {
     drop((a, b));
 }
 
-/// IBTA volume 1, "Local ACK Timeout" and "Target ACK Delay": a REQ names the timeout that its sender's adapter needs,
-/// a REP the delay of its sender's (Linux `cm.c` `cm_format_req`, `cm_rep_handler`). The way is 2^15 there and back,
-/// the adapters take 2^16 and 2^19.
+/// IBTA volume 1, "Local ACK Timeout" and "Target ACK Delay": a REQ names the timeout that its sender's adapter
+/// needs, a REP its sender's delay (Linux `cm.c` `cm_format_req`, `cm_rep_handler`). The round trip is 2^15; the
+/// adapters take 2^16 and 2^19.
 #[test]
 fn a_side_waits_for_acknowledgements_as_long_as_the_other_adapter_needs() {
     for (configured, said, used) in [(None, 17, [20, 17]), (Some(9), 9, [9, 9])] {
@@ -211,7 +211,7 @@ fn parameters_of_a_connect_are_checked_before_anything_happens() {
 }
 
 #[test]
-fn a_rejection_names_who_rejected_and_flushes_receives() {
+fn a_rejection_names_the_rejecting_side_and_flushes_receives() {
     let net = Net::default();
     let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
     a.post_recv(9).expect("posts");
@@ -228,7 +228,7 @@ fn a_rejection_names_who_rejected_and_flushes_receives() {
 }
 
 #[test]
-fn where_nobody_listens_the_provider_rejects() {
+fn a_connect_without_a_listener_is_rejected_by_the_provider() {
     let net = Net::default();
     let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
     let psp =
@@ -308,7 +308,7 @@ fn the_consumers_timeout_and_a_silent_peer_are_told_apart() {
 }
 
 #[test]
-fn an_accept_nobody_waits_for_any_more_ends_in_an_accept_completion_error() {
+fn an_accept_after_the_peer_gave_up_ends_in_an_accept_completion_error() {
     let net = Net::default();
     let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
     let cr = request(&mut a, &mut b, b"");
@@ -376,7 +376,7 @@ fn a_message_before_the_handshake_is_done_comes_after_established() {
     b.post_recv(1).expect("posts");
     let cr = request(&mut a, &mut b, b"");
     b.ia.cr_accept(cr, Some(b.ep), b"").expect("accepts");
-    // The reply arrives, its answer does not.
+    // The reply arrives, but the RTU is lost.
     net.drop_mads(true);
     a.ia.progress();
     assert_eq!(
@@ -493,7 +493,7 @@ fn a_qualifier_is_listened_at_once_and_any_finds_a_free_one() {
         .expect("free again");
 }
 
-/// A request to a PSP that makes the endpoints: the request and its endpoint.
+/// Sends a request to a PSP with the PROVIDER flag. Returns the request and its endpoint.
 fn request_with_ep(a: &mut Side, b: &mut Side) -> (CrHandle, EpHandle) {
     b.ia.psp_create(ConnQual(QUAL.0 + 1), b.connect, PspFlags::PROVIDER)
         .expect("listens");
@@ -589,7 +589,7 @@ fn requests_that_find_no_room_leave_when_there_is_some_and_none_is_repeated() {
         try_connect(&mut a, to, QUAL, Timeout::INFINITE, &[data]).expect("connects");
     }
     assert_eq!(net.mads().len(), 2);
-    // It is woken as often as something has left.
+    // The sender is woken each time a datagram has left.
     let empty = a.ia.evd_wait(a.connect, Timeout::from_micros(1), 1);
     empty.expect_err("nobody has answered");
     assert_eq!(net.mads().len(), 6);
@@ -603,7 +603,8 @@ fn requests_that_find_no_room_leave_when_there_is_some_and_none_is_repeated() {
     assert_eq!(order.collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
 }
 
-/// A device that refuses is asked again. One that does not answer is not: each attempt takes as long as a command may.
+/// If the device refuses, it is asked again. If it does not answer, it is not: each attempt takes as long as a
+/// command may.
 #[test]
 fn an_accept_that_the_device_does_not_answer_is_not_waited_for_again_and_again() {
     const COMMAND: u64 = 60_000_000_000;

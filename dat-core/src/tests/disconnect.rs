@@ -1,4 +1,4 @@
-//! Ends of connections: who is told what, once, and what happens to what was posted.
+//! Ends of connections: each side gets one event, and posted requests complete.
 
 use super::*;
 use crate::provider::ProviderEvent;
@@ -305,7 +305,7 @@ fn many_connections_of_one_evd_may_break_in_one_look() {
 }
 
 #[test]
-fn freeing_a_connected_endpoint_tells_the_peer_and_nobody_here() {
+fn freeing_a_connected_endpoint_tells_the_peer_and_queues_no_event() {
     let (_net, mut a, mut b) = connected();
     a.ia.ep_free(a.ep).expect("frees");
     settle(&mut a, &mut b);
@@ -371,7 +371,7 @@ fn a_device_that_is_wanted_back_ends_its_connections_in_good_order_and_says_so_o
     );
     let refused = a.ia.evd_create(1, EvdFlags::DTO).expect_err("nothing new");
     assert!(refused.to_string().contains("wants the device back"));
-    // The device goes before the adapter is closed: that is no second catastrophe.
+    // The device dies before the adapter is closed: that is not reported a second time.
     net.kill(0);
     settle(&mut a, &mut b);
     assert_eq!(a.events(a.ia.async_evd()), []);

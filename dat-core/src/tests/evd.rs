@@ -232,7 +232,8 @@ fn unsignalled_completions_are_queued_but_end_no_wait() {
             .expect("posts")
     };
 
-    // Wakes the device's interrupt, is counted, and the waiter sleeps on to the end; then the count decides.
+    // The completion raises the device's interrupt and is counted, and the waiter sleeps on to the end; then the
+    // count decides.
     post(&mut a, DtoCookie(1), CompletionFlags::UNSIGNALLED);
     let started = now(&a);
     a.ia.evd_wait(a.request, Timeout::from_micros(100), 1)
@@ -250,7 +251,7 @@ fn unsignalled_completions_are_queued_but_end_no_wait() {
 
 #[test]
 fn only_notification_events_wake_a_sleeper() {
-    // What happens while the waiter sleeps is done by a hook in the mock's sleep.
+    // A hook in the mock's sleep acts while the waiter sleeps.
     for (flags, slept) in [(CompletionFlags::UNSIGNALLED, 100_000), (NO_FLAGS, 40_000)] {
         let (net, mut a, b) =
             connected_with(|attr| attr.request_completion_flags = CompletionFlags::UNSIGNALLED);
@@ -426,7 +427,7 @@ fn event_numbers_are_those_of_the_header() {
     assert_eq!(Event::Async(AsyncEvent::IaCatastrophic).number(), 0x8002);
 }
 
-/// Posts that find their queue full take completions out, and with them the one at which it is the turn of all else.
+/// Posts that find their queue full take completions out, including the one at which other work is due.
 #[test]
 fn a_consumer_that_keeps_its_queue_full_and_takes_one_by_one_looks_after_connections() {
     let net = Net::default();

@@ -1,10 +1,10 @@
-//! More datagrams than anybody asked for: strangers who send as much as they can.
+//! Floods of datagrams from unknown hosts.
 
 use super::*;
 use crate::event::ConnectionEventKind as Kind;
 
-/// Puts so many requests to connect on the wire to `b`, each as if from a queue pair of its own, by way of `a`, which
-/// knows nothing of them.
+/// Sends `count` connection requests to `b`, each as if from a queue pair of its own. They go by way of `a`, which
+/// does not know them.
 fn flood(net: &Net, a: &mut Side, b: &Side, count: usize) {
     for _ in 0..count {
         let attr = EpAttr::defaults(a.ia.query().ia);
@@ -25,9 +25,9 @@ fn flood(net: &Net, a: &mut Side, b: &Side, count: usize) {
     assert!(net.mads().len() >= count);
 }
 
-/// What is done for one call is bounded, whatever peers send.
+/// The work of one call is bounded, whatever peers send.
 #[test]
-fn one_call_takes_in_a_bounded_number_of_datagrams_and_nobody_sleeps_on_the_rest() {
+fn one_call_takes_in_a_bounded_number_of_datagrams_and_no_wait_sleeps_with_some_left() {
     let net = Net::default();
     let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
     flood(&net, &mut a, &b, 150);
@@ -40,8 +40,8 @@ fn one_call_takes_in_a_bounded_number_of_datagrams_and_nobody_sleeps_on_the_rest
     }
 }
 
-/// An EVD that takes requests and the connection events of endpoints: whoever sends requests does not decide whether
-/// the consumer hears of a connection's end.
+/// An EVD takes requests and the connection events of endpoints. A host that sends requests must not push out the
+/// event of a connection's end.
 #[test]
 fn requests_of_strangers_do_not_push_out_the_events_of_a_connection() {
     let (net, mut a, mut b) = connected_with(|_| {});

@@ -1,4 +1,4 @@
-//! How long requests and wakeups take: measured while somebody wants to know, and posts go at once for all that.
+//! Latencies of requests and wakeups are measured on request, while posts are still made at once.
 
 use super::*;
 use crate::latency::Histogram;
@@ -6,7 +6,7 @@ use crate::post::{Post, Send};
 
 const LONG: u64 = 10_000_000;
 
-/// How often, and the end of the last place with something in it.
+/// Returns the number of times, and the end of the last place that is not empty.
 fn told(of: Option<&Histogram>) -> (u64, u64) {
     let last = of.and_then(|of| of.places().last());
     (
@@ -15,7 +15,7 @@ fn told(of: Option<&Histogram>) -> (u64, u64) {
     )
 }
 
-/// An endpoint that is measured and has had its turn, and a peer with receives.
+/// Makes a measured endpoint that is due for a sample, and a peer with receives.
 fn measured() -> (Net, Side, Side) {
     let (net, mut a, mut b) = connected();
     (0..8).for_each(|cookie| b.post_recv(cookie).expect("posts"));
@@ -89,7 +89,7 @@ fn receives_are_posted_at_once_however_requests_are_measured() {
 }
 
 #[test]
-fn when_nobody_wants_to_know_any_more_nothing_stands_in_the_way() {
+fn measuring_switched_off_leaves_no_obstacle() {
     let (net, mut a, mut b) = measured();
     net.hold();
     a.send(1, NO_FLAGS).expect("posts");
@@ -101,7 +101,7 @@ fn when_nobody_wants_to_know_any_more_nothing_stands_in_the_way() {
     assert_eq!(taken(&mut a), 1);
     assert!(at_once(&mut a));
     assert!(a.ia.latencies().completion.is_none(), "it was not finished");
-    // And before there was a sample.
+    // Measuring also ends if no sample was taken.
     b.ia.measure(true);
     b.ia.progress();
     b.ia.measure(false);

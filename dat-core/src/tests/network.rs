@@ -1,4 +1,4 @@
-//! What happens to the port, to addresses and to neighbours: who hears of it, and what ends.
+//! Changes of the port, of addresses and of neighbours: the events, and the connections that end.
 
 use super::*;
 use crate::address::Address;
@@ -57,7 +57,7 @@ fn a_connection_whose_address_is_removed_is_broken_and_says_why_and_its_peer_hea
 }
 
 #[test]
-fn what_happens_on_the_network_leaves_half_of_the_asynchronous_evd_to_errors() {
+fn network_events_leave_half_of_the_asynchronous_evd_to_errors() {
     let net = Net::default();
     let mut a = Side::new(&net, |_| {});
     let room = a.ia.evd_query(a.ia.async_evd()).expect("an EVD").qlen as usize;
@@ -75,7 +75,7 @@ fn what_happens_on_the_network_leaves_half_of_the_asynchronous_evd_to_errors() {
 }
 
 #[test]
-fn who_does_not_want_to_hear_of_the_network_does_not() {
+fn an_ia_without_network_events_gets_none() {
     let net = Net::default();
     let config = IaConfig {
         network_events: false,
@@ -112,7 +112,7 @@ fn addresses_come_and_go_and_refusals_change_nothing() {
     let answer = a.ia.address_add(too_long);
     assert_eq!(answer, refused(Subtype::AddressMalformed));
     assert_eq!(a.ia.addresses(), first);
-    // An IPv4 address is one, however it is written.
+    // An IPv4-mapped IPv6 address is an IPv4 address.
     a.ia.address_add(ip("::ffff:192.0.2.7").into())
         .expect("room");
     assert_eq!(a.ia.addresses()[1..], [address.into()]);
@@ -165,9 +165,9 @@ fn each_end_has_its_cause() {
     assert_eq!(cause(&a), Some(EndCause::AdapterWanted));
 }
 
-/// Numbers of ours are not those of DAT: it has 0x08001 to 0x08006 here, and DAT 2.0 0x08101 and 0x08102.
+/// Our event numbers are not DAT's: DAT 1.2 has 0x08001 to 0x08006 here, and DAT 2.0 0x08101 and 0x08102.
 #[test]
-fn numbers_of_network_events_are_nobody_elses() {
+fn network_event_numbers_are_not_dats() {
     let address = ip("192.0.2.7");
     let mac = [2, 0, 0, 0, 0, 1];
     let events = [

@@ -1,4 +1,4 @@
-//! The four posts: what they refuse, and that what they accept completes once.
+//! The four posts: their refusals, and that each accepted post completes once.
 
 use super::*;
 
@@ -200,7 +200,7 @@ fn an_unknown_or_freed_lmr_violates_privileges() {
         a.ia.ep_post_send(a.ep, &[never], DtoCookie(0), NO_FLAGS),
         Err(PRIVILEGES)
     );
-    // Another variant of a live key is not the key.
+    // Another variant of a live key is another key.
     let variant = LmrTriplet {
         lmr_context: a.lmr.lmr_context ^ 1,
         ..a.triplet(0, 1)
@@ -329,7 +329,7 @@ fn the_relaxed_mode_lets_local_write_imply_read() {
 
 #[test]
 fn every_flag_is_allowed_where_the_pages_allow_it_and_nowhere_else() {
-    // UNSIGNALLED on the endpoint or not; flags; allowed on requests, on receives.
+    // Columns: UNSIGNALLED on the endpoint or not; flags; allowed on requests; allowed on receives.
     let rows = [
         (false, 0x00, true, true),
         (false, 0x01, true, false),

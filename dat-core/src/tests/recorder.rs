@@ -1,4 +1,4 @@
-//! The flight recorder: it has every post, completion and state, by whatever way they went, and changes no answer.
+//! The flight recorder has every post, completion and state, whatever its path, and changes no result.
 
 use super::*;
 use crate::post::{Post, Send};
@@ -10,7 +10,7 @@ fn recorded(side: &Side) -> Vec<Recorded> {
 }
 
 #[test]
-fn what_a_recorder_shows_is_every_post_completion_and_state_in_order() {
+fn a_recorder_has_every_post_completion_and_state_in_order() {
     let net = Net::default();
     let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
     a.ia.recorder_start();

@@ -1,4 +1,4 @@
-//! Binds, where a device's limits decide.
+//! Binds at the limits of a device.
 
 use super::*;
 

@@ -10,7 +10,7 @@ const ATTR: SrqAttr = SrqAttr {
     low_watermark: 0,
 };
 
-/// A side whose endpoint takes its buffers from an SRQ, connected to another.
+/// Makes a side whose endpoint takes its buffers from an SRQ, connected to another side.
 fn connected_srq() -> (Net, Side, Side, SrqHandle) {
     let net = Net::default();
     let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Every state a consumer can bring an endpoint into so far, and the endpoint in it.
+/// Visits every state that a consumer can bring an endpoint into, with the endpoint in it.
 fn every_state(mut visit: impl FnMut(EpState, &Net, &mut Side, &mut Side)) {
     let states = [
         EpState::Unconnected,
@@ -173,7 +173,7 @@ fn accepting_with_an_endpoint_in_use_changes_nothing() {
 }
 
 #[test]
-fn disconnecting_is_for_what_is_connected_or_about_to_be() {
+fn disconnecting_needs_a_connection_or_an_attempt() {
     for flags in [CloseFlags::Abrupt, CloseFlags::Graceful] {
         every_state(|state, _net, a, _b| {
             a.connection_events();

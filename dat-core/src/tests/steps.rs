@@ -1,20 +1,20 @@
-//! How much a turn looks at: no more where there are more objects. Counted in looks at completion queues and in
-//! requests for an interrupt, not in time.
+//! Work per call does not grow with the number of objects. It is counted in looks at completion queues and in arms,
+//! not in time.
 
 use super::*;
 use crate::event::ConnectionEventKind as Kind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Objects of a kind.
+/// Number of objects of a kind.
 const MANY: usize = 150;
-/// What a turn may come to, whatever there is.
+/// Maximum number of steps of a call, whatever the number of objects.
 const FEW: u64 = 40;
 
-/// Endpoints, and the EVD that each has for its completions.
+/// Endpoints, each with the EVD of its completions.
 type Crowd = Vec<(EpHandle, EvdHandle)>;
 
-/// Endpoints with a completion queue each, and one EVD for what becomes of their connections.
+/// Makes endpoints with a completion queue each, and one EVD for their connection events.
 fn crowd(side: &mut Side) -> Crowd {
     let flags = EvdFlags::CONNECTION | EvdFlags::CR;
     side.connect = side.ia.evd_create(512, flags).expect("an EVD");
@@ -27,7 +27,7 @@ fn crowd(side: &mut Side) -> Crowd {
     (0..MANY).map(one).collect()
 }
 
-/// Two sides, each with a crowd.
+/// Makes two sides, each with a crowd.
 fn crowds() -> (Net, Side, Crowd, Side, Crowd) {
     let net = Net::default();
     let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
@@ -35,14 +35,14 @@ fn crowds() -> (Net, Side, Crowd, Side, Crowd) {
     (net, a, of_a, b, of_b)
 }
 
-/// Steps that `act` takes.
+/// Returns the number of steps that `act` takes.
 fn steps(net: &Net, act: impl FnOnce()) -> u64 {
     let before = net.steps();
     act();
     net.steps() - before
 }
 
-fn wait_in_vain(side: &mut Side) {
+fn wait_without_event(side: &mut Side) {
     let timeout = Timeout::from_micros(10);
     let nothing = side.ia.evd_wait(side.connect, timeout, 1);
     assert!(nothing.is_err(), "{nothing:?}");
@@ -53,15 +53,15 @@ fn a_wait_for_connection_events_asks_only_queues_that_have_answered() {
     let (net, mut a, of_a, mut b, of_b) = crowds();
     (a.ep, b.ep) = (of_a[MANY - 1].0, of_b[0].0);
     connect(&mut a, &mut b);
-    wait_in_vain(&mut a);
-    let again = steps(&net, || wait_in_vain(&mut a));
+    wait_without_event(&mut a);
+    let again = steps(&net, || wait_without_event(&mut a));
     assert!(again <= FEW, "{again}");
-    // The one that then says something is heard, and asked again.
+    // The queue that then reports an entry is noticed, and armed again.
     for cookie in 0..3 {
         b.post_recv(cookie).expect("posts");
     }
     a.send(0, NO_FLAGS).expect("posts");
-    wait_in_vain(&mut a);
+    wait_without_event(&mut a);
     net.fail_next(a.qpn(), DtoStatus::ErrRemoteAccess);
     a.send(1, NO_FLAGS).expect("posts");
     let timeout = Timeout::from_micros(10);
@@ -70,7 +70,7 @@ fn a_wait_for_connection_events_asks_only_queues_that_have_answered() {
 }
 
 #[test]
-fn who_polls_for_connection_events_looks_at_some_queues_at_a_time_and_finds_every_error() {
+fn polling_for_connection_events_looks_at_some_queues_at_a_time_and_finds_every_error() {
     let (net, mut a, of_a, mut b, of_b) = crowds();
     (a.ep, b.ep) = (of_a[MANY / 2].0, of_b[0].0);
     connect(&mut a, &mut b);
@@ -79,7 +79,7 @@ fn who_polls_for_connection_events_looks_at_some_queues_at_a_time_and_finds_ever
     assert!(once <= 2 * FEW, "{once}");
     net.fail_next(a.qpn(), DtoStatus::ErrRemoteAccess);
     a.send(1, NO_FLAGS).expect("posts");
-    // Most polls look at nothing else.
+    // Most polls look at no other queue.
     let found = (0..MANY * 128).find_map(|_| poll(&mut a));
     assert_eq!(kinds(&Vec::from_iter(found)), [Kind::Broken]);
 }
@@ -102,8 +102,8 @@ fn endpoints_that_are_being_disconnected_are_not_looked_at_until_they_are_done()
     (0..MANY).for_each(|_| a.ia.progress());
     let turn = steps(&net, || a.ia.progress());
     assert!(turn <= FEW, "{turn}");
-    wait_in_vain(&mut a);
-    let waiting = steps(&net, || wait_in_vain(&mut a));
+    wait_without_event(&mut a);
+    let waiting = steps(&net, || wait_without_event(&mut a));
     assert!(waiting <= FEW, "{waiting}");
     net.release();
     let mut ended = Vec::new();
@@ -164,8 +164,8 @@ fn an_agent_costs_a_turn_no_more_with_more_evds_and_hears_of_each() {
     (0..MANY).for_each(|_| a.ia.progress());
     let turn = steps(&net, || a.ia.progress());
     assert!(turn <= FEW, "{turn}");
-    // Who waits for connection events wants less of the same queues.
-    wait_in_vain(&mut a);
+    // A waiter for connection events arms the same queues for less.
+    wait_without_event(&mut a);
     b.post_recv(0).expect("posts");
     a.send(0, NO_FLAGS).expect("posts");
     assert_eq!(heard.load(Ordering::Relaxed), 0);
@@ -173,7 +173,7 @@ fn an_agent_costs_a_turn_no_more_with_more_evds_and_hears_of_each() {
     assert_eq!(heard.load(Ordering::Relaxed), 1);
     let which = a.ia.cno_wait(cno, Timeout::ZERO).expect("a trigger");
     assert_eq!(which, Some(evd));
-    // Without an agent, and waited for.
+    // A wait, without an agent.
     wait_for(&mut a, cno);
     let waiting = steps(&net, || wait_for(&mut a, cno));
     assert!(waiting <= 2 * FEW, "{waiting}");
@@ -191,7 +191,7 @@ fn who_waits_for_connection_events_takes_nobody_his_interrupt() {
     let Ok(EvdLook::Pending(wait, _)) = a.ia.evd_wait_look(wait.expect("begins")) else {
         panic!("nothing has come");
     };
-    wait_in_vain(&mut a);
+    wait_without_event(&mut a);
     b.post_recv(0).expect("posts");
     a.send(5, NO_FLAGS).expect("posts");
     let until = net.now() + 1_000_000;

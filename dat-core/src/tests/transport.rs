@@ -1,4 +1,4 @@
-//! What connections ask of the network, and keep-alive.
+//! Transport settings of connections, and keep-alive.
 
 use core::time::Duration;
 
@@ -153,7 +153,7 @@ fn a_peer_that_does_not_answer_any_more_is_noticed() {
 }
 
 #[test]
-fn as_many_requests_as_were_asked_for_fit_beside_a_trial() {
+fn as_many_requests_as_requested_fit_beside_a_probe() {
     let net = Net::default();
     let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
     set(&mut a, keep_alive(2)).expect("legal");
@@ -173,7 +173,7 @@ fn cause(side: &Side) -> Option<EndCause> {
     side.ia.ep_end_cause(side.ep).expect("an EP")
 }
 
-/// The success of a suppressed request is not told, so that it stays outstanding until a later one is.
+/// The success of a suppressed request is not reported, so it stays outstanding until a later one is reported.
 #[test]
 fn a_connection_whose_last_request_was_suppressed_is_tried_like_any_other() {
     for requests in [1, 2, 5] {
@@ -186,7 +186,7 @@ fn a_connection_whose_last_request_was_suppressed_is_tried_like_any_other() {
             a.send(cookie, CompletionFlags::SUPPRESS).expect("posts");
         }
         let before = net.posted(a.qpn());
-        // Not in the first turn, in which something was posted; then in each.
+        // Not at the first check, since something was posted before it; then at each.
         sleep(&mut a, 21);
         assert_eq!(net.posted(a.qpn()) - before, 9);
         assert_eq!(a.completions(a.request), []);
@@ -202,7 +202,7 @@ fn a_connection_whose_last_request_was_suppressed_is_tried_like_any_other() {
 
 /// A program that takes no completions fills its EVD, and further entries stay in the completion queue.
 #[test]
-fn a_trial_is_seen_to_fail_behind_completions_that_nobody_takes() {
+fn a_probe_is_seen_to_fail_behind_completions_that_are_not_taken() {
     let net = Net::default();
     let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
     set(&mut a, keep_alive(2)).expect("legal");
@@ -226,7 +226,7 @@ fn a_trial_is_seen_to_fail_behind_completions_that_nobody_takes() {
     assert_eq!(done, usize::try_from(room).expect("some"));
 }
 
-/// A request that is reported fails by itself, and a trial behind it would say nothing sooner.
+/// A request that is reported fails by itself, and a probe behind it would fail no sooner.
 #[test]
 fn a_connection_that_waits_for_a_slow_peer_is_not_tried() {
     let net = Net::default();
@@ -237,7 +237,7 @@ fn a_connection_that_waits_for_a_slow_peer_is_not_tried() {
     a.send(1, NO_FLAGS).expect("posts");
     sleep(&mut a, 21);
     assert_eq!(net.posted(a.qpn()), 1);
-    // Behind a suppressed one there is a trial, one.
+    // Behind a suppressed request there is one probe.
     a.send(2, CompletionFlags::SUPPRESS).expect("posts");
     sleep(&mut a, 21);
     assert_eq!(net.posted(a.qpn()), 3);
@@ -245,7 +245,7 @@ fn a_connection_that_waits_for_a_slow_peer_is_not_tried() {
     assert_eq!((stats.requests, stats.requests_outstanding), (2, 2));
 }
 
-/// A peer that answers and never has a receive would hold a graceful disconnect for ever.
+/// A peer that answers and never posts a receive would hold a graceful disconnect for ever.
 #[test]
 fn a_graceful_disconnect_ends_whatever_the_peer_does() {
     for (flags, transport) in [
@@ -280,28 +280,28 @@ fn a_graceful_disconnect_ends_whatever_the_peer_does() {
     }
 }
 
-/// A disconnect that ends in time leaves nothing that wakes the program later.
+/// A disconnect that ends in time leaves no timer that wakes the program later.
 #[test]
 fn a_graceful_disconnect_that_ends_leaves_no_timer() {
     let (_net, mut a, mut b) = super::connected();
-    let turns = |a: &Side| a.ia.turns_ahead();
-    assert_eq!(turns(&a), 0);
+    let checks = |a: &Side| a.ia.checks_ahead();
+    assert_eq!(checks(&a), 0);
     a.ia.ep_disconnect(a.ep, CloseFlags::Graceful)
         .expect("starts");
     settle(&mut a, &mut b);
     assert_eq!(a.state(), EpState::Disconnected);
     assert_eq!(cause(&a), Some(EndCause::Disconnected));
-    assert_eq!(turns(&a), 0);
+    assert_eq!(checks(&a), 0);
 }
 
-/// RNR retries of 7 are for ever, and a peer that says it and posts no receive would hold every Send of ours.
+/// RNR retries of 7 are for ever: a peer that asks for that and posts no receive would hold every Send of ours.
 #[test]
 fn a_peer_cannot_ask_for_retries_without_end() {
     let own = |rnr_retry| EpTransport {
         rnr_retry,
         ..EpTransport::default()
     };
-    // What the adapter has (6), what the peer says, what the endpoint has of its own; and what is used.
+    // Columns: the peer's request, and the endpoint's own setting (the adapter has 6); the value used.
     for (peer, ours, used) in [
         (7, None, 6),
         (6, None, 6),

@@ -1,4 +1,4 @@
-//! What is seen of an instance from another thread, and what watchers are told.
+//! Views of an instance for another thread, and events for watchers.
 
 use std::net::IpAddr;
 use std::sync::mpsc::channel;

@@ -1,9 +1,9 @@
 //! Reads traces in the format of mlx5_core's debug output (Linux
 //! `drivers/net/ethernet/mellanox/mlx5/core/cmd.c`, `dump_command`).
 //!
-//! A dump is a line `dump command NAME(OPCODE) INPUT`, then hex lines `offset: word word word word`: the
-//! 64 bytes of the entry, then 576 bytes per mailbox. Every command has one dump as it was handed to
-//! the device and one as it came back; other log lines lie between.
+//! A dump is a line `dump command NAME(OPCODE) INPUT`, then hex lines `offset: word word word word`: the 64 bytes of
+//! the entry, then 576 bytes per mailbox. Every command has one dump as sent to the device and one as returned; other
+//! log lines lie between.
 
 use std::io::Read as _;
 
@@ -23,11 +23,11 @@ pub struct Image {
 /// One command.
 #[derive(Clone)]
 pub struct Recorded {
-    /// As printed.
+    /// Opcode, as printed.
     pub opcode: Opcode,
-    /// As handed to the device, with the input's mailboxes.
+    /// The command as sent to the device, with the input's mailboxes.
     pub input: Image,
-    /// As handed back, with the output's mailboxes.
+    /// The command as returned, with the output's mailboxes.
     pub output: Image,
 }
 
@@ -43,7 +43,7 @@ impl Image {
 }
 
 impl Recorded {
-    /// The input message, as far as it was recorded.
+    /// Returns the input message, as far as it was recorded.
     pub fn question(&self) -> Vec<u8> {
         self.input.message(
             self.input.entry.command_input_inline_data(),
@@ -51,7 +51,7 @@ impl Recorded {
         )
     }
 
-    /// The output message, as far as it was recorded.
+    /// Returns the output message, as far as it was recorded.
     pub fn answer(&self) -> Vec<u8> {
         self.output.message(
             self.output.entry.command_output_inline_data(),
@@ -66,7 +66,7 @@ impl Recorded {
     }
 }
 
-/// Mailboxes a message of `bytes` takes.
+/// Returns the number of mailboxes for a message of `bytes` bytes.
 pub fn mailboxes_for(bytes: u32) -> usize {
     usize::try_from(bytes)
         .expect("a length")
@@ -74,7 +74,7 @@ pub fn mailboxes_for(bytes: u32) -> usize {
         .div_ceil(MAILBOX_BYTES)
 }
 
-/// The text of the recorded ConnectX-4 Lx start-up.
+/// Returns the text of the recorded ConnectX-4 Lx start-up.
 pub fn connectx4lx_text() -> String {
     let mut text = String::new();
     flate2::read::GzDecoder::new(CONNECTX4LX)
@@ -83,12 +83,12 @@ pub fn connectx4lx_text() -> String {
     text
 }
 
-/// The commands of the recorded ConnectX-4 Lx start-up, in order.
+/// Returns the commands of the recorded ConnectX-4 Lx start-up, in order.
 pub fn connectx4lx() -> Vec<Recorded> {
     parse(&connectx4lx_text())
 }
 
-/// The commands of a trace, in the order in which they were handed to the device.
+/// Returns the commands of a trace, in the order in which they were sent to the device.
 pub fn parse(text: &str) -> Vec<Recorded> {
     let mut commands = Vec::new();
     let mut pending: Option<(Opcode, Image)> = None;
@@ -111,7 +111,7 @@ pub fn parse(text: &str) -> Vec<Recorded> {
     commands
 }
 
-/// Every dump: opcode, whether it is of the input, bytes.
+/// Returns every dump: opcode, true if it is of the input, bytes.
 fn dumps(text: &str) -> Vec<(Opcode, bool, Vec<u8>)> {
     let mut dumps: Vec<(Opcode, bool, Vec<u8>)> = Vec::new();
     for line in text.lines() {
@@ -129,7 +129,7 @@ fn dumps(text: &str) -> Vec<(Opcode, bool, Vec<u8>)> {
     dumps
 }
 
-/// The offset and 16 bytes of a hex line.
+/// Returns the offset and 16 bytes of a hex line.
 fn hex_row(line: &str) -> Option<(usize, [u8; 16])> {
     let (_, dump) = line.split_once("] ")?;
     let (offset, words) = dump.split_once(": ")?;

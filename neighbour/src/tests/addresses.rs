@@ -1,4 +1,4 @@
-//! Which addresses may be ours, and what an address says by itself.
+//! Legal addresses of ours, and properties of an address alone.
 
 use super::*;
 use crate::address::{group_mac, named_mac, solicited_node};
@@ -13,7 +13,7 @@ fn refused(interface: Interface) -> AddressError {
 }
 
 #[test]
-fn what_is_not_one_node_is_no_address_of_ours() {
+fn an_address_that_is_not_one_nodes_is_refused() {
     let cases = [
         "0.0.0.0/24",
         "0.1.2.3/24",
@@ -21,7 +21,7 @@ fn what_is_not_one_node_is_no_address_of_ours() {
         "224.0.0.1/24",
         "255.255.255.255/32",
         "240.0.0.1/24",
-        // RFC 1122, 3.2.1.3: the network, and all on it.
+        // RFC 1122, 3.2.1.3: the network, and its broadcast.
         "192.0.2.0/24",
         "192.0.2.255/24",
         "192.0.2.3/30",
@@ -37,7 +37,7 @@ fn what_is_not_one_node_is_no_address_of_ours() {
     }
 }
 
-/// RFC 3021: a link of two has no broadcast.
+/// RFC 3021: a link of two nodes has no broadcast.
 #[test]
 fn both_addresses_of_a_prefix_of_31_bits_are_nodes() {
     let mut us = Us::bare(Detection::Never);
@@ -68,7 +68,7 @@ fn errors_say_the_numbers() {
         let error = refused(interface("192.0.2.1/24", vlan, None));
         assert_eq!(error, AddressError::Vlan { id, priority });
     }
-    // An address of ours lives in one VLAN, and is one address in IPv6's clothes, too.
+    // An address of ours is in one VLAN. An IPv4-mapped IPv6 address is the same address.
     let vlan = Some(Vlan { id: 1, priority: 0 });
     let address = ip(OUR_V4);
     let taken = AddressError::Taken { address };
@@ -134,7 +134,7 @@ fn static_entries_are_stations_and_win() {
         let error = us.us.add_static(ip(PEER_V4), mac);
         assert_eq!(error, Err(AddressError::NotAMac { mac }));
     }
-    // Who waits has the answer at once.
+    // A waiting sender gets the MAC at once.
     us.resolve(OUR_V4, PEER_V4);
     us.us
         .add_static(ip("::ffff:10.0.0.2"), OTHER)
@@ -173,7 +173,7 @@ fn a_link_local_address_of_eui_64_names_its_mac() {
         "fe80::1",
         "2001:db8::3656:78ff:fe9a:bcde",
         "fe80::1:3656:78ff:fe9a:bcde",
-        // A group's MAC, and nobody's.
+        // A group's MAC, and the zero MAC.
         "fe80::3756:78ff:fe9a:bcde",
         "fe80::200:ff:fe00:0",
         "10.0.0.1",

@@ -27,9 +27,9 @@ fn a_question_goes_to_all_and_the_answer_resolves() {
     assert_eq!(us.state(PEER_V4), State::Reachable);
 }
 
-/// RFC 826, packet reception: the sender becomes the target, and the answer goes to it alone.
+/// RFC 826, packet reception: the sender becomes the target, and only it gets the reply.
 #[test]
-fn who_asks_for_us_is_answered_and_is_not_remembered() {
+fn a_request_for_our_address_is_answered_and_creates_no_entry() {
     let mut us = Us::settled();
     us.receive(&arp(ALL, REQUEST, (PEER, PEER_V4), ([0; 6], OUR_V4)));
     let answer = Sent {
@@ -46,7 +46,7 @@ fn who_asks_for_us_is_answered_and_is_not_remembered() {
     assert_eq!(us.us.entries().count(), 0);
 }
 
-/// RFC 826: "if the pair is already in my translation table, update"; what was asked for is filled in.
+/// RFC 826: "if the pair is already in my translation table, update"; an incomplete entry is completed.
 #[test]
 fn a_request_from_a_neighbour_that_is_being_asked_for_fills_it_in() {
     let mut us = Us::settled();
@@ -58,7 +58,7 @@ fn a_request_from_a_neighbour_that_is_being_asked_for_fills_it_in() {
 }
 
 #[test]
-fn who_asks_for_others_is_not_answered() {
+fn a_request_for_a_foreign_address_is_not_answered() {
     let mut us = Us::settled();
     us.receive(&arp(ALL, REQUEST, (PEER, PEER_V4), ([0; 6], "10.0.0.9")));
     assert_eq!(us.sent(), []);
@@ -75,7 +75,7 @@ fn a_reply_to_another_station_does_not_answer_our_question_but_shows_the_neighbo
     assert_eq!(us.state(PEER_V4), State::Delay, "said to all");
 }
 
-/// RFC 826: other hardware, protocols and lengths are not ours; RFC 5227, 1.1: a MAC of a group is nobody's.
+/// RFC 826: other hardware, protocols and lengths are not handled; RFC 5227, 1.1: no node has a group's MAC.
 #[test]
 fn packets_that_are_not_of_one_station_with_one_address_are_refused() {
     let good = arp_packet(REPLY, (PEER, PEER_V4), (OURS, OUR_V4));
@@ -135,8 +135,8 @@ fn an_address_serves_at_once_and_is_announced_twice() {
     assert_eq!(us.us.due(), None);
 }
 
-/// RFC 5227, 2.1.1: PROBE_NUM probes from nobody, PROBE_MIN to PROBE_MAX apart; 2.3: ANNOUNCE_WAIT later it is
-/// announced.
+/// RFC 5227, 2.1.1: PROBE_NUM probes with sender 0.0.0.0, PROBE_MIN to PROBE_MAX apart; 2.3: ANNOUNCE_WAIT later it
+/// is announced.
 #[test]
 fn an_address_that_is_looked_for_first_serves_after_three_probes() {
     let mut us = Us::bare(Detection::First);
@@ -176,9 +176,9 @@ fn an_address_that_is_looked_for_first_serves_after_three_probes() {
     assert_eq!(us.resolve(OUR_V4, PEER_V4), Resolution::Pending);
 }
 
-/// RFC 5227, 2.1.1: a packet from that address, or somebody else's probe for it, means that it is taken.
+/// RFC 5227, 2.1.1: a packet from that address, or another node's probe for it, means that it is taken.
 #[test]
-fn an_address_that_is_looked_for_first_is_given_up_when_somebody_has_it_or_wants_it() {
+fn an_address_under_detection_is_given_up_if_another_node_has_or_probes_it() {
     let has = arp_reply((PEER, OUR_V4), (OURS, "0.0.0.0"));
     let wants = arp(ALL, REQUEST, (PEER, "0.0.0.0"), ([0; 6], OUR_V4));
     for frame in [has, wants] {
@@ -206,7 +206,7 @@ fn an_address_that_is_looked_for_first_is_given_up_when_somebody_has_it_or_wants
     }
 }
 
-/// Our own probe that a switch sends back is no conflict.
+/// Our own probe that a switch sends back is not a conflict.
 #[test]
 fn our_own_frames_that_come_back_are_refused() {
     let mut us = Us::bare(Detection::First);
@@ -247,7 +247,7 @@ fn an_address_of_ours_is_defended_once_in_ten_seconds_and_kept() {
     assert_eq!(us.said().len(), 1, "and answers go on");
 }
 
-/// RFC 5227, 2.1.1: who looks whether the address is free hears that it is not.
+/// RFC 5227, 2.1.1: a node that probes for our address learns that it is taken.
 #[test]
 fn a_probe_for_our_address_is_answered_and_is_no_conflict() {
     let mut us = Us::settled();

@@ -23,7 +23,7 @@ fn announcement_of(target: &str) -> Said {
     }
 }
 
-/// Without the reports of groups, which have tests of their own.
+/// Returns the messages sent, without the reports of groups, which have tests of their own.
 fn said(us: &mut Us) -> Vec<Said> {
     let mut said = us.said();
     said.retain(|said| !matches!(said, Said::Report { .. }));
@@ -36,10 +36,10 @@ fn optimistic() -> Us {
     us
 }
 
-/// RFC 4429, 3.3: configured as soon as the question is sent. RFC 4862, 5.4: one question, and RetransTimer later it is
-/// ours. RFC 4861, 7.2.6: then MAX_NEIGHBOR_ADVERTISEMENT announcements, not less than RetransTimer apart.
+/// RFC 4429, 3.3: usable as soon as the solicitation is sent. RFC 4862, 5.4: one solicitation, and RetransTimer later
+/// it is ours. RFC 4861, 7.2.6: then MAX_NEIGHBOR_ADVERTISEMENT announcements, at least RetransTimer apart.
 #[test]
-fn an_optimistic_address_serves_at_once_and_is_announced_when_nobody_has_it() {
+fn an_optimistic_address_is_usable_at_once_and_announced_after_detection() {
     let mut us = optimistic();
     assert_eq!(said(&mut us), [detection_of(OUR_V6)]);
     assert_eq!(us.us.source(ip(PEER_V6)), Some(ip(OUR_V6)));
@@ -60,7 +60,7 @@ fn an_optimistic_address_serves_at_once_and_is_announced_when_nobody_has_it() {
     assert_eq!((said(&mut us), us.us.due()), (vec![], None));
 }
 
-/// RFC 4429, 3.2: no neighbour solicitation from an optimistic address; what it wants waits.
+/// RFC 4429, 3.2: no neighbour solicitation from an optimistic address; its request waits.
 #[test]
 fn an_optimistic_address_does_not_ask_until_it_is_ours() {
     let mut us = optimistic();
@@ -76,7 +76,7 @@ fn an_optimistic_address_does_not_ask_until_it_is_ours() {
     assert_eq!(us.resolve(OUR_V6, PEER_V6), Resolution::Known(PEER));
 }
 
-/// Another address of ours that is ours already asks in its place.
+/// Another address of ours, which is preferred, asks in its place.
 #[test]
 fn another_address_asks_for_what_an_optimistic_one_wants() {
     let mut us = Us::bare(Detection::Optimistic);
@@ -92,7 +92,7 @@ fn another_address_asks_for_what_an_optimistic_one_wants() {
     );
 }
 
-/// RFC 4429, 3.3: who asks is answered, without the override flag.
+/// RFC 4429, 3.3: requests are answered, without the override flag.
 #[test]
 fn an_optimistic_address_answers_without_override() {
     let mut us = optimistic();
@@ -113,9 +113,9 @@ fn an_optimistic_address_answers_without_override() {
     assert_eq!(us.events(), []);
 }
 
-/// RFC 4862, 5.4.4 and 5.4.3; RFC 4429, 3.3: an advertisement, or somebody else's detection, takes it.
+/// RFC 4862, 5.4.4 and 5.4.3; RFC 4429, 3.3: an advertisement, or another node's detection, takes the address.
 #[test]
-fn an_address_that_is_looked_for_is_lost_to_who_has_it_or_looks_for_it() {
+fn an_address_under_detection_is_lost_to_a_node_that_has_or_detects_it() {
     let has = Nd::announce(PEER, OUR_V6, O).frame();
     let wants = Nd::detect(PEER, OUR_V6).frame();
     for (detection, wait) in [(Detection::Optimistic, 0), (Detection::First, 1_000)] {
@@ -144,10 +144,10 @@ fn an_address_that_is_looked_for_is_lost_to_who_has_it_or_looks_for_it() {
     }
 }
 
-/// RFC 4862, 5.4.2: within MAX_RTR_SOLICITATION_DELAY; 5.4.3: a question from a unicast address is ignored silently
+/// RFC 4862, 5.4.2: within MAX_RTR_SOLICITATION_DELAY; 5.4.3: a solicitation from a unicast address is ignored
 /// meanwhile.
 #[test]
-fn a_tentative_address_serves_nobody() {
+fn a_tentative_address_is_not_usable() {
     let mut us = Us::bare(Detection::First);
     us.add("2001:db8::1/64");
     let began = us.now;
@@ -167,7 +167,7 @@ fn a_tentative_address_serves_nobody() {
     assert_eq!(said(&mut us), [announcement_of(OUR_V6)]);
 }
 
-/// RFC 4862, 5.4.4, leaves it open; as RFC 5227, 2.4 (c), it is kept and defended, once in DEFEND_INTERVAL.
+/// RFC 4862, 5.4.4, leaves it open; as in RFC 5227, 2.4 (c), it is kept and defended, once in DEFEND_INTERVAL.
 #[test]
 fn an_address_that_is_ours_is_defended_once_in_ten_seconds_and_kept() {
     let mut us = Us::settled();
@@ -190,7 +190,7 @@ fn an_address_that_is_ours_is_defended_once_in_ten_seconds_and_kept() {
     assert_eq!(us.said().len(), 1);
 }
 
-/// RFC 4862, 5.1: DupAddrDetectTransmits of nought.
+/// RFC 4862, 5.1: DupAddrDetectTransmits of zero.
 #[test]
 fn an_address_that_is_not_looked_for_is_announced_at_once() {
     let mut us = Us::bare(Detection::Never);

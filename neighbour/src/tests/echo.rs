@@ -23,7 +23,7 @@ fn an_echo_request_is_answered_with_its_data() {
     }
 }
 
-/// The answer of a node to the request that was sent, as frames.
+/// Returns the node's reply to the sent request, as frames.
 fn answer_to(sent: &Sent, source: &str, destination: &str) -> Vec<u8> {
     let Said::EchoRequest { body, .. } = &sent.said else {
         panic!("{sent:?}");
@@ -31,9 +31,9 @@ fn answer_to(sent: &Sent, source: &str, destination: &str) -> Vec<u8> {
     echo_reply((OURS, PEER), source, destination, body)
 }
 
-/// RFC 792; RFC 4443, 4.1. Nobody else's answer counts, none that comes twice, and none to the echo before.
+/// RFC 792; RFC 4443, 4.1. A reply of another node does not count, nor a duplicate, nor a reply to an earlier echo.
 #[test]
-fn an_echo_of_ours_is_answered_once_by_whom_it_went_to() {
+fn our_echo_request_takes_one_reply_of_its_destination() {
     for (ours, peer) in [(OUR_V4, PEER_V4), (OUR_V6, PEER_V6)] {
         let mut us = Us::settled();
         let echo = |us: &mut Us, sequence| us.us.echo(ip(ours), ip(peer), sequence, us.now);
@@ -103,7 +103,7 @@ fn an_echo_request_to_others_in_parts_or_with_a_wrong_checksum_is_not_answered()
     assert_eq!(us.sent(), []);
 }
 
-/// Up to what fits a frame without fragments: 1,500 bytes of packet.
+/// Up to the longest that fits a frame without fragments: a packet of 1,500 bytes.
 #[test]
 fn an_echo_as_long_as_a_frame_is_answered_and_a_longer_one_is_not() {
     for (source, destination, most) in [
@@ -119,8 +119,8 @@ fn an_echo_as_long_as_a_frame_is_answered_and_a_longer_one_is_not() {
     }
 }
 
-/// RFC 4443, 4.2, would have groups answered; one frame would then be answered by all. RFC 1122, 3.2.2.6, leaves it
-/// open.
+/// RFC 4443, 4.2, would have requests to groups answered; then all nodes would answer one frame. RFC 1122, 3.2.2.6,
+/// leaves it open.
 #[test]
 fn an_echo_request_to_all_or_from_ourselves_is_not_answered() {
     let mut us = Us::settled();
@@ -134,7 +134,7 @@ fn an_echo_request_to_all_or_from_ourselves_is_not_answered() {
     assert_eq!(us.sent(), []);
 }
 
-/// Options of IPv4 and everything else that is no echo request: nothing is said, no error either.
+/// IPv4 options, and all messages other than echo requests: nothing is sent, not even an error.
 #[test]
 fn other_protocols_are_refused_in_silence() {
     let mut us = Us::settled();

@@ -1,4 +1,4 @@
-//! Groups that we are in, and who hears of it (RFC 3810).
+//! Our groups, and their reports (RFC 3810).
 
 use std::net::Ipv6Addr;
 
@@ -13,7 +13,7 @@ const JOINED: u8 = 4;
 
 const GROUP: &str = "ff02::1:ff00:1";
 
-/// The reports among what waits.
+/// Returns the reports among the queued frames.
 fn reports(us: &mut Us) -> Vec<(Ipv6Addr, Vec<(u8, Ipv6Addr)>)> {
     let mut reports = Vec::new();
     for said in us.said() {
@@ -24,7 +24,7 @@ fn reports(us: &mut Us) -> Vec<(Ipv6Addr, Vec<(u8, Ipv6Addr)>)> {
     reports
 }
 
-/// A query of MLDv2 (RFC 3810, 5.1), with the router alert.
+/// Makes a query of MLDv2 (RFC 3810, 5.1), with the router alert.
 fn query(group: &str, code: u16, source: &str, hop_limit: u8) -> Vec<u8> {
     let (source, destination) = (v6(source), v6("ff02::1"));
     let mut body = code.to_be_bytes().to_vec();
@@ -55,8 +55,8 @@ fn the_groups_are_those_of_our_addresses() {
     assert_eq!(groups, expected);
 }
 
-/// RFC 3810, 6.1: twice (Robustness Variable), the second within a second; RFC 4862, 5.4.2: before the question for
-/// duplicates.
+/// RFC 3810, 6.1: twice (Robustness Variable), the second within a second; RFC 4862, 5.4.2: before the solicitation
+/// of duplicate detection.
 #[test]
 fn a_group_is_reported_twice_when_it_is_joined() {
     let mut us = Us::bare(Detection::Optimistic);
@@ -142,7 +142,7 @@ fn a_long_delay_is_a_float() {
     }
 }
 
-/// RFC 3810, 6.2: from a link-local address, with a hop limit of 1, and about a group that we are in.
+/// RFC 3810, 6.2: from a link-local address, with a hop limit of 1, and about a group that we have joined.
 #[test]
 fn a_query_that_is_not_from_the_link_or_not_about_us_is_refused() {
     let cases = [
@@ -168,7 +168,7 @@ fn a_query_that_is_not_from_the_link_or_not_about_us_is_refused() {
     assert_eq!(reports(&mut us).len(), 1);
 }
 
-/// With as many addresses as there may be, a report still fits.
+/// With the maximum number of addresses, a report still fits.
 #[test]
 fn sixty_four_groups_are_one_report() {
     let mut us = Us::bare(Detection::Never);

@@ -57,7 +57,7 @@ fn when_the_link_is_up_again_our_addresses_are_announced_and_neighbours_asked_wh
 }
 
 #[test]
-fn an_address_that_was_somebody_elses_is_looked_for_anew_on_a_link_that_is_up_again() {
+fn a_duplicate_address_is_detected_again_when_the_link_is_up_again() {
     let mut us = Us::bare(Detection::Optimistic);
     us.add("2001:db8::1/64");
     us.receive(&peer::Nd::detect(PEER, OUR_V6).frame());

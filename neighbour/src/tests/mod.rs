@@ -1,5 +1,5 @@
-//! Tests of the whole, by concept. What peers send is written by hand, byte by byte from the RFCs (`peer`), and what we
-//! send is read by hand and by etherparse (`sent`): neither side is the code under test.
+//! Tests of the whole module, by concept. Peers' frames are written by hand, byte by byte from the RFCs (`peer`). Our
+//! frames are read by hand and by etherparse (`sent`): neither side uses the code under test.
 
 mod addresses;
 mod arp;
@@ -44,7 +44,7 @@ fn milliseconds(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-/// `address/prefix`, perhaps with a gateway.
+/// Parses `address/prefix`, with an optional gateway.
 fn interface(text: &str, vlan: Option<Vlan>, gateway: Option<&str>) -> Interface {
     let (address, prefix) = text.split_once('/').expect("address/prefix");
     Interface {
@@ -55,14 +55,14 @@ fn interface(text: &str, vlan: Option<Vlan>, gateway: Option<&str>) -> Interface
     }
 }
 
-/// Us, and the time.
+/// The module under test, and the time.
 struct Us {
     us: Neighbours,
     now: Duration,
 }
 
 impl Us {
-    /// Without an address.
+    /// Makes one without an address.
     fn bare(detection: Detection) -> Self {
         let config = Config {
             detection,
@@ -79,7 +79,7 @@ impl Us {
         }
     }
 
-    /// With 10.0.0.1/24, 2001:db8::1/64 and fe80::1/64, all announced and nothing left to say.
+    /// Makes one with 10.0.0.1/24, 2001:db8::1/64 and fe80::1/64, all announced and with nothing left to send.
     fn settled() -> Self {
         let mut us = Self::bare(Detection::Never);
         for text in ["10.0.0.1/24", "2001:db8::1/64", "fe80::1/64"] {
@@ -94,7 +94,7 @@ impl Us {
         added.expect("an address");
     }
 
-    /// Lets the announcements pass.
+    /// Lets the announcements end.
     fn settle(&mut self) {
         self.pass(seconds(30));
         while self
@@ -105,7 +105,7 @@ impl Us {
         self.events();
     }
 
-    /// Lets time pass, doing what is due when it is.
+    /// Lets time pass, handling each timer when it is due.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(due) = self.us.due().filter(|&due| due <= end) {
@@ -127,7 +127,7 @@ impl Us {
         self.us.received(frame, self.now);
     }
 
-    /// The frames that wait, read.
+    /// Returns the queued frames, parsed.
     fn sent(&mut self) -> Vec<Sent> {
         let mut out = [0xa5; crate::MOST_FRAME_BYTES];
         let mut sent = Vec::new();
@@ -138,7 +138,7 @@ impl Us {
         sent
     }
 
-    /// What the frames that wait say.
+    /// Returns the messages of the queued frames.
     fn said(&mut self) -> Vec<Said> {
         self.sent().into_iter().map(|sent| sent.said).collect()
     }
@@ -147,7 +147,7 @@ impl Us {
         std::iter::from_fn(|| self.us.next_event()).collect()
     }
 
-    /// What is known of a neighbour without a VLAN.
+    /// Returns the state of a neighbour without a VLAN.
     fn state(&self, address: &str) -> State {
         let entry = self.us.entries().find(|entry| entry.address == ip(address));
         entry.map_or(State::Absent, |entry| entry.state.expect("no static one"))

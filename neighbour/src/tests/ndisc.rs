@@ -1,4 +1,4 @@
-//! Neighbour discovery (RFC 4861): what is sent, and what makes a message invalid.
+//! Neighbour discovery (RFC 4861): our messages, and the checks of received ones.
 
 use super::peer::{Nd, O, S, group, icmpv6, ipv6_packet, option, v6};
 use super::*;
@@ -37,9 +37,9 @@ fn a_known_neighbour_is_asked_by_unicast() {
     assert!(is_unicast, "{sent:?}");
 }
 
-/// RFC 4861, 7.2.4: solicited, override, the target's MAC; to who has asked.
+/// RFC 4861, 7.2.4: solicited, override, the target's MAC; to the node that has asked.
 #[test]
-fn who_asks_for_us_is_answered_alone() {
+fn a_solicitation_for_our_address_is_answered_by_unicast() {
     let mut us = Us::settled();
     us.receive(&Nd::solicit(PEER, PEER_V6, OUR_V6).frame());
     let answer = Sent {
@@ -55,7 +55,7 @@ fn who_asks_for_us_is_answered_alone() {
         bytes: 86,
     };
     assert_eq!(us.sent(), std::slice::from_ref(&answer));
-    // A unicast question need not say its MAC: the frame does.
+    // A unicast solicitation need not have the MAC option: the frame has the MAC.
     let probe = Nd {
         to: OURS,
         destination: v6(OUR_V6),
@@ -69,7 +69,7 @@ fn who_asks_for_us_is_answered_alone() {
 
 /// RFC 4861, 7.2.4: if the source is unspecified, to all nodes, and not solicited.
 #[test]
-fn who_looks_for_a_duplicate_of_our_address_is_answered_before_all() {
+fn duplicate_detection_of_our_address_is_answered_to_all_nodes() {
     let mut us = Us::settled();
     us.receive(&Nd::detect(PEER, OUR_V6).frame());
     let sent = us.sent();
@@ -86,24 +86,24 @@ fn who_looks_for_a_duplicate_of_our_address_is_answered_before_all() {
 }
 
 #[test]
-fn who_asks_for_others_is_not_answered() {
+fn a_request_for_a_foreign_address_is_not_answered() {
     let mut us = Us::settled();
-    // 2001:db8::1:0:1 is asked for in the group of 2001:db8::1, too.
+    // 2001:db8::1:0:1 has the same solicited-node group as 2001:db8::1.
     us.receive(&Nd::solicit(PEER, PEER_V6, "2001:db8::1:0:1").frame());
     assert_eq!(us.said(), []);
     assert_eq!(us.us.counters().refused(Refusal::Address), 1);
 }
 
-/// A static entry wins over what who asks says of itself.
+/// A static entry has precedence over the asker's own claim.
 #[test]
-fn who_asks_is_answered_at_its_static_mac() {
+fn an_asker_is_answered_at_its_static_mac() {
     let mut us = Us::settled();
     us.us.add_static(ip(PEER_V6), OTHER).expect("a station");
     us.receive(&Nd::solicit(PEER, PEER_V6, OUR_V6).frame());
     assert_eq!(us.sent()[0].to, OTHER);
 }
 
-/// RFC 4861, 7.1.1: each check, broken alone. Nothing is answered.
+/// RFC 4861, 7.1.1: each check, violated alone. Nothing is answered.
 #[test]
 fn an_invalid_solicitation_is_refused() {
     use Refusal::{Checksum, HopLimit, Kind, Malformed, Sender};
@@ -178,13 +178,13 @@ fn an_invalid_solicitation_is_refused() {
         assert_eq!(us.us.counters().refused(why), 1, "{what}");
         assert_eq!(us.said(), [], "{what}");
     }
-    // And as it is, it is answered.
+    // The valid message is answered.
     let mut us = Us::settled();
     us.receive(&of(|_| {}));
     assert_eq!(us.said().len(), 1);
 }
 
-/// RFC 4861, 7.1.2: each check, broken alone. The neighbour stays unknown.
+/// RFC 4861, 7.1.2: each check, violated alone. The neighbour stays unknown.
 #[test]
 fn an_invalid_advertisement_is_refused() {
     use Refusal::{HopLimit, Malformed, Sender};
@@ -236,14 +236,14 @@ fn an_invalid_advertisement_is_refused() {
     }
 }
 
-/// RFC 4861, 4.6 and 9: options that are not known are passed over, whatever is in them.
+/// RFC 4861, 4.6 and 9: unknown options are skipped, whatever their contents.
 #[test]
 fn options_of_other_kinds_are_passed_over() {
     for kind in (0..=255).filter(|&kind| kind != 2) {
         let mut us = Us::settled();
         us.resolve(OUR_V6, PEER_V6);
         let mut nd = Nd::advertise(PEER, PEER_V6, (OURS, OUR_V6), S | O);
-        // A nonce (RFC 7527), and kinds that smoltcp wants to be longer (3, 4).
+        // A nonce (RFC 7527), and kinds that smoltcp expects to be longer (3, 4).
         nd.options
             .splice(0..0, [kind, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
         us.receive(&nd.frame());
@@ -260,7 +260,7 @@ fn a_message_in_fragments_is_refused() {
     let mut us = Us::settled();
     us.receive(&peer::ethernet(good.to, PEER, None, 0x86dd, &packet));
     assert_eq!(us.us.counters().refused(Refusal::Fragment), 1);
-    // Behind options that are none of its business, neither.
+    // Nor behind options of another protocol.
     let behind = [&[58, 0, 5, 2, 0, 0, 1, 0][..], &good.message()].concat();
     let packet = ipv6_packet(good.source, good.destination, 0, 255, &behind);
     us.receive(&peer::ethernet(good.to, PEER, None, 0x86dd, &packet));
@@ -268,8 +268,8 @@ fn a_message_in_fragments_is_refused() {
     assert_eq!(us.said(), []);
 }
 
-/// RFC 4861, 7.2.5: while it is asked for, solicited makes it REACHABLE, and not solicited STALE, from where who waits
-/// sends (DELAY). Override does not matter.
+/// RFC 4861, 7.2.5: for an incomplete entry, solicited makes it REACHABLE, and not solicited STALE, from which a
+/// waiting sender makes it DELAY. Override does not matter.
 #[test]
 fn an_answer_to_a_question_to_all_is_taken_with_any_flags() {
     for (flags, state) in [
@@ -285,8 +285,7 @@ fn an_answer_to_a_question_to_all_is_taken_with_any_flags() {
     }
 }
 
-/// RFC 4861, 7.2.5, has a table for what the flags do to a MAC that is known. Here they do nothing: the neighbour is
-/// asked.
+/// RFC 4861, 7.2.5, has a table of the flags' effects on a known MAC. Here they have none: the neighbour is asked.
 #[test]
 fn no_flag_replaces_a_mac_that_is_known() {
     for flags in [0, S, O, S | O] {
@@ -295,15 +294,15 @@ fn no_flag_replaces_a_mac_that_is_known() {
         us.receive(&Nd::advertise(OTHER, PEER_V6, (OURS, OUR_V6), flags).frame());
         assert_eq!(us.resolve(OUR_V6, PEER_V6), Resolution::Known(PEER));
         assert_eq!(us.state(PEER_V6), State::Probe);
-        // Not even in answer to the question that follows.
+        // Not even in answer to the request that follows.
         us.receive(&Nd::advertise(OTHER, PEER_V6, (OURS, OUR_V6), S | O).frame());
         assert_eq!(us.resolve(OUR_V6, PEER_V6), Resolution::Known(PEER));
     }
 }
 
-/// RFC 4861, 7.2.3: a neighbour that asks for us shows its MAC; it proves nothing (7.3.1: two-way).
+/// RFC 4861, 7.2.3: a solicitation for our address shows the neighbour's MAC; it proves nothing (7.3.1: two-way).
 #[test]
-fn a_question_from_a_neighbour_fills_in_what_is_asked_for_and_proves_nothing() {
+fn a_solicitation_of_a_neighbour_completes_its_entry_and_proves_nothing() {
     let question = Nd::solicit(PEER, PEER_V6, OUR_V6).frame();
     let mut us = Us::settled();
     us.resolve(OUR_V6, PEER_V6);

@@ -1,4 +1,4 @@
-//! Frames of others, written by hand from the RFCs. None of the code under test is used.
+//! Frames of other nodes, written by hand from the RFCs. The code under test is not used.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -14,7 +14,7 @@ pub(super) const ADVERTISE: u8 = 136;
 pub(super) const S: u8 = 0x40;
 pub(super) const O: u8 = 0x20;
 
-/// The one's complement sum of RFC 1071, the slow way: one word at a time, folded each time.
+/// Returns the one's complement sum of RFC 1071, the slow way: one word at a time, folded each time.
 pub(super) fn sum(words: &[u8]) -> u16 {
     let mut sum = 0_u32;
     for pair in words.chunks(2) {
@@ -32,7 +32,7 @@ pub(super) fn v6(text: &str) -> Ipv6Addr {
     text.parse().expect("IPv6")
 }
 
-/// An Ethernet frame (IEEE 802.3), perhaps with a tag (802.1Q).
+/// Makes an Ethernet frame (IEEE 802.3), with an optional tag (802.1Q).
 pub(super) fn ethernet(
     to: Mac,
     from: Mac,
@@ -74,7 +74,7 @@ pub(super) fn arp(to: Mac, operation: u16, from: (Mac, &str), target: (Mac, &str
     )
 }
 
-/// A reply: `from` has `mac`, said to `to`.
+/// Makes a reply to `to`: `from` has this MAC and address.
 pub(super) fn arp_reply(from: (Mac, &str), to: (Mac, &str)) -> Vec<u8> {
     arp(to.0, REPLY, from, to)
 }
@@ -124,7 +124,7 @@ pub(super) fn icmpv6(
     message
 }
 
-/// A message of neighbour discovery, with all of it open to change.
+/// A message of neighbour discovery, with all fields open to change.
 #[derive(Clone, Debug)]
 pub(super) struct Nd {
     pub(super) to: Mac,
@@ -140,12 +140,12 @@ pub(super) struct Nd {
     pub(super) options: Vec<u8>,
 }
 
-/// A link-layer address option (RFC 4861, 4.6.1): 1 of the source, 2 of the target.
+/// Makes a link-layer address option (RFC 4861, 4.6.1): kind 1 of the source, 2 of the target.
 pub(super) fn option(kind: u8, mac: Mac) -> Vec<u8> {
     [&[kind, 1][..], &mac].concat()
 }
 
-/// The group of an address, and its MAC.
+/// Returns the group of an address, and its MAC.
 pub(super) fn group(address: Ipv6Addr) -> (Ipv6Addr, Mac) {
     let [.., a, b, c] = address.octets();
     let group = Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c]);
@@ -153,7 +153,7 @@ pub(super) fn group(address: Ipv6Addr) -> (Ipv6Addr, Mac) {
 }
 
 impl Nd {
-    /// `source` asks for `target`, in its group.
+    /// Makes the solicitation by `source` for `target`, to its group.
     pub(super) fn solicit(from: Mac, source: &str, target: &str) -> Self {
         let (destination, to) = group(v6(target));
         Self {
@@ -171,7 +171,7 @@ impl Nd {
         }
     }
 
-    /// Who looks whether `target` is somebody's (RFC 4862, 5.4.2).
+    /// Makes the duplicate detection for `target` (RFC 4862, 5.4.2).
     pub(super) fn detect(from: Mac, target: &str) -> Self {
         Self {
             options: Vec::new(),
@@ -179,7 +179,7 @@ impl Nd {
         }
     }
 
-    /// `from` has `target`, said to one.
+    /// Makes the advertisement that `from` has `target`, to one node.
     pub(super) fn advertise(from: Mac, target: &str, to: (Mac, &str), flags: u8) -> Self {
         Self {
             to: to.0,
@@ -196,7 +196,7 @@ impl Nd {
         }
     }
 
-    /// `from` has `target`, said to all without being asked (RFC 4861, 7.2.6).
+    /// Makes the unsolicited advertisement that `from` has `target`, to all nodes (RFC 4861, 7.2.6).
     pub(super) fn announce(from: Mac, target: &str, flags: u8) -> Self {
         let all = ([0x33, 0x33, 0, 0, 0, 1], "ff02::1");
         Self::advertise(from, target, all, flags)
@@ -221,7 +221,7 @@ impl Nd {
     }
 }
 
-/// An IPv4 packet (RFC 791, 3.1). `fragment` is the word of flags and offset.
+/// Makes an IPv4 packet (RFC 791, 3.1). `fragment` is the word of flags and offset.
 pub(super) fn ipv4_packet(
     source: Ipv4Addr,
     destination: Ipv4Addr,
@@ -243,7 +243,7 @@ pub(super) fn ipv4_packet(
     packet
 }
 
-/// An echo request of either family, from `source` to `destination`.
+/// Makes an echo request of either family, from `source` to `destination`.
 pub(super) fn echo(
     (to, from): (Mac, Mac),
     source: &str,
@@ -254,7 +254,7 @@ pub(super) fn echo(
     icmp_echo([8, 128], (to, from), source, destination, &body)
 }
 
-/// An echo reply of either family; identifier and sequence number are the first of its body.
+/// Makes an echo reply of either family; its body begins with identifier and sequence number.
 pub(super) fn echo_reply(
     macs: (Mac, Mac),
     source: &str,

@@ -1,9 +1,9 @@
-//! Which source, which next hop.
+//! Choice of source and next hop.
 
 use super::*;
 use crate::Reason;
 
-/// 10.0.0.1/8, 10.1.0.1/16 with a gateway, 192.0.2.1/24; link-local and global addresses of IPv6, of which one has a
+/// 10.0.0.1/8, 10.1.0.1/16 with a gateway, 192.0.2.1/24; IPv6 link-local and global addresses, one of them with a
 /// gateway.
 fn world() -> Us {
     let mut us = Us::bare(Detection::Never);
@@ -39,7 +39,7 @@ fn the_source_has_the_scope_and_the_longest_prefix_of_the_destination_or_a_gatew
         ("2001:db8:0:1::99", Some("2001:db8::7")),
         ("2001:db8:9::1", Some("2001:db8::1")),
         ("fe80::99", Some("fe80::1")),
-        // A link-local address whose prefix is not ours is on this link all the same (RFC 4291, 2.5.6).
+        // A link-local address with another prefix is on this link all the same (RFC 4291, 2.5.6).
         ("fe80:0:0:1::99", Some("fe80::1")),
     ];
     for (destination, source) in cases {
@@ -71,7 +71,7 @@ fn the_next_hop_is_the_destination_on_link_or_the_gateway() {
         ("2001:db8::1", "2001:db8:9::1", Ok("fe80::9")),
         ("2001:db8::1", "fe80::77", Ok("fe80::77")),
         ("::ffff:10.0.0.1", "::ffff:10.9.9.9", Ok("10.9.9.9")),
-        // RFC 4291, 2.5.6, and RFC 3927, 2.7: no router forwards these.
+        // RFC 4291, 2.5.6, and RFC 3927, 2.7: routers do not forward these.
         ("fe80::1", "2001:db8:9::1", Err(Reason::NoRoute)),
         ("169.254.1.1", "198.51.100.1", Err(Reason::NoRoute)),
         ("10.7.7.7", "10.0.0.2", Err(Reason::NotOurs)),
@@ -113,7 +113,7 @@ fn our_own_addresses_are_at_our_mac() {
 }
 
 #[test]
-fn what_is_off_link_is_asked_for_at_the_gateway_and_events_name_that() {
+fn an_off_link_destination_asks_for_the_gateway_which_events_name() {
     let mut us = world();
     assert_eq!(us.resolve("10.1.0.1", "198.51.100.1"), Resolution::Pending);
     us.receive(&peer::arp_reply((PEER, "10.1.0.254"), (OURS, "10.1.0.1")));
@@ -123,7 +123,7 @@ fn what_is_off_link_is_asked_for_at_the_gateway_and_events_name_that() {
         us.resolve("10.1.0.1", "203.0.113.1"),
         Resolution::Known(PEER)
     );
-    // A static entry of what is behind the gateway is meant for that.
+    // A static entry of a destination behind the gateway applies to that destination.
     us.us
         .add_static(ip("203.0.113.1"), OTHER)
         .expect("a station");

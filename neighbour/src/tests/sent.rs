@@ -1,5 +1,5 @@
-//! What we send, read by hand: offsets are those of the RFCs. Each frame is also read by etherparse, which has to find
-//! the same checksums.
+//! Frames that we send, parsed by hand: offsets are those of the RFCs. Each frame is also parsed by etherparse, which
+//! has to find the same checksums.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -16,7 +16,7 @@ pub(super) struct Sent {
     pub(super) bytes: usize,
 }
 
-/// What it says.
+/// Message of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Said {
     ArpRequest {
@@ -226,7 +226,7 @@ fn option(kind: u8, options: &[u8]) -> Option<Mac> {
     }
 }
 
-/// Another reader's view: all headers are there, and the checksums are what it computes.
+/// Checks with a second parser that all headers are there, and that the checksums are those it computes.
 fn check_by_etherparse(frame: &[u8]) {
     use etherparse::{NetSlice, SlicedPacket, TransportSlice};
     let packet = SlicedPacket::from_ethernet(frame).expect("a frame");

@@ -1,4 +1,4 @@
-//! The whole tables of states, and the times of the states (RFC 4861, 7.3 and 10), which are the same for ARP.
+//! The complete state tables, and the times of the states (RFC 4861, 7.3 and 10), which are the same for ARP.
 
 use strum::VariantArray;
 
@@ -33,10 +33,10 @@ fn every_pair_of_claim_and_finding_is_as_the_checked_in_table_says() {
     assert_table(rows, include_str!("../own.table"));
 }
 
-/// Both families, asked and answered.
+/// Our address and the peer's, of each family.
 const FAMILIES: [(&str, &str); 2] = [(OUR_V4, PEER_V4), (OUR_V6, PEER_V6)];
 
-/// What the peer answers to a question of ours.
+/// Returns the peer's answer to a request of ours.
 pub(super) fn answer(ours: &str, peer: &str, mac: Mac) -> Vec<u8> {
     if ip(peer).is_ipv4() {
         peer::arp_reply((mac, peer), (OURS, ours))
@@ -45,7 +45,7 @@ pub(super) fn answer(ours: &str, peer: &str, mac: Mac) -> Vec<u8> {
     }
 }
 
-/// What somebody says without being asked.
+/// Returns an unsolicited announcement.
 pub(super) fn announce(peer: &str, mac: Mac) -> Vec<u8> {
     if ip(peer).is_ipv4() {
         peer::arp_announcement((mac, peer))
@@ -54,7 +54,7 @@ pub(super) fn announce(peer: &str, mac: Mac) -> Vec<u8> {
     }
 }
 
-/// Us, with the peer reachable.
+/// Makes the module with the peer reachable.
 pub(super) fn reachable(ours: &str, peer: &str) -> Us {
     let mut us = Us::settled();
     us.resolve(ours, peer);
@@ -131,7 +131,7 @@ fn a_neighbour_goes_from_reachable_to_stale_and_is_asked_by_unicast_once_it_is_u
     }
 }
 
-/// RFC 4861, 6.3.2: between 0.5 and 1.5 times 30 seconds, drawn.
+/// RFC 4861, 6.3.2: random between 0.5 and 1.5 times 30 seconds.
 #[test]
 fn reachable_time_is_drawn_around_thirty_seconds() {
     let times: Vec<Duration> = (0..64)
@@ -161,7 +161,7 @@ fn reachable_time_is_drawn_around_thirty_seconds() {
     assert!(times.iter().any(|&time| time > seconds(35)));
 }
 
-/// RFC 4861, 7.3.1: what a caller has seen proves as much as an answer.
+/// RFC 4861, 7.3.1: traffic that the caller has seen proves as much as an answer.
 #[test]
 fn a_confirmed_neighbour_is_not_asked() {
     for (ours, peer) in FAMILIES {
@@ -190,7 +190,7 @@ fn a_confirmation_makes_no_entry() {
     assert_eq!(us.state(PEER_V4), State::Incomplete, "it has no MAC yet");
 }
 
-/// RFC 4861, 7.3.3, three unicast questions; then all are asked, and the one with another MAC is found.
+/// RFC 4861, 7.3.3: three unicast solicitations; then all are asked, and the node with the new MAC answers.
 #[test]
 fn a_neighbour_whose_mac_has_changed_in_silence_is_found_again_within_four_seconds_of_asking() {
     for (ours, peer) in FAMILIES {
@@ -222,7 +222,7 @@ fn a_neighbour_whose_mac_has_changed_in_silence_is_found_again_within_four_secon
     }
 }
 
-/// Where RFC 4861, 7.2.5, would take the new MAC, the old one is asked; if it is silent, all are
+/// Where RFC 4861, 7.2.5, would take the new MAC, the old one is asked; if it does not answer, all are asked
 /// (docs/decisions/neighbours.md).
 #[test]
 fn a_neighbour_that_announces_another_mac_is_asked_at_the_old_one_first() {
@@ -267,7 +267,7 @@ fn a_neighbour_that_answers_at_its_old_mac_has_not_moved_and_is_asked_once_a_sec
     }
 }
 
-/// Just after an answer nothing is asked; but what was said is not forgotten.
+/// Just after an answer no request is sent, but the contradiction is not forgotten.
 #[test]
 fn a_contradiction_just_after_an_answer_is_looked_into_a_second_later() {
     for (ours, peer) in FAMILIES {
@@ -280,10 +280,10 @@ fn a_contradiction_just_after_an_answer_is_looked_into_a_second_later() {
     }
 }
 
-/// The address of a question that was not ours does not count as an answer of it (RFC 4861, 7.2.5: only what has an
-/// entry is taken).
+/// The address in another node's request does not count as an answer about it (RFC 4861, 7.2.5: only messages about
+/// existing entries are taken).
 #[test]
-fn what_was_not_asked_for_makes_no_entry() {
+fn an_unsolicited_message_creates_no_entry() {
     for (ours, peer) in FAMILIES {
         let mut us = Us::settled();
         us.receive(&answer(ours, peer, PEER));
@@ -298,9 +298,9 @@ fn what_was_not_asked_for_makes_no_entry() {
     }
 }
 
-/// RFC 4861, 7.2.5: an unsolicited advertisement fills in what is being asked for, and leaves it to be proven.
+/// RFC 4861, 7.2.5: an unsolicited advertisement completes an entry that is being asked for, and does not prove it.
 #[test]
-fn who_speaks_up_while_it_is_asked_for_is_used_and_asked_soon() {
+fn an_unsolicited_message_completes_an_entry_that_is_asked_soon() {
     for (ours, peer) in FAMILIES {
         let mut us = Us::settled();
         us.resolve(ours, peer);
@@ -316,7 +316,7 @@ fn who_speaks_up_while_it_is_asked_for_is_used_and_asked_soon() {
 }
 
 #[test]
-fn who_speaks_up_after_it_was_unreachable_is_asked_for_anew_at_once() {
+fn an_unsolicited_message_of_an_unreachable_neighbour_lets_it_be_asked_at_once() {
     for (ours, peer) in FAMILIES {
         let mut us = Us::settled();
         us.resolve(ours, peer);
@@ -350,7 +350,7 @@ fn the_neighbour_that_was_idle_for_longest_makes_room() {
     assert_eq!(us.state("10.0.0.3"), State::Absent);
     assert_eq!(us.state("10.0.0.2"), State::Reachable);
     assert_eq!(us.us.counters().evicted, 1);
-    // Nobody who is being asked makes room.
+    // A neighbour that is being asked is not dropped.
     assert_eq!(us.resolve(OUR_V4, "10.0.0.5"), Resolution::Pending);
     let full = Resolution::Unreachable(crate::Reason::TableFull);
     assert_eq!(us.resolve(OUR_V4, "10.0.0.6"), full);

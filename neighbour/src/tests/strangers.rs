@@ -1,13 +1,13 @@
-//! Everybody on the link can say anything: what is known stays known, and nothing grows.
+//! Any node on the link can send anything: known entries stay as they are, and no memory grows.
 
 use super::peer::{Nd, O, REQUEST, S, arp, arp_announcement, arp_reply, echo};
 use super::*;
 
-/// A station and two addresses that are nobody's, by number.
+/// Makes an unused MAC and two unused addresses, by number.
 fn nobody(n: u32) -> (Mac, String, String) {
     let [_, a, b, c] = n.to_be_bytes();
     let mac = [0x06, 0, 0, a, b, c];
-    // Not ours, and not the neighbours'.
+    // Neither ours nor the neighbours'.
     let (v4, v6) = (
         format!("10.0.0.{}", 16 + n % 200),
         format!("2001:db8::{:x}", 16 + n % 60_000),
@@ -15,8 +15,8 @@ fn nobody(n: u32) -> (Mac, String, String) {
     (mac, v4, v6)
 }
 
-/// 100,000 frames of forgery of every kind: neither a static neighbour nor one that was asked for changes, no entry is
-/// made, and what waits is bounded.
+/// 100,000 forged frames of every kind: neither a static neighbour nor one found by asking changes, no entry is
+/// created, and the queues stay bounded.
 #[test]
 fn a_hundred_thousand_forged_frames_change_nothing_that_is_known() {
     let mut us = Us::settled();
@@ -47,7 +47,7 @@ fn a_hundred_thousand_forged_frames_change_nothing_that_is_known() {
         us.receive(&frame);
     }
     assert_eq!(us.us.entries().count(), known);
-    // All but the static one.
+    // All except the static one.
     assert_eq!(us.us.counters().neighbours, known as u64 - 1);
     assert_eq!(us.resolve(OUR_V4, PEER_V4), Resolution::Known(PEER));
     assert_eq!(us.resolve(OUR_V6, PEER_V6), Resolution::Known(PEER));
@@ -57,7 +57,7 @@ fn a_hundred_thousand_forged_frames_change_nothing_that_is_known() {
         frames <= 256 && events <= 4_096,
         "{frames} frames, {events} events"
     );
-    // The neighbour is asked whether it is still there, and says so: nothing has moved.
+    // The neighbour is asked whether it is still there, and answers: nothing has moved.
     us.sent();
     us.receive(&arp_reply((PEER, PEER_V4), (OURS, OUR_V4)));
     us.receive(&Nd::advertise(PEER, PEER_V6, (OURS, OUR_V6), S).frame());
@@ -67,7 +67,7 @@ fn a_hundred_thousand_forged_frames_change_nothing_that_is_known() {
     assert_eq!(us.mac(PEER_V6), Some(PEER));
 }
 
-/// A neighbour that has truly moved, and says so, is found again within seconds.
+/// A neighbour that really has another MAC, and announces it, is found again within seconds.
 #[test]
 fn a_neighbour_that_has_another_mac_is_found_there_within_four_seconds() {
     let mut us = Us::settled();
@@ -78,7 +78,7 @@ fn a_neighbour_that_has_another_mac_is_found_there_within_four_seconds() {
     us.receive(&arp_announcement((OTHER, PEER_V4)));
     for _ in 0..40 {
         us.pass(milliseconds(100));
-        // The old station is gone; the new one answers what is asked of all.
+        // The old station is gone; the new one answers requests to all.
         for sent in us.sent() {
             if sent.to == ALL {
                 us.receive(&arp_reply((OTHER, PEER_V4), (OURS, OUR_V4)));
@@ -99,10 +99,10 @@ fn a_neighbour_that_has_another_mac_is_found_there_within_four_seconds() {
     assert!(us.events().iter().any(moved));
 }
 
-/// The same over ten minutes, the neighbours answering what they are asked: they are used, asked by unicast once in a
-/// second at most, and stay.
+/// The same over ten minutes, while the neighbours answer requests: they are used, asked by unicast at most once per
+/// second, and stay.
 #[test]
-fn ten_minutes_of_forgery_cost_a_question_in_a_second_and_move_nobody() {
+fn ten_minutes_of_forgery_cost_one_request_per_second_and_move_no_neighbour() {
     let mut us = Us::settled();
     us.resolve(OUR_V4, PEER_V4);
     us.receive(&arp_reply((PEER, PEER_V4), (OURS, OUR_V4)));

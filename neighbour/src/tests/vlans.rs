@@ -1,4 +1,4 @@
-//! Neighbours are known by VLAN and address (IEEE 802.1Q).
+//! Neighbours are keyed by VLAN and address (IEEE 802.1Q).
 
 use super::peer::{Nd, O, REPLY, REQUEST, S, arp_packet, ethernet};
 use super::*;
@@ -92,7 +92,7 @@ fn an_answer_in_another_vlan_or_without_one_answers_nothing() {
 }
 
 #[test]
-fn nobody_is_answered_and_no_address_is_disputed_from_another_vlan() {
+fn a_frame_of_another_vlan_is_not_answered_and_is_no_conflict() {
     let mut us = tagged();
     us.receive(&arp(Some(6), REQUEST, (PEER, PEER_V4), ([0; 6], OUR_V4)));
     us.receive(&arp(Some(6), REQUEST, (PEER, OUR_V4), ([0; 6], OUR_V4)));
@@ -105,7 +105,7 @@ fn nobody_is_answered_and_no_address_is_disputed_from_another_vlan() {
     assert_eq!(us.us.counters().conflicts, 0);
 }
 
-/// IEEE 802.1Q, table 9-2: VLAN 0 says a priority only.
+/// IEEE 802.1Q, table 9-2: a tag with VLAN 0 has a priority only.
 #[test]
 fn a_tag_of_priority_only_is_no_vlan() {
     let mut us = Us::settled();

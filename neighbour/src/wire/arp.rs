@@ -8,7 +8,7 @@ use super::{Arp, ethernet};
 use crate::address::{BROADCAST, Mac, Vlan, is_sender, is_station};
 use crate::counters::Refusal;
 
-/// What an ARP packet says, if it is for IPv4 on Ethernet.
+/// Parses an ARP packet for IPv4 on Ethernet.
 pub(crate) fn parse(payload: &[u8]) -> Result<Arp, Refusal> {
     let packet = ArpPacket::new_checked(payload).map_err(|_| Refusal::Malformed)?;
     let ArpRepr::EthernetIpv4 {
@@ -38,18 +38,18 @@ pub(crate) fn parse(payload: &[u8]) -> Result<Arp, Refusal> {
     })
 }
 
-/// An ARP packet of ours: who asks or answers, whom, and about which address.
+/// An ARP packet of ours: sender, target MAC, and the address it is about.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Out {
     pub(crate) reply: bool,
     pub(crate) sender: Ipv4Addr,
-    /// Whose MAC is known, and who is sent to; `None` is all.
+    /// The target's MAC and the frame's destination; `None` is broadcast.
     pub(crate) to: Option<Mac>,
     pub(crate) target: Ipv4Addr,
 }
 
 impl Out {
-    /// The frame.
+    /// Returns the frame.
     pub(crate) fn emit(self, mac: Mac, vlan: Option<Vlan>) -> Vec<u8> {
         let packet = ArpRepr::EthernetIpv4 {
             operation: if self.reply {
@@ -59,7 +59,7 @@ impl Out {
             },
             source_hardware_addr: EthernetAddress(mac),
             source_protocol_addr: self.sender,
-            // Nought in what all are asked (RFC 5227, 2.1.1 and 2.3).
+            // Zero in a request to all (RFC 5227, 2.1.1 and 2.3).
             target_hardware_addr: EthernetAddress(self.to.unwrap_or_default()),
             target_protocol_addr: self.target,
         };

@@ -1,4 +1,4 @@
-//! Echo requests and the answers to them (RFC 792; RFC 4443, 4.1 and 4.2).
+//! Echo requests and replies (RFC 792; RFC 4443, 4.1 and 4.2).
 
 use std::net::IpAddr;
 
@@ -10,12 +10,12 @@ use smoltcp::wire::{
 use super::{Echo, ethernet, ipv6};
 use crate::address::{Mac, Vlan};
 
-/// The hop limit of both: what a node sends with (RFC 1700).
+/// Hop limit of both: the default of a node (RFC 1700).
 const HOP_LIMIT: u8 = 64;
 const ICMP_HEADER_BYTES: usize = 8;
 
 impl Echo<'_> {
-    /// The frame with the answer, which goes where the request came from; `None` if it is longer than a frame of ours.
+    /// Returns the frame with the reply, to the sender of the request; `None` if it is longer than a frame of ours.
     pub(crate) fn answer(&self, mac: Mac, to: Mac, vlan: Option<Vlan>) -> Option<Vec<u8>> {
         let answer = Echo {
             source: self.destination,
@@ -25,7 +25,7 @@ impl Echo<'_> {
         answer.emit(true, mac, to, vlan)
     }
 
-    /// The frame with the request; `None` as above.
+    /// Returns the frame with the request; `None` as above.
     pub(crate) fn request(&self, mac: Mac, to: Mac, vlan: Option<Vlan>) -> Option<Vec<u8>> {
         self.emit(false, mac, to, vlan)
     }

@@ -1,4 +1,4 @@
-//! Ethernet frames, with a tag of 802.1Q or without.
+//! Ethernet frames, with or without an 802.1Q tag.
 
 use smoltcp::wire::{EthernetAddress, EthernetFrame, EthernetProtocol};
 
@@ -7,26 +7,26 @@ use crate::counters::Refusal;
 
 const HEADER_BYTES: usize = 14;
 const TAG_BYTES: usize = 4;
-/// Without the FCS, which is the adapter's (IEEE 802.3, 4.4.2).
+/// Shortest frame without the FCS, which the adapter adds (IEEE 802.3, 4.4.2).
 const LEAST_BYTES: usize = 60;
 /// The longest frame of ours, in bytes: header, tag and a packet of 1,500, without FCS.
 pub const MOST_FRAME_BYTES: usize = HEADER_BYTES + TAG_BYTES + MOST_PAYLOAD_BYTES;
-/// The longest packet in it.
+/// Longest packet in a frame, in bytes.
 pub(crate) const MOST_PAYLOAD_BYTES: usize = 1_500;
-/// A customer's tag (IEEE 802.1Q, 9.4). Others, and a second one, are not taken.
+/// Customer tag (IEEE 802.1Q, 9.4). Other tags, and a second one, are not handled.
 const TAG_PROTOCOL: u16 = 0x8100;
 
-/// Where a frame comes from, and for whom it is.
+/// Sender and destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Link {
     pub(crate) source: Mac,
     pub(crate) destination: Mac,
-    /// A tag with VLAN 0 says a priority only (IEEE 802.1Q, table 9-2).
+    /// VLAN ID. A tag with VLAN 0 has a priority only (IEEE 802.1Q, table 9-2).
     pub(crate) vlan: Option<u16>,
     pub(crate) protocol: EthernetProtocol,
 }
 
-/// The header of a frame, and what is behind it.
+/// Parses the header of a frame, and returns the payload.
 pub(crate) fn parse(bytes: &[u8]) -> Result<(Link, &[u8]), Refusal> {
     let frame = EthernetFrame::new_checked(bytes).map_err(|_| Refusal::Malformed)?;
     let mut link = Link {
@@ -49,7 +49,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<(Link, &[u8]), Refusal> {
     Ok((link, payload))
 }
 
-/// A frame from us, whose payload of `bytes` bytes `write` writes.
+/// Makes a frame from us, with a payload of `bytes` bytes that `write` writes.
 pub(crate) fn emit(
     (source, destination): (Mac, Mac),
     vlan: Option<Vlan>,

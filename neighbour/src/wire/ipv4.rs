@@ -6,10 +6,10 @@ use super::{Echo, Message};
 use crate::address::is_sender;
 use crate::counters::Refusal;
 
-/// The header without options.
+/// Length of a header without options, in bytes.
 const HEADER_BYTES: u8 = 20;
 
-/// An echo request or its reply in an IPv4 packet. Fragments are not put together, and options are not looked at: such
+/// Parses an echo request or reply in an IPv4 packet. Fragments are not reassembled, and options are not parsed: such
 /// packets are refused.
 pub(crate) fn parse(payload: &[u8]) -> Result<Message<'_>, Refusal> {
     let packet = Ipv4Packet::new_checked(payload).map_err(|_| Refusal::Malformed)?;

@@ -1,8 +1,8 @@
-//! IPv6 and ICMPv6: which messages are taken, and the frame of ours (RFC 8200, RFC 4443).
+//! IPv6 and ICMPv6: the messages that are handled, and the frame of ours (RFC 8200, RFC 4443).
 //!
-//! No extension header is walked but the hop-by-hop options before a query of MLDv2, where the router alert is a must
-//! (RFC 3810, 5). A message of neighbour discovery behind any is refused; behind a fragment header RFC 6980, 5, demands
-//! it.
+//! The only extension header parsed is the hop-by-hop options before an MLDv2 query, where the router alert is
+//! required (RFC 3810, 5). A message of neighbour discovery behind any extension header is refused; behind a fragment
+//! header RFC 6980, 5, demands it.
 
 use std::net::Ipv6Addr;
 
@@ -15,21 +15,21 @@ use super::{Echo, Message, ethernet, mld, ndisc};
 use crate::address::{Mac, Vlan, group_mac};
 use crate::counters::Refusal;
 
-/// Header of IPv6 (RFC 8200, 3).
+/// Length of an IPv6 header, in bytes (RFC 8200, 3).
 pub(crate) const HEADER_BYTES: usize = 40;
-/// What neighbour discovery sends and receives with: nothing has forwarded it (RFC 4861, 7.1).
+/// Hop limit of neighbour discovery: it proves that no router has forwarded the message (RFC 4861, 7.1).
 pub(crate) const LINK_HOP_LIMIT: u8 = 255;
 
-/// What stands around an ICMPv6 message.
+/// Headers around an ICMPv6 message.
 pub(crate) struct Around {
     pub(crate) source: Ipv6Addr,
     pub(crate) destination: Ipv6Addr,
     pub(crate) hop_limit: u8,
-    /// Hop-by-hop options with MLD's router alert stand before it (RFC 2711).
+    /// True if hop-by-hop options with MLD's router alert precede it (RFC 2711).
     pub(crate) alert: bool,
 }
 
-/// The message in an IPv6 packet.
+/// Parses the message in an IPv6 packet.
 pub(crate) fn parse(payload: &[u8]) -> Result<Message<'_>, Refusal> {
     let packet = Ipv6Packet::new_checked(payload).map_err(|_| Refusal::Malformed)?;
     if packet.version() != 6 {
@@ -93,7 +93,7 @@ pub(crate) fn parse(payload: &[u8]) -> Result<Message<'_>, Refusal> {
     }
 }
 
-/// Whether hop-by-hop options hold MLD's router alert.
+/// Returns whether hop-by-hop options have MLD's router alert.
 fn is_alert(options: &[u8]) -> bool {
     Ipv6OptionsIterator::new(options).any(|option| {
         let alert = Ipv6OptionRouterAlert::MulticastListenerDiscovery;
@@ -114,18 +114,18 @@ fn echo<'a>(around: &Around, icmp: Icmpv6Packet<&'a [u8]>) -> Result<Echo<'a>, R
     })
 }
 
-/// An IPv6 packet of ours around an ICMPv6 message.
+/// Headers of an IPv6 packet of ours around an ICMPv6 message.
 pub(crate) struct Out {
     pub(crate) source: Ipv6Addr,
     pub(crate) destination: Ipv6Addr,
     pub(crate) hop_limit: u8,
-    /// The hop-by-hop options, whole, or nothing.
+    /// The complete hop-by-hop options, or an empty slice.
     pub(crate) options: &'static [u8],
 }
 
 impl Out {
-    /// The frame, whose message of `bytes` bytes `write` writes and the checksum follows. It goes to `to`, or to the
-    /// group that the destination is.
+    /// Returns the frame. `write` writes its message of `bytes` bytes, and the checksum is added. It goes to `to`, or
+    /// to the group that the destination is.
     pub(crate) fn emit(
         &self,
         mac: Mac,

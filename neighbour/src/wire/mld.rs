@@ -1,4 +1,4 @@
-//! Multicast listener discovery, version 2 (RFC 3810): switches that snoop forward a group only to where it was
+//! Multicast listener discovery, version 2 (RFC 3810): snooping switches forward a group only to ports where it was
 //! reported.
 
 use std::net::Ipv6Addr;
@@ -13,18 +13,19 @@ use super::{Message, Query};
 use crate::address::{Mac, Vlan};
 use crate::counters::Refusal;
 
-/// All routers that speak MLDv2 (RFC 3810, 5.2.14).
+/// The group of all MLDv2 routers (RFC 3810, 5.2.14).
 const ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
 /// Hop-by-hop options before ICMPv6 (58): the router alert of MLD (RFC 2711, 2.1), and two bytes of padding.
 const ALERT: [u8; 8] = [58, 0, 5, 2, 0, 0, 1, 0];
-/// Number of records stands in the last two of these (RFC 3810, 5.2).
+/// Length of a report's header; the number of records is in its last two bytes (RFC 3810, 5.2).
 const REPORT_BYTES: usize = 8;
-/// A record without sources (RFC 3810, 5.2).
+/// Length of a record without sources (RFC 3810, 5.2).
 const RECORD_BYTES: usize = 20;
-/// Records that fit a packet beside 40 bytes of header, 8 of options and 8 of report: 72; fewer keep a round number.
+/// Maximum number of records in a packet. Beside 40 bytes of header, 8 of options and 8 of report 72 would fit; 64 is
+/// a round number.
 pub(crate) const MOST_RECORDS: usize = 64;
 
-/// A query, if it is one of MLDv2 and comes from the link (RFC 3810, 5.1.14, 6.2 and 8.1).
+/// Parses a query of MLDv2 from the link (RFC 3810, 5.1.14, 6.2 and 8.1).
 pub(crate) fn query<'a>(
     around: &Around,
     icmp: Icmpv6Packet<&'a [u8]>,
@@ -41,7 +42,8 @@ pub(crate) fn query<'a>(
     }))
 }
 
-/// What a maximum response code means, which counts milliseconds and is a float from 32,768 on (RFC 3810, 5.1.3).
+/// Returns the delay of a maximum response code, which is in milliseconds and a float from 32,768 on (RFC 3810,
+/// 5.1.3).
 fn delay(code: u16) -> Duration {
     let milliseconds = if code < 0x8000 {
         u32::from(code)
@@ -51,18 +53,18 @@ fn delay(code: u16) -> Duration {
     Duration::from_millis(milliseconds.into())
 }
 
-/// What a report says of a group (RFC 3810, 5.2.12).
+/// Kind of a group's record in a report (RFC 3810, 5.2.12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Record {
     /// We listen: the answer to a query.
     Listening,
     /// We listen from now on.
     Joined,
-    /// We do not listen any more.
+    /// We no longer listen.
     Left,
 }
 
-/// A report of ours. `source` is link-local, or unspecified as long as there is none (RFC 3810, 5.2.13).
+/// Makes a report of ours. `source` is link-local, or unspecified while there is no such address (RFC 3810, 5.2.13).
 pub(crate) fn report(
     source: Ipv6Addr,
     records: &[(Ipv6Addr, Record)],

@@ -1,10 +1,11 @@
-//! Frames: what they say, and how ours are written.
+//! Parsing and building of frames.
 //!
-//! [`ethernet`] finds whom a frame is for, [`parse`] what it says, with every check that needs no state; the other
-//! files write. smoltcp's wire layer knows the fields and the checksums; what a field has to hold is said here.
+//! [`ethernet`] finds the destination of a frame; [`parse`] parses its message, with every check that needs no state;
+//! the other files build frames. smoltcp's wire layer has the fields and the checksums; the legal values of a field
+//! are checked here.
 //!
-//! What is read comes from strangers. Lengths are checked before anything is read, nothing is kept, and nothing is
-//! allocated.
+//! Received bytes come from untrusted senders. Lengths are checked before anything is read, nothing is stored, and
+//! nothing is allocated.
 
 pub(crate) mod arp;
 pub(crate) mod echo;
@@ -23,7 +24,7 @@ use crate::address::Mac;
 use crate::counters::Refusal;
 use ethernet::Link;
 
-/// What a frame says that concerns us.
+/// A message that concerns us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Message<'a> {
     Arp(Arp),
@@ -37,7 +38,7 @@ pub(crate) enum Message<'a> {
 /// An ARP packet for IPv4 on Ethernet (RFC 826).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arp {
-    /// Whether it is a reply; if not, a request.
+    /// True for a reply, false for a request.
     pub(crate) reply: bool,
     pub(crate) sender_mac: Mac,
     /// 0.0.0.0 in a probe (RFC 5227, 2.1.1).
@@ -48,7 +49,7 @@ pub(crate) struct Arp {
 /// A valid neighbour solicitation (RFC 4861, 7.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Solicitation {
-    /// Unspecified if it detects duplicates.
+    /// Source; unspecified for duplicate detection.
     pub(crate) source: Ipv6Addr,
     pub(crate) target: Ipv6Addr,
     /// The source link-layer address option.
@@ -78,13 +79,13 @@ pub(crate) struct Echo<'a> {
 /// A query of MLDv2 for one group, or for all (RFC 3810, 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Query {
-    /// Unspecified: all groups.
+    /// The group; unspecified for all groups.
     pub(crate) group: Ipv6Addr,
-    /// Within which to answer.
+    /// Time within which to answer.
     pub(crate) within: Duration,
 }
 
-/// What the payload of a frame says.
+/// Parses the payload of a frame.
 pub(crate) fn parse<'a>(link: &Link, payload: &'a [u8]) -> Result<Message<'a>, Refusal> {
     match link.protocol {
         EthernetProtocol::Arp => arp::parse(payload).map(Message::Arp),

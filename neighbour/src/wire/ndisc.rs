@@ -9,12 +9,12 @@ use super::{Advertisement, Message, Solicitation};
 use crate::address::{Mac, Vlan, is_station, solicited_node};
 use crate::counters::Refusal;
 
-/// Options count their length in these (RFC 4861, 4.6).
+/// Unit of an option's length, in bytes (RFC 4861, 4.6).
 const UNIT_BYTES: usize = 8;
 const SOURCE_LINK_LAYER_ADDRESS: u8 = 1;
 const TARGET_LINK_LAYER_ADDRESS: u8 = 2;
 
-/// A solicitation, if it is valid (RFC 4861, 7.1.1).
+/// Parses a valid solicitation (RFC 4861, 7.1.1).
 pub(crate) fn solicitation<'a>(
     around: &Around,
     icmp: Icmpv6Packet<&'a [u8]>,
@@ -32,7 +32,7 @@ pub(crate) fn solicitation<'a>(
     }))
 }
 
-/// An advertisement, if it is valid (RFC 4861, 7.1.2).
+/// Parses a valid advertisement (RFC 4861, 7.1.2).
 pub(crate) fn advertisement<'a>(
     around: &Around,
     icmp: Icmpv6Packet<&'a [u8]>,
@@ -56,7 +56,7 @@ pub(crate) fn advertisement<'a>(
     }))
 }
 
-/// What both have to keep: nobody has forwarded it, and it is about one node.
+/// Checks the rules of both: no router has forwarded it, and it is about one node. Returns the target.
 fn target(around: &Around, icmp: &Icmpv6Packet<&[u8]>) -> Result<Ipv6Addr, Refusal> {
     if around.hop_limit != LINK_HOP_LIMIT {
         return Err(Refusal::HopLimit);
@@ -68,11 +68,10 @@ fn target(around: &Around, icmp: &Icmpv6Packet<&[u8]>) -> Result<Ipv6Addr, Refus
     Ok(target)
 }
 
-/// The option that says a MAC. Others are passed over; a length of nought refuses the message, whatever the option (RFC
-/// 4861, 4.6).
+/// Returns the MAC in an option of the wanted kind. Other options are skipped. A length of zero refuses the message,
+/// whatever the option (RFC 4861, 4.6).
 ///
-/// smoltcp's own parser of options refuses a message for an option of another kind that is too short for what smoltcp
-/// knows of it.
+/// smoltcp's own parser refuses a message if an option of another kind is shorter than smoltcp expects.
 fn link_layer_address(mut options: &[u8], wanted: u8) -> Result<Option<Mac>, Refusal> {
     let mut found = None;
     while let [kind, units, ..] = *options {
@@ -81,7 +80,7 @@ fn link_layer_address(mut options: &[u8], wanted: u8) -> Result<Option<Mac>, Ref
             return Err(Refusal::Malformed);
         }
         let (option, behind) = options.split_at_checked(bytes).ok_or(Refusal::Malformed)?;
-        // On Ethernet it is one unit long (RFC 2464, 6).
+        // On Ethernet the option is one unit long (RFC 2464, 6).
         if kind == wanted
             && let [_, _, a, b, c, d, e, f] = *option
         {
@@ -99,8 +98,8 @@ fn link_layer_address(mut options: &[u8], wanted: u8) -> Result<Option<Mac>, Ref
     }
 }
 
-/// A solicitation of ours from `source`: to `to` alone, or to the group of the target; with our MAC, unless the source
-/// is unspecified (RFC 4861, 4.3).
+/// Makes a solicitation of ours from `source`: to `to` alone, or to the group of the target; with our MAC, unless the
+/// source is unspecified (RFC 4861, 4.3).
 pub(crate) fn ask(
     source: Ipv6Addr,
     target: Ipv6Addr,
@@ -117,14 +116,15 @@ pub(crate) fn ask(
     emit(source, destination, to, mac, vlan, message)
 }
 
-/// Whom an advertisement of ours answers.
+/// The node that an advertisement of ours answers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asker {
     pub(crate) address: Ipv6Addr,
     pub(crate) mac: Mac,
 }
 
-/// An advertisement of ours: to who has asked, or to all nodes. No router's: we forward nothing.
+/// Makes an advertisement of ours: to the node that has asked, or to all nodes. The router flag is not set, since we
+/// forward nothing.
 pub(crate) fn say(
     target: Ipv6Addr,
     asker: Option<Asker>,

@@ -1,15 +1,14 @@
 //! Many connections over a wire that loses, repeats and reorders.
 //!
-//! Consumers that behave: every request is accepted or rejected, sometimes late; every reply used;
-//! some of what is established is disconnected, by either side or both. Safety is checked at every
-//! event (an outcome comes once, and fits what came before); then the world heals, everything is
-//! released, and nothing may be left.
+//! The consumers behave: each request is accepted or rejected, sometimes late; each reply is used; some established
+//! connections are disconnected, by either side or both. Safety is checked at every event (an outcome comes once, and
+//! fits the earlier events). Then the wire heals, everything is released, and no state may be left.
 
 use std::collections::HashMap;
 
 use super::*;
 
-/// What the consumer at one end knows of a connection.
+/// A consumer's knowledge of a connection at one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     Connecting,
@@ -66,7 +65,7 @@ impl World {
         self.known.insert((true, conn), Known::Connecting);
     }
 
-    /// The consumers do what is to be done about what they were told.
+    /// Lets the consumers react to their events.
     fn consume(&mut self) {
         for end in [A, B] {
             for event in self.pair.take(end) {
@@ -138,8 +137,8 @@ impl World {
                 Known::Accepted
             }
             Known::Replied => {
-                // The peer may have been faster and refused, or the time may be over: then the
-                // event that says so is on its way.
+                // The peer may have refused meanwhile, or the time may be over: then the event that reports it
+                // follows.
                 match self.pair.a.ready(now, conn) {
                     Ok(()) => Known::Connected,
                     Err(_) => Known::Replied,

@@ -65,7 +65,7 @@ fn lost_dreq_and_lost_drep_are_made_up_for() {
     pair.a.disconnect(pair.now, a).expect("connected");
     assert!(pair.run_until(60 * SECOND, |pair| !pair.b_events.is_empty()));
     assert_eq!(pair.take(B), [CmEvent::Disconnected { conn: b }]);
-    // B's time wait is over before A asks again: then the DREP is sent from no state at all.
+    // B's time wait is over before A asks again: then B sends the DREP without any state.
     pair.b.release(pair.now, b);
     pair.run_for(SECOND);
     assert_eq!(pair.b.connections(), 0);
@@ -109,7 +109,7 @@ fn second_disconnect_changes_nothing() {
 }
 
 #[test]
-fn abort_of_a_connection_tells_the_peer_and_nobody_else() {
+fn abort_tells_the_peer_and_queues_no_event() {
     let (mut pair, a, b) = Pair::established();
     let mut lost = false;
     pair.keep(move |_, message| !is_dreq(message) || std::mem::replace(&mut lost, true));
@@ -195,11 +195,11 @@ fn messages_from_another_address_are_ignored_and_counted() {
     );
 }
 
-/// IBTA volume 1, 12.9.8.3.1: the acceptor refuses as stale and ends what it had. Then nothing is in the way any more.
+/// IBTA volume 1, 12.9.8.3.1: the acceptor refuses as stale and ends its old connection. Then the retry succeeds.
 #[test]
 fn restarted_peer_is_refused_as_stale_and_connected_when_it_asks_again_by_itself() {
     let (mut pair, _, old) = Pair::established();
-    // A has died without a word and comes back with the same queue pair number.
+    // A has died silently and comes back with the same queue pair number.
     pair.a = Cm::new(config(A));
     let new = pair.connect(ConnectParams {
         random: 5,
@@ -224,7 +224,7 @@ fn restarted_peer_is_refused_as_stale_and_connected_when_it_asks_again_by_itself
 fn requester_refused_as_stale_for_ever_gives_up_and_its_consumer_hears_why() {
     let (mut pair, _, _) = Pair::established();
     pair.a = Cm::new(config(A));
-    // As from a peer that never lets go of what it had.
+    // As from a peer that never drops its old connection.
     let new = pair.connect(ConnectParams {
         random: 5,
         ..connect_params()
@@ -253,10 +253,10 @@ fn requester_refused_as_stale_for_ever_gives_up_and_its_consumer_hears_why() {
 }
 
 #[test]
-fn restarted_peer_is_connected_at_once_by_whom_the_old_connection_is_being_ended() {
+fn restarted_peer_is_connected_at_once_if_the_acceptor_is_ending_the_old_connection() {
     let (mut pair, _, old) = Pair::established();
     pair.a = Cm::new(config(A));
-    // B has noticed, and its DREQ finds nobody yet.
+    // B has noticed, and its DREQ has not reached A yet.
     pair.keep(|from, message| !(from == B && is_dreq(message)));
     pair.b.disconnect(pair.now, old).expect("established");
     pair.connect(ConnectParams {
@@ -268,12 +268,11 @@ fn restarted_peer_is_connected_at_once_by_whom_the_old_connection_is_being_ended
     assert_eq!(pair.count(B, is_rej), 0);
 }
 
-/// The other way round the one who is called has restarted: its queue pair number tells that the old connection is
-/// gone.
+/// The other way round, the called side has restarted: its queue pair number tells that the old connection is gone.
 #[test]
 fn reply_from_a_queue_pair_still_connected_ends_the_old_connection_and_makes_the_new_one() {
     let (mut pair, old, _) = Pair::established();
-    // B has died without a word, and gives the same queue pair to another connection.
+    // B has died silently, and gives the same queue pair to another connection.
     pair.b = Cm::new(config(B));
     pair.b.listen(SERVICE).expect("nobody else listens");
     let new = pair.connect(ConnectParams {
@@ -298,7 +297,7 @@ fn reply_from_a_queue_pair_still_connected_ends_the_old_connection_and_makes_the
     pair.a.ready(pair.now, new).expect("a reply");
     pair.run_for(MILLISECOND);
     assert_eq!(pair.take(B), [CmEvent::Established { conn }]);
-    // What is left of the old connection does no harm to the new one.
+    // Late messages of the old connection do not harm the new one.
     pair.run_for(60 * SECOND);
     assert_eq!(pair.a.state(new), Some(State::Established));
     assert_eq!(pair.b.state(conn), Some(State::Established));

@@ -1,4 +1,4 @@
-//! Connections that come about, on a good wire and on a bad one.
+//! Connections that are established, on a good wire and on a bad one.
 
 use super::*;
 
@@ -46,7 +46,7 @@ fn reply_reaches_the_requester_as_it_was_given() {
         reads_in: 2,
         reads_out: 3,
         rnr_retry: 5,
-        // The way of 2^15 and the peer's 2^15.
+        // The path's 2^15 and the peer's 2^15.
         ack_timeout: 16,
         private_data: b"you may".to_vec(),
     };
@@ -154,9 +154,10 @@ fn lost_req_is_sent_again_and_the_consumer_sees_one_request() {
     assert_eq!(pair.a.counters().repeated, 2);
 }
 
-/// What is sent while the port is down is lost; the second that a repetition takes need not pass once it is up.
+/// A datagram sent while the port is down is lost. Once the port is up, it is repeated without waiting for its
+/// second.
 #[test]
-fn what_waits_for_an_answer_is_sent_again_when_the_port_comes_up_and_counts_as_a_repetition() {
+fn unanswered_messages_are_sent_again_when_the_port_comes_up_and_count_as_repetitions() {
     let mut pair = Pair::listening();
     pair.connect(connect_params());
     pair.keep(|_, _| false);
@@ -166,7 +167,7 @@ fn what_waits_for_an_answer_is_sent_again_when_the_port_comes_up_and_counts_as_a
     pair.run_for(LATENCY);
     assert!(matches!(pair.take(B)[..], [CmEvent::Request { .. }]));
     assert_eq!((pair.count(A, is_req), pair.a.counters().repeated), (2, 1));
-    // A port that comes and goes does not make the attempt longer.
+    // A port that goes up and down does not prolong the attempt.
     let mut pair = Pair::new();
     pair.keep(|_, _| false);
     let flapping = pair.connect(connect_params());
@@ -179,9 +180,9 @@ fn what_waits_for_an_answer_is_sent_again_when_the_port_comes_up_and_counts_as_a
     assert_eq!(pair.take(A), [CmEvent::Unreachable { conn: flapping }]);
 }
 
-/// Who is not on the link cannot answer: the attempt ends with the address's, not with the last repetition.
+/// If no host answers for the address, the attempt ends when that is known, not with the last repetition.
 #[test]
-fn what_waits_for_an_address_nobody_answers_for_ends_at_once_and_nothing_else_does() {
+fn attempts_to_an_unreachable_address_end_at_once_and_nothing_else_does() {
     let mut pair = Pair::listening();
     pair.keep(|_, _| false);
     let a = pair.connect(connect_params());
@@ -192,7 +193,7 @@ fn what_waits_for_an_address_nobody_answers_for_ends_at_once_and_nothing_else_do
     pair.a.unreachable(pair.now, B.gid());
     pair.run_for(LATENCY);
     assert_eq!(pair.take(A), [CmEvent::Unreachable { conn: a }]);
-    // A connection that stands is its queue pair's to end.
+    // An established connection is ended by its queue pair only.
     let (mut pair, a, _) = Pair::established();
     pair.a.unreachable(pair.now, B.gid());
     pair.run_for(LATENCY);
@@ -303,7 +304,7 @@ fn mra_of_a_peer_that_then_stays_silent_does_not_bind_us_for_ever() {
 
 #[test]
 fn mra_for_the_rep_keeps_the_acceptor_waiting() {
-    // We never send this one; a peer whose consumer is slow to move its queue pair does.
+    // We never send this MRA; a peer whose consumer is slow to move its queue pair does.
     let (mut pair, _, b) = Pair::replied();
     let rep = pair
         .sent

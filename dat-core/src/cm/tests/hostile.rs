@@ -1,9 +1,9 @@
-//! Datagrams nobody should send. The harness with a fuzzing engine is in the `fuzz` crate; this one
-//! runs with every test run, and knows the secrets an attacker would have to guess.
+//! Illegal datagrams. The harness with a fuzzing engine is in the `fuzz` crate. This one runs with every test run,
+//! and knows the secrets that an attacker would have to guess.
 
 use super::*;
 
-/// A datagram of our class, with the names of `a` and `b` in some of the places for names.
+/// Makes a datagram of our class, with the IDs of `a` and `b` in some of the ID fields.
 fn plausible(random: &mut Random, names: &[u32]) -> Mad {
     let mut mad = [0; wire::MAD_BYTES];
     for chunk in mad.chunks_mut(8) {

@@ -1,4 +1,4 @@
-//! Two connection managers, a wire between them that misbehaves as told, and a clock.
+//! Two connection managers, a wire between them with faults on demand, and a clock.
 
 mod chaos;
 mod endings;
@@ -15,10 +15,10 @@ use crate::provider::Path;
 const SERVICE: u64 = 0x1000_0000_0000_0042;
 const MILLISECOND: Nanos = 1_000_000;
 const SECOND: Nanos = 1_000_000_000;
-/// How long a datagram is on its way, unless told otherwise.
+/// Time that a datagram takes, unless changed.
 const LATENCY: Nanos = 10_000;
 
-/// The two ends: `A` connects and `B` listens, where nothing else is said.
+/// The two ends: `A` connects and `B` listens, unless a test says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     A,
@@ -61,7 +61,7 @@ impl End {
     }
 }
 
-/// Random numbers for the wire (xorshift); the connection managers get theirs from here too.
+/// Random numbers for the wire and for the connection managers (xorshift).
 #[derive(Clone, Debug)]
 struct Random(u64);
 
@@ -78,7 +78,7 @@ impl Random {
     }
 }
 
-/// What the wire does to datagrams, in percent, and how much it delays them at most.
+/// Faults of the wire, in percent, and the longest delay of a datagram.
 #[derive(Clone, Copy, Debug, Default)]
 struct Faults {
     lose: u64,
@@ -86,7 +86,7 @@ struct Faults {
     delay: Nanos,
 }
 
-/// A datagram on its way.
+/// A datagram in flight.
 #[derive(Clone, Debug)]
 struct Flight {
     at: Nanos,
@@ -105,10 +105,10 @@ struct Pair {
     faults: Faults,
     filter: Filter,
     flights: Vec<Flight>,
-    /// Events not looked at yet.
+    /// Events not yet taken by the test.
     a_events: Vec<CmEvent>,
     b_events: Vec<CmEvent>,
-    /// What has been put on the wire, lost or not.
+    /// Datagrams put on the wire, lost or not.
     sent: Vec<(End, Message)>,
 }
 
@@ -184,7 +184,7 @@ impl Pair {
         pair
     }
 
-    /// A has asked and B's consumer knows.
+    /// A has sent its request, and B's consumer has been told.
     fn requested() -> (Self, ConnId, ConnId) {
         let mut pair = Self::listening();
         let a = pair.connect(connect_params());
@@ -195,7 +195,7 @@ impl Pair {
         (pair, a, b)
     }
 
-    /// B has accepted and A's consumer knows.
+    /// B has accepted, and A's consumer has been told.
     fn replied() -> (Self, ConnId, ConnId) {
         let (mut pair, a, b) = Self::requested();
         pair.b
@@ -229,7 +229,7 @@ impl Pair {
         }
     }
 
-    /// Every datagram for which `keep` is false is lost from now on.
+    /// Loses every datagram for which `keep` is false, from now on.
     fn keep(&mut self, keep: impl FnMut(End, &Message) -> bool + 'static) {
         self.filter = Box::new(keep);
     }
@@ -238,7 +238,7 @@ impl Pair {
         self.keep(|_, _| true);
     }
 
-    /// How many datagrams `end` has sent that `what` holds for.
+    /// Returns the number of datagrams sent by `end` for which `what` is true.
     fn count(&self, end: End, what: impl Fn(&Message) -> bool) -> usize {
         self.sent
             .iter()
@@ -246,7 +246,7 @@ impl Pair {
             .count()
     }
 
-    /// Moves what the connection managers have to say onto the wire and into the event lists.
+    /// Moves datagrams onto the wire, and events into the event lists.
     fn drain(&mut self) {
         for end in [A, B] {
             while let Some((to, mad)) = self.cm(end).poll_transmit() {
@@ -286,7 +286,7 @@ impl Pair {
         }
     }
 
-    /// When something happens next.
+    /// Returns the time of the next event.
     fn next_time(&self) -> Option<Nanos> {
         let flights = self.flights.iter().map(|flight| flight.at);
         flights
@@ -295,7 +295,7 @@ impl Pair {
             .min()
     }
 
-    /// Does what is due now: one datagram, or else the timers.
+    /// Does the work that is due: one datagram, or else the timers.
     fn tick(&mut self) {
         let due = self
             .flights
@@ -313,7 +313,7 @@ impl Pair {
         self.drain();
     }
 
-    /// Lets time pass until `until` holds or nothing more would ever happen, at most `limit`.
+    /// Lets time pass until `until` holds or nothing more is scheduled, at most `limit`.
     fn run_until(&mut self, limit: Nanos, until: impl Fn(&Self) -> bool) -> bool {
         let end = self.now + limit;
         self.drain();
@@ -337,7 +337,7 @@ impl Pair {
         self.run_until(time, |_| false);
     }
 
-    /// Lets time pass until both connection managers have nothing left to do.
+    /// Lets time pass until neither connection manager has anything left to do.
     fn run_to_the_end(&mut self) {
         self.drain();
         for _ in 0..100_000 {

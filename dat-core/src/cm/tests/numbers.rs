@@ -11,18 +11,18 @@ struct Field<T> {
     set: fn(&mut T, u64),
 }
 
-/// A number of the width that a field has.
+/// Converts a number to the width of a field.
 fn of<T: TryFrom<u64>>(value: u64) -> T {
     T::try_from(value).unwrap_or_else(|_| panic!("{value:#x} does not fit"))
 }
 
-/// A GID, private data: a number at the end.
+/// Writes a number to the end of a GID or of private data.
 fn at_end(bytes: &mut [u8], value: u64) {
     let at = bytes.len() - 8;
     bytes[at..].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Fields with their widths. A field that a message gets and this table has not does not compile.
+/// Makes the table of fields with their widths. A field of a message that is missing in the table does not compile.
 macro_rules! fields {
     ($message:ident { $($field:ident: $bits:literal, $set:expr;)* }) => {{
         #[allow(unused, reason = "it only has to compile")]
@@ -126,7 +126,7 @@ fn of_rep() -> Vec<Field<RepRepr>> {
     })
 }
 
-/// Every value of a small field; of a wide one its ends, and a bit at each place.
+/// Returns every value of a small field; for a wide one its ends, and each single bit.
 fn values(bits: u32) -> Vec<u64> {
     if bits <= 8 {
         return (0..1 << bits).collect();
@@ -136,7 +136,7 @@ fn values(bits: u32) -> Vec<u64> {
     [0, most - 1, most].into_iter().chain(bit).collect()
 }
 
-/// The row of the table.
+/// Returns the treatment from the table's row.
 fn treatment(message: &str, field: &str) -> Treatment {
     let rows = PEER_NUMBERS.iter();
     let mut rows = rows.filter(|row| (row.message, row.field) == (message, field));
@@ -147,7 +147,7 @@ fn treatment(message: &str, field: &str) -> Treatment {
     row.treatment
 }
 
-/// What one field decides about an event, by name; and the others.
+/// Returns the values in an event that single fields decide, by name.
 fn told(event: &CmEvent) -> Vec<(&'static str, u64)> {
     let data = |bytes: &[u8]| bytes.iter().fold(0, |sum, byte| sum + u64::from(*byte));
     match event {
@@ -213,10 +213,10 @@ fn told(event: &CmEvent) -> Vec<(&'static str, u64)> {
     }
 }
 
-/// The longest that anything of a REQ or REP keeps a connection that is not established.
+/// Longest time that a REQ or REP can keep a connection that is not established.
 const GONE: Nanos = 180 * SECOND;
 
-/// Whatever the value, a field decides about what its row says and about nothing else.
+/// Checks that a field, whatever its value, decides only what its row says.
 #[track_caller]
 fn judge(message: &str, field: &str, value: u64, usual: &CmEvent, event: Option<&CmEvent>) {
     let treatment = treatment(message, field);
@@ -239,7 +239,7 @@ fn judge(message: &str, field: &str, value: u64, usual: &CmEvent, event: Option<
             Treatment::AsItIs if field == "private_data" => {}
             Treatment::AsItIs if field == "primary.sl" => assert_eq!(is, value & 7, "{what}"),
             Treatment::AsItIs | Treatment::Refused => assert_eq!(is, value, "{what}"),
-            // What is made of them in the queue pair is seen in `tests/network.rs`.
+            // `tests/network.rs` checks the effect on the queue pair.
             Treatment::Bounded if field == "rnr_retry" => assert_eq!(is, value, "{what}"),
             Treatment::Bounded => {
                 let most = Config::default().max_ack_timeout.into();
@@ -283,7 +283,7 @@ fn every_number_of_a_req_does_what_its_row_says_and_ends_in_time() {
     }
 }
 
-/// Lets all timers of a connection manager go off whose peer says nothing.
+/// Lets all timers of a connection manager expire, with a silent peer.
 fn is_over_in_time(cm: &mut Cm, begun: Nanos, what: &str) {
     let mut now = begun;
     while let Some(at) = cm.next_timeout() {
@@ -327,7 +327,7 @@ fn every_number_of_a_rep_does_what_its_row_says() {
     }
 }
 
-/// An MRA names a time, too: 31 is 2.4 hours. A peer that was accepted answers each repetition of our reply with one.
+/// An MRA names a time, too: 31 is 2.4 hours. An accepted peer may answer each repetition of our reply with an MRA.
 #[test]
 fn receipt_acknowledgements_do_not_keep_an_accepted_request_for_long() {
     let mut pair = Pair::listening();
@@ -357,7 +357,7 @@ fn receipt_acknowledgements_do_not_keep_an_accepted_request_for_long() {
         Some(State::RepSent | State::RepAcknowledged)
     ) {
         while pair.b.poll_transmit().is_some() {}
-        // Where it keeps the request for longest: just before the time is up.
+        // At the moment that prolongs the request the most: just before its time is up.
         let until = pair.b.next_timeout().expect("it ends");
         pair.now = until - 1;
         b_takes(&mut pair, STRANGER, &mra.to_mad(1));
@@ -369,7 +369,7 @@ fn receipt_acknowledgements_do_not_keep_an_accepted_request_for_long() {
     assert_eq!(drained(&mut pair.b), [CmEvent::AcceptFailed { conn }]);
 }
 
-/// The page has the table, row by row.
+/// Compares the page's table, row by row.
 #[test]
 fn the_table_is_that_of_the_page() {
     let path = concat!(

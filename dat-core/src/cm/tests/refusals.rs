@@ -1,4 +1,4 @@
-//! Connections that do not come about.
+//! Connections that are not established.
 
 use super::*;
 
@@ -44,7 +44,7 @@ fn private_data_of_a_rejection_reaches_the_requester_also_by_a_repetition() {
 }
 
 #[test]
-fn request_nobody_listens_for_is_rejected_with_invalid_service_id() {
+fn request_without_a_listener_is_rejected_with_invalid_service_id() {
     let mut pair = Pair::new();
     let a = pair.connect(connect_params());
     pair.run_for(MILLISECOND);
@@ -201,7 +201,7 @@ fn late_rep_is_answered_with_rej_timeout() {
     let [CmEvent::Request { conn: b, .. }] = pair.take(B)[..] else {
         panic!("one request")
     };
-    // The REJ that says so is lost, so B does not know.
+    // The REJ is lost, so B does not know that A gave up.
     pair.keep(|end, _| end == B);
     pair.run_for(2 * SECOND);
     assert_eq!(pair.take(A), [CmEvent::TimedOut { conn: a }]);
@@ -261,7 +261,7 @@ fn requester_may_refuse_the_reply() {
 }
 
 #[test]
-fn acceptor_may_abort_what_it_accepted() {
+fn acceptor_may_abort_an_accepted_connection() {
     let (mut pair, a, b) = Pair::replied();
     pair.b.abort(pair.now, b);
     pair.run_for(MILLISECOND);
@@ -547,7 +547,7 @@ fn new_request_of_a_queue_pair_replaces_one_not_yet_established() {
     pair.b
         .accept(pair.now, first, accept_params())
         .expect("a request");
-    // A has died and come back; nobody there remembers the first request.
+    // A has died and come back, and no longer knows the first request.
     pair.a = Cm::new(config(A));
     pair.flights.clear();
     pair.drain();

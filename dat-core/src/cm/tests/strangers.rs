@@ -1,8 +1,8 @@
-//! A third party on the network: what it sends changes nothing between the others.
+//! An off-path attacker: its datagrams change nothing between the others.
 //!
-//! The stranger knows everything that stands in clear in the others' datagrams or can be counted out: GUIDs, queue pair
-//! numbers, service IDs, even communication IDs. It does not forge the address its datagrams come from; who can do that
-//! is on the path, and RoCE has no answer to him.
+//! The attacker knows everything that is sent in clear or that can be enumerated: GUIDs, queue pair numbers, service
+//! IDs, even communication IDs. It does not forge the source address of its datagrams. An attacker that can do that
+//! is on the path, and RoCE has no protection against it.
 
 use super::wire::{DreqRepr, MraRepr, RejRepr, Rejected, RepRepr, RtuRepr};
 use super::*;
@@ -19,7 +19,7 @@ fn from(gid: [u8; 16]) -> MadAddress {
     }
 }
 
-/// The request a third party at `gid` sends, changed by `change`.
+/// Makes the request of an attacker at `gid`, changed by `change`.
 pub(super) fn request_from(gid: [u8; 16], random: u64, change: impl FnOnce(&mut ReqRepr)) -> Mad {
     let mut cm = Cm::new(Config {
         local_ca_guid: 0xcccc_0000_0000_0066,
@@ -43,7 +43,7 @@ pub(super) fn request_from(gid: [u8; 16], random: u64, change: impl FnOnce(&mut 
     Message::Req(req).to_mad(tid)
 }
 
-/// B takes a datagram of the stranger's; what it answers.
+/// Gives B a datagram of the attacker. Returns B's answers.
 pub(super) fn b_takes(pair: &mut Pair, gid: [u8; 16], mad: &Mad) -> Vec<Message> {
     let (now, random) = (pair.now, pair.random.next());
     takes(&mut pair.b, now, gid, mad, random)
@@ -78,8 +78,8 @@ fn both_stay_connected(pair: &mut Pair, a: ConnId, b: ConnId) {
     assert_eq!(pair.b.state(b), Some(State::Established));
 }
 
-/// IBTA volume 1, 12.9.8.3.1 ("Stale Connection"): the rule is about one peer that has lost its state. GUID and QPN in
-/// a REQ are the sender's words.
+/// IBTA volume 1, 12.9.8.3.1 ("Stale Connection"): the rule is about a peer that has lost its state. GUID and QPN in
+/// a REQ are claims of the sender.
 #[test]
 fn a_stranger_that_names_anothers_queue_pair_ends_no_connection() {
     for service_id in [SERVICE, SERVICE + 1] {
@@ -106,7 +106,7 @@ fn a_stranger_that_names_anothers_queue_pair_ends_no_connection() {
     }
 }
 
-/// A reply to a request, which names B's adapter and queue pair.
+/// Makes a reply to a request, which names B's adapter and queue pair.
 pub(super) fn reply_to(request: &Mad, target_ack_delay: u8) -> Mad {
     let Ok((tid, Message::Req(req))) = Message::parse(request) else {
         panic!("a REQ")
@@ -212,7 +212,8 @@ fn a_stranger_that_knows_every_name_of_a_connection_cannot_end_it() {
     both_stay_connected(&mut pair, a, b);
 }
 
-/// What is pending is not ended, answered or prolonged either: REP, RTU and MRA are a peer's only from its own address.
+/// A pending connection is not ended, answered or prolonged either: REP, RTU and MRA count only from the peer's own
+/// address.
 #[test]
 fn a_stranger_that_knows_every_name_of_a_pending_connection_cannot_take_part_in_it() {
     let mra = |theirs, ours, acknowledged| {
@@ -256,7 +257,7 @@ fn a_stranger_that_knows_every_name_of_a_pending_connection_cannot_take_part_in_
     assert_eq!(pair.take(B), [CmEvent::Established { conn: b }]);
 }
 
-/// What the consumer is told about a peer, it may decide by: a list of addresses that may connect.
+/// A consumer may decide by the peer's address: by a list of addresses that may connect.
 #[test]
 fn a_request_that_claims_anothers_address_is_refused() {
     let lies: [fn(&mut ReqRepr); 2] = [
@@ -285,13 +286,13 @@ fn a_request_that_claims_anothers_address_is_refused() {
 }
 
 #[test]
-fn what_finds_no_room_costs_nothing() {
+fn request_over_the_limit_keeps_no_state() {
     let mut pair = Pair::listening();
     for n in 0..70_000_u32 {
         let mad = request_from(STRANGER, 77, |req| {
             req.local_comm_id = n;
             req.local_qpn = n;
-            // 2.4 hours, as the field has it.
+            // 2.4 hours, the largest value of the field.
             req.remote_response_timeout = 31;
         });
         let (now, random) = (pair.now, pair.random.next());
@@ -309,7 +310,7 @@ fn what_finds_no_room_costs_nothing() {
     assert_eq!(pair.a.state(a), Some(State::ReqSent));
 }
 
-/// A consumer that decides about nothing: the stranger's requests stay.
+/// The consumer decides about no request, so the attacker's requests stay pending.
 #[test]
 fn undecided_requests_of_a_stranger_leave_room_for_others_and_for_us() {
     let mut pair = Pair::listening();
@@ -373,9 +374,9 @@ fn undecided_requests_of_a_stranger_leave_room_for_others_and_for_us() {
     );
 }
 
-/// A consumer that accepts everything at once gives each request an endpoint. Strangers of a hundred addresses ask as
-/// fast as they can and answer nothing; the peer asks in the middle of it, connects each time, and waits for no more
-/// than a few turns.
+/// The consumer accepts everything at once and gives each request an endpoint. Attackers at a hundred addresses send
+/// requests as fast as they can and answer nothing. The peer connects during the flood: each attempt succeeds, within
+/// a few turns.
 #[test]
 fn accepted_requests_that_nobody_completes_are_bounded_and_keep_no_peer_out() {
     let mut pair = Pair::listening();
@@ -383,7 +384,7 @@ fn accepted_requests_that_nobody_completes_are_bounded_and_keep_no_peer_out() {
     let (mut endpoints, mut most_endpoints, mut longest) = (0_usize, 0, 0);
     let (mut number, mut qpn, mut connects) = (0_u32, 0, 0);
     let mut asked: Option<(ConnId, u32)> = None;
-    // 20,000 requests, 64 each turn: a turn takes in no more.
+    // 20,000 requests, 64 per turn, the most that are received in one turn.
     for turn in 0_u32..313 {
         for _ in 0..64 {
             let mut gid = STRANGER;
@@ -406,7 +407,7 @@ fn accepted_requests_that_nobody_completes_are_bounded_and_keep_no_peer_out() {
             });
             asked = Some((a, turn));
         }
-        // The honest one's datagrams arrive behind the strangers', once each turn.
+        // The honest peer's datagrams arrive behind the attackers', once per turn.
         for (_, mad) in core::iter::from_fn(|| pair.a.poll_transmit()).collect::<Vec<_>>() {
             let (now, random) = (pair.now, pair.random.next());
             pair.b.handle_mad(now, &A.address(), &mad, random);
@@ -457,14 +458,14 @@ fn accepted_requests_that_nobody_completes_are_bounded_and_keep_no_peer_out() {
     let established = established.filter(|conn| conn.state == State::Established);
     assert!(connects > 100 && established.count() >= connects - 1);
     assert!(longest <= 2, "{longest} turns");
-    // Those that were accepted, those of a turn, and the peer's.
+    // The accepted requests, those of one turn, and the peer's.
     assert!(most_endpoints <= most + 64 + connects, "{most_endpoints}");
     assert!(most_endpoints > most / 2, "the bound is reached");
 }
 
-/// Few addresses do not push out what others have.
+/// A few addresses do not push out the requests of others.
 #[test]
-fn an_address_with_many_requests_makes_nobody_make_room() {
+fn an_address_with_many_requests_does_not_drop_those_of_others() {
     let mut pair = Pair::listening();
     pair.b.config = Config {
         max_pending_per_peer: 256,
@@ -477,7 +478,7 @@ fn an_address_with_many_requests_makes_nobody_make_room() {
         let mad = request_from(gid, 77, |req| (req.local_comm_id, req.local_qpn) = (n, n));
         let (now, random) = (pair.now, pair.random.next());
         pair.b.handle_mad(now, &from(gid), &mad, random);
-        // Who makes room is told so; who asks is refused or asks the consumer.
+        // The dropped request's peer is told; the new request is refused or reported to the consumer.
         let sent = core::iter::from_fn(|| pair.b.poll_transmit());
         let refused = sent
             .filter(|(to, _)| to.path.gid == gid)
@@ -502,7 +503,7 @@ fn an_address_with_many_requests_makes_nobody_make_room() {
     }
     assert_eq!(ask(&mut pair, 67, 4), Some(RejectReason::NoResources));
     assert_eq!(ask(&mut pair, 68, 0), None);
-    // Each address's requests are still counted.
+    // The requests of each address are still counted.
     let left = |last: u8| {
         let conns = pair.b.conns.values();
         let held = conns.filter(|it| it.peer.path.gid[15] == last && it.state == State::RepSent);
@@ -511,9 +512,9 @@ fn an_address_with_many_requests_makes_nobody_make_room() {
     assert_eq!((left(66), left(67), left(68)), (251, 4, 1));
 }
 
-/// The requester names how long we wait for it (REQ, local and remote CM response timeout): 31 is 2.4 hours.
+/// The requester names the time that we wait for it (REQ, local and remote CM response timeout): 31 is 2.4 hours.
 #[test]
-fn what_a_request_leaves_behind_is_gone_within_minutes_whatever_it_names() {
+fn state_of_a_request_is_gone_within_minutes_whatever_times_it_names() {
     for accept in [false, true] {
         let mut pair = Pair::listening();
         let mad = request_from(STRANGER, 77, |req| {
@@ -547,8 +548,8 @@ fn what_a_request_leaves_behind_is_gone_within_minutes_whatever_it_names() {
     }
 }
 
-/// The local ACK timeout of a REQ, and what the delay in a REP makes, go into our queue pair: 0 is for ever, 31 is 2.4
-/// hours a try.
+/// The local ACK timeout of a REQ, and the one made from the delay in a REP, go into our queue pair: 0 is for ever,
+/// 31 is 2.4 hours per try.
 #[test]
 fn a_peer_cannot_make_its_death_unnoticeable() {
     for (asked, used) in [(0, 22), (14, 14), (22, 22), (23, 22), (31, 22)] {
@@ -575,8 +576,8 @@ fn a_peer_cannot_make_its_death_unnoticeable() {
     }
 }
 
-/// A consumer that refuses all requests but the peer's: what it has refused is in nobody's way, and not remembered
-/// without bound.
+/// The consumer refuses all requests but the peer's. Refused requests block no others, and the memory for them is
+/// bounded.
 #[test]
 fn requests_that_were_refused_leave_room_for_others_however_many_they_were() {
     let mut pair = Pair::listening();
@@ -603,7 +604,7 @@ fn requests_that_were_refused_leave_room_for_others_however_many_they_were() {
         while pair.b.poll_transmit().is_some() {}
         assert!(pair.b.connections() <= 60, "{n}");
     }
-    // The last of them is told again what it was told.
+    // The last refusals are repeated on request.
     let again = request_from(STRANGER, 77, |req| {
         req.local_comm_id = 499;
         req.local_qpn = 499;
@@ -614,7 +615,7 @@ fn requests_that_were_refused_leave_room_for_others_however_many_they_were() {
     pair.run_for(MILLISECOND);
     assert!(matches!(pair.take(B)[..], [CmEvent::Request { .. }]));
     assert_eq!(pair.a.state(a), Some(State::ReqSent));
-    // And all of it is forgotten in the end.
+    // In the end all of them are forgotten.
     pair.run_for(300 * SECOND);
     assert!(pair.b.refusals.is_empty());
 }

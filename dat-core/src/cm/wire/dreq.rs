@@ -30,16 +30,16 @@ const_assert_eq!(offset_of!(DreqLayout, private_data), 12);
 /// A request for disconnection. Its private data is not carried: DAT has none here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DreqRepr {
-    /// The sender's name for the connection.
+    /// The sender's communication ID.
     pub local_comm_id: u32,
-    /// The receiver's name for it.
+    /// The receiver's communication ID.
     pub remote_comm_id: u32,
     /// The receiver's queue pair (24 bits).
     pub remote_qpn: u32,
 }
 
 impl DreqRepr {
-    /// Reads the message behind the header.
+    /// Parses the message behind the header.
     #[must_use]
     pub fn parse(mad: &Mad) -> Self {
         let layout: &DreqLayout = body(mad);
@@ -64,17 +64,17 @@ impl DreqRepr {
     }
 }
 
-/// The answer to a request for disconnection.
+/// The reply to a request for disconnection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrepRepr {
-    /// The sender's name for the connection.
+    /// The sender's communication ID.
     pub local_comm_id: u32,
-    /// The receiver's name for it.
+    /// The receiver's communication ID.
     pub remote_comm_id: u32,
 }
 
 impl DrepRepr {
-    /// Reads the message behind the header.
+    /// Parses the message behind the header.
     #[must_use]
     pub fn parse(mad: &Mad) -> Self {
         let layout: &PairLayout = body(mad);

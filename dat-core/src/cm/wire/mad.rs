@@ -11,7 +11,7 @@ use super::ParseError;
 
 /// Bytes of a management datagram.
 pub const MAD_BYTES: usize = 256;
-/// Bytes of its header; the message starts behind them.
+/// Length of its header in bytes; the message starts behind it.
 pub const HEADER_BYTES: usize = size_of::<MadHeader>();
 /// A management datagram.
 pub type Mad = [u8; MAD_BYTES];
@@ -22,7 +22,7 @@ const BASE_VERSION: u8 = 1;
 const MGMT_CLASS: u8 = 0x07;
 /// Class version of IBTA 1.2 and later.
 const CLASS_VERSION: u8 = 2;
-/// The method "Send": nothing of the class is a Get or a Set.
+/// The method "Send"; the class has no Get or Set.
 const METHOD_SEND: u8 = 0x03;
 
 /// The header of a management datagram.
@@ -41,9 +41,9 @@ pub struct MadHeader {
     pub status: U16,
     /// Zero here.
     pub class_specific: U16,
-    /// The answers to a message carry its transaction ID.
+    /// Transaction ID; an answer carries that of its message.
     pub transaction_id: U64,
-    /// Which message this is.
+    /// Attribute ID: the kind of message.
     pub attribute_id: U16,
     rsvd_12: U16,
     /// Zero here.
@@ -72,12 +72,12 @@ pub enum AttributeId {
     Dreq,
     /// Reply to a request for disconnection.
     Drep,
-    /// Any other: SIDR, LAP, APR, class port info, or nothing at all.
+    /// Any other: SIDR, LAP, APR, class port info, or an undefined one.
     Other(u16),
 }
 
 impl AttributeId {
-    /// From the number in the header.
+    /// Converts the number in the header.
     #[must_use]
     pub const fn from_code(code: u16) -> Self {
         match code {
@@ -92,7 +92,7 @@ impl AttributeId {
         }
     }
 
-    /// The number in the header.
+    /// Returns the number in the header.
     #[must_use]
     pub const fn code(self) -> u16 {
         match self {
@@ -128,7 +128,7 @@ impl U24 {
     }
 }
 
-/// `value` moved to bit `shift` of a byte, checked to be no wider than `width` bits.
+/// Returns `value` moved to bit `shift` of a byte, after checking that it is no wider than `width` bits.
 pub(super) fn bits(value: u8, width: u32, shift: u32) -> u8 {
     assert!(
         u32::from(value) < 1 << width,
@@ -137,13 +137,13 @@ pub(super) fn bits(value: u8, width: u32, shift: u32) -> u8 {
     value << shift
 }
 
-/// The message behind the header, read as `T`.
+/// Returns the message behind the header, read as `T`.
 pub(super) fn body<T: FromBytes + KnownLayout + Immutable + Unaligned>(mad: &Mad) -> &T {
     // PANIC: every layout asserts that it is exactly as long as a MAD without its header.
     T::ref_from_bytes(&mad[HEADER_BYTES..]).expect("layouts fill the datagram")
 }
 
-/// The message behind the header, to be written as `T`.
+/// Returns the message behind the header, to be written as `T`.
 pub(super) fn body_mut<T: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned>(
     mad: &mut Mad,
 ) -> &mut T {
@@ -151,7 +151,7 @@ pub(super) fn body_mut<T: FromBytes + IntoBytes + KnownLayout + Immutable + Unal
     T::mut_from_bytes(&mut mad[HEADER_BYTES..]).expect("layouts fill the datagram")
 }
 
-/// Checks the header; gives the transaction ID and the attribute.
+/// Checks the header. Returns the transaction ID and the attribute.
 pub(super) fn parse_header(mad: &Mad) -> Result<(u64, AttributeId), ParseError> {
     // PANIC: 24 bytes of 256.
     let (header, _) = MadHeader::ref_from_prefix(mad).expect("a MAD is longer than its header");

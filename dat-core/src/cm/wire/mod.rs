@@ -6,14 +6,14 @@
 //! offsets asserted below it; and a *representation* (`…Repr`), plain numbers in host order, that
 //! `parse` reads from a layout and `emit` writes.
 //!
-//! Reading cannot fail on length, because a MAD has only one; it fails only on a header that is not
-//! of a connection management message ([`ParseError`]). Reserved bits are ignored when read and zero
-//! when written, so a datagram that uses none of them comes back byte for byte. The attribute
-//! modifier and the word after REQ's communication ID are treated as reserved too: newer senders put
-//! enhanced connection establishment there, which we neither offer nor accept.
+//! Parsing cannot fail on length, because a MAD has only one; it fails only on a header that is not of a connection
+//! management message ([`ParseError`]). Reserved bits are ignored when read and zero when written, so a datagram that
+//! uses none of them comes back byte for byte. The attribute modifier and the word after REQ's communication ID are
+//! treated as reserved too: newer senders put enhanced connection establishment there, which we neither offer nor
+//! accept.
 //!
-//! Absent: LAP and APR (alternate paths mean nothing on Ethernet) and SIDR (datagram services; nobody
-//! here offers one). They parse as [`ParseError::Attribute`] and are dropped.
+//! Absent: LAP and APR (alternate paths have no meaning on Ethernet) and SIDR (datagram services, which are not
+//! offered here). They parse as [`ParseError::Attribute`] and are dropped.
 
 pub mod dreq;
 pub mod mad;
@@ -33,10 +33,10 @@ pub use req::{PathRepr, ReqRepr};
 pub use rtu::RtuRepr;
 pub use words::{CommIds, in_words};
 
-/// Why a datagram is not a connection management message.
+/// Reason why a datagram is not a connection management message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// Base version, class or class version is another one.
+    /// Unknown base version, class or class version.
     #[error(
         "base version {base_version}, class {class:#04x} version {class_version}: not connection management"
     )]
@@ -77,10 +77,10 @@ pub enum Message {
 }
 
 impl Message {
-    /// Reads a datagram: its transaction ID and what it says.
+    /// Parses a datagram: its transaction ID and its message.
     ///
     /// # Errors
-    /// [`ParseError`] when it is no connection management message we know.
+    /// [`ParseError`] if it is no known connection management message.
     pub fn parse(mad: &Mad) -> Result<(u64, Self), ParseError> {
         let (transaction_id, attribute) = mad::parse_header(mad)?;
         let message = match attribute {
@@ -96,7 +96,7 @@ impl Message {
         Ok((transaction_id, message))
     }
 
-    /// The attribute ID of the header.
+    /// Returns the attribute ID of the header.
     #[must_use]
     pub const fn attribute(&self) -> AttributeId {
         match self {
@@ -128,7 +128,7 @@ impl Message {
         }
     }
 
-    /// The whole datagram.
+    /// Returns the whole datagram.
     ///
     /// # Panics
     /// As [`Message::emit`].

@@ -1,5 +1,5 @@
-//! MRA, the message receipt acknowledgement: "your message is here, the answer will take longer"
-//! (IBTA volume 1, chapter 12, "MRA Message Contents").
+//! MRA, the message receipt acknowledgement: the message has arrived, and its answer will take longer (IBTA volume 1,
+//! chapter 12, "MRA Message Contents").
 
 use std::mem::{offset_of, size_of};
 
@@ -30,21 +30,21 @@ const_assert_eq!(offset_of!(MraLayout, message_mraed), 8);
 const_assert_eq!(offset_of!(MraLayout, service_timeout), 9);
 const_assert_eq!(offset_of!(MraLayout, private_data), 10);
 
-/// A receipt acknowledgement. Its private data is not carried: nobody uses it.
+/// A receipt acknowledgement. Its private data is not carried, because it is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MraRepr {
-    /// The sender's name for the connection.
+    /// The sender's communication ID.
     pub local_comm_id: u32,
-    /// The receiver's name for it.
+    /// The receiver's communication ID.
     pub remote_comm_id: u32,
-    /// Which message was received.
+    /// The message that was received.
     pub acknowledged: Rejected,
-    /// How long the answer may take (5 bits, 4.096 us * 2^n).
+    /// Time that the answer may take (5 bits, 4.096 us * 2^n).
     pub service_timeout: u8,
 }
 
 impl MraRepr {
-    /// Reads the message behind the header.
+    /// Parses the message behind the header.
     #[must_use]
     pub fn parse(mad: &Mad) -> Self {
         let layout: &MraLayout = body(mad);

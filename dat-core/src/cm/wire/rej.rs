@@ -37,7 +37,7 @@ const_assert_eq!(offset_of!(RejLayout, reason), 10);
 const_assert_eq!(offset_of!(RejLayout, additional), 12);
 const_assert_eq!(offset_of!(RejLayout, private_data), 84);
 
-/// Which message a REJ refuses, or an MRA acknowledges.
+/// The message that a REJ refuses, or an MRA acknowledges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejected {
     /// A REQ.
@@ -46,12 +46,12 @@ pub enum Rejected {
     Rep,
     /// No message in particular (REJ), or a LAP (MRA).
     Other,
-    /// The fourth code; nobody defines it.
+    /// The fourth code, which is not defined.
     Reserved,
 }
 
 impl Rejected {
-    /// From the two bits.
+    /// Converts the two bits.
     pub(super) const fn from_bits(code: u8) -> Self {
         match code & 0x3 {
             0 => Self::Req,
@@ -71,8 +71,8 @@ impl Rejected {
     }
 }
 
-/// Why a connection is refused. The reasons this connection manager gives, or that its tests need to
-/// tell apart, have names.
+/// Reason for refusing a connection. Those that this connection manager gives, or that its tests tell apart, have
+/// names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectReason {
     /// 1: no queue pair available.
@@ -85,7 +85,7 @@ pub enum RejectReason {
     Unsupported,
     /// 6: a communication ID names no connection.
     InvalidCommId,
-    /// 8: nobody listens at the service ID.
+    /// 8: no listener at the service ID.
     InvalidServiceId,
     /// 9: the transport service type is not offered.
     InvalidTransportType,
@@ -104,7 +104,7 @@ pub enum RejectReason {
 }
 
 impl RejectReason {
-    /// From the number on the wire.
+    /// Converts the number on the wire.
     #[must_use]
     pub const fn from_code(code: u16) -> Self {
         match code {
@@ -124,7 +124,7 @@ impl RejectReason {
         }
     }
 
-    /// The number on the wire.
+    /// Returns the number on the wire.
     #[must_use]
     pub const fn code(self) -> u16 {
         match self {
@@ -153,7 +153,7 @@ impl fmt::Display for RejectReason {
             Self::Timeout => "the other side stopped waiting for an answer: its program, or ours, decides too slowly",
             Self::Unsupported => "the request asks for something that is not known there",
             Self::InvalidCommId => "the other side knows no such connection any more: it has restarted, or given up",
-            Self::InvalidServiceId => "nobody listens there: is the program running, and is the port or the service ID right?",
+            Self::InvalidServiceId => "nothing listens there: is the program running, and is the port or the service ID right?",
             Self::InvalidTransportType => "another transport than reliable connection was asked for, or is offered",
             Self::StaleConnection => "an old connection of the same queue pair was still there; it ends now, and the request is repeated by itself",
             Self::InvalidGid => "the address the request names as its source is not one that it came from, or not reachable",
@@ -168,24 +168,24 @@ impl fmt::Display for RejectReason {
 /// A refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RejRepr {
-    /// The sender's name for the connection; 0 when it made none.
+    /// The sender's communication ID; 0 if it has none.
     pub local_comm_id: u32,
-    /// The receiver's name for it; 0 when the sender never learned it.
+    /// The receiver's communication ID; 0 if the sender never learned it.
     pub remote_comm_id: u32,
-    /// What is refused.
+    /// The refused message.
     pub rejected: Rejected,
-    /// Bytes of `additional` that mean something (7 bits; a hostile one exceeds the array).
+    /// Number of valid bytes in `additional` (7 bits; a hostile one exceeds the array).
     pub additional_bytes: u8,
-    /// Why.
+    /// Reason of the refusal.
     pub reason: RejectReason,
-    /// Depends on the reason; for a timeout, the GUID of the sender's adapter.
+    /// Additional information, depending on the reason; for a timeout, the GUID of the sender's adapter.
     pub additional: [u8; ADDITIONAL_BYTES],
-    /// The consumer's.
+    /// The consumer's private data.
     pub private_data: [u8; PRIVATE_DATA_BYTES],
 }
 
 impl RejRepr {
-    /// A refusal without additional information or private data.
+    /// Makes a refusal without additional information or private data.
     #[must_use]
     pub const fn new(
         local_comm_id: u32,
@@ -204,8 +204,8 @@ impl RejRepr {
         }
     }
 
-    /// Adds the GUID of the sender's adapter: a timeout is matched by it, because the sender may not
-    /// have learned the receiver's communication ID.
+    /// Adds the GUID of the sender's adapter: a timeout is matched by it, because the sender may not have learned the
+    /// receiver's communication ID.
     #[must_use]
     pub fn with_ca_guid(mut self, ca_guid: u64) -> Self {
         self.additional[..8].copy_from_slice(&ca_guid.to_be_bytes());
@@ -213,14 +213,14 @@ impl RejRepr {
         self
     }
 
-    /// The GUID of the sender's adapter, when the additional information can be one.
+    /// Returns the GUID of the sender's adapter, if the additional information can be one.
     #[must_use]
     pub fn ca_guid(&self) -> Option<u64> {
         let bytes = self.additional.first_chunk()?;
         (self.additional_bytes >= 8).then(|| u64::from_be_bytes(*bytes))
     }
 
-    /// Reads the message behind the header.
+    /// Parses the message behind the header.
     #[must_use]
     pub fn parse(mad: &Mad) -> Self {
         let layout: &RejLayout = body(mad);

@@ -48,9 +48,9 @@ const_assert_eq!(offset_of!(RepLayout, private_data), 36);
 /// A reply: the request is accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepRepr {
-    /// The replier's name for the connection.
+    /// The replier's communication ID.
     pub local_comm_id: u32,
-    /// The requester's name for it.
+    /// The requester's communication ID.
     pub remote_comm_id: u32,
     /// Q_Key, for datagram connections.
     pub local_q_key: u32,
@@ -60,28 +60,28 @@ pub struct RepRepr {
     pub local_eecn: u32,
     /// First packet sequence number that the receiver of this message is to send (24 bits).
     pub starting_psn: u32,
-    /// RDMA Reads the replier can answer at a time.
+    /// Number of RDMA Reads the replier can answer at a time.
     pub responder_resources: u8,
-    /// RDMA Reads the replier wants to have outstanding.
+    /// Number of RDMA Reads the replier wants to have outstanding.
     pub initiator_depth: u8,
-    /// How long the replier's adapter takes to acknowledge (5 bits, 4.096 us * 2^n).
+    /// Time that the replier's adapter takes to acknowledge (5 bits, 4.096 us * 2^n).
     pub target_ack_delay: u8,
-    /// What became of the alternate path (2 bits, 0 accepted).
+    /// State of the alternate path (2 bits, 0 accepted).
     pub failover_accepted: u8,
-    /// The replier implements end-to-end credits.
+    /// True if the replier implements end-to-end credits.
     pub flow_control: bool,
     /// RNR retries the requester should make (3 bits).
     pub rnr_retry: u8,
-    /// The replier's queue pair takes its receives from a shared queue.
+    /// True if the replier's queue pair takes its receives from a shared queue.
     pub srq: bool,
     /// GUID of the replier's adapter.
     pub local_ca_guid: u64,
-    /// The consumer's, or a protocol's between us and the consumer.
+    /// Private data: the consumer's, or that of a protocol between us and the consumer.
     pub private_data: [u8; PRIVATE_DATA_BYTES],
 }
 
 impl RepRepr {
-    /// Reads the message behind the header.
+    /// Parses the message behind the header.
     #[must_use]
     pub fn parse(mad: &Mad) -> Self {
         let layout: &RepLayout = body(mad);

@@ -104,7 +104,7 @@ const_assert_eq!(
 const_assert_eq!(offset_of!(ReqLayout, alternate), 96);
 const_assert_eq!(offset_of!(ReqLayout, private_data), 140);
 
-/// A path as the requester sees it: "local" is the requester.
+/// A path from the requester's side: "local" is the requester.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathRepr {
     /// LID of the requester; 0xffff where there are no LIDs.
@@ -125,7 +125,7 @@ pub struct PathRepr {
     pub hop_limit: u8,
     /// Service level (4 bits).
     pub sl: u8,
-    /// No router on the way.
+    /// True if no router is on the path.
     pub subnet_local: bool,
     /// Local ACK timeout code the other side should use (5 bits, 4.096 us * 2^n).
     pub ack_timeout: u8,
@@ -173,34 +173,34 @@ impl PathRepr {
 /// A request for communication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReqRepr {
-    /// The requester's name for the connection.
+    /// The requester's communication ID.
     pub local_comm_id: u32,
-    /// Which service is asked for.
+    /// The requested service.
     pub service_id: u64,
-    /// GUID of the requester's adapter; with `local_comm_id` it names the connection everywhere.
+    /// GUID of the requester's adapter; with `local_comm_id` it names the connection in the whole fabric.
     pub local_ca_guid: u64,
     /// Q_Key, for datagram connections.
     pub local_q_key: u32,
     /// The requester's queue pair (24 bits).
     pub local_qpn: u32,
-    /// RDMA Reads the requester can answer at a time.
+    /// Number of RDMA Reads the requester can answer at a time.
     pub responder_resources: u8,
     /// End-to-end context of reliable datagrams (24 bits).
     pub local_eecn: u32,
-    /// RDMA Reads the requester wants to have outstanding.
+    /// Number of RDMA Reads the requester wants to have outstanding.
     pub initiator_depth: u8,
     /// End-to-end context of reliable datagrams (24 bits).
     pub remote_eecn: u32,
-    /// How soon the requester expects our answer (5 bits, 4.096 us * 2^n).
+    /// Time within which the requester expects our answer (5 bits, 4.096 us * 2^n).
     pub remote_response_timeout: u8,
     /// 0 RC, 1 UC, 2 RD, 3 see `extended_transport`.
     pub transport: u8,
-    /// The requester implements end-to-end credits.
+    /// True if the requester implements end-to-end credits.
     pub flow_control: bool,
     /// First packet sequence number that the receiver of this message is to send (24 bits; IBTA vol. 1, "Starting
     /// PSN").
     pub starting_psn: u32,
-    /// How soon the requester answers our messages (5 bits, 4.096 us * 2^n).
+    /// Time within which the requester answers our messages (5 bits, 4.096 us * 2^n).
     pub local_response_timeout: u8,
     /// Transport retries the other side should make (3 bits).
     pub retry_count: u8,
@@ -208,26 +208,26 @@ pub struct ReqRepr {
     pub partition_key: u16,
     /// Path MTU code, 1..=5 (4 bits).
     pub mtu: u8,
-    /// Reliable datagram channel exists.
+    /// True if a reliable datagram channel exists.
     pub rdc_exists: bool,
     /// RNR retries the other side should make (3 bits).
     pub rnr_retry: u8,
-    /// How often either side repeats a message (4 bits).
+    /// Number of times either side repeats a message (4 bits).
     pub max_cm_retries: u8,
-    /// The requester's queue pair takes its receives from a shared queue.
+    /// True if the requester's queue pair takes its receives from a shared queue.
     pub srq: bool,
     /// 1 XRC, when `transport` is 3.
     pub extended_transport: u8,
     /// The path to use.
     pub primary: PathRepr,
-    /// All zero: none.
+    /// The alternate path; all zero if there is none.
     pub alternate: PathRepr,
-    /// The consumer's, or a protocol's between us and the consumer.
+    /// Private data: the consumer's, or that of a protocol between us and the consumer.
     pub private_data: [u8; PRIVATE_DATA_BYTES],
 }
 
 impl ReqRepr {
-    /// Reads the message behind the header.
+    /// Parses the message behind the header.
     #[must_use]
     pub fn parse(mad: &Mad) -> Self {
         let layout: &ReqLayout = body(mad);

@@ -12,7 +12,7 @@ use super::mad::{HEADER_BYTES, MAD_BYTES, Mad, body, body_mut};
 /// Private data bytes of an RTU, and of a DREP.
 pub const PRIVATE_DATA_BYTES: usize = 224;
 
-/// Two names and private data: RTU, and DREP too.
+/// Layout of two communication IDs and private data, of RTU and DREP.
 #[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct PairLayout {
@@ -27,14 +27,14 @@ const_assert_eq!(offset_of!(PairLayout, private_data), 8);
 /// Ready to use. Its private data is not carried: DAT has none here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RtuRepr {
-    /// The sender's name for the connection.
+    /// The sender's communication ID.
     pub local_comm_id: u32,
-    /// The receiver's name for it.
+    /// The receiver's communication ID.
     pub remote_comm_id: u32,
 }
 
 impl RtuRepr {
-    /// Reads the message behind the header.
+    /// Parses the message behind the header.
     #[must_use]
     pub fn parse(mad: &Mad) -> Self {
         let layout: &PairLayout = body(mad);

@@ -1,17 +1,17 @@
-//! Bytes of messages we did not make, and offsets of those we do.
+//! Recorded bytes of foreign messages, and offsets of ours.
 //!
-//! The handshake of two InfiniBand hosts is from `infiniband.pcap` of the Wireshark sample captures,
-//! frames 7 to 9 (IPoIB connected mode, captured in 2008), from the MAD header on. The REQ of a RoCE
-//! v2 host is what an mlx5 adapter sent under Linux `rdma_cm`, kept word for word in the translator's
-//! connection script of `jonlanglet/DTA`. MRA, REJ, DREQ and DREP were in no recording at hand: their
-//! offsets were taken from Linux (`include/rdma/ibta_vol1_c12.h`) by hand.
+//! The handshake of two InfiniBand hosts is from `infiniband.pcap` of the Wireshark sample captures, frames 7 to 9
+//! (IPoIB connected mode, captured in 2008), from the MAD header on. The REQ of a RoCE v2 host was sent by an mlx5
+//! adapter under Linux `rdma_cm`, and is kept word for word in the translator's connection script of
+//! `jonlanglet/DTA`. MRA, REJ, DREQ and DREP were in no recording at hand: their offsets were taken from Linux
+//! (`include/rdma/ibta_vol1_c12.h`) by hand.
 //!
 //! Wireshark's dissector agrees with every field below but two: it reads the flow label and the
 //! packet rate of a path from the wrong bytes (4.0 shows rate 0 for the 3 of frame 7).
 
 use super::*;
 
-/// A datagram from hexadecimal words; the rest is zero.
+/// Makes a datagram from hexadecimal words; the rest is zero.
 fn mad(words: &str) -> Mad {
     let digits: Vec<u8> = words.bytes().filter(u8::is_ascii_hexdigit).collect();
     let mut mad = [0; MAD_BYTES];
@@ -22,14 +22,14 @@ fn mad(words: &str) -> Mad {
     mad
 }
 
-/// `message` written over a buffer full of rubbish.
+/// Writes `message` over a buffer full of garbage.
 fn emitted(transaction_id: u64, message: &Message) -> Mad {
     let mut mad = [0xa5; MAD_BYTES];
     message.emit(transaction_id, &mut mad);
     mad
 }
 
-/// The non-zero bytes behind the header, each with its offset in the message.
+/// Returns the non-zero bytes behind the header, each with its offset in the message.
 fn non_zero(mad: &Mad) -> Vec<(usize, u8)> {
     mad[24..]
         .iter()
@@ -177,7 +177,7 @@ fn recorded_ib_rtu_comes_back_byte_for_byte() {
 }
 
 #[test]
-fn recorded_roce_req_is_read_and_comes_back_without_what_we_do_not_know() {
+fn recorded_roce_req_is_parsed_and_emitted_without_unknown_fields() {
     let (transaction_id, message) = Message::parse(&roce_req()).expect("a REQ");
     let Message::Req(req) = &message else {
         panic!("{message:?}")

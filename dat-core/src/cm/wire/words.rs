@@ -1,20 +1,20 @@
-//! What a message says, for people, and which connection it belongs to.
+//! Text of a message, and its communication IDs.
 
 use core::fmt;
 
 use super::{Mad, Message};
 
-/// Which connection a message belongs to: the communication IDs in it.
+/// The communication IDs in a message, which tell its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommIds {
-    /// That of who sent it; 0 in a refusal of who has none.
+    /// The sender's; 0 in a refusal by a sender without one.
     pub local: u32,
-    /// That of who it is for; `None` in a REQ, whose sender does not know it.
+    /// The receiver's; `None` in a REQ, whose sender does not know it.
     pub remote: Option<u32>,
 }
 
 impl Message {
-    /// Its communication IDs.
+    /// Returns the communication IDs.
     #[must_use]
     pub const fn comm_ids(&self) -> CommIds {
         let (local, remote) = match self {
@@ -29,7 +29,7 @@ impl Message {
         CommIds { local, remote }
     }
 
-    /// The queue pair of who sent it, in the two messages that say it: REQ and REP.
+    /// Returns the sender's queue pair, which only REQ and REP name.
     #[must_use]
     pub const fn queue_pair(&self) -> Option<u32> {
         match self {
@@ -39,7 +39,7 @@ impl Message {
         }
     }
 
-    /// Its name in IBTA volume 1, chapter 12.
+    /// Returns the name in IBTA volume 1, chapter 12.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -75,7 +75,7 @@ impl fmt::Display for Message {
     }
 }
 
-/// What a datagram says, whatever is in it.
+/// Returns the text of a datagram, whatever its contents.
 #[must_use]
 pub fn in_words(mad: &Mad) -> String {
     match Message::parse(mad) {

@@ -1,4 +1,4 @@
-//! The adapter's addresses, while it is open, and what is heard of the network.
+//! Calls about the adapter's addresses while it is open, and about events of the network.
 
 use std::net::IpAddr;
 
@@ -11,21 +11,21 @@ use crate::object::ep::cause::EndCause;
 use crate::provider::{Path, Provider, ProviderError};
 
 impl<P: Provider> Ia<P> {
-    /// The adapter's addresses.
+    /// Returns the adapter's addresses.
     #[must_use]
     pub fn addresses(&self) -> Vec<Address> {
         self.provider.addresses()
     }
 
-    /// Gives the adapter one more address. Connections can leave from it and arrive at it, in all instances. Each
+    /// Adds an address to the adapter. Connections of all instances can then leave from it and arrive at it. Each
     /// instance gets the event [`NetworkEvent::AddressAdded`].
     ///
     /// Page: none of DAT 1.2.
     ///
     /// # Errors
-    /// DAT_INVALID_ADDRESS|MALFORMED: no address, or one that breaks a rule of [`Address`]. |UNSUPPORTED: the adapter
-    /// has it. DAT_INSUFFICIENT_RESOURCES: the table of addresses is full. DAT_INTERNAL_ERROR: the device refused.
-    /// Nothing has changed.
+    /// DAT_INVALID_ADDRESS|MALFORMED: not the address of one node, or one that breaks a rule of [`Address`].
+    /// |UNSUPPORTED: the adapter has it already. DAT_INSUFFICIENT_RESOURCES: the table of addresses is full.
+    /// DAT_INTERNAL_ERROR: the device refused. On an error nothing has changed.
     pub fn address_add(&mut self, address: Address) -> DatResult<()> {
         self.alive()?;
         let address = address.to_canonical();
@@ -41,15 +41,15 @@ impl<P: Provider> Ia<P> {
         added.map_err(|error| self.address_refused("address_add", error))
     }
 
-    /// Takes an address from the adapter. No new connection leaves from it or arrives at it. Its connections end with
-    /// [`EndCause::AddressRemoved`], and their peers are told. Each instance gets the event
+    /// Removes an address from the adapter. No new connection leaves from it or arrives at it. Its connections end
+    /// with [`EndCause::AddressRemoved`], and the peers are told. Each instance gets the event
     /// [`NetworkEvent::AddressRemoved`].
     ///
     /// Page: none of DAT 1.2.
     ///
     /// # Errors
-    /// DAT_INVALID_ADDRESS|UNSUPPORTED: the adapter does not have it, or it is the link-local one made of the MAC,
-    /// which stays. Nothing has changed.
+    /// DAT_INVALID_ADDRESS|UNSUPPORTED: the adapter does not have the address, or it is the link-local address made
+    /// of the MAC, which cannot be removed. On an error nothing has changed.
     pub fn address_remove(&mut self, address: IpAddr) -> DatResult<()> {
         self.alive()?;
         let removed = self.provider.remove_address(address.to_canonical());
@@ -58,15 +58,16 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Sends an echo request, as `ping` does, to any node of the network. The node need not speak RDMA. The answer is
-    /// found by [`Ia::echo_answered`]. One echo of an adapter is under way at a time: a new one replaces the old one.
-    /// `false`: the node's MAC is not known yet and is being asked for; nothing was sent. Wait, and call again.
+    /// Sends an echo request, as `ping` does, to any node of the network. The node need not speak RDMA.
+    /// [`Ia::echo_answered`] returns the answer. An adapter has one echo outstanding: a new one replaces the old one.
+    /// Returns `false` if nothing was sent because the node's MAC is not known yet; it is being resolved. Wait, and
+    /// call again.
     ///
     /// Page: none of DAT 1.2.
     ///
     /// # Errors
-    /// DAT_INVALID_ADDRESS|UNREACHABLE: nobody answers for it, or no address of ours leads there.
-    /// DAT_INVALID_ADDRESS|UNSUPPORTED: the adapter takes no part in the network.
+    /// DAT_INVALID_ADDRESS|UNREACHABLE: no node answers for the address, or no address of the adapter has a route to
+    /// it. DAT_INVALID_ADDRESS|UNSUPPORTED: the adapter takes no part in the network.
     pub fn echo(&mut self, destination: IpAddr, sequence: u16) -> DatResult<bool> {
         self.alive()?;
         let asked = self.provider.echo(destination.to_canonical(), sequence);
@@ -84,7 +85,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// The answer to the last echo, once. It arrives in a wait, or in this call.
+    /// Returns the answer to the last echo, once. Answers are received by a wait, or by this call.
     ///
     /// Page: none of DAT 1.2.
     pub fn echo_answered(&mut self) -> Option<Echo> {
@@ -112,7 +113,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Connections and attempts that leave from an address of ours end.
+    /// Ends connections and connection attempts that leave from a removed address of the adapter.
     pub(in crate::ia) fn address_is_gone(&mut self, source_gid_index: u8) {
         let leaves_from_it = |path: &Path| path.source_gid_index == source_gid_index;
         let concerned: Vec<EpKey> = self
@@ -129,7 +130,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Says what happened on the network, if errors still find room behind it.
+    /// Queues a network event on the asynchronous EVD if that leaves room for errors.
     pub(in crate::ia) fn network_event(&mut self, event: NetworkEvent) {
         tracing::info!(%event, "network");
         self.notice_async(AsyncEvent::Network(event));

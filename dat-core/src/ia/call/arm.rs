@@ -1,4 +1,4 @@
-//! Event loops: one descriptor to sleep on, and a way to sleep on it that loses nothing.
+//! Event loops: one descriptor to sleep on, and a way to sleep that loses no wake-up.
 //!
 //! ```text
 //! loop {
@@ -9,9 +9,9 @@
 //! }
 //! ```
 //!
-//! An event that comes between a look at an EVD and the sleep has to end the sleep, so the device is asked for
-//! interrupts first and the EVDs are looked at again. Whoever looks at them a third time undoes that. So an [`Armed`]
-//! borrows the IA: as long as somebody may sleep nobody takes anything in.
+//! An event that arrives between a look at an EVD and the sleep has to end the sleep. So the device is asked for
+//! interrupts first, and then the EVDs are looked at again. A third look would disarm them. Therefore an [`Armed`]
+//! borrows the IA: while the caller may sleep, no call can take events in.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -22,26 +22,26 @@ use crate::ia::instance::Ia;
 use crate::object::evd::mode::EvdInput;
 use crate::provider::{Nanos, Provider, ProviderError};
 
-/// A provider whose interrupts can be slept on elsewhere.
+/// A provider with a descriptor that signals its interrupts.
 pub trait Descriptor: Provider {
-    /// A descriptor, which clones share.
+    /// Type of the descriptor; clones share it.
     type Fd: AsFd + Clone;
-    /// The one that is readable while there is something that [`Provider::progress`] has to take in.
+    /// Returns the descriptor, which is readable while [`Provider::progress`] has something to take in.
     ///
     /// # Errors
-    /// The system has none left.
+    /// The system has no descriptor left.
     fn descriptor(&mut self) -> Result<Self::Fd, ProviderError>;
-    /// Takes what has made it so. Whoever has slept does this before he looks.
+    /// Clears the descriptor's readable state. A caller that has slept calls this before it looks at EVDs.
     fn woken(&mut self);
 }
 
-/// Whether there is something to take.
+/// Result of [`Ia::arm`].
 #[derive(Debug)]
 #[must_use]
 pub enum Arm<'a, P: Descriptor> {
     /// An EVD has events.
     Ready,
-    /// None has, and what comes from now on is told by the descriptor.
+    /// No EVD has events; the descriptor signals the next one.
     Armed(Armed<'a, P>),
 }
 
@@ -54,10 +54,10 @@ pub struct Armed<'a, P: Descriptor> {
 }
 
 impl<P: Descriptor> Ia<P> {
-    /// The descriptor of this instance, for an event loop. It is meaningful after [`Ia::arm`] only.
+    /// Returns this instance's descriptor, for an event loop. It is meaningful after [`Ia::arm`] only.
     ///
     /// # Errors
-    /// DAT_INSUFFICIENT_RESOURCES: the system has none left.
+    /// DAT_INSUFFICIENT_RESOURCES: the system has no descriptor left.
     pub fn descriptor(&mut self) -> DatResult<P::Fd> {
         let made = self.provider.descriptor();
         made.map_err(|error| {
@@ -67,14 +67,14 @@ impl<P: Descriptor> Ia<P> {
         })
     }
 
-    /// Looks at EVDs as a wait does, at all of them at once. Either there are events, or everything that can bring some
-    /// is armed. Then the next event makes the descriptor readable, and so does work for [`Ia::progress`]. It stays
-    /// readable until the IA is armed again. Completions that are no notification events (UNSIGNALLED, SOLICITED_WAIT)
-    /// do not make it readable.
+    /// Looks at several EVDs at once, as a wait does. If none has events, arms everything that can bring an event to
+    /// one of them. Then the next event makes the descriptor readable, and so does work for [`Ia::progress`]. It
+    /// stays readable until the IA is armed again. Completions that are no notification events (UNSIGNALLED,
+    /// SOLICITED_WAIT) do not make it readable.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE. DAT_INVALID_STATE: |EVD_WAITER somebody waits on one of them, |EVD_UNWAITABLE one is
-    /// unwaitable. As [`Ia::descriptor`]. Nothing is armed.
+    /// DAT_INVALID_HANDLE. DAT_INVALID_STATE: |EVD_WAITER another waiter is on one of the EVDs, |EVD_UNWAITABLE one
+    /// is unwaitable. As [`Ia::descriptor`]. On an error nothing is armed.
     pub fn arm(&mut self, evds: &[EvdHandle]) -> DatResult<Arm<'_, P>> {
         for evd in evds {
             let queue = self.evd(*evd)?;
@@ -84,7 +84,7 @@ impl<P: Descriptor> Ia<P> {
         let slept = core::mem::take(&mut self.may_sleep);
         if slept {
             self.woke();
-            // Before anybody else looks.
+            // The wake-up is timed before any other look takes its completion in.
             evds.iter().for_each(|evd| self.time_wakeup(evd.key));
         }
         self.provider.woken();
@@ -101,12 +101,12 @@ impl<P: Descriptor> Ia<P> {
         }
         let mut quiet = true;
         for evd in evds {
-            quiet &= self.arm_neighbours(evd.key);
+            quiet &= self.arm_watched(evd.key);
         }
         for evd in evds {
             self.arm_own(evd.key);
         }
-        // From here on no event queue is looked at: one taken in here would have disarmed its completion queue.
+        // From here on no event queue is looked at: taking an event in would disarm its completion queue.
         if self.have_events(evds) {
             return Ok(Arm::Ready);
         }
@@ -134,14 +134,14 @@ impl<P: Descriptor> AsFd for Armed<'_, P> {
 }
 
 impl<P: Descriptor> Armed<'_, P> {
-    /// How long it may be slept at the most: timers of connections do not wait.
+    /// Returns the longest permitted sleep; timers of connections limit it.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         Duration::from_nanos(self.until.saturating_sub(self.ia.provider.now()))
     }
 
-    /// Sleeps here, for who has nothing else to wait for: by the function's clock, which is the only one that brings
-    /// anything where time is virtual.
+    /// Sleeps here, for a program that waits for nothing else. The sleep follows the function's clock. Where time is
+    /// virtual, only that clock brings events.
     pub fn sleep(self) {
         if let Err(error) = self.ia.provider.wait(self.until) {
             self.ia.device_died(&error);

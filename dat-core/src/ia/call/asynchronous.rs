@@ -1,10 +1,11 @@
 //! Asynchronous events, and the EVDs they go to.
 //!
-//! An IA is opened with an asynchronous EVD of its own, which its events go to. A program may want those of several
-//! instances in one EVD: that is bound ([`Ia::async_evd_bind`]) in the instance that has it, and who speaks for the
-//! others takes their events out ([`Ia::next_async_event`]) and puts them in there ([`Ia::async_evd_post`]).
+//! An IA is opened with an asynchronous EVD of its own, which receives its asynchronous events. A program may want
+//! the events of several instances in one EVD. That EVD is bound ([`Ia::async_evd_bind`]) in the instance that owns
+//! it. The caller then takes each event out of the other instances ([`Ia::next_async_event`]) and posts it there
+//! ([`Ia::async_evd_post`]).
 //!
-//! What an asynchronous EVD has no room for is lost, and no event says so.
+//! An event for which an asynchronous EVD has no room is lost, and no event reports the loss.
 
 use crate::error::{DatError, DatResult, Subtype};
 use crate::event::{AsyncEvent, Event};
@@ -15,8 +16,8 @@ use crate::provider::Provider;
 use crate::types::EvdFlags;
 
 impl<P: Provider> Ia<P> {
-    /// Makes another EVD take asynchronous events of other instances; it cannot be freed from then on. If it takes them
-    /// already, nothing changes.
+    /// Lets another EVD take asynchronous events of other instances. It cannot be freed from then on. Does nothing if
+    /// the EVD takes such events already.
     ///
     /// Page: dat_ia_open.
     ///
@@ -42,7 +43,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Undoes [`Ia::async_evd_bind`]. The IA's own stays what it is.
+    /// Undoes [`Ia::async_evd_bind`]. The IA's own asynchronous EVD stays bound.
     #[doc(hidden)] // for the C facade
     pub fn async_evd_unbind(&mut self, evd: EvdHandle) {
         if evd.ia == self.id && self.async_evds.contains(&evd.key) {
@@ -51,10 +52,10 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// An asynchronous event of another instance, for one of the EVDs that such events go to.
+    /// Posts an asynchronous event of another instance to an EVD that takes such events.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|EVD_ASYNC: no asynchronous events go to that EVD.
+    /// DAT_INVALID_HANDLE|EVD_ASYNC: the EVD takes no asynchronous events.
     #[doc(hidden)] // for the C facade
     pub fn async_evd_post(&mut self, evd: EvdHandle, event: AsyncEvent) -> DatResult<()> {
         if evd.ia != self.id || !self.is_async(evd.key) {
@@ -65,7 +66,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Takes the oldest event out of the IA's own asynchronous EVD. It looks after nothing else.
+    /// Takes the oldest event out of the IA's own asynchronous EVD. Does no other work.
     #[doc(hidden)] // for the C facade
     pub fn next_async_event(&mut self) -> Option<AsyncEvent> {
         match self.evds[self.async_evd].pop()?.0 {
@@ -78,7 +79,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Whether there is one.
+    /// Returns whether the IA's own asynchronous EVD holds an event.
     #[doc(hidden)] // for the C facade
     #[inline]
     #[must_use]
@@ -86,7 +87,7 @@ impl<P: Provider> Ia<P> {
         self.evds[self.async_evd].len() != 0
     }
 
-    /// Asynchronous events go to this EVD.
+    /// Returns whether asynchronous events go to this EVD.
     pub(in crate::ia) fn is_async(&self, key: EvdKey) -> bool {
         key == self.async_evd || self.async_evds.contains(&key)
     }

@@ -1,12 +1,11 @@
 //! Closing an IA.
 //!
-//! What is to end goes in phases, each object before those it refers to: first the CNOs, so that agents hear of the end
-//! and of nothing else, requests and those who listen, endpoints, then memory, and last the EVDs, with the events in
-//! them. Nobody waits for an event, and what the device refuses changes nothing: everything is gone afterwards. It is
-//! asked again, and if it goes on refusing, or takes longer for all of it than it may take for one command, it is
-//! stopped.
+//! Objects end in phases, each before those it refers to: CNOs first, so that agents hear of the end and of nothing
+//! else; then connection requests and service points, endpoints, memory, and last the EVDs with their events. No call
+//! waits for an event. A refusal by the device does not stop the close: the device is asked again. It is stopped if
+//! it goes on refusing, or if all of it takes longer than the limit for one command. Afterwards everything is gone.
 
-use super::progress::LAST_WORDS;
+use super::progress::FINAL_SEND_TIMEOUT;
 use crate::cm::RejectReason;
 use crate::error::{DatError, DatResult, Subtype};
 use crate::handle::AnyHandle;
@@ -20,7 +19,7 @@ use crate::provider::Provider;
 use crate::types::CloseFlags;
 use core::fmt;
 
-/// A graceful close found objects: the IA is handed back untouched.
+/// Refusal of a graceful close because objects are left. The IA is handed back untouched.
 pub struct CloseRefused<P: Provider> {
     /// The IA, still open.
     pub ia: Ia<P>,
@@ -37,9 +36,9 @@ impl<P: Provider> fmt::Debug for CloseRefused<P> {
     }
 }
 
-/// What is to end, by kind.
+/// Keys of the objects to end, by kind.
 #[derive(Default)]
-struct Doomed {
+struct ClosingObjects {
     cnos: Vec<CnoKey>,
     crs: Vec<CrKey>,
     rsps: Vec<RspKey>,
@@ -52,7 +51,7 @@ struct Doomed {
     evds: Vec<EvdKey>,
 }
 
-impl Doomed {
+impl ClosingObjects {
     fn add(&mut self, object: AnyHandle) {
         match object {
             AnyHandle::Ia => {}
@@ -71,13 +70,13 @@ impl Doomed {
 }
 
 impl<P: Provider> Ia<P> {
-    /// Whether no object of the program is left in it.
+    /// Returns whether the program has no object left in the IA.
     #[must_use]
     pub fn is_unused(&self) -> bool {
         !self.objects().any(|object| self.is_in_use(object))
     }
 
-    /// Whether a close with these flags succeeds.
+    /// Checks whether a close with these flags would succeed.
     ///
     /// # Errors
     /// DAT_INVALID_STATE|IA_IN_USE: GRACEFUL, and objects are left; the error says how many of each kind.
@@ -91,8 +90,8 @@ impl<P: Provider> Ia<P> {
             .with_left(left.map(AnyHandle::handle_type).collect()))
     }
 
-    /// Whether an object keeps a graceful close from succeeding. Connection requests do not, nor the endpoints lent
-    /// with undecided ones, nor reserved service points that are spent, nor EVDs that the IA feeds.
+    /// Returns whether an object keeps a graceful close from succeeding. These do not: connection requests, endpoints
+    /// lent with undecided requests, spent reserved service points, and the asynchronous EVD of the IA.
     fn is_in_use(&self, object: impl Into<AnyHandle>) -> bool {
         let object = object.into();
         if self.check_any(object).is_err() {
@@ -112,7 +111,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Everything in the IA.
+    /// Returns handles of all objects in the IA.
     fn objects(&self) -> impl Iterator<Item = AnyHandle> {
         let ia = self.id;
         let crs = self.crs.keys().map(move |key| CrHandle { key, ia }.into());
@@ -136,14 +135,14 @@ impl<P: Provider> Ia<P> {
             .chain(srqs.map(move |key| SrqHandle { key, ia }.into()))
     }
 
-    /// Closes the IA and gives the device back. ABRUPT ends everything in it: connections are
-    /// aborted, requests refused, events lost; agents of CNOs are called with no EVD.
+    /// Closes the IA and gives the device back. ABRUPT ends everything in it: connections are aborted, requests
+    /// refused, events lost. Agents of CNOs are called with no EVD.
     ///
     /// Page: dat_ia_close.
     ///
     /// # Errors
     /// GRACEFUL with objects left: [`CloseRefused`], DAT_INVALID_STATE|IA_IN_USE.
-    // The error is as large as the IA, because it is the IA; it is the caller's again.
+    // The error is as large as the IA because it hands the IA back to the caller.
     #[allow(clippy::result_large_err, reason = "the error hands the IA back")]
     pub fn close(mut self, flags: CloseFlags) -> Result<P, CloseRefused<P>> {
         if let Err(error) = self.may_close(flags) {
@@ -152,25 +151,25 @@ impl<P: Provider> Ia<P> {
         let _span = tracing::info_span!("close", instance = self.id).entered();
         self.end_everything();
         self.leave();
-        // PANIC: it is there until now.
+        // PANIC: the provider is present until here.
         Ok(self.provider.take().expect("an IA that is open"))
     }
 
-    /// Ends all there is. The time limit for all of it goes on for what the provider does when it is closed.
+    /// Ends all objects. The time limit for them also covers the provider's own close.
     pub(in crate::ia) fn end_everything(&mut self) {
         self.provider.one_limit(true);
         self.end_all();
         self.transmit_last();
     }
 
-    /// The adapter has this instance no more. Once.
+    /// Removes this instance from the adapter. Called once.
     pub(in crate::ia) fn leave(&mut self) {
         let now = self.provider.now();
         self.adapter.lock().leave(self.seat, now);
         self.transmit();
     }
 
-    /// Tells every peer that its connection, or its request, is over. Nothing is ended in the device.
+    /// Tells each peer that its connection or request is over. Ends nothing in the device.
     pub(in crate::ia) fn abandon(&mut self) {
         self.provider.one_limit(true);
         let now = self.provider.now();
@@ -179,72 +178,73 @@ impl<P: Provider> Ia<P> {
             self.adapter.lock().release(now, conn, self.seat);
         }
         self.transmit_last();
-        self.provider.await_mads(now.saturating_add(LAST_WORDS));
+        self.provider
+            .await_mads(now.saturating_add(FINAL_SEND_TIMEOUT));
     }
 
     fn end_all(&mut self) {
-        let mut doomed = Doomed::default();
+        let mut closing = ClosingObjects::default();
         for object in self.objects() {
-            doomed.add(object);
+            closing.add(object);
         }
-        for key in doomed.cnos {
+        for key in closing.cnos {
             self.remove_cno(key);
         }
-        for key in doomed.crs {
+        for key in closing.crs {
             self.refuse_request(key, RejectReason::NoResources);
         }
-        for key in doomed.rsps {
+        for key in closing.rsps {
             self.remove_rsp(key);
         }
-        for key in doomed.eps {
+        for key in closing.eps {
             self.insist("ending an endpoint", |ia| ia.remove_ep(key));
         }
-        for key in doomed.psps {
+        for key in closing.psps {
             self.remove_psp(key);
         }
-        for key in doomed.rmrs {
+        for key in closing.rmrs {
             self.insist("ending an RMR", |ia| ia.remove_rmr(key));
         }
-        for key in doomed.lmrs {
+        for key in closing.lmrs {
             self.insist("ending an LMR", |ia| ia.remove_lmr(key));
         }
-        for key in doomed.srqs {
+        for key in closing.srqs {
             if self.srqs.get(key).is_some_and(|srq| srq.users == 0) {
                 self.insist("ending an SRQ", |ia| ia.remove_srq(key));
             }
         }
-        for key in doomed.evds {
+        for key in closing.evds {
             self.async_evd_unbind(self.evd_handle(key));
-            // Its own takes what is told in the end.
+            // The IA's own asynchronous EVD receives the last events.
             if self.evds.get(key).is_some_and(|evd| !evd.streams.any()) {
                 self.insist("ending an EVD", |ia| ia.remove_evd(key));
             }
         }
-        // Endpoints lent with requests that came meanwhile have gone with the EVDs.
-        for key in doomed.pzs {
+        // Endpoints lent with requests that arrived meanwhile have ended with the EVDs.
+        for key in closing.pzs {
             if self.pzs.get(key).is_some_and(|pz| pz.users == 0) {
                 self.insist("ending a PZ", |ia| ia.remove_pz(key));
             }
         }
         self.settle_effects();
-        // What peers have to be told is on its way; nobody waits for their answers.
+        // Messages to peers are sent; no call waits for their answers.
         self.transmit();
     }
 }
 
 impl<P: Provider> Drop for Ia<P> {
-    /// An IA that is dropped and was not closed.
+    /// Ends an IA that is dropped without being closed.
     ///
-    /// One of several instances is closed abruptly, for the device is the others' too. Of the only one, peers are told
-    /// that their connections are over, as far as that takes no time worth mentioning; then the provider goes, and with
-    /// it the device's use of all memory; only after that what the device used. A panic that is under way may have left
-    /// anything in any state: then nothing is told, and the device is stopped.
+    /// One of several instances is closed abruptly, because the others still use the device. The only instance tells
+    /// its peers that their connections are over, as far as that takes almost no time. Then the provider is dropped,
+    /// which ends the device's use of all memory. Only after that is the memory freed. During a panic any state may
+    /// be inconsistent: then no peer is told, and the device is stopped.
     fn drop(&mut self) {
         if self.provider.is_there() {
             let panics = std::thread::panicking();
             let alone = self.provider.retire();
             if panics && !alone {
-                // What is posted and registered here nobody can end any more.
+                // No call can end what this instance has posted and registered any more.
                 self.provider
                     .stop("a thread panicked with an instance of the adapter");
             } else if !alone {

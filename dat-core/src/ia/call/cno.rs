@@ -1,61 +1,60 @@
 //! Consumer notification objects: one place to wait for many EVDs (`dat_cno_create`, `_wait`, `_query`,
 //! `_modify_agent`, `_free`).
 //!
-//! What triggers one is in [`crate::object::cno`].
+//! [`crate::object::cno`] says which events trigger a CNO.
 //!
-//! Nothing runs behind the consumer's back, so an arrival is noticed when somebody looks: a `cno_wait`, or
-//! [`Ia::progress`], which every wait and every dequeue that finds nothing comes by. A completion that was dequeued
-//! before anybody looked triggers nothing. Looking takes completions out of the device's queues, which is why a CNO
-//! that is triggered already is not looked after.
+//! The library has no thread of its own, so an arrival is noticed when a call looks: `cno_wait`, or [`Ia::progress`],
+//! which every wait runs and every dequeue that finds nothing. A completion that was dequeued before such a look
+//! triggers nothing. Looking takes completions out of the device's queues. Therefore a CNO that is triggered already
+//! is not looked at.
 //!
-//! The agent is how a trigger reaches another thread or another wait: DAT's *OS wait proxy*. It is called inside the
-//! call that noticed the trigger, at most once, and passes the word on, to an eventfd for one. While an agent is
-//! set, the completion queues of the attached EVDs are kept armed, so that the function's interrupts say when to
+//! An agent passes a trigger on to another thread or another wait: DAT's *OS wait proxy*. The call that noticed the
+//! trigger calls the agent, at most once per trigger. An agent may write to an eventfd, for example. While an agent
+//! is set, the completion queues of the attached EVDs are kept armed, so that the function's interrupts say when to
 //! call [`Ia::progress`].
 //!
-//! Left out for a reason: a freed EVD takes no trigger back. What it had noticed may have been noticed for others
-//! too; only when it was the last EVD of the CNO is everybody sent home, with no EVD.
+//! Deliberately absent: freeing an EVD does not take a trigger back, because the same look may have noticed events of
+//! other EVDs too. Only when the last EVD of a CNO is freed are all its waiters released, with no EVD.
 
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::handle::{CnoHandle, CnoKey, EvdHandle, EvdKey};
 use crate::ia::instance::Ia;
-use crate::ia::neighbours::LOOKS;
+use crate::ia::watched_evds::LOOKS;
 use crate::object::cno::{Agent, Cno};
 use crate::provider::{CompletionQueue, Nanos, Provider};
 use crate::types::Timeout;
 
-/// What `cno_query` tells (`DAT_CNO_PARAM`).
+/// Answer of `cno_query` (`DAT_CNO_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CnoParam {
-    /// An agent is set and has not been called yet.
+    /// True if an agent is set and has not been called yet.
     pub has_agent: bool,
 }
 
 /// A wait that has begun ([`Ia::cno_wait_begin`]), between two looks. Pass it to [`Ia::cno_wait_look`] until it is
-/// over, or to [`Ia::cno_wait_cancel`]. If it is dropped instead, the CNO counts a waiter from then on and cannot be
-/// freed.
+/// over, or to [`Ia::cno_wait_cancel`]. If it is dropped instead, the CNO keeps a waiter and cannot be freed.
 #[must_use]
 #[derive(Debug)]
 pub struct CnoWait {
     cno: CnoHandle,
     deadline: Option<Nanos>,
-    /// How often everybody had been sent home when the wait began.
+    /// The CNO's count of releases of all waiters when the wait began.
     released: u64,
-    /// It has been looked at, so it may have slept.
+    /// True if the wait was looked at before, so that its caller may have slept.
     slept: bool,
 }
 
-/// What a look at a CNO came to.
+/// Result of a look at a CNO.
 #[derive(Debug)]
 pub enum CnoLook {
-    /// The wait is over: the EVD that triggered, or none when the last EVD of the CNO has gone.
+    /// The wait is over: the EVD that triggered, or `None` if the last EVD of the CNO was freed.
     Woken(Option<EvdHandle>),
-    /// Not yet. Look again when the function's interrupts say so, and at this time at the latest.
+    /// The wait goes on. Look again after an interrupt of the function, and at this time at the latest.
     Pending(CnoWait, Nanos),
 }
 
 impl<P: Provider> Ia<P> {
-    /// Makes a notification object without EVDs, with an agent or without.
+    /// Creates a notification object without EVDs, with or without an agent.
     ///
     /// Page: dat_cno_create.
     ///
@@ -68,8 +67,7 @@ impl<P: Provider> Ia<P> {
         Ok(CnoHandle { key, ia: self.id })
     }
 
-    /// Gives a CNO another agent, or none. The agent is called at the next trigger, not for a trigger that has happened
-    /// already.
+    /// Replaces or removes the agent of a CNO. The agent is called at the next trigger, not for an earlier one.
     ///
     /// Page: dat_cno_modify_agent.
     ///
@@ -82,7 +80,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// The parameters of a CNO.
+    /// Returns the parameters of a CNO.
     ///
     /// Page: dat_cno_query.
     ///
@@ -101,7 +99,7 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_cno_wait.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|CNO. DAT_QUEUE_EMPTY: nothing came in time. DAT_ABORT: the device is dead.
+    /// DAT_INVALID_HANDLE|CNO. DAT_QUEUE_EMPTY: no EVD notified in time. DAT_ABORT: the device is dead.
     pub fn cno_wait(
         &mut self,
         cno: CnoHandle,
@@ -121,7 +119,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Begins a wait that [`Ia::cno_wait_look`] carries on: for programs that sleep by other means.
+    /// Begins a wait that [`Ia::cno_wait_look`] continues: for programs that sleep by other means.
     ///
     /// Page: dat_cno_wait.
     ///
@@ -146,7 +144,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Looks whether a wait is over. If not, everything that can end it is armed when this returns.
+    /// Checks whether a wait is over. If not, everything that can end it is armed on return.
     ///
     /// Page: dat_cno_wait.
     ///
@@ -158,7 +156,7 @@ impl<P: Provider> Ia<P> {
         let slept = core::mem::replace(&mut wait.slept, true);
         if slept {
             self.woke();
-            // Before anybody else looks.
+            // The wake-up is timed before any other look takes its completion in.
             self.time_wakeup_of_cno(key);
         }
         self.progress();
@@ -167,12 +165,12 @@ impl<P: Provider> Ia<P> {
             self.look_at_cno(key, usize::MAX);
         }
         if !self.over(key, &wait) {
-            // Those of drains were asked when they were looked at last.
-            self.ask_feeders();
+            // EVDs of pending drains were armed when they were last looked at.
+            self.arm_feeders();
             self.settle_effects();
-            self.ask_evds_of(key);
-            let own = self.cnos[key].unasked.len();
-            quiet = own + self.draining.unasked() + self.feeding.unasked() == 0;
+            self.arm_evds_of(key);
+            let own = self.cnos[key].unarmed.len();
+            quiet = own + self.draining.unarmed() + self.feeding.unarmed() == 0;
         }
         if let Some(evd) = self.cnos[key].end_wait(wait.released) {
             if slept && let Some(evd) = evd.and_then(|evd| self.evds.get_mut(evd)) {
@@ -193,8 +191,7 @@ impl<P: Provider> Ia<P> {
         Ok(CnoLook::Pending(wait, until))
     }
 
-    /// Ends a wait whose caller was interrupted. The answer is the error that `cno_wait` then returns,
-    /// DAT_INTERRUPTED_CALL.
+    /// Ends a wait whose caller was interrupted. Returns the error for `cno_wait` to return, DAT_INTERRUPTED_CALL.
     ///
     /// Page: dat_cno_wait.
     pub fn cno_wait_cancel(&mut self, wait: CnoWait) -> DatError {
@@ -209,12 +206,12 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_cno_free.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|CNO. DAT_INVALID_STATE|CNO_IN_USE: an EVD refers to it, or somebody waits on it.
+    /// DAT_INVALID_HANDLE|CNO. DAT_INVALID_STATE|CNO_IN_USE: an EVD refers to it, or a thread waits on it.
     pub fn cno_free(&mut self, cno: CnoHandle) -> DatResult<()> {
         let key = self.cno_key(cno)?;
         if self.cnos[key].is_in_use() {
             return Err(DatError::state(Subtype::StateCnoInUse)
-                .because("an EVD refers to it or somebody waits on it"));
+                .because("an EVD refers to it or a thread waits on it"));
         }
         self.cnos.remove(key);
         self.cno_keys.retain(|other| *other != key);
@@ -222,7 +219,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Ends a CNO whatever refers to it; whoever is to be told is told.
+    /// Ends a CNO even if EVDs refer to it. Its waiters and its agent are told.
     pub(in crate::ia) fn remove_cno(&mut self, key: CnoKey) {
         let Some(mut cno) = self.cnos.remove(key) else {
             return;
@@ -237,7 +234,7 @@ impl<P: Provider> Ia<P> {
         cno.dissolve();
     }
 
-    /// A notification event has come to an EVD for which the CNO is to be woken.
+    /// Triggers a CNO because a notification event came to one of its EVDs.
     pub(in crate::ia) fn trigger(&mut self, cno: CnoKey, evd: EvdKey) {
         let hint = self.evd_handle(evd);
         if let Some(cno) = self.cnos.get_mut(cno) {
@@ -245,30 +242,30 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// An EVD refers to a CNO from now on.
+    /// Attaches an EVD to a CNO.
     pub(in crate::ia) fn attach_to_cno(&mut self, cno: CnoKey, evd: EvdKey) {
         self.cnos[cno].attach(evd);
         self.watch(evd);
-        self.has_to_be_asked(evd);
+        self.mark_unarmed(evd);
         self.look_after_cno(cno);
     }
 
-    /// An EVD no longer refers to a CNO; `gone` if it was freed.
+    /// Detaches an EVD from a CNO; `gone` if the EVD was freed.
     pub(in crate::ia) fn detach_from_cno(&mut self, cno: CnoKey, evd: EvdKey, gone: bool) {
         if let Some(cno) = self.cnos.get_mut(cno) {
             cno.detach(evd, gone);
         }
     }
 
-    /// Looks whether something has come to the EVDs of CNOs.
+    /// Looks for events on the EVDs of all CNOs.
     pub(in crate::ia) fn look_after_cnos(&mut self) {
         for at in 0..self.cno_keys.len() {
             self.look_after_cno(self.cno_keys[at]);
         }
     }
 
-    /// Looks whether something has come to the EVDs of a CNO, and keeps them armed for its agent; without one at some
-    /// of them at a time.
+    /// Looks for events on the EVDs of a CNO. With an agent, looks at all of them and keeps them armed. Without one,
+    /// looks at a bounded number.
     fn look_after_cno(&mut self, key: CnoKey) {
         if self.cnos[key].is_triggered() {
             return;
@@ -276,27 +273,27 @@ impl<P: Provider> Ia<P> {
         let has_agent = self.cnos[key].has_agent();
         self.look_at_cno(key, if has_agent { usize::MAX } else { LOOKS });
         if has_agent && !self.cnos[key].is_triggered() {
-            self.ask_evds_of(key);
+            self.arm_evds_of(key);
         }
     }
 
-    /// Takes in what has come to EVDs of a CNO, at most to so many, until it triggers.
+    /// Takes events in from at most `most` EVDs of a CNO, until it triggers.
     fn look_at_cno(&mut self, key: CnoKey, most: usize) {
         if self.cnos[key].evds().next().is_none() {
             return;
         }
-        // Among its EVDs there may be one for connection events.
+        // One of its EVDs may be for connection events.
         self.look_at_feeders();
         self.settle_effects();
         for _ in 0..self
             .cnos
             .get(key)
-            .map_or(0, |cno| cno.unasked.len().min(most))
+            .map_or(0, |cno| cno.unarmed.len().min(most))
         {
             let Some(cno) = self.cnos.get_mut(key).filter(|cno| !cno.is_triggered()) else {
                 return;
             };
-            if let Some(evd) = cno.unasked.next()
+            if let Some(evd) = cno.unarmed.next()
                 && self.evds[evd].mode.enabled
             {
                 self.look_around(evd);
@@ -304,21 +301,21 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Asks the completion queues of EVDs that have to be asked for interrupts, and have just been looked at. What has
-    /// come meanwhile interrupts too. An EVD that is disabled has nothing to say, and who enables it has it asked.
-    fn ask_evds_of(&mut self, key: CnoKey) {
-        let unasked: Vec<EvdKey> = self.cnos[key].unasked.iter().collect();
-        for evd in unasked {
+    /// Arms the completion queues of the CNO's unarmed EVDs, which have just been looked at. An entry that arrived
+    /// after the look raises an interrupt too. A disabled EVD is not armed; enabling it marks it as unarmed.
+    fn arm_evds_of(&mut self, key: CnoKey) {
+        let unarmed: Vec<EvdKey> = self.cnos[key].unarmed.iter().collect();
+        for evd in unarmed {
             let enabled = self.evds[evd].mode.enabled;
             let cq = self.evds[evd].cq.as_ref();
             if enabled && cq.is_some_and(|cq| cq.peek().is_some()) {
-                // It has entries for which there is no room, and which would interrupt again and again.
+                // The EVD has entries for which it has no room; they would interrupt again and again.
                 continue;
             }
             if enabled {
                 self.arm_own(evd);
             }
-            self.cnos[key].unasked.remove(evd);
+            self.cnos[key].unarmed.remove(evd);
         }
     }
 

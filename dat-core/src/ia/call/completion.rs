@@ -1,13 +1,12 @@
-//! What a completion does besides becoming an event.
+//! Consequences of a completion beyond its event.
 //!
-//! A completion queue serves many endpoints, and an entry can end the connection of its endpoint,
-//! which drains completion queues, which may hold the end of the next connection. So that this does
-//! not nest, entries are only *settled* where they are polled (turned into an event, and what follows
-//! from it noted down), and what was noted is done by [`Ia::settle_effects`], in a loop, at the end of
-//! every call that polls.
+//! A completion queue serves many endpoints. An entry can end the connection of its endpoint. That drains completion
+//! queues, which may hold the end of the next connection. To keep this from nesting, an entry is only *settled* where
+//! it is polled: it becomes an event, and its consequences are noted. [`Ia::settle_effects`] carries these out, in a
+//! loop, at the end of every call that polls.
 //!
-//! One thing cannot wait: a message that arrives before the handshake is complete proves that the
-//! peer considers it complete. ESTABLISHED is queued at once, in front of that message.
+//! One consequence cannot wait: a message that arrives before the handshake is complete proves that the peer
+//! considers it complete. ESTABLISHED is queued at once, in front of that message.
 
 use crate::event::{DtoCompletion, DtoDetail, Event};
 use crate::handle::{EpHandle, EpKey, EvdKey, SrqKey};
@@ -22,14 +21,14 @@ use crate::types::{DtoCookie, DtoStatus};
 
 /// A completion ready to be queued.
 pub(crate) struct Settled {
-    /// Of a DTO, or of a bind.
+    /// Event of a DTO or of a bind.
     event: Event,
     notify: bool,
     srq: Option<SrqKey>,
 }
 
 impl<P: Provider> Ia<P> {
-    /// Makes the completion of an entry, and sees to what it means for its endpoint.
+    /// Makes the completion of an entry, and notes its consequences for the endpoint.
     pub(in crate::ia) fn settle(&mut self, entry: &Entry<P>) -> Option<Settled> {
         let (key, ep) = self.eps.at_mut(entry.owner())?;
         let completion = match ep.srq {
@@ -39,7 +38,7 @@ impl<P: Provider> Ia<P> {
         self.settle_completion(key, entry.is_request(), completion)
     }
 
-    /// The part of `settle` after the provider's.
+    /// Does the part of `settle` that follows the provider's.
     pub(in crate::ia) fn settle_completion(
         &mut self,
         key: EpKey,
@@ -124,7 +123,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Queues a completion in software.
+    /// Queues a completion in the EVD's queue in software.
     pub(in crate::ia) fn queue_settled(&mut self, evd: EvdKey, settled: Settled) {
         if let Some(srq) = settled.srq.and_then(|srq| self.srqs.get_mut(srq)) {
             srq.taken_early();
@@ -139,8 +138,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Takes completions out of an EVD's completion queue into its queue in software; with `bounded`
-    /// no more than the EVD is said to hold. True: the completion queue is empty.
+    /// Moves completions from an EVD's completion queue to its queue in software; with `bounded` no more than the
+    /// EVD's queue length. Returns true if the completion queue is empty.
     pub(in crate::ia) fn drain_evd(&mut self, key: EvdKey, bounded: bool) -> bool {
         loop {
             let Some(evd) = self.evds.get_mut(key) else {
@@ -152,7 +151,7 @@ impl<P: Provider> Ia<P> {
             if !has_room {
                 return false;
             }
-            // Whose posts find no room comes here again and again, and never finds the queue empty.
+            // A caller whose posts find no room may come here again and again, without ever finding the queue empty.
             cq.advance(&mut evd.obstacles);
             if let Some(settled) = self.settle(&entry) {
                 self.queue_settled(key, settled);
@@ -160,15 +159,15 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// The queue for completions nobody wants has some: it is emptied, and says when the next comes.
+    /// Empties and arms the discard queue of an endpoint after it has signalled entries.
     pub(in crate::ia) fn empty_discard(&mut self, key: EpKey) {
         let discard = self.eps.get_mut(key).and_then(|ep| ep.discard.as_mut());
-        // What comes from here on is said again; what came before is taken now.
+        // The queue is armed first: a later entry signals again, and an earlier one is taken now.
         discard.into_iter().for_each(|cq| cq.arm(false));
         self.drain_discard(key);
     }
 
-    /// Empties the queue for completions nobody wants. True: there were some.
+    /// Empties the discard queue of an endpoint. Returns true if it had entries.
     pub(in crate::ia) fn drain_discard(&mut self, key: EpKey) -> bool {
         let mut some = false;
         while let Some(entry) = self
@@ -178,13 +177,13 @@ impl<P: Provider> Ia<P> {
             .and_then(CompletionQueue::poll)
         {
             some = true;
-            // For its effects; nobody is told.
+            // Settled for the effects; the event is dropped.
             let _unwanted = self.settle(&entry);
         }
         some
     }
 
-    /// Takes out everything that names an endpoint, before its queue pair is reset or goes away.
+    /// Drains all entries that name an endpoint, before its queue pair is reset or destroyed.
     pub(in crate::ia) fn drain_queues_of(&mut self, key: EpKey) {
         let Some(ep) = self.eps.get(key) else { return };
         let evds = [ep.request_evd, ep.recv_evd];
@@ -194,7 +193,7 @@ impl<P: Provider> Ia<P> {
         self.drain_discard(key);
     }
 
-    /// Does what completions left to be done.
+    /// Carries out the noted effects of completions.
     pub(in crate::ia) fn settle_effects(&mut self) {
         while let Some(effect) = self.effects.pop_front() {
             match effect {
@@ -205,7 +204,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// The peer is ready, says the device: as a message would.
+    /// Handles the device's report that the peer is ready, as a first message would be.
     pub(in crate::ia) fn communication_established(&mut self, key: EpKey) {
         let Some(ep) = self.eps.get(key) else { return };
         if ep.hot.state.next(EpEvent::Established).is_some()

@@ -1,8 +1,8 @@
-//! What every object has: a kind, and a word of the consumer's (`dat_get_handle_type`,
+//! Properties of every object: its kind, and one word of the consumer (`dat_get_handle_type`,
 //! `dat_set_consumer_context`, `dat_get_consumer_context`).
 //!
-//! The words are kept beside the objects, not in them: most objects never get one, and what a post looks at stays
-//! small. A word goes with its object.
+//! The words are kept beside the objects, not in them: most objects never get one, and the data that a post reads
+//! stays small. A word is dropped with its object.
 
 use crate::error::DatResult;
 use crate::handle::{AnyHandle, HandleType};
@@ -10,8 +10,8 @@ use crate::ia::instance::Ia;
 use crate::provider::Provider;
 
 impl<P: Provider> Ia<P> {
-    /// Keeps a word of the program with an object, in place of the one it had. 0 is none. The library does not look at
-    /// it.
+    /// Stores a word of the program for an object, replacing the former one. 0 means none. The library does not
+    /// interpret it.
     ///
     /// Page: dat_set_consumer_context.
     ///
@@ -32,7 +32,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// The word that the program has kept with an object, 0 if none.
+    /// Returns the word stored for an object, 0 if none.
     ///
     /// Page: dat_get_consumer_context.
     ///
@@ -44,12 +44,12 @@ impl<P: Provider> Ia<P> {
         Ok(self.contexts.get(&handle).copied().unwrap_or(0))
     }
 
-    /// The kind of an object.
+    /// Returns the kind of an object.
     ///
     /// Page: dat_get_handle_type.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE with the subtype of the kind the handle says it is: there is no such object.
+    /// DAT_INVALID_HANDLE with the subtype of the kind that the handle claims: no such object exists.
     pub fn get_handle_type(&self, handle: impl Into<AnyHandle>) -> DatResult<HandleType> {
         let handle = handle.into();
         self.check_any(handle)?;

@@ -1,15 +1,14 @@
 //! Connection requests: `dat_cr_query`, `_accept`, `_reject`, `_handoff`.
 //!
-//! A request waits for the consumer's decision as long as it takes; the peer has its own timer. A
-//! peer that gave up meanwhile is noticed by accepting: the accept succeeds and ends in
-//! ACCEPT_COMPLETION_ERROR.
+//! A request waits for the consumer's decision without a time limit; the peer has its own timer. A peer that gave up
+//! meanwhile is noticed by accepting: the accept succeeds and ends in ACCEPT_COMPLETION_ERROR.
 //!
-//! A request that came to a PSP with the PROVIDER flag, or to an RSP without an endpoint, brings an endpoint along,
-//! TENTATIVE, which is the consumer's from the accept on and vanishes with a rejection. One that came to an RSP with
-//! an endpoint has that one, PASSIVE; a rejection gives it back UNCONNECTED.
+//! A request to a PSP with the PROVIDER flag, or to an RSP without an endpoint, brings an endpoint along, in a
+//! TENTATIVE state. That endpoint becomes the consumer's at the accept and is freed by a rejection. A request to an
+//! RSP with an endpoint brings that endpoint, in a PASSIVE state; a rejection gives it back UNCONNECTED.
 //!
-//! A request that is handed off arrives once more, elsewhere; the peer does not notice. Where it finds no room it is
-//! refused, as it would have been if it had come there first.
+//! A request that is handed off arrives once more at another service point; the peer does not notice. If that service
+//! point has no room, the request is refused, as if the peer had sent it there.
 
 use crate::attributes::{MAX_PRIVATE_DATA, address_of};
 use crate::cm::{AcceptParams, ConnId, RejectReason, reject_limit};
@@ -27,25 +26,25 @@ use crate::types::{ConnQual, PspFlags};
 use std::net::IpAddr;
 use tracing::field;
 
-/// What `cr_query` tells (`DAT_CR_PARAM`).
+/// Answer of `cr_query` (`DAT_CR_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrParam<'a> {
-    /// Who asks.
+    /// The peer's address.
     pub remote_ia_address: IpAddr,
-    /// From which port; 0 when it did not come through the RDMA CM.
+    /// The peer's port; 0 if the request did not come through the RDMA CM.
     pub remote_port_qual: u64,
-    /// The qualifier asked for.
+    /// The connection qualifier the peer asked for.
     pub conn_qual: ConnQual,
-    /// What it sent along; from an RDMA-CM port always 56 bytes, with zeros at the end.
+    /// The peer's private data. From an RDMA-CM port always 56 bytes, padded with zeros.
     pub private_data: &'a [u8],
-    /// The endpoint that goes with it. Made for it, if it came to a PSP with the PROVIDER flag or an RSP without an
-    /// endpoint: that needs a PZ and EVDs (`ep_modify`) before the request is accepted, and is gone when it is
-    /// rejected. Or the RSP's.
+    /// The endpoint that comes with the request, if any. For a PSP with the PROVIDER flag or an RSP without an
+    /// endpoint it was made for the request: it needs a PZ and EVDs (`ep_modify`) before the request is accepted, and
+    /// is freed by a rejection. Otherwise it is the RSP's.
     pub local_ep: Option<EpHandle>,
 }
 
 impl<P: Provider> Ia<P> {
-    /// The parameters of a request: the peer, its qualifier, its private data.
+    /// Returns the parameters of a request: the peer, its qualifier, its private data.
     ///
     /// Page: dat_cr_query.
     ///
@@ -62,16 +61,15 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Accepts a request, with an endpoint of the consumer's unless one came with the request.
-    /// ESTABLISHED or ACCEPT_COMPLETION_ERROR follows on its connect EVD. The request is gone, unless
-    /// there was an error.
+    /// Accepts a request with an endpoint of the consumer, or with the one that came with the request. ESTABLISHED or
+    /// ACCEPT_COMPLETION_ERROR follows on the endpoint's connect EVD. The request is gone unless the call fails.
     ///
     /// Page: dat_cr_accept.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE: |CR; |EP also when there are two endpoints, or none. DAT_INVALID_STATE: the
-    /// endpoint is not UNCONNECTED; |EP_NOTREADY it has no PZ. DAT_INVALID_PARAMETER|ARG3: private
-    /// data too long.
+    /// DAT_INVALID_HANDLE: |CR; |EP also if both the request and the call bring an endpoint, or neither does.
+    /// DAT_INVALID_STATE: the endpoint is not UNCONNECTED; |EP_NOTREADY it has no PZ. DAT_INVALID_PARAMETER|ARG3:
+    /// private data too long.
     pub fn cr_accept(
         &mut self,
         cr: CrHandle,
@@ -178,8 +176,8 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Rejects a request. The peer gets PEER_REJECTED. An endpoint that was made for the request is gone; that of an
-    /// RSP is UNCONNECTED.
+    /// Rejects a request. The peer gets PEER_REJECTED. An endpoint that was made for the request is freed; that of an
+    /// RSP becomes UNCONNECTED.
     ///
     /// Page: dat_cr_reject.
     ///
@@ -189,9 +187,10 @@ impl<P: Provider> Ia<P> {
         self.cr_reject_with(cr, &[])
     }
 
-    /// Refuses a request with private data, which the peer finds at its endpoint when PEER_REJECTED comes
-    /// ([`Ia::ep_private_data`]): from an RDMA-CM port up to 148 bytes, of which the peer gets all 148, zeros at the
-    /// end; else up to 144, of which it gets as many as were given. DAT 1.2 has no such call.
+    /// Rejects a request with private data. The peer finds it at its endpoint when PEER_REJECTED comes
+    /// ([`Ia::ep_private_data`]). For a request from an RDMA-CM port the limit is 148 bytes, and the peer gets all
+    /// 148, padded with zeros. For others the limit is 144, and the peer gets as many as were given. DAT 1.2 has no
+    /// such call.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|CR. DAT_INVALID_PARAMETER|ARG2: private data too long; nothing has changed.
@@ -208,14 +207,14 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Hands a request to the service point at another qualifier, of this IA or of another instance of its adapter.
-    /// It arrives there as a new request, to be accepted or rejected there. The old one is gone, and an endpoint that
-    /// came with it is as after a rejection.
+    /// It arrives there as a new request, to be accepted or rejected. The old request is gone, and an endpoint that
+    /// came with it is treated as after a rejection.
     ///
     /// Page: dat_cr_handoff.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|CR. DAT_INVALID_PARAMETER|ARG2: nobody of the adapter listens at `conn_qual`. Nothing has
-    /// changed then.
+    /// DAT_INVALID_HANDLE|CR. DAT_INVALID_PARAMETER|ARG2: no service point of the adapter listens at `conn_qual`. On
+    /// an error nothing has changed.
     pub fn cr_handoff(&mut self, cr: CrHandle, conn_qual: ConnQual) -> DatResult<()> {
         self.cr(cr)?;
         let here = self.service_point(conn_qual);
@@ -236,7 +235,7 @@ impl<P: Provider> Ia<P> {
         } else {
             let handed = self.adapter.lock().hand_off(self.seat, service, request);
             if let Err(request) = handed {
-                // Who listened there has just ended.
+                // The service point that listened there has just ended.
                 self.decline_connection(request.conn);
             }
         }
@@ -244,7 +243,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// The service point of this IA that listens at a qualifier.
+    /// Returns the handle of this IA's service point that listens at a qualifier.
     #[doc(hidden)] // for the C facade
     #[must_use]
     pub fn listener(&self, conn_qual: ConnQual) -> Option<AnyHandle> {
@@ -254,7 +253,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Who listens at a qualifier.
+    /// Returns the service point that listens at a qualifier.
     fn service_point(&self, conn_qual: ConnQual) -> Option<ServicePoint> {
         let here = |other: ConnQual| service_id(other) == service_id(conn_qual);
         let psp = self.psps.iter().find(|(_, psp)| here(psp.conn_qual));
@@ -265,7 +264,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Refuses a request and takes back what came with it.
+    /// Refuses a request and takes back its endpoint.
     pub(in crate::ia) fn refuse_request(&mut self, key: CrKey, reason: RejectReason) {
         self.refuse_request_with(key, reason, &[]);
     }
@@ -279,7 +278,7 @@ impl<P: Provider> Ia<P> {
         self.take_back_ep(&cr);
     }
 
-    /// The endpoint of a request that is over goes back to whose it was.
+    /// Returns the endpoint of a finished request to its owner.
     fn take_back_ep(&mut self, cr: &Cr) {
         let Some(ep) = cr.local_ep else { return };
         if cr.lent {
@@ -301,7 +300,8 @@ impl<P: Provider> Ia<P> {
         adapter.release(now, conn, self.seat);
     }
 
-    /// There is no room for a request. Nothing is kept of it: who sends many of them must not take up more.
+    /// Declines a request for which there is no room. Keeps no state for it, so that a peer cannot use up more by
+    /// sending many.
     fn decline_connection(&mut self, conn: ConnId) {
         self.conns.remove(&conn);
         let now = self.provider.now();
@@ -310,7 +310,7 @@ impl<P: Provider> Ia<P> {
             .decline(now, conn, self.seat, RejectReason::NoResources);
     }
 
-    /// A request has come: an event, or a refusal when the backlog is full.
+    /// Handles a new request: queues its event, or refuses it if the backlog is full.
     pub(in crate::ia) fn request_arrived(&mut self, at: Option<ServicePoint>, mut cr: Cr) {
         let listening = at.and_then(|at| match at {
             ServicePoint::Psp(key) => self.psps.get(key).map(|psp| {

@@ -1,18 +1,19 @@
-//! Keep-alive: connections on which nothing was posted and nothing completed for a while are tried with an RDMA Write
-//! of no bytes, so that a peer that has died without a word is noticed. The same turns end a graceful disconnect that
+//! Keep-alive: a connection on which nothing was posted and nothing completed for a while is probed with an RDMA
+//! Write of no bytes. A peer that died silently is noticed this way. The same timers end a graceful disconnect that
 //! takes too long ([`DRAIN_TIMEOUT`]).
 //!
-//! Nobody looks at all endpoints: each has the time of its next turn, and those whose time has come are looked at.
+//! No call scans all endpoints: each has the time of its next check, and only endpoints whose time has come are
+//! checked.
 //!
-//! A trial is due whether or not requests are outstanding. The success of a suppressed request is not reported, so it
-//! stays outstanding until a later request is reported, for ever if there is none. One case needs no trial: the last
-//! request outstanding is reported and its entry has not come. It fails by itself if the peer is dead, and a trial
-//! behind it would fail no sooner.
+//! A probe is due whether or not requests are outstanding. The success of a suppressed request is not reported, so
+//! that request stays outstanding until a later one is reported, possibly for ever. One case needs no probe: the last
+//! request outstanding is reported and its entry has not come. That request fails by itself if the peer is dead, and
+//! a probe behind it would fail no sooner.
 //!
-//! A trial has a place of its own in the send queue and in the completion queue, so neither a queue full of suppressed
-//! requests nor one full of unsignalled ones stops it. A program that takes no completions fills its EVD, and then
-//! entries stay in the completion queue, where the failure of a trial is not seen. If a trial is outstanding at the
-//! next turn, the completion queue is therefore emptied beyond what the EVD is said to hold.
+//! A probe has an entry of its own in the send queue and in the completion queue. So neither a queue full of
+//! suppressed requests nor one full of unsignalled ones stops it. If a program takes no completions, its EVD fills
+//! up, and entries stay in the completion queue, where the failure of a probe is not seen. So if a probe is
+//! outstanding at the next check, the completion queue is emptied beyond the EVD's queue length.
 
 use crate::attributes::HIDDEN;
 use crate::error::{DatResult, Subtype};
@@ -22,48 +23,48 @@ use crate::object::ep::state::EpState;
 use crate::object::ep::{DRAIN_TIMEOUT, Setup};
 use crate::provider::{CompletionQueue, Nanos, Provider, QueuePair};
 
-/// How many are looked at, at a time.
-const TURNS: usize = 64;
+/// Maximum number of endpoints checked per call.
+const CHECKS_PER_CALL: usize = 64;
 
 impl<P: Provider> Ia<P> {
-    /// A connection is there: from now on it has its turns.
+    /// Starts the checks of a newly established connection.
     pub(in crate::ia) fn keep_alive(&mut self, key: EpKey) {
         let now = self.provider.now();
         if let Some(ep) = self.eps.get_mut(key) {
             let qp = ep.qp.get();
             ep.idle_since = qp.map_or((0, 0), |qp| (qp.counts().requests, 0));
-            self.next_turn(key, now);
+            self.schedule_check(key, now);
         }
     }
 
-    fn next_turn(&mut self, key: EpKey, now: Nanos) {
+    fn schedule_check(&mut self, key: EpKey, now: Nanos) {
         if let Some(ep) = self.eps.get_mut(key)
             && let Some(interval) = ep.transport.keep_alive
         {
             let interval = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
-            ep.next_turn = now.saturating_add(interval);
-            self.keep_alives.add(ep.next_turn, key);
+            ep.next_check = now.saturating_add(interval);
+            self.keep_alives.add(ep.next_check, key);
         }
     }
 
-    /// Looks at connections whose time has come.
-    pub(in crate::ia) fn look_after_idle(&mut self) {
+    /// Checks the connections whose time has come.
+    pub(in crate::ia) fn check_idle(&mut self) {
         if self.keep_alives.next().is_none() {
             return;
         }
         let now = self.provider.now();
-        for _ in 0..TURNS {
+        for _ in 0..CHECKS_PER_CALL {
             let Some((at, key)) = self.keep_alives.take_due(now) else {
                 return;
             };
-            // Another turn may have taken its place.
-            let Some(ep) = self.eps.get(key).filter(|ep| ep.next_turn == at) else {
+            // The endpoint may have another check scheduled in place of this one.
+            let Some(ep) = self.eps.get(key).filter(|ep| ep.next_check == at) else {
                 continue;
             };
             match ep.hot.state {
                 EpState::Connected => {
-                    self.try_idle(key, ep.request_evd);
-                    self.next_turn(key, now);
+                    self.probe_if_idle(key, ep.request_evd);
+                    self.schedule_check(key, now);
                 }
                 EpState::DisconnectPending => self.drain_timed_out(key),
                 EpState::Unconnected
@@ -77,27 +78,27 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// A graceful disconnect begins: it has this long.
+    /// Sets the deadline of a graceful disconnect that begins now.
     pub(in crate::ia) fn bound_drain(&mut self, key: EpKey) {
         let now = self.provider.now();
-        self.no_more_turns(key);
+        self.stop_checks(key);
         if let Some(ep) = self.eps.get_mut(key) {
-            ep.next_turn = now.saturating_add(DRAIN_TIMEOUT);
-            self.keep_alives.add(ep.next_turn, key);
+            ep.next_check = now.saturating_add(DRAIN_TIMEOUT);
+            self.keep_alives.add(ep.next_check, key);
         }
     }
 
-    /// The connection of an endpoint ends: it has no more turns.
-    pub(in crate::ia) fn no_more_turns(&mut self, key: EpKey) {
+    /// Stops the checks of an endpoint whose connection ends.
+    pub(in crate::ia) fn stop_checks(&mut self, key: EpKey) {
         if let Some(ep) = self.eps.get(key) {
-            self.keep_alives.remove(ep.next_turn, key);
+            self.keep_alives.remove(ep.next_check, key);
         }
     }
 
-    /// Tries a connection if nothing was posted and nothing completed on it since its last turn.
-    fn try_idle(&mut self, key: EpKey, request_evd: Option<EvdKey>) {
+    /// Probes a connection if nothing was posted and nothing completed on it since its last check.
+    fn probe_if_idle(&mut self, key: EpKey, request_evd: Option<EvdKey>) {
         let is_tried = self.eps.get(key).is_some_and(|ep| ep.own_outstanding);
-        // The completion of the last trial may be there.
+        // The completion of the last probe may have arrived.
         let all_seen = match request_evd {
             Some(evd) => self.drain_evd(evd, !is_tried),
             None => {
@@ -111,7 +112,8 @@ impl<P: Provider> Ia<P> {
         let Some(qp) = ep.qp.get_mut() else { return };
         let now = (qp.counts().requests, qp.requests_outstanding());
         let fails_by_itself = all_seen && now.1 != 0 && !qp.ends_silently();
-        // A queue without room has as many requests as the device can do; `make_qp` leaves a place for ours else.
+        // Posting fails only if the queue holds as many requests as the device can: otherwise `make_qp` reserves an
+        // entry for the probe.
         if now == ep.idle_since
             && !fails_by_itself
             && !ep.own_outstanding
@@ -121,7 +123,7 @@ impl<P: Provider> Ia<P> {
             ep.own_outstanding = true;
             ep.counts.own();
         }
-        // When ours is done, all before it are: its completion is not the program's.
+        // All earlier requests complete before the probe does. Its completion is not the program's.
         let outstanding = if ep.own_outstanding {
             0
         } else {
@@ -130,7 +132,7 @@ impl<P: Provider> Ia<P> {
         ep.idle_since = (qp.counts().requests, outstanding);
     }
 
-    /// Makes room for what such an endpoint brings into the completion queue of its requests.
+    /// Enlarges the completion queue of an endpoint's requests by the entries its keep-alive needs.
     pub(in crate::ia) fn room_for_keep_alive(&mut self, setup: &Setup) -> DatResult<()> {
         let (Some(key), Some(_)) = (setup.request_evd, setup.transport.keep_alive) else {
             return Ok(());
@@ -146,7 +148,7 @@ impl<P: Provider> Ia<P> {
         }
         match self.provider.resize_cq(cq, entries) {
             Ok(()) => {
-                self.has_to_be_asked(key);
+                self.mark_unarmed(key);
                 Ok(())
             }
             Err(error) => Err(self.device_refused("ep_modify", error, Subtype::ResourceTevd)),

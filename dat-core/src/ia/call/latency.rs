@@ -1,18 +1,18 @@
-//! How long requests and wakeups take, for as long as somebody wants to know. DAT 1.2 has no such calls.
+//! Latency of requests and wakeups, measured while a program asks for it. DAT 1.2 has no such calls.
 //!
-//! A post takes no time of day and leaves no mark. While it is measured, one request of an endpoint at a time is a
-//! *sample*: the endpoint lets nothing through at once until the next request ([`AtOnce`]), which so comes by the place
-//! where all of them are checked in order, and where it is looked whether it is to be timed. From then on the endpoint
-//! posts at once again, and the EVD of its requests has an obstacle instead, so that the completion comes by the place
-//! where all of them are settled. Between two samples of an endpoint lies [`BETWEEN`], or [`REQUESTS`]
-//! that were posted, and meanwhile posts and dequeues cost what they always cost.
+//! A post takes no time stamp of its own. While measuring is on, one request of an endpoint at a time is a *sample*.
+//! To start one, the endpoint disables its fast path ([`AtOnce`]) until the next request. That request then takes the
+//! path where all of them are checked in order, and there its sample is started. From then on the endpoint uses the
+//! fast path again, and the EVD of its requests has an obstacle instead. So the completion takes the path where all
+//! of them are settled. Between two samples of an endpoint lies [`BETWEEN`], or [`REQUESTS`] posted requests;
+//! meanwhile posts and dequeues cost what they always cost.
 //!
 //! | what | from | to |
 //! |---|---|---|
 //! | completion | behind the doorbell of the request | the instance takes its completion in, because a call looks at the EVD |
 //! | wakeup | the device wrote the completion, by its own clock | a wait that slept runs again, and finds that completion |
 //!
-//! A request whose completion is suppressed is not timed, nor one whose EVD is null, nor one that failed.
+//! Not timed are requests whose completion is suppressed, whose EVD is null, or which failed.
 //!
 //! [`AtOnce`]: crate::object::ep::AtOnce
 
@@ -25,15 +25,15 @@ use crate::object::view::LatencyView;
 use crate::provider::{Completion, CompletionEntry, CompletionQueue, Nanos, Provider, QueuePair};
 use crate::types::DtoStatus;
 
-/// The time after which an endpoint has another sample.
+/// Time after which an endpoint has another sample.
 const BETWEEN: Nanos = 1_000_000;
-/// The requests after which it has one before that.
+/// Number of requests after which an endpoint has another sample before [`BETWEEN`] is over.
 const REQUESTS: u64 = 1_024;
-/// Endpoints that are looked at, at a time.
-const TURNS: usize = 64;
+/// Maximum number of endpoints looked at per call.
+const EPS_PER_CALL: usize = 64;
 
 impl<P: Provider> Ia<P> {
-    /// Switches measuring on or off: how long requests and wakeups take. What was measured is kept.
+    /// Switches measuring of requests and wakeups on or off. Earlier measurements are kept.
     pub fn measure(&mut self, on: bool) {
         let latencies = self.latencies.get_or_insert_default();
         if core::mem::replace(&mut latencies.on, on) == on {
@@ -41,25 +41,25 @@ impl<P: Provider> Ia<P> {
         }
         if on {
             let eps = self.eps.iter().map(|(key, _)| key);
-            eps.for_each(|key| latencies.turns.insert(key));
+            eps.for_each(|key| latencies.timed_eps.insert(key));
         } else {
-            let eps: Vec<EpKey> = latencies.turns.iter().collect();
+            let eps: Vec<EpKey> = latencies.timed_eps.iter().collect();
             for key in eps {
                 self.end_sample(key);
-                self.forget_turn(key);
+                self.forget_timed(key);
             }
         }
         self.observe();
     }
 
-    /// What was measured of this instance: completions, and wakeups.
+    /// Returns this instance's measurements of completions and wakeups.
     #[must_use]
     pub fn latencies(&self) -> LatencyView {
         let all = self.latencies.as_ref();
         LatencyView::new(all.map(|all| (&all.completion, &all.wakeup)))
     }
 
-    /// And of one endpoint.
+    /// Returns the measurements of one endpoint.
     pub(in crate::ia) fn latencies_of(&self, key: EpKey) -> LatencyView {
         let of = self.latencies.as_ref().and_then(|all| all.eps.get(&key));
         LatencyView::new(of.map(|of| (&of.completion, &of.wakeup)))
@@ -69,36 +69,38 @@ impl<P: Provider> Ia<P> {
         self.latencies.as_deref_mut().filter(|all| all.on)
     }
 
-    /// An endpoint is there, and has its turns while it is measured.
+    /// Schedules the samples of a new endpoint.
     pub(in crate::ia) fn measure_ep(&mut self, key: EpKey) {
         if let Some(all) = self.measured() {
-            all.turns.insert(key);
+            all.timed_eps.insert(key);
         }
     }
 
-    /// It is there no more.
+    /// Stops the samples of an endpoint that is freed.
     pub(in crate::ia) fn measure_no_more(&mut self, key: EpKey) {
         self.end_sample(key);
-        self.forget_turn(key);
+        self.forget_timed(key);
         if let Some(all) = &mut self.latencies {
             all.eps.remove(&key);
         }
     }
 
-    fn forget_turn(&mut self, key: EpKey) {
+    fn forget_timed(&mut self, key: EpKey) {
         if let Some(all) = &mut self.latencies {
-            all.turns.remove(key);
+            all.timed_eps.remove(key);
         }
     }
 
-    /// Gives some endpoints their turn: the next request of one that is connected becomes a sample, and a sample that
-    /// will not be done any more is over.
+    /// Takes the endpoints that are due: marks the next request of a connected one as a sample, and ends a sample
+    /// that will not complete any more.
     pub(in crate::ia) fn look_after_samples(&mut self) {
         let now = self.provider.now();
         let Some(all) = self.measured() else { return };
-        for _ in 0..all.turns.len().min(TURNS) {
+        for _ in 0..all.timed_eps.len().min(EPS_PER_CALL) {
             let Some(all) = self.measured() else { return };
-            let Some(key) = all.turns.next() else { return };
+            let Some(key) = all.timed_eps.next() else {
+                return;
+            };
             let of = all.eps.get(&key);
             let (sample, next, last) =
                 of.map_or((Sample::Idle, 0, 0), |of| (of.sample, of.next, of.last));
@@ -122,7 +124,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// A request was posted in order: perhaps it is a sample.
+    /// Starts a sample if a request that was just posted is to be one.
     pub(in crate::ia) fn time_post(&mut self, key: EpKey) {
         let now = self.provider.now();
         let Some(of) = self.of(key).filter(|of| matches!(of.sample, Sample::Armed)) else {
@@ -150,7 +152,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// A request is done: perhaps the sample, or one behind it.
+    /// Ends a sample if the completed request is the sample or lies behind it.
     pub(in crate::ia) fn time_done(&mut self, key: EpKey, done: &Completion) {
         let now = self.provider.now();
         let Some(OfEp {
@@ -187,7 +189,7 @@ impl<P: Provider> Ia<P> {
         self.measured()?.eps.get_mut(&key)
     }
 
-    /// No request of an endpoint is timed, nor will the next one be.
+    /// Ends the sample of an endpoint, and the intent to take the next one.
     fn end_sample(&mut self, key: EpKey) {
         let all = self.latencies.as_mut();
         let Some(of) = all.and_then(|all| all.eps.get_mut(&key)) else {
@@ -208,12 +210,12 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// A wait that slept runs again.
+    /// Notes that a wait which slept runs again.
     pub(in crate::ia) fn woke(&mut self) {
         self.wakeups += 1;
     }
 
-    /// It was a wait on this EVD: how long ago did the device write what it finds there?
+    /// Records the latency of a wakeup for this EVD: the time since the device wrote the completion found there.
     pub(in crate::ia) fn time_wakeup(&mut self, key: EvdKey) {
         if self.measured().is_none() {
             return;
@@ -236,7 +238,7 @@ impl<P: Provider> Ia<P> {
     }
 }
 
-/// Requests that an endpoint's queue pair has had.
+/// Number of requests that were posted to an endpoint's queue pair.
 fn requests<P: Provider>(ep: &Ep<P>) -> u64 {
     ep.qp.get().map_or(0, |qp| qp.counts().requests)
 }

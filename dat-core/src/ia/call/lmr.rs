@@ -1,12 +1,12 @@
 //! Local memory regions: `dat_lmr_create`, `_query`, `_free`, `_sync_rdma_read`, `_sync_rdma_write`,
 //! and cutting slices.
 //!
-//! `dat_lmr_create` knows three kinds of memory, which are three methods here. A range of addresses is the plain
-//! one. A region made from another one is the same memory again, under a PZ and rights of its own; the two live and
-//! die apart. Shared memory is known to all processes by an identifier: whoever registers under the same one means
-//! the same bytes. Each process still has a device function of its own, whose IOMMU maps the bytes for it alone, so
-//! there is nothing to share but the name; what is checked is that the memory can be shared at all, and that
-//! the name stands for one size.
+//! `dat_lmr_create` knows three kinds of memory, which are three methods here. The first is a plain range of
+//! addresses. The second is the memory of another region, registered again under a PZ and rights of its own; the two
+//! regions are freed independently. The third is shared memory, named by an identifier that all processes know:
+//! processes that register under the same identifier mean the same bytes. Each process has a device function of its
+//! own, whose IOMMU maps the bytes for that process only. So the processes share nothing but the name. Checked is
+//! that the memory can be shared, and that one name stands for one size.
 
 use crate::error::{DatError, DatResult, Subtype, lasting};
 use crate::handle::{LmrHandle, LmrKey, PzHandle, PzKey};
@@ -18,18 +18,18 @@ use crate::provider::{MAX_SEGMENT_BYTES, Provider, ProviderError};
 use crate::refusal::Refusal;
 use crate::types::MemPrivFlags;
 
-/// Where nothing more is said.
+/// Text of the error if the provider gives none.
 const FOREIGN: &str = "the memory is another adapter's: open both with `,memory=NAME`";
 
-/// What `lmr_create` returns.
+/// Result of `lmr_create`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LmrCreated {
     /// The region.
     pub lmr: LmrHandle,
-    /// Its name in local triplets.
+    /// LMR context, for local triplets.
     pub lmr_context: u32,
-    /// Its name for peers; 0 when no remote right was asked.
+    /// RMR context, for peers; 0 if no remote right was requested.
     pub rmr_context: u32,
     /// First byte registered.
     pub registered_address: u64,
@@ -37,18 +37,18 @@ pub struct LmrCreated {
     pub registered_size: u64,
 }
 
-/// What `lmr_query` tells (`DAT_LMR_PARAM`).
+/// Answer of `lmr_query` (`DAT_LMR_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LmrParam {
-    /// What it was made of.
+    /// The kind of memory it was made of.
     pub mem_type: MemType,
     /// Its protection zone.
     pub pz: PzHandle,
     /// Its rights.
     pub privileges: MemPrivFlags,
-    /// Its name in local triplets.
+    /// LMR context, for local triplets.
     pub lmr_context: u32,
-    /// Its name for peers, or 0.
+    /// RMR context, for peers, or 0.
     pub rmr_context: u32,
     /// First byte registered.
     pub registered_address: u64,
@@ -62,11 +62,10 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_lmr_create.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_PARAMETER|ARG6: unknown privileges, or
-    /// [`MemPrivFlags::REMOTE_ATOMIC`] without LOCAL_WRITE. DAT_MODEL_NOT_SUPPORTED:
-    /// [`MemPrivFlags::REMOTE_ATOMIC`] on a device without atomic operations.
-    /// DAT_INSUFFICIENT_RESOURCES|MEMORY_REGION, DAT_INVALID_PARAMETER|ARG4 (a length the device
-    /// cannot register, or memory of another adapter: the error names it).
+    /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_PARAMETER|ARG6: unknown privileges, or [`MemPrivFlags::REMOTE_ATOMIC`]
+    /// without LOCAL_WRITE. DAT_MODEL_NOT_SUPPORTED: [`MemPrivFlags::REMOTE_ATOMIC`] on a device without atomic
+    /// operations. DAT_INSUFFICIENT_RESOURCES|MEMORY_REGION. DAT_INVALID_PARAMETER|ARG4: a length that the device
+    /// cannot register, or memory of another adapter, which the error names.
     pub fn lmr_create(
         &mut self,
         memory: P::Memory,
@@ -76,7 +75,7 @@ impl<P: Provider> Ia<P> {
         self.register(memory, MemType::Virtual, pz, privileges)
     }
 
-    /// Registers the memory of another region once more, with a PZ and rights of its own.
+    /// Registers the memory of another region again, with a PZ and rights of its own.
     ///
     /// Page: dat_lmr_create.
     ///
@@ -92,13 +91,13 @@ impl<P: Provider> Ia<P> {
         self.register(memory, MemType::Lmr(source), pz, privileges)
     }
 
-    /// Registers memory that other processes have mapped too and register under the same name.
+    /// Registers memory that other processes also map and register under the same name.
     ///
     /// Page: dat_lmr_create.
     ///
     /// # Errors
     /// As [`Ia::lmr_create`]. DAT_INVALID_STATE: the memory was not created shared.
-    /// DAT_INVALID_PARAMETER|ARG4: this IA has a region under the name, of another length.
+    /// DAT_INVALID_PARAMETER|ARG4: this IA has a region of another length under the name.
     pub fn lmr_create_shared(
         &mut self,
         memory: P::Memory,
@@ -117,7 +116,7 @@ impl<P: Provider> Ia<P> {
         let bytes = known.map(|lmr| lmr.created.bytes);
         let created = self.register(memory, kind, pz, privileges)?;
         if bytes.is_some_and(|bytes| bytes != created.registered_size) {
-            // Nobody knows its keys.
+            // The caller has not learned its keys.
             self.insist("deregistering memory", |ia| ia.remove_lmr(created.lmr.key));
             return Err(DatError::parameter(Subtype::Arg4, "id")
                 .because("the same shared_memory_id stands for memory of another length"));
@@ -142,7 +141,7 @@ impl<P: Provider> Ia<P> {
             if !self.provider.limits().atomics {
                 return Err(Refusal::NoAtomics.error());
             }
-            // As Linux asks (`ib_check_mr_access`): what peers may change, the region's owner may.
+            // As in Linux (`ib_check_mr_access`): memory that peers may change, the region's owner may change, too.
             if !privileges.contains(MemPrivFlags::LOCAL_WRITE) {
                 return Err(DatError::parameter(Subtype::Arg6, "privileges")
                     .because("REMOTE_ATOMIC needs LOCAL_WRITE"));
@@ -214,7 +213,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// The parameters of a region.
+    /// Returns the parameters of a region.
     ///
     /// Page: dat_lmr_query.
     ///
@@ -236,21 +235,20 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Ends a registration. When it returns success no peer reaches the memory. DTOs in flight that name the region may
-    /// fail.
+    /// Ends a registration. After success no peer can reach the memory. DTOs in flight that name the region may fail.
     ///
     /// Page: dat_lmr_free.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|LMR. DAT_INVALID_STATE|LMR_IN_USE: an RMR is bound to it, or was until a bind that is not
-    /// done yet; or such a bind of an RMR that was freed since names it. DAT_INTERNAL_ERROR: the device refused;
-    /// nothing has changed, and peers that could reach it still can.
+    /// DAT_INVALID_HANDLE|LMR. DAT_INVALID_STATE|LMR_IN_USE: an RMR is bound to the region; or a bind that moves an
+    /// RMR away from it, or that names it, is not done yet, even if that RMR was freed since. DAT_INTERNAL_ERROR: the
+    /// device refused; nothing has changed, and peers that could reach the memory still can.
     pub fn lmr_free(&mut self, lmr: LmrHandle) -> DatResult<()> {
         if self.lmr(lmr)?.is_bound() {
             return Err(DatError::state(Subtype::StateLmrInUse).because("an RMR is bound to it"));
         }
         if self.lmr(lmr)?.is_held() {
-            // Until they are done the key lives, and with it what peers reach by it.
+            // Until those binds are done the key is valid, and peers can reach the memory by it.
             self.look_after_binds();
             if self.lmr(lmr)?.is_held() {
                 return Err(DatError::state(Subtype::StateLmrInUse)
@@ -260,8 +258,8 @@ impl<P: Provider> Ia<P> {
         self.remove_lmr(lmr.key)
     }
 
-    /// Ends an LMR, or leaves it as it is. What no window reaches through any more, but binds on their way still name,
-    /// stays until those are done; the consumer does not see it any more.
+    /// Ends an LMR, or leaves it as it is. An LMR that no window uses any more, but that outstanding binds still
+    /// name, is retired: it stays until those are done, and the consumer no longer sees it.
     pub(in crate::ia) fn remove_lmr(&mut self, key: LmrKey) -> DatResult<()> {
         let Some(lmr) = self.regions.get_mut(key) else {
             return Ok(());
@@ -284,7 +282,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Ends an LMR that the consumer does not see any more.
+    /// Ends a retired LMR, which the consumer does not see any more.
     fn end_retired(&mut self, key: LmrKey) -> DatResult<()> {
         if let Some(lmr) = self.regions.retired_mut(key)
             && let Err(error) = self.provider.deregister(&mut lmr.region)
@@ -297,22 +295,22 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// A bind to an LMR was posted.
+    /// Counts a bind to an LMR that was posted.
     pub(in crate::ia) fn bound_to(&mut self, key: LmrKey) {
         if let Some(lmr) = self.regions.get_mut(key) {
             lmr.bind_posted();
         }
     }
 
-    /// An RMR is no longer bound to an LMR, going by the binds posted.
+    /// Counts an RMR that is no longer bound to an LMR, going by the binds posted.
     pub(in crate::ia) fn unbound_from(&mut self, key: LmrKey) {
         if let Some(lmr) = self.regions.get_mut(key) {
             lmr.unbound();
         }
     }
 
-    /// A window of the device no longer reaches through an LMR, or a bind to it did not come about. If the consumer
-    /// has freed the LMR and this was the last, it ends now.
+    /// Counts a device window that no longer uses an LMR, or a bind to it that failed. If the consumer has freed the
+    /// LMR and this was the last use, the LMR ends now.
     pub(in crate::ia) fn let_go_of_lmr(&mut self, key: LmrKey) {
         if let Some(lmr) = self.regions.get_mut(key) {
             lmr.let_go();
@@ -324,7 +322,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// The LMR with this context.
+    /// Returns the LMR with this context.
     pub(in crate::ia) fn lmr_with_context(&self, lmr_context: u32) -> Option<LmrKey> {
         self.regions.with_context(lmr_context)
     }
@@ -333,11 +331,10 @@ impl<P: Provider> Ia<P> {
         self.regions.get(key).map(|lmr| lmr.pz)
     }
 
-    /// Cuts `bytes` bytes at `offset` out of a region. The slice is checked here, once for many posts.
+    /// Returns a slice of `bytes` bytes at `offset` in a region. The slice is checked here, once for many posts.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|LMR. DAT_INVALID_PARAMETER: outside of the region, or longer than
-    /// 2^31 - 1 bytes.
+    /// DAT_INVALID_HANDLE|LMR. DAT_INVALID_PARAMETER: outside of the region, or longer than 2^31 - 1 bytes.
     pub fn lmr_slice(&self, lmr: LmrHandle, offset: u64, bytes: u64) -> DatResult<LmrSlice> {
         let lmr = self.lmr(lmr)?;
         if offset > lmr.created.bytes || bytes > lmr.created.bytes - offset {
@@ -361,21 +358,20 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Makes what this CPU has stored visible to RDMA Reads that start later. On coherent platforms, the only ones
-    /// there are here, that is a matter of ordering.
+    /// Makes this CPU's earlier stores visible to RDMA Reads that start later. On coherent platforms, which are the
+    /// only ones supported, this takes a memory barrier only.
     ///
     /// Page: dat_lmr_sync_rdma_read.
     ///
     /// # Errors
-    /// DAT_INVALID_PARAMETER|ARG2: a segment names no LMR or reaches outside of it. Nothing was
-    /// synchronised then.
+    /// DAT_INVALID_PARAMETER|ARG2: a segment names no LMR or reaches outside of it. Then nothing was synchronised.
     pub fn lmr_sync_rdma_read(&self, segments: &[LmrTriplet]) -> DatResult<()> {
         self.check_sync(segments)?;
         self.provider.sync_for_device();
         Ok(())
     }
 
-    /// Makes what RDMA Writes have placed visible to this CPU.
+    /// Makes data placed by RDMA Writes visible to this CPU.
     ///
     /// Page: dat_lmr_sync_rdma_write.
     ///
@@ -387,7 +383,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Neither PZ nor rights matter here (the segments of one call may be in several PZs).
+    /// PZ and rights are not checked: the segments of one call may be in several PZs.
     fn check_sync(&self, segments: &[LmrTriplet]) -> DatResult<()> {
         for segment in segments
             .iter()

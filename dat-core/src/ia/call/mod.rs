@@ -1,6 +1,6 @@
-//! The calls of DAT, by group of manual pages, and what goes on beside them: completions, the housekeeping, the end.
+//! The calls of DAT, by group of manual pages, and the work beside them: completions, housekeeping, closing.
 //!
-//! Each is a method of [`Ia`](super::instance::Ia), since a call may concern any of its objects.
+//! Each call is a method of [`Ia`](super::instance::Ia), since it may concern any of its objects.
 
 mod address;
 pub(crate) mod arm;

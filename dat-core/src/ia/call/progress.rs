@@ -1,10 +1,10 @@
-//! The IA's housekeeping: what the device reported, datagrams of the connection manager both ways, its
-//! timers, and what it has to say.
+//! The IA's housekeeping: events of the device, datagrams of the connection manager in both directions, and its
+//! timers and events.
 //!
-//! [`Ia::progress`] runs on every wait and, once in many times, when a dequeue finds nothing. So it looks at nothing
-//! for each endpoint: what happened to one is said by an event, a timer or a datagram. The order matters in one place:
-//! what the device says about a queue pair comes before what the peer says about the connection, so that a connection
-//! that broke is not taken for one that was disconnected.
+//! [`Ia::progress`] runs on every wait and, once in many times, when a dequeue finds nothing. So it does no work per
+//! endpoint: an event, a timer or a datagram names the endpoint it concerns. The order matters in one place: the
+//! device's report about a queue pair is handled before the peer's message about the connection. So a connection that
+//! broke is not taken for one that was disconnected.
 
 use crate::adapter::Arrival;
 use crate::cm::{CmEvent, ConnId};
@@ -20,20 +20,20 @@ use crate::object::view::Question;
 use crate::provider::{Completion, Nanos, Provider, ProviderError, ProviderEvent, QueuePair};
 use crate::types::{CloseFlags, ConnQual};
 
-/// How long closing waits for room for what peers have to be told.
-pub(in crate::ia) const LAST_WORDS: Nanos = 100_000_000;
-/// Datagrams that are taken in at a time.
+/// Longest time, in nanoseconds, that a closing IA waits for room to send its last datagrams.
+pub(in crate::ia) const FINAL_SEND_TIMEOUT: Nanos = 100_000_000;
+/// Maximum number of datagrams received per call.
 const DATAGRAMS: usize = 64;
-/// How often a device is asked for what it may not refuse.
-const TRIES: u32 = 3;
-/// Nor is it asked again when it has taken longer than this: that was no refusal, but no answer.
-const PATIENCE: Nanos = 10_000_000_000;
-/// How often something may happen meanwhile.
-const LAST_ROUNDS: u32 = 10_000;
+/// Number of times the device is asked to end an object.
+const INSIST_TRIES: u32 = 3;
+/// Time in nanoseconds after which the device is not asked again: it did not refuse, it did not answer.
+const INSIST_TIMEOUT: Nanos = 10_000_000_000;
+/// Maximum number of wake-ups while the last datagrams are sent.
+const FINAL_SEND_WAKEUPS: u32 = 10_000;
 
 impl<P: Provider> Ia<P> {
-    /// Does all work that is due now, without waiting: events of the device, messages of peers, timers. A program that
-    /// neither waits nor dequeues for a while calls it, so that its connections live.
+    /// Does all work that is due now, without waiting: events of the device, messages of peers, timers. A program
+    /// that neither waits nor dequeues for a while must call it to keep its connections alive.
     pub fn progress(&mut self) {
         self.provider.progress();
         while let Some(event) = self.provider.next_event() {
@@ -53,7 +53,7 @@ impl<P: Provider> Ia<P> {
         self.connection_manager_events();
         self.check_some_marks();
         self.look_after_drains();
-        self.look_after_idle();
+        self.check_idle();
         if self.observed {
             self.look_after_samples();
         }
@@ -62,16 +62,16 @@ impl<P: Provider> Ia<P> {
         self.transmit();
     }
 
-    /// Whether [`Ia::progress`] has left work for the next call, so that it did not take too long.
+    /// Returns whether [`Ia::progress`] left work for the next call to limit its own duration.
     #[must_use]
     pub const fn has_more(&self) -> bool {
         self.more_datagrams
     }
 
-    /// Gives the connection manager the datagrams that have arrived, a bounded number at a time: a peer that sends them
-    /// as fast as they are handled must not hold up who called.
+    /// Passes received datagrams to the connection manager, a bounded number at a time. A peer that sends them as
+    /// fast as they are handled must not delay the caller.
     fn take_datagrams(&mut self) {
-        // In the order in which they came, whichever instances look.
+        // Under the adapter's lock, so that datagrams are handled in the order of arrival, whichever instance polls.
         let mut adapter = self.adapter.lock();
         for _ in 0..DATAGRAMS {
             let Some((from, mad)) = self.provider.poll_mad() else {
@@ -84,8 +84,8 @@ impl<P: Provider> Ia<P> {
         self.more_datagrams = true;
     }
 
-    /// Sends what the connection manager has to send, as far as there is room. What finds none is sent when something
-    /// before it has left.
+    /// Sends the connection manager's datagrams while the device has room. The rest is sent when earlier ones have
+    /// left.
     pub(in crate::ia) fn transmit(&mut self) {
         let mut failed = None;
         let mut adapter = self.adapter.lock();
@@ -96,7 +96,7 @@ impl<P: Provider> Ia<P> {
                     adapter.cm.unsent(to, mad);
                     break;
                 }
-                // What it died of is the better word.
+                // The cause of the device's death is the better error.
                 Err(ProviderError::Dead(_)) => {}
                 Err(error) => failed = Some(error),
             }
@@ -107,17 +107,17 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Sends the last datagrams of an IA that is closed: waits a little while for room. What arrives meanwhile for it
-    /// is not answered.
+    /// Sends the last datagrams of an IA that is closed, and waits for room up to [`FINAL_SEND_TIMEOUT`]. Datagrams that
+    /// arrive meanwhile for this instance are not answered.
     pub(in crate::ia) fn transmit_last(&mut self) {
-        let patience = self.provider.now().saturating_add(LAST_WORDS);
-        for _ in 0..LAST_ROUNDS {
+        let deadline = self.provider.now().saturating_add(FINAL_SEND_TIMEOUT);
+        for _ in 0..FINAL_SEND_WAKEUPS {
             self.transmit();
             if self.adapter.lock().cm.is_silent() {
                 return;
             }
             if self.instances() > 1 {
-                // They may be the others'.
+                // The datagrams may be for other instances.
                 self.take_datagrams();
             } else {
                 for _ in 0..DATAGRAMS {
@@ -126,7 +126,7 @@ impl<P: Provider> Ia<P> {
                     }
                 }
             }
-            match self.provider.wait(patience) {
+            match self.provider.wait(deadline) {
                 Ok(true) => {}
                 Ok(false) | Err(_) => return,
             }
@@ -135,7 +135,7 @@ impl<P: Provider> Ia<P> {
 
     pub(in crate::ia) fn connection_manager_events(&mut self) {
         loop {
-            // The lock is given back before anything is done about it.
+            // The lock is released before the arrival is handled.
             let arrival = self.adapter.lock().next_arrival(self.seat);
             match arrival {
                 Some(Arrival::Event(event)) => self.connection_manager_event(event),
@@ -144,7 +144,7 @@ impl<P: Provider> Ia<P> {
                     self.request_arrived(at, *request);
                 }
                 Some(Arrival::Question(Question { what, to })) => {
-                    // Who asked may have gone.
+                    // The caller that asked may have gone.
                     let _ = to.send(self.view(what));
                 }
                 Some(Arrival::Measure(on)) => self.measure(on),
@@ -271,7 +271,7 @@ impl<P: Provider> Ia<P> {
             }
             CmEvent::Disconnected { .. } => {
                 let Some(key) = self.ep_of(conn) else { return };
-                // An error that is in the queues already came first.
+                // An error that is already in the queues came first.
                 self.drain_queues_of(key);
                 self.settle_effects();
                 self.blame(key, EndCause::PeerDisconnected);
@@ -281,12 +281,12 @@ impl<P: Provider> Ia<P> {
                     ConnectionEventKind::Disconnected,
                 );
             }
-            // The endpoint has let go of the name before; nobody waits for this.
+            // The endpoint has dropped the connection's ID before; no call waits for this.
             CmEvent::DisconnectDone { .. } => {}
         }
     }
 
-    /// Active side: the peer accepts, so our queue pair goes up, and then the peer is told.
+    /// Active side: brings the queue pair up after the peer's REP, and then confirms to the peer.
     fn reply_arrived(
         &mut self,
         conn: ConnId,
@@ -329,7 +329,7 @@ impl<P: Provider> Ia<P> {
         let ready = self.adapter.lock().cm.ready(self.provider.now(), conn);
         match ready {
             Ok(()) => self.established(key),
-            // The event that says why is on its way.
+            // An event with the reason follows.
             Err(error) => {
                 tracing::debug!(%error, "the connection ended while it was being brought up")
             }
@@ -340,7 +340,7 @@ impl<P: Provider> Ia<P> {
         let Some(key) = self.ep_of(conn) else { return };
         let Some(ep) = self.eps.get(key) else { return };
         if ep.hot.state == EpState::Connected || ep.hot.state == EpState::DisconnectPending {
-            // Data proved the connection established; what ends now is that connection.
+            // Data proved the connection established, so it is the connection that ends, not the attempt.
             self.connection_failed(key);
         } else {
             self.enter_disconnected(key, EpEvent::AttemptEnded, kind);
@@ -383,7 +383,7 @@ impl<P: Provider> Ia<P> {
             }
             ProviderEvent::CqEntries { owner } => {
                 if owner & DISCARD_OWNER == 0 {
-                    self.evd_answered(owner);
+                    self.evd_fired(owner);
                 } else if let Some(key) = self.ep_owner(owner & !DISCARD_OWNER) {
                     self.empty_discard(key);
                 }
@@ -431,8 +431,8 @@ impl<P: Provider> Ia<P> {
         self.srqs.keys().find(|key| index_of(*key) == owner)
     }
 
-    /// A completion queue lost an entry: the completions of its endpoints cannot be told any more,
-    /// so their connections are broken.
+    /// Breaks the connections of a completion queue that lost an entry: the completions of its endpoints can no
+    /// longer be reported.
     fn queue_lost(&mut self, owner: u32) {
         if owner & DISCARD_OWNER != 0 {
             if let Some(key) = self.ep_owner(owner & !DISCARD_OWNER) {
@@ -461,19 +461,19 @@ impl<P: Provider> Ia<P> {
             .collect()
     }
 
-    /// A wait found the device dead.
+    /// Handles a wait that found the device dead.
     pub(in crate::ia) fn device_died(&mut self, error: &ProviderError) {
         self.note_device_error("waiting", error);
         self.device_is_gone();
     }
 
-    /// Every connection breaks, and every asynchronous EVD says why. Once.
+    /// Breaks every connection and reports the cause on every asynchronous EVD. Once.
     fn device_is_gone(&mut self) {
         if !self.health.die() {
             return;
         }
         tracing::error!("the device is dead");
-        // Who was asked to close the adapter has been told that it is of no use any more.
+        // If the device was asked for, the consumer has already been told that the adapter is unusable.
         if !self.health.is_leaving() {
             self.push_async(AsyncEvent::IaCatastrophic);
         }
@@ -485,9 +485,9 @@ impl<P: Provider> Ia<P> {
         self.flush_in_software();
     }
 
-    /// The device is wanted back: the consumer is told that the adapter is of no use any more, and every
-    /// connection ends as if he had disconnected it abruptly. The device lives, so peers hear of it, and what is
-    /// outstanding is flushed by the queues themselves. What is left to do is to close the adapter.
+    /// Handles the request to give the device back. The consumer is told that the adapter is unusable, and every
+    /// connection ends as by an abrupt disconnect. The device is alive, so peers are told, and the queues themselves
+    /// flush outstanding requests. The consumer then has to close the adapter.
     fn device_is_wanted(&mut self) {
         if !self.health.leave() {
             return;
@@ -498,7 +498,7 @@ impl<P: Provider> Ia<P> {
         for key in all {
             self.blame(key, EndCause::AdapterWanted);
             let ep = EpHandle { key, ia: self.id };
-            // An endpoint without a connection has nothing to end, which is an error of another type.
+            // Disconnecting an endpoint without a connection is an error of another type and changes nothing.
             self.insist("disconnecting", |ia| {
                 match ia.ep_disconnect(ep, CloseFlags::Abrupt) {
                     Err(error) if error.return_type() == ReturnType::InternalError => Err(error),
@@ -508,33 +508,34 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Ends something for which no call could fail: who would have to hear of it has been told that it is over. A
-    /// device that refuses is asked again, and if it goes on refusing it is stopped; then the ending is ours alone.
+    /// Ends an object where no call can report a failure, because the consumer has been told that it is gone. If the
+    /// device refuses, it is asked again, and if it still refuses, it is stopped. Then the object ends in software
+    /// only.
     pub(in crate::ia) fn insist(
         &mut self,
         what: &'static str,
         mut end: impl FnMut(&mut Self) -> DatResult<()>,
     ) {
         let begun = self.provider.now();
-        for _ in 0..TRIES {
+        for _ in 0..INSIST_TRIES {
             if end(self).is_ok() {
                 return;
             }
-            if self.provider.now().saturating_sub(begun) > PATIENCE {
+            if self.provider.now().saturating_sub(begun) > INSIST_TIMEOUT {
                 break;
             }
         }
-        tracing::error!(what, "the device refuses for good and is stopped");
+        tracing::error!(what, "the device keeps refusing and is stopped");
         self.provider.stop(what);
         self.device_is_gone();
         if let Err(error) = end(self) {
-            // Nothing stops it: the provider keeps the memory out of use.
+            // The device may still write to memory: the provider keeps that memory out of use.
             tracing::error!(what, %error, "the device cannot be stopped");
         }
     }
 
-    /// A dead device completes nothing any more: what endpoints have outstanding, and what is posted to
-    /// them from now on, is flushed here, in order. Buffers on SRQs stay; no endpoint took them.
+    /// Flushes outstanding requests after the device has died, in order: those posted before and those posted from
+    /// now on. Buffers on SRQs stay, since no endpoint took them.
     fn flush_in_software(&mut self) {
         let all: Vec<EpKey> = self.eps.keys().collect();
         for key in all {
@@ -542,14 +543,15 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// The queue pair of an endpoint goes to ERR after the device refused to reset or to destroy it. Where that was
-    /// half-way, in RESET, the device has forgotten what was posted, and will flush only what comes.
+    /// Moves an endpoint's queue pair to ERR after the device refused to reset or to destroy it. If the refusal left
+    /// it in RESET, the device has forgotten the posted requests and will flush only later ones. Those are flushed
+    /// here.
     pub(in crate::ia) fn stop_half_way(&mut self, key: EpKey) {
         self.flush_endpoint(key, QueuePair::take_lost);
         self.insist("stopping a queue pair", |ia| ia.halt(key));
     }
 
-    /// Tells of outstanding DTOs of an endpoint as flushed, as far as `take` takes them; of completions before.
+    /// Reports outstanding DTOs of an endpoint as flushed, as far as `take` returns them; completions come first.
     pub(in crate::ia) fn flush_endpoint(
         &mut self,
         key: EpKey,

@@ -11,13 +11,13 @@ use crate::object::service_point::{ServicePoint, service_id};
 use crate::provider::Provider;
 use crate::types::{ConnQual, EvdFlags, PspFlags};
 
-/// The first of the qualifiers `psp_create_any` gives: service IDs the local operating system hands
-/// out (IBTA volume 1, "Service ID": first byte 02h). They carry 64 bytes of private data.
+/// First qualifier that `psp_create_any` tries: service IDs assigned by the local operating system (IBTA volume 1,
+/// "Service ID": first byte 02h). Their requests carry 64 bytes of private data.
 const FIRST_ANY: u64 = 0x0200_0000_0000_0001;
-/// How many of them are tried.
+/// Number of qualifiers that `psp_create_any` tries.
 const ANY_TRIES: u64 = 65_536;
 
-/// What is answered where somebody listens already.
+/// Error for a qualifier at which the adapter listens already.
 #[cold]
 pub(in crate::ia) const fn qualifier_in_use() -> DatError {
     DatError::new(ReturnType::ConnQualInUse, Subtype::None).because(
@@ -25,14 +25,14 @@ pub(in crate::ia) const fn qualifier_in_use() -> DatError {
     )
 }
 
-/// What `psp_query` tells (`DAT_PSP_PARAM`).
+/// Answer of `psp_query` (`DAT_PSP_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PspParam {
-    /// Where it listens.
+    /// The qualifier it listens at.
     pub conn_qual: ConnQual,
-    /// Where requests go.
+    /// The EVD that receives its requests.
     pub evd: EvdHandle,
-    /// Who brings the endpoints.
+    /// Says whether the consumer or the provider makes the endpoints.
     pub flags: PspFlags,
 }
 
@@ -57,7 +57,7 @@ impl<P: Provider> Ia<P> {
     /// request goes to the instance with the fewest connections. DAT 1.2 has no such call.
     ///
     /// # Errors
-    /// As [`Ia::psp_create`]; DAT_CONN_QUAL_IN_USE: somebody listens there who does not share.
+    /// As [`Ia::psp_create`]; DAT_CONN_QUAL_IN_USE: a service point that does not share listens there.
     pub fn psp_create_shared(
         &mut self,
         conn_qual: ConnQual,
@@ -116,7 +116,7 @@ impl<P: Provider> Ia<P> {
         Ok(evd)
     }
 
-    /// The EVD that the requests of a service point are to go to; `argument` is its place in the call.
+    /// Checks the EVD that the requests of a service point are to go to; `argument` is its position in the call.
     pub(in crate::ia) fn check_request_evd(
         &self,
         evd: EvdHandle,
@@ -160,7 +160,7 @@ impl<P: Provider> Ia<P> {
         Ok(self.psp_handle(key))
     }
 
-    /// The parameters of a service point.
+    /// Returns the parameters of a service point.
     ///
     /// Page: dat_psp_query.
     ///
@@ -175,7 +175,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Stops listening. Requests that have come already stay, and can be accepted or rejected.
+    /// Stops listening. Requests that have arrived stay, and can be accepted or rejected.
     ///
     /// Page: dat_psp_free.
     ///

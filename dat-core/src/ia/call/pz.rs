@@ -7,7 +7,7 @@ use crate::object::pz::Pz;
 use crate::provider::Provider;
 
 impl<P: Provider> Ia<P> {
-    /// Makes a protection zone.
+    /// Creates a protection zone.
     ///
     /// Page: dat_pz_create.
     ///
@@ -29,7 +29,7 @@ impl<P: Provider> Ia<P> {
         Ok(PzHandle { key, ia: self.id })
     }
 
-    /// Whether a protection zone exists. Its only parameter is its IA.
+    /// Checks that a protection zone exists. Its only parameter is its IA.
     ///
     /// Page: dat_pz_query.
     ///
@@ -56,7 +56,7 @@ impl<P: Provider> Ia<P> {
         self.remove_pz(key)
     }
 
-    /// What is in a PZ.
+    /// Returns the number of objects in a PZ, by kind.
     fn users_of(&self, pz: PzKey) -> Left {
         let eps = self.eps.values().filter(|ep| ep.pz == Some(pz));
         let srqs = self.srqs.values().filter(|srq| srq.pz == pz);

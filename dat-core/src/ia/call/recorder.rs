@@ -1,4 +1,4 @@
-//! The flight recorder: what an instance did last. DAT 1.2 has no such calls.
+//! The flight recorder: the last actions of an instance. DAT 1.2 has no such calls.
 
 use crate::event::ConnectionEventKind;
 use crate::handle::{EpKey, index_of};
@@ -10,12 +10,12 @@ use crate::object::recorder::{
 use crate::provider::{Completion, Provider, QueuePair};
 
 impl<P: Provider> Ia<P> {
-    /// Records posts, completions and the states of endpoints from now on: the last
+    /// Starts recording posts, completions and the states of endpoints: the last
     /// [`RECORDS`](crate::recorder::RECORDS) of them, in 2 MiB that are allocated here. Posts and dequeues are slower
-    /// meanwhile. If it records already, nothing changes.
+    /// meanwhile. Does nothing if the instance records already.
     ///
-    /// The provider records what belongs to the adapter (commands, datagrams, events of the device) from now on, until
-    /// the adapter is closed.
+    /// The provider starts recording commands, datagrams and events of the device, and goes on until the adapter is
+    /// closed.
     ///
     /// A buffer of an SRQ is recorded when it completes, not when it is posted.
     pub fn recorder_start(&mut self) {
@@ -23,19 +23,19 @@ impl<P: Provider> Ia<P> {
             self.recorder = Some(Box::new(Recorder::new(self.id)));
             self.provider.record();
             self.observe();
-            self.tell_who_is_recorded(true);
+            self.set_recorded_everywhere(true);
         }
     }
 
-    /// Stops recording and forgets what was recorded.
+    /// Stops recording and discards the records.
     pub fn recorder_stop(&mut self) {
         if self.recorder.take().is_some() {
             self.observe();
-            self.tell_who_is_recorded(false);
+            self.set_recorded_everywhere(false);
         }
     }
 
-    /// What was recorded. `None`: it does not record.
+    /// Returns the records; `None` if the instance does not record.
     #[must_use]
     pub fn recorder_dump(&self) -> Option<RecorderDump> {
         let recorder = self.recorder.as_ref()?;
@@ -47,15 +47,15 @@ impl<P: Provider> Ia<P> {
         Some(recorder.dump(self.provider.now(), endpoints.collect()))
     }
 
-    /// Gives what is recorded to `keeper` when a connection breaks, at most eight times in ten seconds, and when the
-    /// thread panics. It ends with [`Ia::recorder_stop`]. It does nothing while nothing is recorded.
+    /// Passes the records to `keeper` when a connection breaks, at most eight times in ten seconds, and when the
+    /// thread panics. [`Ia::recorder_stop`] ends this. Does nothing while the instance does not record.
     pub fn recorder_keep(&mut self, keeper: Keeper) {
         if let Some(recorder) = &mut self.recorder {
             recorder.keep_by(keeper);
         }
     }
 
-    /// A connection of an endpoint is over, or an attempt at one: why is recorded.
+    /// Records the cause of the end of a connection or of an attempt.
     pub(in crate::ia) fn record_end(&mut self, key: EpKey, kind: ConnectionEventKind) {
         if self.recorder.is_none() || kind == ConnectionEventKind::Established {
             return;
@@ -77,13 +77,13 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Whether anything is recorded or measured: the one thing that posts and completions in order ask.
+    /// Updates the flag that posts and completions on the ordered path check: true if recording or measuring is on.
     pub(in crate::ia) fn observe(&mut self) {
         let measured = self.latencies.as_ref().is_some_and(|all| all.on);
         self.observed = self.recorder.is_some() || measured;
     }
 
-    fn tell_who_is_recorded(&mut self, on: bool) {
+    fn set_recorded_everywhere(&mut self, on: bool) {
         let eps: Vec<_> = self.eps.iter().map(|(key, _)| key).collect();
         for key in eps {
             self.eps[key].set_recorded(on);
@@ -94,8 +94,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// An endpoint has made a step, if it is in another state than `from`: it is recorded, and an attempt to connect
-    /// may be over.
+    /// Records a state change of an endpoint, if it is in another state than `from`, and the end of an attempt to
+    /// connect.
     pub(in crate::ia) fn stepped(&mut self, key: EpKey, from: EpState) {
         if let Some(ep) = self.eps.get(key)
             && ep.hot.state != from
@@ -112,7 +112,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Records a post; what it is, and the peer's context.
+    /// Records a post; `what` is its kind and the peer's context.
     #[inline]
     pub(in crate::ia) fn record_post(
         &mut self,
@@ -134,7 +134,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Records a completion, and takes the time of it.
+    /// Records a completion, and its latency if it is a sample.
     #[cold]
     pub(in crate::ia) fn observe_done(&mut self, key: EpKey, done: &Completion) {
         if let Some(recorder) = &mut self.recorder {

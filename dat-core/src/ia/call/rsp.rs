@@ -1,11 +1,11 @@
 //! Reserved service points: `dat_rsp_create`, `_query`, `_free`.
 //!
-//! An RSP listens for one request, which only its endpoint can accept. When that request is there the RSP is
-//! *spent*: it listens no more, its qualifier is free for others, and it needs no `rsp_free` any more, though one is
-//! still answered with success. (The header lets the provider destroy it then, the pages let the consumer.)
+//! An RSP listens for one request, which only its endpoint can accept. When that request arrives, the RSP is *spent*:
+//! it stops listening and its qualifier is free for others. It then needs no `rsp_free`, but `rsp_free` still
+//! succeeds. (DAT's header lets the provider destroy the RSP then; the manual pages leave that to the consumer.)
 //!
-//! The endpoint is the consumer's, RESERVED while the RSP waits, or there is none and one is lent with the request as
-//! for a PSP with the PROVIDER flag.
+//! The endpoint is the consumer's, RESERVED while the RSP waits. Without one, the request brings an endpoint along,
+//! as for a PSP with the PROVIDER flag.
 
 use super::psp::qualifier_in_use;
 use crate::error::{DatError, DatResult, Subtype};
@@ -19,20 +19,20 @@ use crate::object::service_point::{ServicePoint, service_id};
 use crate::provider::Provider;
 use crate::types::ConnQual;
 
-/// What `rsp_query` tells (`DAT_RSP_PARAM`).
+/// Answer of `rsp_query` (`DAT_RSP_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RspParam {
-    /// Where it listens, or listened.
+    /// The qualifier it listens at, or listened at.
     pub conn_qual: ConnQual,
-    /// Where its request goes.
+    /// The EVD that receives its request.
     pub evd: EvdHandle,
     /// The endpoint reserved for it.
     pub ep: Option<EpHandle>,
 }
 
 impl<P: Provider> Ia<P> {
-    /// Listens at a connection qualifier for one request, for which `ep` is reserved. Without an endpoint, one is made
-    /// when the request comes.
+    /// Listens at a connection qualifier for one request, for which `ep` is reserved. Without an endpoint, one is
+    /// made when the request arrives.
     ///
     /// Page: dat_rsp_create.
     ///
@@ -72,7 +72,7 @@ impl<P: Provider> Ia<P> {
         Ok(RspHandle { key, ia: self.id })
     }
 
-    /// The parameters of a reserved service point.
+    /// Returns the parameters of a reserved service point.
     ///
     /// Page: dat_rsp_query.
     ///
@@ -87,8 +87,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Stops listening; the endpoint is UNCONNECTED again. A request that has come already stays, and can be accepted
-    /// or rejected.
+    /// Stops listening; the endpoint becomes UNCONNECTED. A request that has arrived stays, and can be accepted or
+    /// rejected.
     ///
     /// Page: dat_rsp_free.
     ///
@@ -108,7 +108,7 @@ impl<P: Provider> Ia<P> {
         self.forget_context(RspHandle { key, ia: self.id });
     }
 
-    /// Ends the listening of an RSP that has not been spent; the endpoint that was reserved for it.
+    /// Ends the listening of an RSP that has not been spent. Returns the endpoint that was reserved for it.
     pub(in crate::ia) fn spend_rsp(&mut self, key: RspKey) -> Option<EpKey> {
         let rsp = self.rsps.get_mut(key)?;
         let listen = rsp.spend()?;

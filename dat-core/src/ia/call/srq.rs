@@ -1,17 +1,16 @@
 //! Shared receive queues: `dat_srq_create`, `_query`, `_resize`, `_set_lw`, `_free`, `_post_recv`.
 //!
-//! A buffer's slot is occupied until the consumer has *dequeued* its completion. The provider knows
-//! until when the completion was polled; those polled early, into an EVD's queue in software, are
-//! counted here.
+//! A buffer's slot is occupied until the consumer has *dequeued* its completion. The provider counts a slot until the
+//! completion is polled. Completions that were polled early, into an EVD's queue in software, are counted here.
 //!
-//! The low watermark is the device's limit: it counts the buffers it has not taken, which nobody else can. Set below
-//! what our own count says is there, the mark speaks at once.
+//! The low watermark is the device's limit: only the device can count the buffers it has not taken. A mark set above
+//! our own count triggers at once.
 
 use crate::error::{DatError, DatResult, Subtype};
 use crate::event::AsyncEvent;
 use crate::handle::{EvdKey, HandleType, PzHandle, SrqHandle, SrqKey, index_of};
 use crate::ia::instance::Ia;
-use crate::ia::neighbours::LOOKS;
+use crate::ia::watched_evds::LOOKS;
 use crate::object::lmr::segment::{Scope, Segment, check, pieces};
 use crate::object::srq::Srq;
 use crate::object::srq::state::{SrqInput, SrqState, SrqTell, Watermark};
@@ -19,7 +18,7 @@ use crate::provider::{CompletionQueue, Provider, QueueFull, SharedReceiveQueue};
 use crate::refusal::Refusal;
 use crate::types::{DtoCookie, MemPrivFlags};
 
-/// What is asked of an SRQ (`DAT_SRQ_ATTR`).
+/// Requested attributes of an SRQ (`DAT_SRQ_ATTR`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttr {
     /// Receives that may be outstanding.
@@ -30,10 +29,10 @@ pub struct SrqAttr {
     pub low_watermark: u32,
 }
 
-/// What `srq_query` tells (`DAT_SRQ_PARAM`).
+/// Answer of `srq_query` (`DAT_SRQ_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqParam {
-    /// Whether it is in use.
+    /// Operational or in error.
     pub state: SrqState,
     /// Its protection zone.
     pub pz: PzHandle,
@@ -43,21 +42,21 @@ pub struct SrqParam {
     pub max_recv_iov: u32,
     /// Low watermark.
     pub low_watermark: u32,
-    /// Buffers no message has completed into. A buffer a message is just arriving in counts: the
-    /// device does not tell which those are.
+    /// Buffers that no message has completed into. Includes a buffer that a message is just arriving in: the device
+    /// does not report those.
     pub available_dto_count: u32,
-    /// Slots in use: available, and completed but not dequeued.
+    /// Slots in use: available buffers, and completions not yet dequeued.
     pub outstanding_dto_count: u32,
 }
 
 impl<P: Provider> Ia<P> {
-    /// Makes a shared receive queue.
+    /// Creates a shared receive queue.
     ///
     /// Page: dat_srq_create.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_PARAMETER|ARG3: an attribute is 0, beyond the IA's limit,
-    /// or a watermark. DAT_INSUFFICIENT_RESOURCES|SRQ.
+    /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_PARAMETER|ARG3: an attribute is 0 or beyond the IA's limit, or a watermark
+    /// was given. DAT_INSUFFICIENT_RESOURCES|SRQ.
     pub fn srq_create(&mut self, pz: PzHandle, attr: SrqAttr) -> DatResult<SrqHandle> {
         self.alive()?;
         let pz = self.pz_key(pz)?;
@@ -87,7 +86,7 @@ impl<P: Provider> Ia<P> {
         if attr.low_watermark != 0 {
             return bad("low_watermark: DAT_SRQ_LW_DEFAULT at creation");
         }
-        // The provider wants the number of the SRQ, so the place comes first.
+        // The provider needs the SRQ's number, so its slot in the table is reserved first.
         let pd = self.pzs[pz].pd;
         let provider = &mut self.provider;
         let made = self.srqs.try_insert_with_key(|key| {
@@ -105,7 +104,7 @@ impl<P: Provider> Ia<P> {
         Ok(SrqHandle { key, ia: self.id })
     }
 
-    /// The parameters of an SRQ and how full it is.
+    /// Returns the parameters of an SRQ and its fill level.
     ///
     /// Page: dat_srq_query.
     ///
@@ -129,7 +128,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Looks at what has completed: until then it counts as there.
+    /// Takes in completions, since a buffer counts as available until its completion was polled.
     fn count_completed(&mut self, key: SrqKey) {
         let evds: Vec<EvdKey> = self.srqs[key].recv_evds.keys().collect();
         for evd in evds {
@@ -141,16 +140,16 @@ impl<P: Provider> Ia<P> {
         self.settle_effects();
     }
 
-    /// Changes how many receives may be outstanding. Receives that are, and messages that arrive meanwhile, are not
-    /// affected. The limit was set when the queue was made: at least four times what was asked for then, and 1023, if
-    /// the device has so many.
+    /// Changes the number of receives that may be outstanding. Outstanding receives and messages that arrive
+    /// meanwhile are not affected. The upper limit was set when the queue was created: at least four times the number
+    /// requested then, and at least 1023, as far as the device has so many.
     ///
     /// Page: dat_srq_resize.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_PARAMETER|ARG2: `max_recv_dtos` is 0. DAT_INSUFFICIENT_RESOURCES|SRQ: more
-    /// than `max_recv_per_srq`, or than there is room for. DAT_INVALID_STATE: more than that are outstanding, the low
-    /// watermark is higher, or |SRQ_ERROR. Nothing has changed then.
+    /// than `max_recv_per_srq`, or than there is room for. DAT_INVALID_STATE: more are outstanding, the low watermark
+    /// is higher, or |SRQ_ERROR. On an error nothing has changed.
     pub fn srq_resize(&mut self, srq: SrqHandle, max_recv_dtos: u32) -> DatResult<()> {
         let key = self.srq_key(srq)?;
         self.srqs[key]
@@ -184,7 +183,7 @@ impl<P: Provider> Ia<P> {
         if max_recv_dtos > before
             && let Err(error) = self.lengthen_discards(key, max_recv_dtos - before)
         {
-            // What it may no longer hold it does not hold yet.
+            // The old limit can be restored: no buffer beyond it was posted yet.
             let target = &mut self.srqs[key];
             target.max_recv_dtos = before;
             if let Err(error) = target.queue.set_max_recvs(before) {
@@ -195,7 +194,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Makes room for more completions that nobody wants.
+    /// Enlarges the discard queues of the SRQ's endpoints.
     fn lengthen_discards(&mut self, key: SrqKey, by: u32) -> DatResult<()> {
         for _ in 0..self.srqs[key].unwanted.len() {
             let next = self.srqs[key].unwanted.next();
@@ -227,7 +226,7 @@ impl<P: Provider> Ia<P> {
                 .because("low_watermark: up to max_recv_dtos"));
         }
         self.alive()?;
-        // What the device has said of the old mark means the old mark.
+        // Earlier reports of the device concern the old mark, so they are handled first.
         self.progress();
         self.count_completed(key);
         let target = &mut self.srqs[key];
@@ -237,7 +236,7 @@ impl<P: Provider> Ia<P> {
             _ => SrqInput::SetEnough,
         };
         let (mode, _) = target.mode().next(input).map_err(DatError::state)?;
-        // The device says nothing of a mark that has spoken or is gone.
+        // The device reports nothing for a mark that has triggered or was removed.
         let limit = if mode.watermark == Watermark::Armed {
             low_watermark
         } else {
@@ -250,17 +249,17 @@ impl<P: Provider> Ia<P> {
         let tell = target.step(input).map_err(DatError::state)?;
         target.low_watermark = low_watermark;
         self.srq_tells(key, tell);
-        // The device may have found it undercut at once.
+        // The SRQ may be below the new mark already, which the device reports at once.
         self.progress();
         Ok(())
     }
 
-    /// The device says that fewer buffers than the limit are left.
+    /// Handles the device's report that fewer buffers than the limit are left.
     pub(in crate::ia) fn srq_ran_low(&mut self, key: SrqKey) {
         self.srq_step(key, SrqInput::Short);
     }
 
-    /// The device takes no more buffers from an SRQ. Its endpoints report their own errors.
+    /// Handles the device's report that it takes no more buffers from an SRQ. Its endpoints report their own errors.
     pub(in crate::ia) fn srq_failed(&mut self, key: SrqKey) {
         self.srq_step(key, SrqInput::Fail);
     }
@@ -280,7 +279,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Frees an SRQ. Buffers in it are gone without completions.
+    /// Frees an SRQ. Its buffers are dropped without completions.
     ///
     /// Page: dat_srq_free.
     ///
@@ -313,17 +312,17 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Posts a buffer for the next message that comes to any endpoint of the SRQ.
+    /// Posts a buffer for the next message that arrives at any endpoint of the SRQ.
     ///
     /// Page: dat_srq_post_recv.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_PARAMETER|ARG2: more than `max_recv_iov` segments. |ARG3:
-    /// a segment reaches outside its LMR. DAT_PROTECTION_VIOLATION: an LMR is in another PZ than the
-    /// SRQ. DAT_PRIVILEGES_VIOLATION: no such LMR, or no right of local write.
-    /// DAT_INSUFFICIENT_RESOURCES|SRQ: `max_recv_dtos` are outstanding. Buffers that were used up by endpoints without
-    /// an EVD for receives are taken back here, some endpoints at a time: with very many of those a later post may find
-    /// room without anything having happened.
+    /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_PARAMETER|ARG2: more than `max_recv_iov` segments. |ARG3: a segment
+    /// reaches outside its LMR. DAT_PROTECTION_VIOLATION: an LMR is in another PZ than the SRQ.
+    /// DAT_PRIVILEGES_VIOLATION: no such LMR, or no right of local write. DAT_INSUFFICIENT_RESOURCES|SRQ:
+    /// `max_recv_dtos` are outstanding. Each post reclaims buffers used by endpoints without an EVD for receives, a
+    /// bounded number of endpoints at a time. With very many such endpoints a later post may therefore succeed
+    /// although nothing else has happened.
     #[inline]
     pub fn srq_post_recv<S: Segment>(
         &mut self,
@@ -348,7 +347,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// What becomes of a buffer that was not posted at once.
+    /// Posts a buffer again that found the SRQ full, after reclaiming unwanted ones.
     #[cold]
     #[inline(never)]
     fn post_to_srq_again<const TELL: bool, S: Segment>(
@@ -375,9 +374,10 @@ impl<P: Provider> Ia<P> {
             })
     }
 
-    /// Takes back the buffers of an SRQ whose completions go to the null EVD of one endpoint, by turns: nobody will
-    /// ever dequeue those. True: there were some. What a failed one means for its connection is left to the next call
-    /// that polls, because it takes commands to the device, and a post does not block.
+    /// Reclaims the buffers that one endpoint with a null receive EVD has completed; each call takes the next such
+    /// endpoint. No call would ever dequeue those completions. Returns true if there were some. The consequences of a
+    /// failed one are left to the next call that polls, because they take commands to the device, and a post does not
+    /// block.
     fn reclaim_unwanted(&mut self, key: SrqKey) -> bool {
         let next = self.srqs.get_mut(key).and_then(|srq| srq.unwanted.next());
         next.is_some_and(|ep| self.drain_discard(ep))
@@ -422,7 +422,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// A completion of an SRQ buffer was dequeued, or dropped.
+    /// Returns the slot of an SRQ buffer whose completion was dequeued or dropped.
     pub(in crate::ia) fn slot_returned(&mut self, srq: Option<SrqKey>) {
         if let Some(srq) = srq.and_then(|key| self.srqs.get_mut(key)) {
             srq.slot_returned();

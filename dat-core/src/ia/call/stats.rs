@@ -1,4 +1,4 @@
-//! What an instance and its objects have counted. DAT 1.2 has no such calls.
+//! Counters of an instance and of its objects. DAT 1.2 has no such calls.
 
 use crate::error::DatResult;
 use crate::handle::{EpHandle, EvdHandle, SrqHandle};
@@ -7,7 +7,7 @@ use crate::provider::{CompletionQueue, Provider};
 use crate::stats::{EpStats, EvdStats, IaStats, SrqStats};
 
 impl<P: Provider> Ia<P> {
-    /// What this instance has done since it was opened. It adds up all endpoints and EVDs.
+    /// Returns the counters of this instance since it was opened: the sums over all endpoints and EVDs.
     #[must_use]
     pub fn stats(&self) -> IaStats {
         let living = self.eps.iter().map(|(_, ep)| ep.stats());
@@ -25,7 +25,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// What an endpoint has done since it was created.
+    /// Returns the counters of an endpoint since it was created.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP.
@@ -33,7 +33,7 @@ impl<P: Provider> Ia<P> {
         Ok(self.ep(ep)?.stats())
     }
 
-    /// What an EVD has taken in since it was created.
+    /// Returns the counters of an EVD since it was created.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE.
@@ -41,7 +41,7 @@ impl<P: Provider> Ia<P> {
         Ok(self.evd(evd)?.stats())
     }
 
-    /// What an SRQ has taken in since it was created.
+    /// Returns the counters of an SRQ since it was created.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|SRQ.

@@ -1,4 +1,4 @@
-//! What an instance tells who looks from outside ([`crate::object::view`]).
+//! Views of an instance for observers outside of it ([`crate::object::view`]).
 
 use crate::event::{AsyncEvent, ConnectionEventKind};
 use crate::handle::{EpKey, index_of};
@@ -11,14 +11,14 @@ use crate::object::view::{
 use crate::provider::{Provider, QueuePair};
 
 impl<P: Provider> Ia<P> {
-    /// The number by which who looks from outside knows it.
+    /// Returns the number by which observers name the instance.
     #[doc(hidden)] // for the C facade
     #[must_use]
     pub const fn number(&self) -> u32 {
         self.id
     }
 
-    /// What is seen of it.
+    /// Returns the requested view of the instance.
     #[doc(hidden)] // for the C facade
     #[must_use]
     pub fn view(&self, wanted: Wanted) -> InstanceView {
@@ -68,7 +68,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Watchers are told of a connection's event.
+    /// Reports an event of a connection to watchers.
     pub(in crate::ia) fn notice_connection(&self, key: EpKey, kind: ConnectionEventKind) {
         let Some(ep) = self.eps.get(key) else { return };
         let view = ep_view(key, ep);
@@ -81,7 +81,7 @@ impl<P: Provider> Ia<P> {
         });
     }
 
-    /// And of what else happens.
+    /// Reports an asynchronous event to watchers.
     pub(in crate::ia) fn notice_async(&self, event: AsyncEvent) {
         self.notice(Happened::Async(event));
     }

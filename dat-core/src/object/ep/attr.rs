@@ -1,4 +1,4 @@
-//! Endpoint attributes (`DAT_EP_ATTR`): what may be asked, and what an IA can give.
+//! Endpoint attributes (`DAT_EP_ATTR`): legal values, and the limits of an IA.
 
 use crate::attributes::IaAttr;
 use crate::error::{DatError, DatResult, Subtype};
@@ -39,7 +39,7 @@ pub struct EpAttr {
 }
 
 impl EpAttr {
-    /// The attributes of no endpoint.
+    /// Attributes of a vacant slot, without an endpoint.
     pub(crate) const NONE: Self = Self {
         max_message_size: 0,
         max_rdma_size: 0,
@@ -57,8 +57,8 @@ impl EpAttr {
         max_rdma_write_iov: 0,
     };
 
-    /// What an endpoint gets that asks for nothing: 16 DTOs each way with 4 segments, the longest
-    /// messages the IA has, no RDMA Reads.
+    /// Returns the default attributes: 16 DTOs each way with 4 segments, the longest messages the IA has, no RDMA
+    /// Reads.
     #[must_use]
     pub fn defaults(ia: &IaAttr) -> Self {
         Self {
@@ -79,7 +79,7 @@ impl EpAttr {
         }
     }
 
-    /// Segments an RDMA Read may have.
+    /// Returns the maximum number of segments of an RDMA Read.
     pub(crate) fn read_iov(&self, ia: &IaAttr) -> u32 {
         match self.max_rdma_read_iov {
             0 => self.max_request_iov.min(ia.max_iov_segments_per_rdma_read),
@@ -87,7 +87,7 @@ impl EpAttr {
         }
     }
 
-    /// Segments an RDMA Write may have.
+    /// Returns the maximum number of segments of an RDMA Write.
     pub(crate) const fn write_iov(&self) -> u32 {
         match self.max_rdma_write_iov {
             0 => self.max_request_iov,
@@ -103,7 +103,7 @@ impl EpAttr {
         DtoMode::of(self.request_completion_flags)
     }
 
-    /// Refuses what is illegal or beyond the IA. `argument` is the subtype that names the attributes
+    /// Refuses illegal values and values beyond the IA's limits. `argument` is the subtype that names the attributes
     /// in the C prototype of the call.
     pub(crate) fn check(&self, ia: &IaAttr, uses_srq: bool, argument: Subtype) -> DatResult<()> {
         let error = DatError::parameter(argument, "attr");

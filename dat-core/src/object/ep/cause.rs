@@ -1,4 +1,4 @@
-//! Why a connection ended.
+//! Cause of the end of a connection.
 
 use core::fmt;
 
@@ -7,31 +7,32 @@ use crate::cm::RejectReason;
 use crate::provider::PORT_DOWN;
 use crate::types::DtoStatus;
 
-/// Why a connection, or an attempt to connect, has ended. The number of the connection event does not tell that.
+/// Cause of the end of a connection, or of an attempt to connect. The number of the connection event does not tell
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EndCause {
-    /// This side has disconnected, or given the attempt up.
+    /// This side has disconnected, or has given the attempt up.
     Disconnected,
     /// The peer has disconnected: an orderly end.
     PeerDisconnected,
-    /// This side has disconnected gracefully, and requests were still outstanding when the time for that was over. They
-    /// are flushed.
+    /// This side has disconnected gracefully, and requests were still outstanding at the time limit. They are
+    /// flushed.
     DrainTimedOut,
-    /// The request was turned down.
+    /// The request was rejected.
     Rejected {
-        /// By the peer's program; otherwise by the connection manager there.
+        /// True if the peer's program rejected; false if its connection manager did.
         by_consumer: bool,
         /// The reason of the reject (IBTA volume 1, "REJ Reason Codes").
         reason: u16,
     },
-    /// Nobody answers there.
+    /// No host answers at the address.
     Unreachable,
-    /// Nobody could answer: the port is down.
+    /// The port is down, so no answer could come.
     PortDown,
-    /// The time of the connect ran out.
+    /// The time limit of the connect has passed.
     TimedOut,
-    /// The request was accepted here, and then the connection did not come about.
+    /// The request was accepted here, but the connection was not established.
     AcceptFailed,
     /// The device refused to bring the queue pair up.
     NotBroughtUp,
@@ -42,7 +43,7 @@ pub enum EndCause {
         /// Syndrome and vendor syndrome of the device.
         syndrome: (u8, u8),
     },
-    /// The peer did not answer a request of keep-alive, or the last one of a graceful disconnect.
+    /// The peer did not answer a keep-alive probe, or the marker of a graceful disconnect.
     KeepAlive {
         /// Syndrome and vendor syndrome of the device.
         syndrome: (u8, u8),
@@ -53,7 +54,7 @@ pub enum EndCause {
     CompletionQueue,
     /// The endpoint held more receive buffers than its hard high watermark.
     HardHighWatermark,
-    /// The address that it left from is none of the adapter's any more.
+    /// The address that the connection left from was removed from the adapter.
     AddressRemoved,
     /// The adapter is dead.
     AdapterDead,
@@ -79,9 +80,9 @@ impl fmt::Display for EndCause {
                 "the peer's connection manager has rejected the request: {} (reason {reason})",
                 RejectReason::from_code(*reason)
             ),
-            Self::Unreachable => f.write_str("nobody answers there"),
+            Self::Unreachable => f.write_str("no host answers there"),
             Self::PortDown => f.write_str(PORT_DOWN),
-            Self::TimedOut => f.write_str("the time of the connect ran out"),
+            Self::TimedOut => f.write_str("the connect timed out"),
             Self::AcceptFailed => {
                 f.write_str("the peer did not complete the connection that was accepted, or it made room for another request")
             }
@@ -109,7 +110,7 @@ impl fmt::Display for EndCause {
                 f.write_str("more receive buffers were held than the hard high watermark allows")
             }
             Self::AddressRemoved => {
-                f.write_str("the address that it left from is none of the adapter's any more")
+                f.write_str("the adapter no longer has the address that it left from")
             }
             Self::AdapterDead => f.write_str("the adapter is dead"),
             Self::AdapterWanted => f.write_str("the adapter is wanted back"),

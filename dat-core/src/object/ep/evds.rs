@@ -1,4 +1,4 @@
-//! To which EVDs the events of an endpoint go.
+//! The EVDs that receive the events of an endpoint.
 
 use crate::handle::EvdHandle;
 
@@ -16,45 +16,45 @@ pub struct EpEvds {
     pub recv: Option<EvdHandle>,
     /// Completions of requests: Sends, RDMA Writes, RDMA Reads, binds.
     pub request: Option<EvdHandle>,
-    /// What becomes of the connection.
+    /// Connection events.
     pub connect: Option<EvdHandle>,
 }
 
 impl EpEvds {
-    /// No events.
+    /// No EVDs: all events are dropped.
     pub const NONE: Self = Self {
         recv: None,
         request: None,
         connect: None,
     };
 
-    /// All three streams to one EVD.
+    /// Sends all three streams to one EVD.
     #[must_use]
     pub const fn all(evd: EvdHandle) -> Self {
         Self::dto(evd).connect(evd)
     }
 
-    /// Completions of receives and of requests to one EVD.
+    /// Sends completions of receives and of requests to one EVD.
     #[must_use]
     pub const fn dto(evd: EvdHandle) -> Self {
         Self::NONE.recv(evd).request(evd)
     }
 
-    /// With completions of receives to this EVD.
+    /// Sends completions of receives to this EVD.
     #[must_use]
     pub const fn recv(mut self, evd: EvdHandle) -> Self {
         self.recv = Some(evd);
         self
     }
 
-    /// With completions of requests to this EVD.
+    /// Sends completions of requests to this EVD.
     #[must_use]
     pub const fn request(mut self, evd: EvdHandle) -> Self {
         self.request = Some(evd);
         self
     }
 
-    /// With events of the connection to this EVD.
+    /// Sends connection events to this EVD.
     #[must_use]
     pub const fn connect(mut self, evd: EvdHandle) -> Self {
         self.connect = Some(evd);

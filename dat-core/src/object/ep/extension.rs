@@ -1,12 +1,12 @@
-//! Requests that DAT 1.2 does not have and InfiniBand does (IBTA volume 1, chapter 9 "Transport layer"): immediate
-//! data, invalidation of a peer's key, atomic operations of 8 bytes.
+//! Requests that InfiniBand has and DAT 1.2 has not (IBTA volume 1, chapter 9 "Transport layer"): immediate data,
+//! invalidation of a peer's key, atomic operations of 8 bytes.
 //!
-//! They are requests like the others: checked in the same order, completed on the request EVD, and those that are Sends
-//! or RDMA Writes but for four bytes more are posted at once like these. What arrives with a message is told by the
-//! receive's completion ([`DtoDetail`](crate::DtoDetail)).
+//! They are requests like the others: checked in the same order, and completed on the request EVD. Sends and RDMA
+//! Writes with four more bytes are posted at once, as the plain ones are. The receive's completion reports what
+//! arrived with a message ([`DtoDetail`](crate::DtoDetail)).
 //!
-//! Atomic operations are limited by the depth of RDMA Reads in both directions, since the responder keeps what it
-//! answered for either (`max_rdma_read_in`, `max_rdma_read_out`).
+//! The depth of RDMA Reads in both directions also limits atomic operations, since the responder keeps its answers to
+//! both (`max_rdma_read_in`, `max_rdma_read_out`).
 
 use super::request::{sends, writes};
 use super::{AtOnce, Bounds};
@@ -15,7 +15,7 @@ use crate::provider::RequestOp;
 use crate::refusal::Refusal;
 use crate::types::MemPrivFlags;
 
-/// Bytes an atomic operation works on.
+/// Bytes that an atomic operation works on.
 const ATOMIC_BYTES: u64 = 8;
 
 /// A Send with immediate data.
@@ -27,22 +27,22 @@ pub struct SendInvalidate(pub u32);
 /// An RDMA Write to the peer's memory with immediate data.
 #[derive(Clone, Copy, Debug)]
 pub struct RdmaWriteImmediate<'a>(pub &'a RmrTriplet, pub u32);
-/// Adds to a number in the peer's memory, and tells what it was.
+/// Adds to a number in the peer's memory, and returns the old value.
 #[derive(Clone, Copy, Debug)]
 pub struct FetchAdd<'a> {
     /// The number: 8 bytes at a multiple of 8, in the order of the peer's host.
     pub remote: &'a RmrTriplet,
-    /// What to add, modulo 2^64.
+    /// The summand, modulo 2^64.
     pub add: u64,
 }
-/// Replaces a number in the peer's memory if it is as expected, and tells what it was.
+/// Replaces a number in the peer's memory if it has the expected value, and returns the old value.
 #[derive(Clone, Copy, Debug)]
 pub struct CompareSwap<'a> {
     /// The number: 8 bytes at a multiple of 8, in the order of the peer's host.
     pub remote: &'a RmrTriplet,
-    /// What is expected.
+    /// The expected value.
     pub compare: u64,
-    /// What replaces it.
+    /// The new value.
     pub swap: u64,
 }
 
@@ -71,7 +71,7 @@ macro_rules! atomics {
                 1
             }
 
-            // Everything about them is looked at in order.
+            // Atomic operations are never posted at once, but checked in order.
             #[inline(always)]
             fn fits(self, _most: &AtOnce, _one: &impl Segment) -> bool {
                 false

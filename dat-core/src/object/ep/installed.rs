@@ -1,20 +1,20 @@
-//! Perhaps a queue pair, and which is said in front of it.
+//! An optional queue pair whose tag precedes it.
 //!
-//! An `Option` may say it anywhere within (rustc looks for a value that its content never has), for instance in a cache
-//! line that a receive needs and a request does not. Here it is said right before, which is in the line that all posts
-//! read.
+//! rustc may place an `Option`'s tag anywhere inside (in a value that the content never has), for instance in a cache
+//! line that a receive needs and a request does not. Here the tag comes right before the queue pair, in the cache
+//! line that all posts read.
 
-/// Perhaps a queue pair.
+/// An optional queue pair.
 #[repr(u32)]
 pub(crate) enum Installed<Q> {
-    /// None.
+    /// No queue pair.
     Nothing,
-    /// This.
+    /// A queue pair.
     One(Q),
 }
 
 impl<Q> Installed<Q> {
-    /// It, if there is one.
+    /// Returns the queue pair, if there is one.
     #[inline(always)]
     pub(crate) const fn get(&self) -> Option<&Q> {
         match self {
@@ -23,7 +23,7 @@ impl<Q> Installed<Q> {
         }
     }
 
-    /// Likewise.
+    /// Returns the queue pair, if there is one, by mutable reference.
     #[inline(always)]
     pub(crate) const fn get_mut(&mut self) -> Option<&mut Q> {
         match self {
@@ -32,7 +32,7 @@ impl<Q> Installed<Q> {
         }
     }
 
-    /// Takes it out, and puts that into its place.
+    /// Replaces the queue pair, and returns the former one.
     pub(crate) fn exchange(&mut self, other: Option<Q>) -> Option<Q> {
         match core::mem::replace(self, other.into()) {
             Self::Nothing => None,
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_installed_is_said_before_it() {
+    fn the_tag_precedes_the_queue_pair() {
         assert_eq!(size_of::<Installed<Box<u64>>>(), 16);
         let mut place = Installed::from(Some(7));
         assert_eq!(place.get_mut().map(|one| *one + 1), Some(8));

@@ -1,14 +1,14 @@
-//! The endpoint: what it is made of, and what it knows of itself.
+//! The endpoint: its parts and its own state.
 //!
-//! The queue pair is made with the endpoint, in INIT, as soon as there is a PZ, so that receives can be posted in every
-//! state; from then on the endpoint's state decides what the queue pair is for:
+//! The queue pair is created with the endpoint, in INIT, as soon as there is a PZ, so that receives can be posted in
+//! every state. From then on the endpoint's state decides the queue pair's:
 //!
 //! | endpoint | queue pair |
 //! |---|---|
 //! | UNCONNECTED, ACTIVE_CONNECTION_PENDING | INIT |
 //! | COMPLETION_PENDING | RTS, but we post nothing |
 //! | CONNECTED, DISCONNECT_PENDING | RTS |
-//! | DISCONNECTED | ERR: the device flushes what is there and what still comes |
+//! | DISCONNECTED | ERR: the device flushes outstanding and later requests |
 
 pub mod attr;
 pub mod cause;
@@ -43,7 +43,7 @@ pub(crate) const MAX_OWNER: u32 = (1 << 23) - 1;
 /// Marks the owner number of an endpoint's `discard` queue.
 pub(crate) const DISCARD_OWNER: u32 = 1 << 23;
 
-/// What posts and completions look at first.
+/// Fields that posts and completions read first.
 #[repr(C)]
 pub(crate) struct Hot {
     pub(crate) at_once: AtOnce,
@@ -52,22 +52,23 @@ pub(crate) struct Hot {
     pub(crate) request_flags_refused: u32,
     pub(crate) recv_flags_refused: u32,
     life: Lifecycle,
-    /// The peer decides which receives notify.
+    /// True if the peer decides which receives notify.
     pub(crate) solicited_wait: bool,
-    /// The state takes requests, and they need not be recorded or timed: what a Send of its own data asks first.
+    /// True if the state takes requests and they need not be recorded or timed. An inline Send checks this first.
     pub(crate) takes_inline: bool,
 }
 
-/// How long a graceful disconnect may take. Then it becomes an abrupt one: requests that are still outstanding are
-/// flushed, and DISCONNECTED comes with [`EndCause::DrainTimedOut`](cause::EndCause::DrainTimedOut). Longer than the
-/// retries of a request whose peer is dead take with the longest ACK timeout that a peer may ask for
-/// ([`Config::max_ack_timeout`](crate::cm::Config::max_ack_timeout)), so that such an end is told with its own cause.
+/// Time limit of a graceful disconnect, in nanoseconds. Then it becomes an abrupt one: outstanding requests are
+/// flushed, and DISCONNECTED comes with [`EndCause::DrainTimedOut`](cause::EndCause::DrainTimedOut). The limit
+/// exceeds the retries of a request to a dead peer with the longest ACK timeout that a peer may ask for
+/// ([`Config::max_ack_timeout`](crate::cm::Config::max_ack_timeout)), so that such a failure is reported with its own
+/// cause.
 pub const DRAIN_TIMEOUT: Nanos = 180_000_000_000;
 
-/// Bytes of a DTO of one segment that is posted at once, for each operation: at most what a segment can have. Those of
-/// requests are 0 unless the endpoint is connected and not observed, and each is where such a request may have no
-/// segment; receives' where buffers come from an SRQ or have no segments. So one comparison of a length tells all of
-/// it.
+/// Longest DTO of one segment that is posted at once, in bytes, for each operation: at most the length of a segment.
+/// Limits of requests are 0 unless the endpoint is connected and not observed, and 0 for an operation that may have
+/// no segment. The limit of receives is 0 if buffers come from an SRQ or have no segments. So one comparison of a
+/// length checks all of this.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct AtOnce {
@@ -77,34 +78,34 @@ pub(crate) struct AtOnce {
     pub(crate) recv: u32,
 }
 
-/// What a post is checked against in order.
+/// Limits that the ordered path checks a post against.
 pub(crate) struct Bounds {
     pub(crate) max_request_iov: u32,
     pub(crate) max_write_iov: u32,
     pub(crate) max_read_iov: u32,
     pub(crate) max_recv_iov: u32,
     pub(crate) max_reads_out: u32,
-    /// Bytes of a Send.
+    /// Longest Send, in bytes.
     pub(crate) max_send_bytes: u64,
-    /// Of an RDMA Write.
+    /// Longest RDMA Write, in bytes.
     pub(crate) max_write_bytes: u64,
-    /// Of an RDMA Read.
+    /// Longest RDMA Read, in bytes.
     pub(crate) max_read_bytes: u64,
 }
 
-/// An endpoint. The order of the fields is that of use: up to what tells whether there is a queue pair it is one cache
-/// line, which every post and every completion reads and none writes; the queue pair begins with the next one, and puts
-/// what it needs first. What comes behind it nothing frequent looks at.
+/// An endpoint. The fields are in the order of use. Everything up to the queue pair's tag is one cache line, which
+/// every post and every completion reads and none writes. The queue pair begins with the next line, and puts its most
+/// used fields first. No frequent operation reads the fields behind it.
 #[repr(C, align(64))]
 pub(crate) struct Ep<P: Provider> {
     place: Name<EpKey>,
     pub(crate) hot: Hot,
-    /// What a facade knows it by; 0 if it has no name.
+    /// The facade's name of the endpoint; 0 if it has none.
     pub(crate) name: u64,
     pub(crate) qp: Installed<P::Qp>,
     pub(crate) bounds: Bounds,
     pub(crate) srq: Option<SrqKey>,
-    /// Takes the completions of null EVDs.
+    /// Receives the completions of null EVDs.
     pub(crate) discard: Option<P::Cq>,
     pub(crate) attr: EpAttr,
     pub(crate) transport: EpTransport,
@@ -115,41 +116,42 @@ pub(crate) struct Ep<P: Provider> {
     pub(crate) conn: Option<ConnId>,
     pub(crate) remote: Option<Remote>,
     pub(crate) local_port_qual: u64,
-    /// Active side: the path, the PSN and the MTU we asked with.
+    /// Active side: the path, the PSN and the MTU of our request.
     pub(crate) outgoing: Option<(Path, u32, u8)>,
     /// The path of the connection, or of the attempt.
     pub(crate) path: Option<Path>,
-    /// Why the last connection ended, or why the one that is there is about to.
+    /// Cause of the end of the last connection, or of the imminent end of the current one.
     pub(crate) cause: Option<EndCause>,
-    /// What the peer gave with its accept, or its rejection.
+    /// The peer's private data, from its accept or its rejection.
     pub(crate) private_data: Box<[u8]>,
-    /// A request of our own is in the queue: to learn when the consumer's last is done, or whether the peer is there.
+    /// True if a request of our own is outstanding: the marker of a graceful disconnect, or a keep-alive probe.
     pub(crate) own_outstanding: bool,
-    /// Requests posted and requests outstanding when it was last looked at for keep-alive; and when that is done next.
+    /// Number of requests posted and number outstanding at the last keep-alive check.
     pub(crate) idle_since: (u64, u32),
-    pub(crate) next_turn: Nanos,
-    /// The queue pair has been able to receive, so the device will report its last SRQ buffer.
+    /// Time of the next keep-alive check, or the deadline of a graceful disconnect.
+    pub(crate) next_check: Nanos,
+    /// True if the queue pair has been able to receive, so that the device will report its last SRQ buffer.
     pub(crate) has_received: bool,
-    /// The device has reported it.
+    /// True if the device has reported the last SRQ buffer.
     pub(crate) last_buffer: bool,
-    /// Binds on their way, oldest first. Never more than there is room for.
+    /// Outstanding binds, oldest first; never more than there is room for.
     pub(crate) binds: VecDeque<PendingBind>,
     pub(crate) marks: Watermarks,
     pub(crate) counts: Counts,
-    /// What happens to it is recorded: nothing is posted at once.
+    /// True while the endpoint is recorded: then nothing is posted at once.
     recorded: bool,
-    /// The next request is timed: it is not posted at once.
+    /// True if the next request is timed: then it is not posted at once.
     timed: bool,
 }
 
-/// The other end.
+/// The remote end.
 #[derive(Clone, Copy)]
 pub(crate) struct Remote {
     pub(crate) address: IpAddr,
     pub(crate) port_qual: u64,
 }
 
-/// What an endpoint is configured with: everything `ep_create` and `ep_modify` decide.
+/// Configuration of an endpoint: everything that `ep_create` and `ep_modify` decide.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Setup {
     pub(crate) pz: Option<PzKey>,
@@ -180,7 +182,7 @@ impl Hot {
                 recv: if receives { MAX_SEGMENT } else { 0 },
                 ..AtOnce::default()
             },
-            // No LMR is in PZ u32::MAX.
+            // No LMR is in PZ u32::MAX, so every check fails.
             pz: setup.pz.map_or(u32::MAX, index_of),
             request_flags_refused: !request_flags.bits(),
             recv_flags_refused: !recv_flags.bits(),
@@ -206,7 +208,7 @@ impl Bounds {
     }
 }
 
-/// `hot.state` is read everywhere, and written nowhere.
+/// `hot.state` can be read by all modules and written by none.
 impl Deref for Hot {
     type Target = Now;
 
@@ -241,7 +243,7 @@ impl<P: Provider> Ep<P> {
             private_data: Box::default(),
             own_outstanding: false,
             idle_since: (0, 0),
-            next_turn: 0,
+            next_check: 0,
             has_received: false,
             last_buffer: false,
             binds: VecDeque::new(),
@@ -252,17 +254,17 @@ impl<P: Provider> Ep<P> {
         }
     }
 
-    /// The one way from a state to the next.
+    /// Takes a step; the only way to change the state.
     ///
     /// # Errors
-    /// Those of [`Lifecycle::step`]; nothing has changed.
+    /// The errors of [`Lifecycle::step`]; nothing has changed.
     pub(crate) fn step(&mut self, event: EpEvent) -> DatResult<()> {
         self.hot.life.step(event)?;
         self.settle_at_once();
         Ok(())
     }
 
-    /// Another configuration, in the same state.
+    /// Changes the configuration without changing the state.
     pub(crate) fn configure(&mut self, setup: &Setup, max_read_iov: u32) {
         let hot = Hot::new(setup);
         let before = core::mem::replace(&mut self.hot, hot);
@@ -272,13 +274,13 @@ impl<P: Provider> Ep<P> {
         self.settle_at_once();
     }
 
-    /// Whether what happens to it is recorded.
+    /// Switches recording of the endpoint on or off.
     pub(crate) fn set_recorded(&mut self, on: bool) {
         self.recorded = on;
         self.settle_at_once();
     }
 
-    /// Whether the next request is timed.
+    /// Sets whether the next request is timed.
     pub(crate) fn set_timed(&mut self, on: bool) {
         self.timed = on;
         self.settle_at_once();
@@ -308,11 +310,11 @@ impl<P: Provider> Ep<P> {
         };
     }
 
-    /// What it has done.
+    /// Returns the counters.
     pub(crate) fn stats(&self) -> EpStats {
         let mut stats = self.counts.stats::<P>(self.qp.get());
         let own = u64::from(self.own_outstanding);
-        // A device that loses a completion may have ours counted as done.
+        // If the device loses a completion, our own request may count as done already.
         stats.requests_outstanding = stats.requests_outstanding.saturating_sub(own);
         stats
     }
@@ -330,7 +332,7 @@ impl<P: Provider> Ep<P> {
     }
 }
 
-/// No endpoint: without a queue pair, and in a state that takes no posts.
+/// A vacant slot: no queue pair, and a state that takes no posts.
 impl<P: Provider> Resident<EpKey> for Ep<P> {
     #[inline(always)]
     fn name(&mut self) -> &mut Name<EpKey> {
@@ -356,7 +358,7 @@ impl<P: Provider> Resident<EpKey> for Ep<P> {
     }
 }
 
-/// The streams of an endpoint and where they go.
+/// Returns the streams of an endpoint, with their EVDs.
 pub(crate) fn streams_of(setup: &Setup) -> impl Iterator<Item = (EvdKey, Stream)> {
     [
         (setup.recv_evd, Stream::Dto(setup.attr.recv_mode())),
@@ -367,7 +369,8 @@ pub(crate) fn streams_of(setup: &Setup) -> impl Iterator<Item = (EvdKey, Stream)
     .filter_map(|(evd, stream)| Some((evd?, stream)))
 }
 
-/// EVDs that may be the first to show an error which ends a connection whose events go to another one.
+/// Returns the feeders: EVDs that may first show an error which ends the connection, if connection events go to
+/// another EVD.
 pub(crate) fn feeders_of(setup: &Setup) -> impl Iterator<Item = EvdKey> {
     let connect = setup.connect_evd;
     [setup.recv_evd, setup.request_evd]
@@ -379,9 +382,9 @@ pub(crate) fn feeders_of(setup: &Setup) -> impl Iterator<Item = EvdKey> {
 /// The high watermarks of an endpoint. `None` is DAT_WATERMARK_INFINITE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Watermarks {
-    /// More than so many buffers: an event, once.
+    /// Number of buffers above which one event is queued.
     pub(crate) soft: Option<u32>,
-    /// More than so many buffers: the connection is broken.
+    /// Number of buffers above which the connection is broken.
     pub(crate) hard: Option<u32>,
 }
 
@@ -392,7 +395,7 @@ mod tests {
     use core::mem::{align_of, offset_of, size_of};
 
     #[test]
-    fn what_posts_read_first_is_one_cache_line_and_the_queue_pair_begins_the_next() {
+    fn fields_that_posts_read_are_one_cache_line_and_the_queue_pair_begins_the_next() {
         let tells = offset_of!(Ep<Mock>, qp);
         assert_eq!((align_of::<Ep<Mock>>(), tells), (64, 56));
         let before = size_of::<Installed<MockQp>>() - size_of::<MockQp>();

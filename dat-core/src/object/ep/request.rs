@@ -1,7 +1,7 @@
-//! Requests and receives, and what an endpoint and its queue pair have to say to one.
+//! Requests and receives, as an endpoint and its queue pair handle them.
 //!
-//! Most posts are one segment on a connected endpoint, and nothing is wrong with them: [`Ep::request_at_once`] and
-//! [`Ep::recv_at_once`] make the checks of a post in the order that is quickest, with one answer, yes or no.
+//! Most posts are correct and have one segment, on a connected endpoint: [`Ep::request_at_once`] and
+//! [`Ep::recv_at_once`] make the checks of a post in the fastest order, and answer yes or no.
 
 use super::{AtOnce, Bounds, Ep};
 use crate::object::lmr::segment::{RmrTriplet, Scope, Segment};
@@ -26,8 +26,8 @@ pub struct RdmaRead<'a>(pub &'a RmrTriplet);
 pub struct Recv;
 
 impl<P: Provider> Ep<P> {
-    /// Posts a request if it is of one segment and in order, on a connected endpoint with room; without `RING` the
-    /// doorbell is left to [`QueuePair::ring_last`].
+    /// Posts a request if it has one segment and passes all checks, on a connected endpoint with room. Without `RING`
+    /// the doorbell is left to [`QueuePair::ring_last`].
     #[inline(always)]
     pub(crate) fn request_at_once<const RING: bool, S: Segment, O: Operation>(
         &mut self,
@@ -48,8 +48,8 @@ impl<P: Provider> Ep<P> {
             })
         {
             let (op, data) = (operation.op(), operation.data(one));
-            // Who does not know them when the program is compiled has none, mostly: then nothing of what they say is
-            // worked out.
+            // If the flags are not known at compile time, they are mostly empty at run time: then none of the flag
+            // values is computed.
             let posted = if flags.is_empty() {
                 qp.post_one::<RING>(op, data, cookie.0, RequestFlags::NONE)
             } else {
@@ -62,7 +62,8 @@ impl<P: Provider> Ep<P> {
 }
 
 impl<P: Provider> Ep<P> {
-    /// Posts a receive likewise; without `TELL` the doorbell record is left to [`QueuePair::tell_of_recvs`].
+    /// Posts a receive under the same conditions. Without `TELL` the doorbell record is left to
+    /// [`QueuePair::tell_of_recvs`].
     #[inline(always)]
     pub(crate) fn recv_at_once<const TELL: bool, S: Segment>(
         &mut self,
@@ -90,7 +91,7 @@ impl<P: Provider> Ep<P> {
     }
 }
 
-/// What flags mean for a request.
+/// Converts completion flags to those of a request.
 #[inline(always)]
 pub(crate) fn request_flags<O: Operation>(flags: CompletionFlags) -> RequestFlags {
     RequestFlags {
@@ -101,34 +102,34 @@ pub(crate) fn request_flags<O: Operation>(flags: CompletionFlags) -> RequestFlag
     }
 }
 
-/// A request as the consumer names it, and what is particular about it.
+/// A request as the consumer names it, with the properties of its kind.
 pub(crate) trait Operation: Copy {
-    /// What it needs of local memory.
+    /// The right that it needs on local memory.
     const RIGHT: MemPrivFlags;
-    /// The answer to bad flags.
+    /// The error for bad flags.
     const BAD_FLAGS: Refusal;
-    /// SOLICITED_WAIT means something.
+    /// True if SOLICITED_WAIT has a meaning.
     const SOLICITS: bool;
-    /// The device must have atomic operations.
+    /// True if the device must have atomic operations.
     const IS_ATOMIC: bool = false;
 
-    /// Segments it may have.
+    /// Returns the maximum number of segments.
     fn max_iov(bounds: &Bounds) -> u32;
 
-    /// Whether the endpoint is connected, and [`Operation::admit`] finds nothing wrong with this one segment of local
-    /// memory, and there may be one, and there are bytes to move ([`AtOnce`]).
+    /// Returns whether the request can be posted at once with this segment: the endpoint is connected, one segment is
+    /// allowed and has bytes, and [`Operation::admit`] would pass ([`AtOnce`]).
     fn fits(self, most: &AtOnce, one: &impl Segment) -> bool;
 
-    /// Checks lengths: of local memory, `total` bytes.
+    /// Checks lengths; `total` is the length of local memory in bytes.
     fn admit(self, bounds: &Bounds, total: u64) -> Result<(), Refusal>;
 
-    /// What it is on the wire.
+    /// Returns the operation for the provider.
     fn op(self) -> RequestOp;
 
-    /// Bytes of local memory to use.
+    /// Returns the number of bytes of local memory to use.
     fn limit(self) -> Option<u64>;
 
-    /// What is used of the one segment of a request that was admitted.
+    /// Returns the part of an admitted request's one segment that it uses.
     #[inline(always)]
     fn data<S: Segment>(self, one: &S) -> DataSegment {
         let mut data = one.data();
@@ -143,7 +144,7 @@ pub(crate) trait Operation: Copy {
     }
 }
 
-/// Requests that are Sends but for what goes along.
+/// Implements [`Operation`] for Sends, with or without extra data.
 macro_rules! sends {
     ($($what:ty: $op:expr;)*) => {$(
         impl $crate::object::ep::request::Operation for $what {
@@ -182,7 +183,7 @@ macro_rules! sends {
     )*};
 }
 
-/// Requests that are RDMA Writes to their first field but for what goes along.
+/// Implements [`Operation`] for RDMA Writes to their first field, with or without extra data.
 macro_rules! writes {
     ($($what:ty: $solicits:literal, $op:expr;)*) => {$(
         impl $crate::object::ep::request::Operation for $what {
@@ -247,7 +248,7 @@ impl Operation for RdmaRead<'_> {
         bounds.max_read_iov
     }
 
-    // The sink may be longer than what is read, and then nothing else bounds it.
+    // The sink may be longer than the source, and then no other check limits the source.
     #[inline(always)]
     fn fits(self, most: &AtOnce, one: &impl Segment) -> bool {
         let (wanted, bytes) = (self.0.segment_length, one.bytes());

@@ -1,4 +1,4 @@
-//! The states of an endpoint and the only function that knows which follows which.
+//! The states of an endpoint and the only function that knows the transitions.
 //!
 //! ```text
 //!                 ReservedByRsp          RequestArrived
@@ -21,9 +21,9 @@
 //! ```
 //!
 //! Two edges are not drawn. *Lent*, from UNCONNECTED to TENTATIVE_CONNECTION_PENDING: the provider has made the
-//! endpoint for a request, and nobody has seen it before. *Freed*, from every state to DISCONNECTED: freeing it has
-//! begun, so its queue pair has stopped; the state is seen if the device then refuses to end the queue pair, and the
-//! endpoint can be freed again.
+//! endpoint for a request, and no program has seen it before. *Freed*, from every state to DISCONNECTED: freeing it
+//! has begun, so its queue pair has stopped. A program sees this state only if the device then refuses to destroy the
+//! queue pair; the endpoint can be freed again.
 //!
 //! Forbidden for a reason:
 //! - DISCONNECTED to anything but UNCONNECTED: the queue pair is in error and must be reset, and a
@@ -46,13 +46,13 @@ use crate::error::{DatError, DatResult, Subtype};
 pub enum EpState {
     /// Idle.
     Unconnected = 0,
-    /// Bound to an RSP that waits for its request.
+    /// Reserved for an RSP that waits for its request.
     Reserved = 2,
-    /// The RSP's request is there, undecided.
+    /// The RSP's request has arrived and is undecided.
     PassiveConnectionPending = 4,
     /// Connecting, no answer yet.
     ActiveConnectionPending = 6,
-    /// Made by the provider for a request, undecided.
+    /// Made by the provider for an undecided request.
     TentativeConnectionPending = 7,
     /// Connected.
     Connected = 9,
@@ -64,7 +64,7 @@ pub enum EpState {
     CompletionPending = 12,
 }
 
-/// What moves an endpoint.
+/// Events that change an endpoint's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub enum EpEvent {
@@ -72,7 +72,7 @@ pub enum EpEvent {
     Connect,
     /// `rsp_create` with this endpoint.
     ReservedByRsp,
-    /// `rsp_free` before a request came.
+    /// `rsp_free` before a request arrived.
     RspFreed,
     /// A request reached the RSP.
     RequestArrived,
@@ -86,7 +86,7 @@ pub enum EpEvent {
     AttemptEnded,
     /// A graceful `ep_disconnect`.
     Drain,
-    /// Disconnected by either side, or broken.
+    /// The connection was disconnected by either side, or broke.
     ConnectionEnded,
     /// `ep_reset`.
     Reset,
@@ -96,13 +96,13 @@ pub enum EpEvent {
     Freed,
 }
 
-/// The state an endpoint is in, for everybody to read; [`Lifecycle`] alone changes it.
+/// The current state of an endpoint, readable by all modules; only [`Lifecycle`] changes it.
 #[derive(Debug)]
 pub(crate) struct Now {
     pub(crate) state: EpState,
 }
 
-/// What an endpoint goes through, from UNCONNECTED on.
+/// The state of an endpoint over its life, from UNCONNECTED on.
 #[derive(Debug)]
 pub(crate) struct Lifecycle(Now);
 
@@ -111,7 +111,7 @@ impl Lifecycle {
         state: EpState::Unconnected,
     });
 
-    /// The one way from a state to the next.
+    /// Takes a step; the only way to change the state.
     ///
     /// # Errors
     /// DAT_INVALID_STATE with the state's subtype: the table has no such edge, and nothing has changed.
@@ -134,7 +134,7 @@ impl Deref for Lifecycle {
 }
 
 impl EpState {
-    /// The transition table. `None`: the event has no business in this state.
+    /// Returns the next state by the transition table. `None`: the event is not legal in this state.
     #[must_use]
     pub const fn next(self, event: EpEvent) -> Option<Self> {
         use {EpEvent as E, EpState as S};
@@ -159,12 +159,12 @@ impl EpState {
         })
     }
 
-    /// Whether requests may be posted: the queue pair sends them, or flushes them.
+    /// Returns whether requests may be posted: the queue pair sends them, or flushes them.
     pub(crate) const fn takes_requests(self) -> bool {
         matches!(self, Self::Connected | Self::Disconnected)
     }
 
-    /// The name in `dat.h`, without `DAT_EP_STATE_`.
+    /// Returns the name in `dat.h`, without `DAT_EP_STATE_`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -180,7 +180,7 @@ impl EpState {
         }
     }
 
-    /// The subtype of DAT_INVALID_STATE that names this state.
+    /// Returns the subtype of DAT_INVALID_STATE that names this state.
     #[must_use]
     pub const fn subtype(self) -> Subtype {
         match self {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_table_refuses_leaves_the_state_as_it_is() {
+    fn a_refused_event_leaves_the_state_as_it_is() {
         let mut life = Lifecycle::NEW;
         assert_eq!(life.step(EpEvent::Connect), Ok(()));
         let state = EpState::ActiveConnectionPending;

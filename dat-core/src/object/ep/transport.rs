@@ -1,7 +1,8 @@
-//! What the connections of an endpoint ask of the network, and how patient they are: what DAT leaves to the transport.
+//! Transport settings of an endpoint's connections, which DAT leaves to the transport: network parameters and
+//! timeouts.
 //!
-//! In C these are the transport-specific attributes of an endpoint (`ep_transport_specific`): a name and a text each,
-//! as [`EpTransport::set`] takes them.
+//! In C these are the transport-specific attributes of an endpoint (`ep_transport_specific`): each is a name and a
+//! text, as [`EpTransport::set`] takes them.
 
 use core::fmt::{self, Display};
 use core::str::FromStr;
@@ -13,26 +14,26 @@ use crate::error::{DatError, DatResult, Subtype};
 use crate::provider::Path;
 use crate::types::Qos;
 
-/// The shortest keep-alive interval: what is shorter than a retransmission tells nothing new.
+/// Shortest keep-alive interval: a shorter one ends before a retransmission, and so tells nothing new.
 const SHORTEST_KEEP_ALIVE: Duration = Duration::from_millis(10);
-/// The longest: a day.
+/// Longest keep-alive interval: a day.
 const LONGEST_KEEP_ALIVE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Transport settings of an endpoint, for the connections it makes from then on. `None` leaves a setting to others: to
-/// the quality of service (`dscp`, `priority`), to what the peer asks for (an accepted connection), to the adapter.
+/// Transport settings of an endpoint, for the connections it makes from then on. `None` leaves a setting to the
+/// quality of service (`dscp`, `priority`), to the peer's request (for an accepted connection), or to the adapter.
 ///
-/// What is set here is also what the request tells the peer, which as a rule does the same.
+/// A connection request also tells the peer these settings, and the peer usually uses the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct EpTransport {
-    /// Which of the adapter's addresses connections leave from; an address has its VLAN and its gateway. Accepted
-    /// connections have the address that was asked for.
+    /// The adapter's address that connections leave from; an address has its VLAN and its gateway. Accepted
+    /// connections use the address that the peer asked for.
     pub source_address: Option<IpAddr>,
     /// Differentiated services code point, 0..=63 (RFC 2474).
     pub dscp: Option<u8>,
-    /// Priority of the frames, 0..=7 (IEEE 802.1Q PCP). Only frames in a VLAN say it.
+    /// Priority of the frames, 0..=7 (IEEE 802.1Q PCP). Only frames in a VLAN carry it.
     pub priority: Option<u8>,
-    /// IPv6 flow label, 20 bits; the UDP source port is made from it, for networks that choose ways by a hash. 0 has
-    /// each connection hash its own queue pair numbers.
+    /// IPv6 flow label, 20 bits. The UDP source port is made from it, for networks that choose paths by a hash. With
+    /// 0, each connection hashes its own queue pair numbers.
     pub flow_label: Option<u32>,
     /// IP hop limit, 1..=255.
     pub hop_limit: Option<u8>,
@@ -42,28 +43,28 @@ pub struct EpTransport {
     pub retry_count: Option<u8>,
     /// Repetitions towards a peer without a receive buffer, 0..=7; 7 is for ever.
     pub rnr_retry: Option<u8>,
-    /// What a peer is told to wait when there is no receive buffer here (IBTA volume 1, "RNR NAK Timer Field", 0..=31).
+    /// Time that a peer waits if there is no receive buffer here (IBTA volume 1, "RNR NAK Timer Field", 0..=31).
     pub min_rnr_timer: Option<u8>,
-    /// A connection on which nothing was posted for so long is tried: an RDMA Write of no bytes, which the consumer
-    /// does not see, and whose failure breaks the connection. So the silent death of a peer is noticed after at most
-    /// twice this time and the retries. 10 ms to a day. `None`: never.
+    /// Idle time after which a connection is probed by an RDMA Write of no bytes. The consumer does not see the
+    /// probe; its failure breaks the connection. So the silent death of a peer is noticed after at most twice this
+    /// time and the retries. 10 ms to a day. `None`: never.
     pub keep_alive: Option<Duration>,
 }
 
-/// What is wrong with a setting.
+/// An illegal transport setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransportError {
-    /// There is none of that name.
+    /// No setting has that name.
     #[error("transport setting {0} is not known; known are {known}", known = NAMES.join(", "))]
     Unknown(String),
-    /// Its value is none.
+    /// The value is not legal.
     #[error("transport setting {name}: {value} is not {legal}")]
     Value {
-        /// Its name.
+        /// Name of the setting.
         name: &'static str,
-        /// As given.
+        /// The value given.
         value: String,
-        /// What may be given.
+        /// The legal values.
         legal: &'static str,
     },
 }
@@ -72,9 +73,9 @@ macro_rules! settings {
     ($($name:literal: $legal:literal,)*) => {
         /// Names of the settings.
         pub const NAMES: [&str; 10] = [$($name),*];
-        /// What may stand for each of them, in the same order.
+        /// Legal values of each setting, in the same order.
         const LEGAL: [&str; 10] = [$($legal),*];
-        /// What is said of one that is something else.
+        /// Error texts for each setting's illegal values.
         const REFUSED: [&str; 10] = [$(concat!("transport.", $name, " is not ", $legal)),*];
     };
 }
@@ -93,7 +94,7 @@ settings! {
 }
 
 impl EpTransport {
-    /// Sets one by its name. `keep_alive_ms` is in milliseconds; the others are as the fields.
+    /// Sets a setting by its name. `keep_alive_ms` is in milliseconds; the others are as the fields.
     ///
     /// # Errors
     /// [`TransportError`]; nothing has changed.
@@ -127,7 +128,7 @@ impl EpTransport {
         Ok(())
     }
 
-    /// Those that are set, by name, as [`EpTransport::set`] takes them.
+    /// Returns the settings that are set, by name, as [`EpTransport::set`] takes them.
     #[must_use]
     pub fn named(&self) -> Vec<NamedAttr> {
         let values = [
@@ -148,7 +149,7 @@ impl EpTransport {
             .collect()
     }
 
-    /// Which of them is out of its range.
+    /// Returns the index of a setting that is out of its range.
     fn out_of_range(&self) -> Option<usize> {
         let over = |value: Option<u8>, most: u8| value.is_some_and(|value| value > most);
         let keep_alive = self.keep_alive.is_some_and(|interval| {
@@ -170,7 +171,7 @@ impl EpTransport {
         .position(|is_out| is_out)
     }
 
-    /// Refuses what is in none of the ranges. `argument` is the subtype that names the settings in the call.
+    /// Refuses settings out of their ranges. `argument` is the subtype that names the settings in the call.
     pub(crate) fn check(&self, argument: Subtype) -> DatResult<()> {
         match self.out_of_range() {
             None => Ok(()),
@@ -178,7 +179,7 @@ impl EpTransport {
         }
     }
 
-    /// A path as these settings have it, and for the rest a quality of service.
+    /// Applies these settings to a path, and a quality of service for those that are not set.
     pub(crate) fn on(&self, qos: Qos, path: Path) -> Path {
         let class = Class::of(qos);
         let dscp = self.dscp.or(class.map(|class| class.dscp));
@@ -193,7 +194,7 @@ impl EpTransport {
     }
 }
 
-/// Takes a value in, if it is one.
+/// Parses and stores a value. Returns `None` if it does not parse.
 fn take<T: FromStr>(place: &mut Option<T>, value: &str) -> Option<()> {
     *place = Some(value.parse().ok()?);
     Some(())
@@ -214,18 +215,18 @@ impl Display for EpTransport {
     }
 }
 
-/// What a quality of service is on the wire.
+/// Wire values of a quality of service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Class {
-    /// RFC 4594, table 3, and RFC 8622.
+    /// Code point: RFC 4594, table 3, and RFC 8622.
     dscp: u8,
-    /// IEEE 802.1Q-2018, table I-2.
+    /// Priority: IEEE 802.1Q-2018, table I-2.
     priority: u8,
 }
 
 impl Class {
-    /// Of several qualities the first of these counts: premium, low latency, high throughput, economy. Best effort asks
-    /// for nothing.
+    /// Returns the class. Of several qualities the first of these counts: premium, low latency, high throughput,
+    /// economy. Best effort has no class.
     fn of(qos: Qos) -> Option<Self> {
         // Expedited forwarding and voice; AF21 (low-latency data) and critical applications; AF11 (high-throughput
         // data) and excellent effort; lower effort and background.
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_or_unknown_changes_nothing_and_says_what_may_be() {
+    fn an_illegal_setting_changes_nothing_and_its_error_has_the_legal_values() {
         let mut transport = EpTransport::default();
         for (name, value) in [
             ("source_address", "localhost"),

@@ -1,15 +1,15 @@
-//! What a call is told that comes while its endpoint is in another state: which state that is, and what comes first.
+//! Errors of calls whose endpoint is in another state than they need: they name the state and the call to make first.
 
 use super::state::EpState;
 use crate::error::DatError;
 
-/// The calls that ask for a state.
+/// Calls that need a certain state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub(crate) enum EpCall {
-    /// `ep_connect`, `ep_dup_connect`, `cr_accept`, `rsp_create`: an endpoint is needed that is free.
+    /// `ep_connect`, `ep_dup_connect`, `cr_accept`, `rsp_create`: the endpoint must be free.
     Connect,
-    /// `ep_dup_connect`: the endpoint whose peer is meant.
+    /// `ep_dup_connect`: the endpoint whose peer is to be connected to.
     Duplicate,
     /// `ep_disconnect`.
     Disconnect,
@@ -24,7 +24,7 @@ pub(crate) enum EpCall {
 }
 
 impl EpState {
-    /// DAT_INVALID_STATE with the subtype of this state, for this call.
+    /// Makes DAT_INVALID_STATE with the subtype of this state, for this call.
     #[cold]
     #[inline(never)]
     pub(crate) const fn refuse(self, call: EpCall) -> DatError {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_refused_for_being_early_is_told_what_comes_first() {
+    fn a_refusal_of_an_early_call_names_the_call_to_make_first() {
         let told = |call, state: EpState| state.refuse(call).detail();
         assert!(told(EpCall::Post, EpState::Unconnected).contains("ESTABLISHED"));
         assert!(told(EpCall::Reset, EpState::Connected).contains("ep_disconnect"));

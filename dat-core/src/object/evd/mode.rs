@@ -1,4 +1,4 @@
-//! What an EVD lets happen: is anybody blocked on it, may anybody block on it, does it wake its CNO.
+//! Mode of an EVD: its waiter, whether it is waitable, and whether it triggers its CNO.
 //!
 //! ```text
 //!                  Wait                       SetUnwaitable
@@ -8,12 +8,12 @@
 //!        '----------------------------------------------------------'
 //! ```
 //!
-//! The two other axes turn freely: waitable by SetUnwaitable and ClearUnwaitable, enabled by Enable and Disable.
-//! While a thread is blocked the EVD is its own: no other may wait or dequeue, the CNO is left alone, and the
-//! EVD can be neither resized nor freed. An evicted thread is as good as gone, so arrivals wake the CNO again, but
-//! until it has left nobody takes its place, even if the EVD is made waitable meanwhile.
+//! The two other axes are independent: waitable by SetUnwaitable and ClearUnwaitable, enabled by Enable and Disable.
+//! While a thread is blocked it owns the EVD: no other thread may wait or dequeue, the CNO is not triggered, and the
+//! EVD can be neither resized nor freed. After an eviction arrivals trigger the CNO again. But until the evicted
+//! thread has returned no other thread may wait, even if the EVD is made waitable meanwhile.
 //!
-//! Left out for a reason: an EVD is never closed in a state; closing the IA ends it in every one.
+//! Deliberately absent: a state in which an EVD cannot be closed. Closing the IA ends it in every state.
 //!
 //! (uDAPL 1.2: dat_evd_wait, dat_evd_dequeue, dat_evd_set_unwaitable, dat_evd_clear_unwaitable, dat_evd_enable,
 //! dat_evd_disable, dat_evd_resize, dat_evd_free.)
@@ -23,30 +23,30 @@ use core::ops::Deref;
 use crate::error::Subtype;
 use crate::types::EvdState;
 
-/// Who is blocked in `evd_wait`.
+/// The thread that is blocked in `evd_wait`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub enum Waiter {
-    /// Nobody.
+    /// No thread.
     Nobody,
     /// One thread.
     Waiting,
-    /// One thread, and it will return DAT_INVALID_STATE as soon as it runs.
+    /// One thread, which will return DAT_INVALID_STATE as soon as it runs.
     Evicted,
 }
 
 /// The state of an EVD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EvdMode {
-    /// Who is blocked on it.
+    /// The thread blocked on it.
     pub waiter: Waiter,
-    /// `evd_wait` may be called.
+    /// True if `evd_wait` may be called.
     pub waitable: bool,
-    /// Arriving notification events wake the CNO.
+    /// True if arriving notification events trigger the CNO.
     pub enabled: bool,
 }
 
-/// What can happen to an EVD.
+/// Inputs of an EVD's mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub enum EvdInput {
@@ -72,26 +72,26 @@ pub enum EvdInput {
     Free,
 }
 
-/// Whom a step wakes.
+/// The waiter that a step wakes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wakes {
-    /// Nobody.
+    /// None.
     Nobody,
-    /// The blocked thread, which then looks whether its threshold is reached.
+    /// The blocked thread, which then checks its threshold.
     Waiter,
     /// The CNO, if there is one.
     Cno,
 }
 
-/// The mode an EVD is in, for everybody to read; [`CurrentMode::step`] alone changes it.
+/// The current mode of an EVD, readable by all modules; only [`CurrentMode::step`] changes it.
 #[derive(Debug)]
 pub(crate) struct CurrentMode(EvdMode);
 
 impl CurrentMode {
     pub(crate) const NEW: Self = Self(EvdMode::NEW);
 
-    /// The one way from a mode to the next; who is woken. For [`Evd::step`](super::queue::Evd::step), which counts
-    /// waiters.
+    /// Takes a step, the only way to change the mode, and returns the waiter to wake. Only
+    /// [`Evd::step`](super::queue::Evd::step) calls it, which counts waiters.
     pub(crate) fn step(&mut self, input: EvdInput) -> Result<Wakes, Subtype> {
         let (next, wakes) = self.0.next(input)?;
         self.0 = next;
@@ -109,14 +109,14 @@ impl Deref for CurrentMode {
 }
 
 impl EvdMode {
-    /// As created.
+    /// The mode at creation.
     pub const NEW: Self = Self {
         waiter: Waiter::Nobody,
         waitable: true,
         enabled: true,
     };
 
-    /// The transition table: the next state and who is woken.
+    /// Returns the next mode and the waiter to wake, by the transition table.
     ///
     /// # Errors
     /// The subtype of the DAT_INVALID_STATE that refuses the call.
@@ -156,7 +156,7 @@ impl EvdMode {
         Ok((to, wakes))
     }
 
-    /// Its part of what `evd_query` tells.
+    /// Returns its part of the state that `evd_query` returns.
     #[must_use]
     pub const fn state(self) -> EvdState {
         let enabled = if self.enabled {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_on_an_evd_that_is_not_waitable() {
+    fn no_state_has_a_waiter_on_an_unwaitable_evd() {
         let mut seen = BTreeSet::new();
         let mut todo = vec![EvdMode::NEW];
         while let Some(mode) = todo.pop() {

@@ -1,14 +1,12 @@
 //! The EVD itself: a completion queue and a queue in software.
 //!
-//! DTO completions wait in the device's completion queue until somebody looks. Everything else, and
-//! completions that had to be taken out early (to count them, to keep an order, to see an error),
-//! waits in `queue`. What is in `queue` is older than what is in the completion queue, stream by
-//! stream, so it is delivered first.
+//! DTO completions stay in the device's completion queue until a call looks. Everything else is kept in `queue`, and
+//! so are completions that had to be taken out early (to count them, to keep an order, to see an error). Within a
+//! stream, an event in `queue` is older than those in the completion queue, so it is delivered first.
 //!
-//! The two kinds have their own limits, each the length the consumer sees: completions taken out
-//! early never push out a connection event. Room for both is allocated at creation. One case goes
-//! beyond it: the completions that must precede a DISCONNECTED event are taken out however many they
-//! are (at most what the completion queue holds).
+//! The two kinds have separate limits, each the length that the consumer sees: completions taken out early never push
+//! out a connection event. Room for both is allocated at creation. One case goes beyond the limit: the completions
+//! that must precede a DISCONNECTED event are all taken out (at most as many as the completion queue holds).
 
 use super::mode::{CurrentMode, EvdInput, Waiter, Wakes};
 use super::streams::{Stream, Streams};
@@ -23,39 +21,39 @@ use std::collections::VecDeque;
 
 pub(crate) struct Evd<P: Provider> {
     place: Name<EvdKey>,
-    /// Why a dequeue must not go straight to `cq`: events in `queue`, one for a waiter, one if it is recorded, one
-    /// for each request that is timed, and what `cq` says.
+    /// Reasons why a dequeue must not go straight to `cq`: events in `queue`, a waiter, recording, timed requests,
+    /// and those that `cq` adds.
     pub(crate) obstacles: Obstacles,
-    /// How many more looks at an empty `cq` are nothing but that ([`Evd::take_idle_look`]).
+    /// Number of further looks at an empty `cq` that do no other work ([`Evd::take_idle_look`]).
     idle: u8,
-    /// In the order they will be delivered.
+    /// Events in order of delivery.
     queue: VecDeque<Queued>,
-    /// Where the device writes; only with the DTO or RMR_BIND flag.
+    /// The device's completion queue; only with the DTO or RMR_BIND flag.
     pub(crate) cq: Option<P::Cq>,
-    /// Events it can hold, as the consumer is told.
+    /// Queue length that the consumer sees.
     pub(crate) qlen: u32,
-    /// Completions among `queue`.
+    /// Number of completions in `queue`.
     dtos: u32,
-    /// Notification events that arrived, ever: a waiter compares two looks at it.
+    /// Number of notification events ever; a waiter compares two readings.
     pub(crate) notifications: u64,
-    /// Events that were queued here, ever, and those that found no room.
+    /// Number of events ever queued here, and of those that found no room.
     queued: u64,
     overflows: u64,
     pub(crate) flags: EvdFlags,
     pub(crate) streams: Streams,
-    /// Moved by [`Evd::step`].
+    /// Changed by [`Evd::step`].
     pub(crate) mode: CurrentMode,
-    /// What arriving notification events wake.
+    /// The CNO that notification events trigger.
     pub(crate) cno: Option<CnoKey>,
-    /// What comes here is recorded: no dequeue goes straight to `cq`.
+    /// True while the EVD is recorded: then no dequeue goes straight to `cq`.
     recorded: bool,
-    /// Requests that are timed, and complete here.
+    /// Number of timed requests that complete here.
     timed: usize,
-    /// Times that a wait which slept ran again for it.
+    /// Number of times that a wait which slept ran again for this EVD.
     pub(crate) wakeups: u64,
 }
 
-/// No EVD: it has no completion queue, and nothing goes in or out.
+/// A vacant slot: it has no completion queue, and nothing is queued or dequeued.
 impl<P: Provider> Resident<EvdKey> for Evd<P> {
     #[inline(always)]
     fn name(&mut self) -> &mut Name<EvdKey> {
@@ -72,10 +70,10 @@ impl<P: Provider> Resident<EvdKey> for Evd<P> {
     }
 }
 
-/// Looks at an empty completion queue that are nothing but a look, between two that look after all else.
+/// Number of looks at an empty completion queue that do no other work, between two that do.
 const IDLE_LOOKS: u8 = 127;
 
-/// Events room is reserved for at creation, at most: a longer queue grows when it gets that full.
+/// Maximum number of events that room is reserved for at creation; a longer queue grows on demand.
 const MAX_RESERVED: usize = 65_536;
 
 /// An event in software.
@@ -113,21 +111,21 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// An EVD that an IA feeds.
+    /// Makes an EVD that the IA feeds.
     pub(crate) fn asynchronous(qlen: u32) -> Self {
         let mut evd = Self::new(None, qlen, EvdFlags::ASYNC);
         evd.streams.attach(Stream::Other);
         evd
     }
 
-    /// Nothing in software is older than what is in the completion queue, and nobody waits.
+    /// Returns whether nothing in software precedes the completion queue, and no thread waits.
     #[inline]
     pub(crate) const fn is_clear(&self) -> bool {
         self.obstacles.is_none()
     }
 
-    /// Takes one of the looks that are nothing but a look. There is none left once in many: then all else is looked
-    /// after first, so that who does nothing but poll still connects ([`Evd::others_had_their_turn`]).
+    /// Takes one of the idle looks. Returns false if none is left, once in many looks: then the caller does all other
+    /// work first, so that a program that only polls still connects ([`Evd::others_had_their_turn`]).
     #[inline]
     pub(crate) const fn take_idle_look(&mut self) -> bool {
         match self.idle.checked_sub(1) {
@@ -139,7 +137,7 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// All else was looked after just now.
+    /// Renews the idle looks after all other work was done.
     pub(crate) const fn others_had_their_turn(&mut self) {
         self.idle = IDLE_LOOKS;
         let _was_due = self.obstacles.is_others_turn();
@@ -152,13 +150,13 @@ impl<P: Provider> Evd<P> {
             .count(self.queue.len() + waiter + recorded + self.timed);
     }
 
-    /// Whether what comes here is recorded.
+    /// Switches recording of the EVD on or off.
     pub(crate) fn set_recorded(&mut self, on: bool) {
         self.recorded = on;
         self.count_obstacles();
     }
 
-    /// One more request that completes here is timed, or one less.
+    /// Counts one more, or one less, timed request that completes here.
     pub(crate) fn timed(&mut self, one: bool) {
         self.timed = if one {
             self.timed + 1
@@ -168,7 +166,7 @@ impl<P: Provider> Evd<P> {
         self.count_obstacles();
     }
 
-    /// A step of its mode.
+    /// Takes a step of its mode.
     ///
     /// # Errors
     /// The subtype of the DAT_INVALID_STATE that refuses it; nothing has changed.
@@ -178,7 +176,7 @@ impl<P: Provider> Evd<P> {
         Ok(wakes)
     }
 
-    /// Another length, at least the number of events in software.
+    /// Changes the length, to at least the number of events in software.
     pub(crate) fn set_qlen(&mut self, qlen: u32) {
         self.qlen = qlen;
         let room = usize::try_from(qlen).unwrap_or(usize::MAX);
@@ -186,12 +184,12 @@ impl<P: Provider> Evd<P> {
         self.queue.reserve(room.saturating_sub(self.queue.len()));
     }
 
-    /// Events in software.
+    /// Returns the number of events in software.
     pub(crate) fn len(&self) -> u32 {
         u32::try_from(self.queue.len()).unwrap_or(u32::MAX)
     }
 
-    /// What it has taken in.
+    /// Returns the counters.
     pub(crate) fn stats(&self) -> EvdStats {
         EvdStats {
             completions: self.cq.as_ref().map_or(0, CompletionQueue::taken),
@@ -203,19 +201,19 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Whether completions may still be taken out early.
+    /// Returns whether completions may still be taken out early.
     pub(crate) const fn takes_dtos(&self) -> bool {
         self.dtos < self.qlen
     }
 
-    /// Whether an event that is not a completion would fit.
+    /// Returns whether an event that is not a completion would fit.
     pub(crate) fn has_room(&self) -> bool {
         self.len() - self.dtos < self.qlen
     }
 
-    /// Whether a request to connect would fit. Who sends requests may be anybody, so they never push out the connection
-    /// events of endpoints that use this EVD too: there is a place left for each, up to half of the queue. A queue that
-    /// only service points use is theirs whole.
+    /// Returns whether a connection request would fit. Any peer can send requests, so they must not push out the
+    /// connection events of endpoints that use this EVD, too: a place is left for each of these, up to half of the
+    /// queue. A queue that only service points use is theirs entirely.
     pub(crate) fn has_room_for_request(&self) -> bool {
         let kept = self.streams.connections().min(self.qlen / 2);
         self.len() - self.dtos < self.qlen - kept
@@ -246,7 +244,7 @@ impl<P: Provider> Evd<P> {
         Ok(())
     }
 
-    /// The oldest event, and the SRQ that gets a slot back.
+    /// Takes the oldest event, and returns the SRQ that gets a slot back.
     pub(crate) fn pop(&mut self) -> Option<(Event, Option<SrqKey>)> {
         let Queued { event, srq } = self.queue.pop_front()?;
         self.count_obstacles();
@@ -256,7 +254,7 @@ impl<P: Provider> Evd<P> {
         Some((event, srq))
     }
 
-    /// All events, oldest first; the EVD is going away.
+    /// Returns all events, oldest first, of an EVD that is freed.
     pub(crate) fn into_events(self) -> impl Iterator<Item = (Event, Option<SrqKey>)> {
         self.queue
             .into_iter()

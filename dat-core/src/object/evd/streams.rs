@@ -1,14 +1,14 @@
-//! Which event streams feed an EVD, and which may do so together.
+//! The event streams that feed an EVD, and the rules for sharing it.
 //!
-//! The pages let a consumer control notification in three ways (each post chooses, the peer chooses,
-//! waiters count), and allow only one of them per EVD, because one waiter cannot be woken by three
-//! rules. So: all DTO streams of an EVD agree in their completion flags; unless they count, no other
-//! kind of stream feeds it. (uDAPL 1.2, dat_ep_create, "EVD" part of USAGE.) Existing consumers
-//! break these rules, so [`crate::IaConfig::strict_evd_sharing`] can switch them off.
+//! The pages let a consumer control notification in three ways (each post chooses, the peer chooses, waiters count).
+//! They allow only one of them per EVD, because one waiter cannot be woken by three rules. So all DTO streams of an
+//! EVD agree in their completion flags, and unless they count, no other kind of stream feeds it. (uDAPL 1.2,
+//! dat_ep_create, "EVD" part of USAGE.) Existing consumers break these rules, so
+//! [`crate::IaConfig::strict_evd_sharing`] can switch them off.
 
 use crate::types::{CompletionFlags, EvdState};
 
-/// How the completions of one queue notify.
+/// Rule by which completions of one queue notify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DtoMode {
     /// Always; waiters count.
@@ -42,7 +42,7 @@ pub(crate) enum Stream {
     Other,
 }
 
-/// How many streams of each kind feed an EVD.
+/// Number of streams of each kind that feed an EVD.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Streams {
     threshold: u32,
@@ -50,7 +50,8 @@ pub(crate) struct Streams {
     solicited: u32,
     connection: u32,
     other: u32,
-    /// The consumer may post events: a stream that is always attached and keeps nothing alive.
+    /// True if the consumer may post events: a stream that is always attached and does not keep the EVD from being
+    /// freed.
     software: bool,
 }
 
@@ -85,12 +86,12 @@ impl Streams {
         *count -= 1;
     }
 
-    /// Endpoints whose connection events come here.
+    /// Returns the number of endpoints whose connection events come here.
     pub(crate) const fn connections(&self) -> u32 {
         self.connection
     }
 
-    /// Anything that keeps the EVD from being freed.
+    /// Returns whether a stream keeps the EVD from being freed.
     pub(crate) const fn any(&self) -> bool {
         self.threshold != 0
             || self.unsignalled != 0
@@ -99,7 +100,7 @@ impl Streams {
             || self.other != 0
     }
 
-    /// Whether these streams may share one EVD.
+    /// Returns whether these streams may share one EVD.
     pub(crate) const fn may_share(&self) -> bool {
         let threshold = self.threshold != 0;
         let unsignalled = self.unsignalled != 0;
@@ -112,17 +113,18 @@ impl Streams {
         }
     }
 
-    /// Waiters are released by notification events, not by a count: the only legal threshold is 1.
+    /// Returns whether waiters are released by notification events, not by a count: then the only legal threshold is
+    /// 1.
     pub(crate) const fn consumer_controlled(&self) -> bool {
         self.unsignalled != 0 || self.solicited != 0
     }
 
-    /// Only solicited completions can release a waiter, so only they need wake us.
+    /// Returns whether only solicited completions can release a waiter, so that only those need an interrupt.
     pub(crate) const fn solicited_only(&self) -> bool {
         self.solicited != 0 && self.unsignalled == 0 && self.threshold == 0
     }
 
-    /// The configuration part of the EVD's state.
+    /// Returns the configuration part of the EVD's state.
     pub(crate) const fn config(&self) -> EvdState {
         if self.unsignalled != 0 {
             EvdState::CONFIG_NOTIFY

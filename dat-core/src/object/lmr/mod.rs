@@ -1,4 +1,4 @@
-//! The local memory region, and what a post checks of one.
+//! The local memory region, and the fields of it that a post checks.
 
 pub mod segment;
 pub(crate) mod slice;
@@ -12,17 +12,17 @@ use slice::NOWHERE;
 pub(crate) struct Lmr<P: Provider> {
     pub(crate) region: P::Region,
     pub(crate) pz: PzKey,
-    /// As asked.
+    /// Privileges, as requested.
     pub(crate) privileges: MemPrivFlags,
-    /// As posts see them.
+    /// Privileges, as posts apply them.
     pub(crate) effective: MemPrivFlags,
     pub(crate) created: Registered,
     pub(crate) kind: MemType,
-    /// What other regions of the same memory are made from.
+    /// The memory, from which other regions can be made.
     pub(crate) memory: P::Memory,
-    /// RMRs bound to it, going by the binds posted.
+    /// Number of RMRs bound to it, going by the binds posted.
     bound: u32,
-    /// Windows of the device that reach through it, and binds on their way to that.
+    /// Number of device windows that use it, and of outstanding binds to it.
     held: u32,
 }
 
@@ -47,28 +47,28 @@ impl<P: Provider> Lmr<P> {
         }
     }
 
-    /// An RMR is bound to it, going by the binds posted.
+    /// Returns whether an RMR is bound to it, going by the binds posted.
     pub(crate) const fn is_bound(&self) -> bool {
         self.bound != 0
     }
 
-    /// A window of the device reaches through it, or a bind on its way may bring it there.
+    /// Returns whether a device window uses it, or an outstanding bind may make one use it.
     pub(crate) const fn is_held(&self) -> bool {
         self.held != 0
     }
 
-    /// A bind to it was posted.
+    /// Counts a bind to it that was posted.
     pub(crate) const fn bind_posted(&mut self) {
         self.bound += 1;
         self.held += 1;
     }
 
-    /// An RMR is no longer bound to it, going by the binds posted.
+    /// Counts an RMR that is no longer bound to it, going by the binds posted.
     pub(crate) const fn unbound(&mut self) {
         self.bound -= 1;
     }
 
-    /// A window of the device no longer reaches through it, or a bind to it did not come about.
+    /// Counts a device window that no longer uses it, or a bind to it that failed.
     pub(crate) const fn let_go(&mut self) {
         self.held -= 1;
     }
@@ -85,19 +85,19 @@ pub(crate) struct Registered {
 /// The name of shared memory (`DAT_LMR_COOKIE`): all 40 bytes count.
 pub type SharedMemoryId = [u8; 40];
 
-/// What a region was made of (`DAT_MEM_TYPE` and what goes with it).
+/// Kind of memory of a region (`DAT_MEM_TYPE` and its parameters).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemType {
     /// A range of addresses.
     Virtual,
-    /// The memory of another region, which may be gone by now.
+    /// The memory of another region, which may have been freed since.
     Lmr(LmrHandle),
-    /// Memory other processes know by the same name.
+    /// Memory that other processes know by the same name.
     SharedVirtual(SharedMemoryId),
 }
 
 impl MemType {
-    /// The `DAT_MEM_TYPE`.
+    /// Returns the `DAT_MEM_TYPE`.
     #[must_use]
     pub const fn number(&self) -> u32 {
         match self {
@@ -108,7 +108,7 @@ impl MemType {
     }
 }
 
-/// Index of the PZ whose posts have a right to an LMR.
+/// Returns the index of the PZ whose posts have a right to an LMR.
 pub(crate) fn allowed_in<P: Provider>(lmr: &Lmr<P>, right: MemPrivFlags) -> u32 {
     if lmr.effective.contains(right) {
         index_of(lmr.pz)

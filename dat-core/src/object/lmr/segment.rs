@@ -1,36 +1,36 @@
-//! Pieces of local memory in a post: how a caller names them and what is checked.
+//! Segments of local memory in a post, and their checks.
 //!
-//! Two kinds of segment exist. An [`LmrTriplet`] is what DAT defines, three bare numbers that say
-//! nothing about themselves: they are looked up in the `LmrTable`. An [`LmrSlice`](crate::LmrSlice)
-//! was checked when it was cut and carries what a post has to compare.
+//! There are two kinds of segment. An [`LmrTriplet`] is DAT's: three bare numbers, which have to be looked up in the
+//! `LmrTable`. An [`LmrSlice`](crate::LmrSlice) was checked when it was made, and carries the values that a post
+//! compares.
 //!
-//! For each segment, in order: an empty one is skipped and nothing in it inspected; then the LMR must
-//! exist, the range lie inside it, its PZ be the queue's, and the right needed be there. The first
-//! fault is the answer, and nothing is posted. `check` walks all of them before the provider sees
-//! any, so that the second walk (`pieces`), which encodes, cannot fail.
+//! For each segment, in order: an empty one is skipped and nothing in it inspected; then the LMR must exist, the
+//! range must lie inside it, its PZ must be the queue's, and the right needed must be there. The first fault is the
+//! answer, and nothing is posted. `check` walks all of them before the provider sees any, so that the second walk
+//! (`pieces`), which encodes, cannot fail.
 
 use crate::object::lmr::table::LmrTable;
 use crate::provider::{DataSegment, MAX_SEGMENT_BYTES};
 use crate::refusal::Refusal;
 use crate::types::MemPrivFlags;
 
-/// Local memory, as DAT's posts name it (`DAT_LMR_TRIPLET`, with its layout).
+/// Local memory, as DAT's posts name it (`DAT_LMR_TRIPLET`, in its layout).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct LmrTriplet {
-    /// The LMR context `lmr_create` returned.
+    /// The LMR context that `lmr_create` returned.
     pub lmr_context: u32,
     /// Address of the first byte.
     pub virtual_address: u64,
-    /// Length in bytes. Zero is legal, and then the other two mean nothing.
+    /// Length in bytes. Zero is legal, and then the other fields have no meaning.
     pub segment_length: u64,
 }
 
-/// The peer's memory (`DAT_RMR_TRIPLET`, with its layout).
+/// A peer's memory (`DAT_RMR_TRIPLET`, in its layout).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct RmrTriplet {
-    /// The RMR context the peer told us.
+    /// The RMR context that the peer sent.
     pub rmr_context: u32,
     /// Address of the first byte, at the peer.
     pub target_address: u64,
@@ -39,11 +39,11 @@ pub struct RmrTriplet {
 }
 
 impl RmrTriplet {
-    /// Bytes of [`to_bytes`](Self::to_bytes).
+    /// Length of [`to_bytes`](Self::to_bytes), in bytes.
     pub const BYTES: usize = 20;
 
-    /// Encodes it for a message or private data: `rmr_context`, `target_address` and `segment_length`, in 4, 8 and 8
-    /// bytes, big-endian. DAT leaves the form to the programs.
+    /// Encodes the triplet for a message or private data: `rmr_context`, `target_address` and `segment_length`, in 4,
+    /// 8 and 8 bytes, big-endian. DAT leaves the format to the programs.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
@@ -53,8 +53,8 @@ impl RmrTriplet {
         bytes
     }
 
-    /// Decodes what [`to_bytes`](Self::to_bytes) encoded: the first 20 bytes. More may follow, since private data
-    /// comes padded. `None`: there are fewer.
+    /// Decodes the first 20 bytes as [`to_bytes`](Self::to_bytes) encoded them. More may follow, since private data
+    /// comes padded. `None` if there are fewer.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (context, rest) = bytes.split_first_chunk()?;
@@ -68,7 +68,7 @@ impl RmrTriplet {
     }
 }
 
-/// What a segment is checked against.
+/// Data that a segment is checked against.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope<'a> {
     pub(crate) lmrs: &'a LmrTable,
@@ -81,7 +81,7 @@ pub(crate) struct Scope<'a> {
 pub(crate) mod sealed {
     use super::{DataSegment, Refusal, Scope};
 
-    /// The working side of [`super::Segment`], out of reach of consumers.
+    /// Checks behind [`super::Segment`], which consumers cannot reach.
     pub trait Check: Copy {
         #[doc(hidden)]
         #[allow(
@@ -89,12 +89,12 @@ pub(crate) mod sealed {
             reason = "the trait cannot be named outside of this crate"
         )]
         fn check(&self, scope: Scope<'_>) -> Result<(), Refusal>;
-        /// Whether [`Check::check`] finds nothing, for a segment that is known to have no more than
+        /// Returns whether [`Check::check`] would pass, for a segment that is known to have no more than
         /// [`MAX_SEGMENT_BYTES`](crate::provider::MAX_SEGMENT_BYTES).
         #[doc(hidden)]
         #[allow(private_interfaces, reason = "as above")]
         fn is_good(&self, scope: Scope<'_>) -> bool;
-        /// Whether it has bytes, and no more than `most`.
+        /// Returns whether it has bytes, and no more than `most`.
         #[doc(hidden)]
         fn has_up_to(&self, most: u32) -> bool;
         #[doc(hidden)]
@@ -102,7 +102,7 @@ pub(crate) mod sealed {
     }
 }
 
-/// Something that can stand in a post's I/O vector: [`LmrTriplet`] or [`LmrSlice`](crate::LmrSlice).
+/// An element of a post's I/O vector: [`LmrTriplet`] or [`LmrSlice`](crate::LmrSlice).
 pub trait Segment: sealed::Check {
     /// Length in bytes.
     fn bytes(&self) -> u64;
@@ -162,7 +162,7 @@ impl sealed::Check for LmrTriplet {
     }
 }
 
-/// Checks every segment of `iov`. The sum of their lengths, saturating.
+/// Checks every segment of `iov`. Returns the sum of their lengths, saturating.
 #[inline]
 pub(crate) fn check<S: Segment>(iov: &[S], scope: Scope<'_>) -> Result<u64, Refusal> {
     let mut total = 0u64;
@@ -175,7 +175,7 @@ pub(crate) fn check<S: Segment>(iov: &[S], scope: Scope<'_>) -> Result<u64, Refu
     Ok(total)
 }
 
-/// The non-empty segments of a checked `iov`.
+/// Returns the non-empty segments of a checked `iov`.
 #[inline]
 pub(crate) fn pieces<S: Segment>(iov: &[S]) -> impl Iterator<Item = DataSegment> + Clone {
     iov.iter()
@@ -183,7 +183,8 @@ pub(crate) fn pieces<S: Segment>(iov: &[S]) -> impl Iterator<Item = DataSegment>
         .map(sealed::Check::data)
 }
 
-/// The non-empty segments, cut off after `limit` bytes: the sink of an RDMA Read may be longer than its source.
+/// Returns the non-empty segments, cut off after `limit` bytes: the sink of an RDMA Read may be longer than its
+/// source.
 #[inline]
 pub(crate) fn pieces_up_to<S: Segment>(
     iov: &[S],
@@ -201,7 +202,7 @@ pub(crate) fn pieces_up_to<S: Segment>(
     })
 }
 
-/// The answer to a missing right.
+/// Returns the refusal for a missing right.
 #[inline]
 pub(crate) const fn lacking(right: MemPrivFlags) -> Refusal {
     if right.contains(MemPrivFlags::LOCAL_WRITE) {

@@ -1,9 +1,9 @@
-//! A piece of an LMR that was checked once.
+//! A part of an LMR that was checked once.
 //!
-//! A slice carries its key, range, PZ and rights, and the stamp the LMR table had when it was cut.
-//! While no LMR of the IA has been freed since, a post compares instead of looking up. After a free
-//! the slice falls back to the table, which knows whether *its* LMR is the one that is gone; cutting
-//! it again makes it fast again.
+//! A slice carries its key, range, PZ and rights, and the stamp that the LMR table had when the slice was made. While
+//! no LMR of the IA has been freed since, a post compares these values instead of looking the LMR up. After a free
+//! the slice falls back to the table, which knows whether its own LMR was freed. Making the slice again makes it fast
+//! again.
 
 use super::table::LmrTable;
 use crate::object::lmr::segment::{Scope, Segment, lacking, sealed};
@@ -11,16 +11,16 @@ use crate::provider::DataSegment;
 use crate::refusal::Refusal;
 use crate::types::MemPrivFlags;
 
-/// A piece of an LMR, ready to post. Cut by [`crate::Ia::lmr_slice`].
+/// A part of an LMR, ready to post. Made by [`crate::Ia::lmr_slice`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LmrSlice {
     pub(crate) address: u64,
     pub(crate) stamp: u64,
     pub(crate) lmr_context: u32,
     pub(crate) bytes: u32,
-    /// The PZ whose posts may read it: the LMR's, or [`NOWHERE`]. PZ and right in one comparison.
+    /// Index of the PZ whose posts may read it: the LMR's, or [`NOWHERE`]. One comparison checks PZ and right.
     pub(crate) readable_in: u32,
-    /// The PZ whose posts may write it, likewise.
+    /// Index of the PZ whose posts may write it, or [`NOWHERE`].
     pub(crate) writable_in: u32,
 }
 
@@ -28,32 +28,32 @@ pub struct LmrSlice {
 pub(crate) const NOWHERE: u32 = u32::MAX - 1;
 
 impl LmrSlice {
-    /// The LMR context.
+    /// Returns the LMR context.
     #[must_use]
     pub const fn lmr_context(&self) -> u32 {
         self.lmr_context
     }
 
-    /// Address of the first byte.
+    /// Returns the address of the first byte.
     #[must_use]
     pub const fn address(&self) -> u64 {
         self.address
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub const fn len(&self) -> u64 {
         // CAST: widening.
         self.bytes as u64
     }
 
-    /// Whether there is nothing in it.
+    /// Returns whether the slice has no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// A part of it; `None` when it reaches outside.
+    /// Returns a part of the slice; `None` if it reaches outside.
     #[must_use]
     #[inline]
     pub const fn part(&self, offset: u64, bytes: u64) -> Option<Self> {
@@ -71,7 +71,8 @@ impl LmrSlice {
         })
     }
 
-    /// The table's word on a slice cut before an LMR was freed, or by another IA, or on why it will not do.
+    /// Checks a slice by the table, if an LMR was freed since it was made, or it is another IA's, or to find the
+    /// error.
     #[cold]
     #[inline(never)]
     fn check_again(&self, lmrs: &LmrTable, pz: u32, need: MemPrivFlags) -> Result<(), Refusal> {

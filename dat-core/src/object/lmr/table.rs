@@ -1,12 +1,12 @@
-//! Finding an LMR by its context: one look-up in two levels.
+//! Look-up of an LMR by its context, in two levels.
 //!
-//! An lmr_context is an mkey: 24 bits of index above 8 bits of variant. The index finds the entry,
-//! the whole context must then match, so a key that was freed and made again under another variant
-//! is not taken for the new one. A level is made when the first LMR falls into it and stays.
+//! An lmr_context is an mkey: 24 bits of index above 8 bits of variant. The index finds the entry; then the whole
+//! context must match. So a context of a freed LMR does not match a new LMR that has the same index and another
+//! variant. A level is allocated when the first LMR falls into it, and stays.
 
 use crate::types::MemPrivFlags;
 
-/// What a post must know of an LMR: half a cache line.
+/// Data of an LMR that a post reads: half a cache line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     /// First byte registered.
@@ -16,7 +16,7 @@ pub(crate) struct Entry {
     lmr_context: u32,
     /// Index of its PZ.
     pub(crate) pz: u32,
-    /// Its rights.
+    /// Its privileges.
     pub(crate) privileges: MemPrivFlags,
 }
 
@@ -37,7 +37,7 @@ impl Entry {
         }
     }
 
-    /// An entry no context of its place can match: the index in it is another one.
+    /// Makes an entry that matches no context of its place: its own index is another one.
     const fn vacant(index: u32) -> Self {
         Self {
             address: 0,
@@ -48,10 +48,10 @@ impl Entry {
         }
     }
 
-    /// Whether `address..address + bytes` lies inside, without wrapping.
+    /// Returns whether `address..address + bytes` lies inside, without wrapping.
     #[inline]
     pub(crate) const fn contains(&self, address: u64, bytes: u64) -> bool {
-        // An address before the first byte has an offset that no number of bytes brings back inside.
+        // For an address before the first byte, the offset is so large that no length fits.
         let offset = address.wrapping_sub(self.address);
         match offset.checked_add(bytes) {
             Some(end) => end <= self.bytes,
@@ -70,8 +70,8 @@ type Leaf = Box<[Entry; LEAF_ENTRIES]>;
 /// All LMRs of an IA, by context.
 pub(crate) struct LmrTable {
     leaves: Box<[Option<Leaf>; LEAVES]>,
-    /// Changes when an LMR is freed, and differs between any two IAs of the process: a slice with
-    /// this stamp was cut here and everything it was checked against still holds.
+    /// Changes when an LMR is freed, and differs between any two IAs of the process. A slice with this stamp was made
+    /// here, and everything it was checked against still holds.
     pub(crate) stamp: u64,
 }
 
@@ -83,7 +83,7 @@ impl LmrTable {
         }
     }
 
-    /// The LMR with this context.
+    /// Returns the LMR with this context.
     #[inline]
     pub(crate) fn entry(&self, lmr_context: u32) -> Option<&Entry> {
         let (leaf, place) = Self::place(lmr_context);
@@ -102,7 +102,7 @@ impl LmrTable {
         leaf[place] = entry;
     }
 
-    /// Forgets an LMR. `stamp` is a number never used before.
+    /// Removes an LMR. `stamp` is a number never used before.
     pub(crate) fn remove(&mut self, lmr_context: u32, stamp: u64) {
         let (leaf, place) = Self::place(lmr_context);
         if let Some(leaf) = &mut self.leaves[leaf]

@@ -1,16 +1,15 @@
 //! The shared receive queue.
 //!
-//! A buffer's slot is occupied until the consumer has *dequeued* its completion. The provider knows
-//! until when the completion was polled; those polled early, into an EVD's queue in software, are
-//! counted here.
+//! A buffer's slot is occupied until the consumer has *dequeued* its completion. The provider counts a slot until the
+//! completion is polled. Completions that were polled early, into an EVD's queue in software, are counted here.
 
 pub mod state;
 
 use crate::error::Subtype;
 use crate::handle::{EpKey, EvdKey, PzKey, index_of};
 use crate::provider::{Provider, SharedReceiveQueue};
+use crate::round_robin::{Counted, RoundRobin};
 use crate::stats::SrqStats;
-use crate::turns::{Counted, Turns};
 use state::{SrqInput, SrqMode, SrqTell};
 
 pub(crate) struct Srq<P: Provider> {
@@ -21,15 +20,15 @@ pub(crate) struct Srq<P: Provider> {
     pub(crate) max_recv_iov: u32,
     pub(crate) low_watermark: u32,
     mode: SrqMode,
-    /// Completions taken out of the device's queue and not yet dequeued by the consumer.
+    /// Number of completions taken out of the device's queue and not yet dequeued by the consumer.
     undequeued: u32,
-    /// Endpoints that use it.
+    /// Number of endpoints that use it.
     pub(crate) users: u32,
-    /// Where their receives complete.
+    /// EVDs on which their receives complete.
     pub(crate) recv_evds: Counted<EvdKey>,
-    /// Those of them whose receives complete nowhere.
-    pub(crate) unwanted: Turns<EpKey>,
-    /// Posts that found no room, ever.
+    /// Endpoints that use it and have a null receive EVD.
+    pub(crate) unwanted: RoundRobin<EpKey>,
+    /// Number of posts that ever found no room.
     pub(crate) full: u64,
 }
 
@@ -46,7 +45,7 @@ impl<P: Provider> Srq<P> {
             undequeued: 0,
             users: 0,
             recv_evds: Counted::new(),
-            unwanted: Turns::new(),
+            unwanted: RoundRobin::new(),
             full: 0,
         }
     }
@@ -59,7 +58,7 @@ impl<P: Provider> Srq<P> {
         self.mode
     }
 
-    /// The one way from a mode to the next; what there is to tell.
+    /// Takes a step, the only way to change the mode. Returns the event to report.
     ///
     /// # Errors
     /// The subtype of the DAT_INVALID_STATE that refuses it; nothing has changed.
@@ -69,12 +68,12 @@ impl<P: Provider> Srq<P> {
         Ok(tell)
     }
 
-    /// Slots in use.
+    /// Returns the number of slots in use.
     pub(crate) fn outstanding(&self) -> u32 {
         self.queue.outstanding().saturating_add(self.undequeued)
     }
 
-    /// What it has taken in.
+    /// Returns the counters.
     pub(crate) fn stats(&self) -> SrqStats {
         SrqStats {
             posted: self.queue.posted(),
@@ -83,18 +82,18 @@ impl<P: Provider> Srq<P> {
         }
     }
 
-    /// Whether what was taken out early, and is still to be dequeued, leaves no slot.
+    /// Returns whether completions taken out early, and not yet dequeued, leave no slot.
     #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
         self.undequeued != 0 && self.outstanding() >= self.max_recv_dtos
     }
 
-    /// A completion was taken out early.
+    /// Counts a completion that was taken out early.
     pub(crate) const fn taken_early(&mut self) {
         self.undequeued += 1;
     }
 
-    /// One that was is dequeued, or dropped.
+    /// Counts a completion taken out early that was dequeued or dropped.
     pub(crate) const fn slot_returned(&mut self) {
         self.undequeued -= 1;
     }

@@ -1,4 +1,4 @@
-//! The states of an SRQ, and when its low watermark speaks.
+//! The states of an SRQ and of its low watermark.
 //!
 //! ```text
 //!      Off <---------- Set to none ----------.          Operational ---- Fail ----> Error
@@ -10,8 +10,8 @@
 //!       '------ Set, enough there -----------'     Set, too few there: Fired at once, from anywhere
 //! ```
 //!
-//! *Short* says that fewer buffers than the mark are on the queue. It may be said any number of times, by the device
-//! and by our own count; the mark speaks once for each time it is set. A queue in error has nothing left to say.
+//! *Short* says that fewer buffers than the mark are on the queue. The device and our own count may report it any
+//! number of times; the mark triggers once for each time it is set. A queue in error reports nothing more.
 //!
 //! (uDAPL 1.2: dat_srq_set_lw, dat_srq_post_recv, DAT_SRQ_STATE.)
 
@@ -28,19 +28,19 @@ pub enum SrqState {
     Error = 1,
 }
 
-/// Whether the low watermark is to speak.
+/// State of the low watermark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub enum Watermark {
-    /// There is none.
+    /// No watermark is set.
     Off,
-    /// When it is undercut.
+    /// Set; it triggers when fewer buffers are left.
     Armed,
-    /// It has spoken.
+    /// It has triggered.
     Fired,
 }
 
-/// Both.
+/// State of an SRQ and of its low watermark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SrqMode {
     /// The state.
@@ -49,43 +49,43 @@ pub struct SrqMode {
     pub watermark: Watermark,
 }
 
-/// What can happen to an SRQ.
+/// Inputs of an SRQ's mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub enum SrqInput {
     /// `srq_set_lw` with 0.
     SetNone,
-    /// `srq_set_lw`, and at least so many buffers are there.
+    /// `srq_set_lw`, and at least as many buffers are on the queue.
     SetEnough,
-    /// `srq_set_lw`, and fewer buffers are there.
+    /// `srq_set_lw`, and fewer buffers are on the queue.
     SetTooFew,
-    /// Fewer buffers than the mark are there.
+    /// Fewer buffers than the mark are on the queue.
     Short,
     /// `srq_resize`.
     Resize,
-    /// The device has given it up.
+    /// The device takes no more buffers from it.
     Fail,
 }
 
-/// What a step tells the asynchronous EVD.
+/// Asynchronous event that a step reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SrqTell {
-    /// Nothing.
+    /// None.
     Nothing,
-    /// The low watermark is undercut.
+    /// Fewer buffers than the low watermark are left.
     LowWatermark,
     /// It is in error.
     Error,
 }
 
 impl SrqMode {
-    /// As created.
+    /// The mode at creation.
     pub const NEW: Self = Self {
         state: SrqState::Operational,
         watermark: Watermark::Off,
     };
 
-    /// The transition table: the next state and what is told.
+    /// Returns the next mode and the event to report, by the transition table.
     ///
     /// # Errors
     /// The subtype of the DAT_INVALID_STATE that refuses the call.

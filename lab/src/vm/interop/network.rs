@@ -63,7 +63,7 @@ fn lines(step: &str) -> Option<&'static [&'static str]> {
             "remove 10.0.0.7: ok",
             "the first connection goes on",
             "10.0.0.7 is no address of ours any more",
-            "the address that it left from is none of the adapter's any more",
+            "the adapter no longer has the address that it left from",
         ],
         "blink" => &[
             "the connection goes on",

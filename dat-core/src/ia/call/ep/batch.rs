@@ -1,10 +1,10 @@
 //! Several posts behind one doorbell.
 //!
-//! On an uncached BAR each doorbell is a write on the bus, and waits for those before it to leave the processor. A
-//! batch puts any number of requests into the queue and tells the device of all of them at its end, as rdma-core does
-//! for a list of work requests (one doorbell record and one register write for all: `providers/mlx5/qp.c`,
-//! `post_send_db`). Receives have a doorbell record and no register, and the record is written once (`mlx5_post_recv`
-//! there). DAT 1.2 has no such calls.
+//! On an uncached BAR each doorbell is a write on the bus, and waits until earlier writes have left the processor. A
+//! batch puts any number of requests into the queue and announces all of them at its end, as rdma-core does for a
+//! list of work requests (one doorbell record and one register write for all: `providers/mlx5/qp.c`, `post_send_db`).
+//! Receives have a doorbell record and no register; the record is written once (`mlx5_post_recv` there). DAT 1.2 has
+//! no such calls.
 
 use crate::error::DatResult;
 use crate::handle::{EpHandle, SrqHandle, index_of};
@@ -18,22 +18,23 @@ use crate::object::lmr::segment::{RmrTriplet, Segment};
 use crate::provider::{Provider, QueuePair, SharedReceiveQueue};
 use crate::types::{CompletionFlags, DtoCookie};
 
-/// Posts to an endpoint ([`Ia::batch`]). The doorbell rings when it is dropped, or earlier.
+/// Posts to an endpoint ([`Ia::batch`]). Dropping it rings the doorbell, if that was not done earlier.
 pub struct Batch<'a, P: Provider> {
     ia: &'a mut Ia<P>,
-    /// The endpoint, and its place while the batch has the IA to itself; a place that nothing has if the handle is
-    /// none.
+    /// The endpoint, and its place in the table while the batch borrows the IA. An invalid handle has a place that no
+    /// endpoint has.
     ep: EpHandle,
     place: u32,
-    /// Requests are in the queue that the device has not been told of.
+    /// True if the queue holds requests not yet announced to the device.
     unrung: bool,
-    /// Requests posted when it was last told of all.
+    /// Number of requests posted when the doorbell last rang.
     told: u64,
-    /// Receives, likewise.
+    /// True if the queue holds receives not yet announced to the device.
     untold: bool,
 }
 
-/// Posts of buffers to an SRQ ([`Ia::srq_batch`]). The device is told of them when it is dropped, or earlier.
+/// Posts of buffers to an SRQ ([`Ia::srq_batch`]). Dropping it announces them to the device, if that was not done
+/// earlier.
 pub struct SrqBatch<'a, P: Provider> {
     ia: &'a mut Ia<P>,
     srq: SrqHandle,
@@ -41,8 +42,9 @@ pub struct SrqBatch<'a, P: Provider> {
 }
 
 impl<P: Provider> Ia<P> {
-    /// Posts what the closure `post` posts, in its order: requests behind one doorbell, receives by one doorbell
-    /// record. A post that is refused changes nothing. Those before it stay posted, whatever the closure returns.
+    /// Posts the requests and receives that the closure `post` adds, in its order: requests behind one doorbell,
+    /// receives by one doorbell record. A post that is refused changes nothing. Earlier posts stay posted, whatever
+    /// the closure returns.
     ///
     /// ```text
     /// ia.batch(ep, |batch| {
@@ -74,8 +76,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Posts buffers that the closure `post` posts to an SRQ, in its order, by one doorbell record. A post that is
-    /// refused changes nothing. Those before it stay posted, whatever the closure returns.
+    /// Posts the buffers that the closure `post` adds to an SRQ, in its order, by one doorbell record. A post that is
+    /// refused changes nothing. Earlier posts stay posted, whatever the closure returns.
     ///
     /// # Errors
     /// Those that `post` returns.
@@ -231,12 +233,12 @@ impl<P: Provider> Batch<'_, P> {
             return Ok(());
         }
         self.ia.recv_in_order(self.ep, iov, Recv, cookie, flags)?;
-        // It has told of those before it, too.
+        // This post has announced the earlier ones, too.
         self.untold = false;
         Ok(())
     }
 
-    /// One doorbell told of all requests up to here: all but one of them had none of their own.
+    /// Counts a doorbell that announced all requests so far: all but one of them had no doorbell of their own.
     fn rung(&mut self) {
         if let Some((_, ep)) = self.ia.eps.at_mut(self.place) {
             let now = posted(ep);
@@ -263,14 +265,14 @@ impl<P: Provider> Batch<'_, P> {
         let EpHandle { key, ia } = self.ep;
         self.ia
             .request_in_order_of(key, ia, iov, what, cookie, flags)?;
-        // It has rung for those before it, too.
+        // This post rang the doorbell for the earlier ones, too.
         self.unrung = false;
         self.rung();
         Ok(())
     }
 }
 
-/// Requests posted to an endpoint's queue pair so far.
+/// Number of requests posted to an endpoint's queue pair so far.
 fn posted<P: Provider>(ep: &Ep<P>) -> u64 {
     ep.qp.get().map_or(0, |qp| qp.counts().requests)
 }

@@ -1,17 +1,16 @@
-//! Connecting and disconnecting: `dat_ep_connect`, `_disconnect`, `_reset`, and what the connection
-//! manager and the device report about a connection.
+//! Connecting and disconnecting: `dat_ep_connect`, `_disconnect`, `_reset`, and the reports of the connection manager
+//! and of the device about a connection.
 //!
-//! Every way into DISCONNECTED is [`Ia::enter_disconnected`]: the state changes, the connection
-//! manager lets go (and tells the peer), the queue pair goes to the error state, which flushes what is
-//! outstanding, and one event is queued. Completions that were there before precede that event when
-//! they share its EVD. Who comes second finds the state changed and does nothing, so there is
-//! exactly one terminal event.
+//! Every way into DISCONNECTED is [`Ia::enter_disconnected`]. The state changes; the connection manager drops the
+//! connection and tells the peer; the queue pair goes to the error state, which flushes outstanding requests; and one
+//! event is queued. Completions that have arrived precede that event if they share its EVD. A second cause of the end
+//! finds the state changed and does nothing, so there is exactly one terminal event.
 //!
-//! A graceful disconnect waits in DISCONNECT_PENDING until the requests are done. Completions say so,
-//! except those nobody asked for: behind a request posted with SUPPRESS goes a request of our own, an
-//! RDMA Write of no bytes, whose completion ends the wait and is shown to nobody. The wait has an end whatever the peer
-//! does ([`DRAIN_TIMEOUT`](crate::object::ep::DRAIN_TIMEOUT)): a peer that answers and never has a receive would
-//! otherwise hold it for ever.
+//! A graceful disconnect waits in DISCONNECT_PENDING until the requests are done. Completions report that, except
+//! those the consumer suppressed. So behind a request posted with SUPPRESS goes a *marker*, an RDMA Write of no
+//! bytes, whose completion ends the wait and becomes no event. The wait ends whatever the peer does
+//! ([`DRAIN_TIMEOUT`](crate::object::ep::DRAIN_TIMEOUT)): a peer that answers and never posts a receive would
+//! otherwise prolong it for ever.
 
 use super::queues;
 use crate::attributes::{MAX_PRIVATE_DATA, MAX_PRIVATE_DATA_TO_PORT, gid_of};
@@ -32,7 +31,8 @@ use crate::types::{CloseFlags, ConnQual, ConnectFlags, Qos, Timeout};
 use std::net::IpAddr;
 use tracing::field;
 
-/// Refuses private data longer than a REQ to this qualifier carries. `argument` is its length's place.
+/// Refuses private data longer than a REQ to this qualifier carries. `argument` is the position of its length in the
+/// call.
 pub(in crate::ia) fn check_private_data(
     conn_qual: ConnQual,
     bytes: usize,
@@ -51,7 +51,7 @@ pub(in crate::ia) fn check_private_data(
     Ok(())
 }
 
-/// Refuses what can never be the address of a peer.
+/// Refuses an address that can never be a peer's.
 fn check_address(address: IpAddr) -> DatResult<()> {
     let bad =
         |subtype, detail| Err(DatError::new(ReturnType::InvalidAddress, subtype).because(detail));
@@ -68,20 +68,21 @@ fn check_address(address: IpAddr) -> DatResult<()> {
     Ok(())
 }
 
-/// A count that has 8 bits on the wire.
+/// Converts a depth of RDMA Reads to the 8 bits it has on the wire.
 fn depth(reads: u32) -> u8 {
     u8::try_from(reads).unwrap_or(u8::MAX)
 }
 
 impl<P: Provider> Ia<P> {
-    /// Starts a connection to the service at `conn_qual` of `remote`. One event on the connect EVD tells the outcome.
+    /// Starts a connection to the service at `conn_qual` of `remote`. One event on the connect EVD reports the
+    /// outcome.
     ///
     /// Page: dat_ep_connect.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: not UNCONNECTED; |EP_NOTREADY no PZ.
     /// DAT_INVALID_PARAMETER: |ARG3 qualifier 0, |ARG4 timeout 0, |ARG5 private data too long, |ARG8
-    /// unknown flags. DAT_INVALID_ADDRESS: no address of a peer, or the port is down, or nothing leads to it.
+    /// unknown flags. DAT_INVALID_ADDRESS: not an address of a peer, or the port is down, or no route leads there.
     /// DAT_MODEL_NOT_SUPPORTED: quality of service, several paths. DAT_INSUFFICIENT_RESOURCES.
     #[allow(clippy::too_many_arguments, reason = "DAT's own")]
     pub fn ep_connect(
@@ -138,8 +139,8 @@ impl<P: Provider> Ia<P> {
         self.connect_to(ep, at, path, wishes, private_data)
     }
 
-    /// Starts a connection to who listens at a qualifier of the host at the end of a path. All that can be checked
-    /// was checked, but whether the endpoint has a PZ.
+    /// Starts a connection to a qualifier of the host at the end of a path. The caller has checked everything but the
+    /// endpoint's PZ.
     pub(in crate::ia) fn connect_to(
         &mut self,
         ep: EpHandle,
@@ -159,7 +160,7 @@ impl<P: Provider> Ia<P> {
         );
         let limits = self.provider.limits();
         let mtu = limits.mtu;
-        // The address the path leaves from, which is of the peer's family.
+        // The address that the path leaves from, which has the peer's address family.
         let source = self
             .provider
             .gid(path.source_gid_index)
@@ -269,7 +270,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Brings a disconnected endpoint back to UNCONNECTED. An unconnected endpoint stays as it is, with its receives.
+    /// Returns a disconnected endpoint to UNCONNECTED. An unconnected endpoint stays as it is, with its receives.
     /// Completions that were not dequeued yet may be lost.
     ///
     /// Page: dat_ep_reset.
@@ -311,7 +312,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Has something done to the queue pair of an endpoint that concerns its completion queues, too.
+    /// Calls `f` with an endpoint's queue pair and its completion queues.
     fn with_queues<T: Default>(
         &mut self,
         key: EpKey,
@@ -339,13 +340,13 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Undoes a `bring_up` that failed half-way: the endpoint is what it was, its receives among it, unless a packet
-    /// has come for one of them, which ends the others. Until then it may be able to receive, so a device that goes on
-    /// refusing is stopped.
+    /// Undoes a `bring_up` that failed half-way. The endpoint keeps its receives, unless a packet has arrived for one
+    /// of them; then the others are flushed. Until it is undone the queue pair may be able to receive, so a device
+    /// that keeps refusing is stopped.
     pub(in crate::ia) fn rewind(&mut self, key: EpKey) {
         self.insist("rewinding a queue pair", |ia| {
             if ia.health.is_dead() {
-                // Its receives are flushed.
+                // The dead device's receives have been flushed in software.
                 return Ok(());
             }
             let rewound = ia.with_queues(key, P::rewind_qp).and_then(|kept| {
@@ -362,13 +363,13 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// 24 random bits.
+    /// Returns 24 random bits.
     pub(in crate::ia) fn random_psn(&mut self) -> u32 {
         // CAST: masked to 24 bits.
         (self.provider.random() & 0xff_ffff) as u32
     }
 
-    /// Takes an endpoint along an edge that concerns nothing else. False: there is no such edge.
+    /// Takes a step of an endpoint that needs no other action. Returns false if the table has no such edge.
     pub(in crate::ia) fn move_to(&mut self, key: EpKey, event: EpEvent) -> bool {
         let Some(ep) = self.eps.get_mut(key) else {
             return false;
@@ -398,7 +399,7 @@ impl<P: Provider> Ia<P> {
         self.push_event(evd, Event::Connection(event));
     }
 
-    /// The connection manager forgets the endpoint's connection; the peer is told what it has to be.
+    /// Releases the endpoint's connection in the connection manager, which tells the peer what it has to know.
     pub(in crate::ia) fn let_go(&mut self, key: EpKey) {
         if let Some(conn) = self.eps.get_mut(key).and_then(|ep| ep.conn.take()) {
             self.conns.remove(&conn);
@@ -407,8 +408,9 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// The one way into DISCONNECTED. Does nothing where the table has no such edge. The queue pair takes no packets
-    /// afterwards, or the device is stopped: nobody could be told that it refuses.
+    /// Takes an endpoint to DISCONNECTED; this is the only way there. Does nothing if the table has no such edge.
+    /// Afterwards the queue pair takes no packets, or the device was stopped, because no call could report its
+    /// refusal.
     pub(in crate::ia) fn enter_disconnected(
         &mut self,
         key: EpKey,
@@ -418,7 +420,8 @@ impl<P: Provider> Ia<P> {
         self.leave_connection(key, event, kind, false);
     }
 
-    /// Leaves a connection, or an attempt, for DISCONNECTED. `halted`: the queue pair has stopped already.
+    /// Takes an endpoint from a connection, or an attempt, to DISCONNECTED. `halted`: the queue pair has stopped
+    /// already.
     fn leave_connection(
         &mut self,
         key: EpKey,
@@ -434,7 +437,7 @@ impl<P: Provider> Ia<P> {
             self.blame(key, EndCause::Disconnected);
         }
         self.drain_over(key);
-        self.no_more_turns(key);
+        self.stop_checks(key);
         self.move_to(key, event);
         self.let_go(key);
         let Some(ep) = self.eps.get(key) else {
@@ -442,8 +445,8 @@ impl<P: Provider> Ia<P> {
         };
         let (connect, request, recv) = (ep.connect_evd, ep.request_evd, ep.recv_evd);
         let shared = connect.filter(|_| connect == request || connect == recv);
-        // Why an attempt failed is told before the receives that end with it; they have ended already if the program
-        // gave it up. The end of a connection comes behind all that was done on it.
+        // The event of a failed attempt precedes the receives flushed with it. (If the program gave the attempt up,
+        // they have been flushed before.) The event of a connection's end follows the completions of the connection.
         let attempt = event == EpEvent::AttemptEnded;
         if attempt {
             self.report_behind(shared, key, kind);
@@ -456,7 +459,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Reports behind the completions that an EVD has already.
+    /// Queues a connection event behind the completions that an EVD has already.
     fn report_behind(&mut self, evd: Option<EvdKey>, key: EpKey, kind: ConnectionEventKind) {
         if let Some(evd) = evd {
             self.drain_evd(evd, false);
@@ -464,7 +467,7 @@ impl<P: Provider> Ia<P> {
         self.report(key, kind);
     }
 
-    /// An error ended the connection, or the attempt.
+    /// Handles an error that ended a connection, or an attempt.
     pub(in crate::ia) fn connection_failed(&mut self, key: EpKey) {
         let Some(ep) = self.eps.get(key) else { return };
         match ep.hot.state {
@@ -493,14 +496,14 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Why a connection is about to end, or an attempt. What was said first is why.
+    /// Records the cause of an imminent end of a connection or an attempt. The first cause counts.
     pub(in crate::ia) fn blame(&mut self, key: EpKey, cause: EndCause) {
         if let Some(ep) = self.eps.get_mut(key) {
             ep.cause.get_or_insert(cause);
         }
     }
 
-    /// The handshake is done.
+    /// Handles the end of the handshake.
     pub(in crate::ia) fn established(&mut self, key: EpKey) {
         if self.move_to(key, EpEvent::Established) {
             self.keep_alive(key);
@@ -508,7 +511,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Moves the queue pair of an endpoint to RTS; `receive_psn` is what we asked the peer to begin with.
+    /// Moves the queue pair of an endpoint to RTS. `receive_psn` is the PSN the peer was asked to start with.
     pub(in crate::ia) fn bring_up(
         &mut self,
         key: EpKey,
@@ -543,7 +546,7 @@ impl<P: Provider> Ia<P> {
             qp,
             &ReadyToSend {
                 send_psn: peer.psn,
-                // Never more on the wire than the peer can answer.
+                // Not more outstanding reads than the peer can answer.
                 reads_out: reads_out.min(peer.reads_out),
                 retry_count: peer.retry_count,
                 rnr_retry: peer.rnr_retry,
@@ -552,8 +555,8 @@ impl<P: Provider> Ia<P> {
         )
     }
 
-    /// An endpoint has become DISCONNECT_PENDING: its requests are to be looked at, wherever they complete. (A null
-    /// EVD's queue says so anyway.)
+    /// Watches the EVD on which an endpoint in DISCONNECT_PENDING completes its requests. (The discard queue of a
+    /// null EVD is always armed.)
     fn drain_begins(&mut self, key: EpKey) {
         if let Some(evd) = self.eps.get(key).and_then(|ep| ep.request_evd) {
             self.draining.add(evd);
@@ -561,8 +564,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// An endpoint is about to leave its state; if that is DISCONNECT_PENDING, its requests are not to be looked at any
-    /// more.
+    /// Stops watching the EVD of an endpoint's requests when the endpoint is about to leave DISCONNECT_PENDING.
     pub(in crate::ia) fn drain_over(&mut self, key: EpKey) {
         if let Some(ep) = self.eps.get(key)
             && ep.hot.state == EpState::DisconnectPending
@@ -572,7 +574,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Looks whether the requests of a draining endpoint are done.
+    /// Ends a graceful disconnect if the endpoint's requests are done.
     pub(in crate::ia) fn advance_drain(&mut self, key: EpKey) {
         let Some(ep) = self.eps.get(key) else { return };
         if ep.hot.state != EpState::DisconnectPending {
@@ -591,7 +593,7 @@ impl<P: Provider> Ia<P> {
             .iter()
             .any(|effect| matches!(effect, Effect::Failed(failed) if *failed == key))
         {
-            // The queue is empty because a request failed: that is about to be the end.
+            // The queue is empty because a request failed; that failure is about to end the connection.
             return;
         }
         let Some(ep) = self.eps.get_mut(key) else {
@@ -602,16 +604,16 @@ impl<P: Provider> Ia<P> {
             self.drained(key);
             return;
         }
-        // No room: a completion must come first, and then we are called again.
+        // If posting the marker finds no room, a completion must come first, and this function is called again then.
         if qp.ends_silently() && !ep.own_outstanding && qp.post_own().is_ok() {
             ep.own_outstanding = true;
             ep.counts.own();
         }
     }
 
-    /// A graceful disconnect has not come to its end in time: it becomes an abrupt one.
+    /// Turns a graceful disconnect that has timed out into an abrupt one.
     pub(in crate::ia) fn drain_timed_out(&mut self, key: EpKey) {
-        // What is done by now counts.
+        // Requests that are done by now count as done.
         self.drain_queues_of(key);
         self.settle_effects();
         let Some(ep) = self.eps.get(key) else { return };
@@ -620,7 +622,7 @@ impl<P: Provider> Ia<P> {
         }
         let own = u32::from(ep.own_outstanding);
         let outstanding = ep.qp.get().map_or(0, QueuePair::requests_outstanding);
-        // A device that loses a completion may have ours counted as done.
+        // If the device loses a completion, the marker may count as done already.
         let outstanding = outstanding.saturating_sub(own);
         tracing::warn!(ep = ?key, outstanding, "a graceful disconnect has timed out");
         self.blame(key, EndCause::DrainTimedOut);
@@ -631,7 +633,7 @@ impl<P: Provider> Ia<P> {
         );
     }
 
-    /// The last request of a graceful disconnect is done.
+    /// Ends a graceful disconnect whose last request is done.
     pub(in crate::ia) fn drained(&mut self, key: EpKey) {
         if self
             .eps

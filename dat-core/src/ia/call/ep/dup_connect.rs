@@ -1,8 +1,8 @@
-//! `dat_ep_dup_connect`: once more to where another endpoint is connected.
+//! `dat_ep_dup_connect`: connects to the same place as another endpoint.
 //!
-//! The other endpoint knows where its connection went: address and qualifier if it connected actively. One that
-//! was connected passively knows its peer's address, but nobody listens where its peer came from, as a rule; the
-//! attempt is made all the same and ends as it must, with NON_PEER_REJECTED. (The page says "connected" and no more.)
+//! An endpoint that connected actively knows the address and qualifier of its peer. One that was connected passively
+//! knows its peer's address, but usually no service point listens at the qualifier the peer came from. The attempt is
+//! made all the same and ends with NON_PEER_REJECTED. (The page requires "connected" and no more.)
 
 use super::connect::check_private_data;
 use crate::attributes::{address_of, gid_of};
@@ -15,7 +15,7 @@ use crate::provider::{Provider, ProviderError};
 use crate::types::{ConnQual, Qos, Timeout};
 
 impl<P: Provider> Ia<P> {
-    /// Starts a connection to the service that `dup_ep` is connected to. One event on the connect EVD tells the
+    /// Starts a connection to the service that `dup_ep` is connected to. One event on the connect EVD reports the
     /// outcome, as for [`Ia::ep_connect`].
     ///
     /// Page: dat_ep_dup_connect.
@@ -41,7 +41,7 @@ impl<P: Provider> Ia<P> {
         if dup.hot.state != EpState::Connected {
             return Err(dup.hot.state.refuse(EpCall::Duplicate));
         }
-        // A connected endpoint has another end.
+        // A connected endpoint has a remote end.
         let remote = dup
             .remote
             .ok_or(EpState::Connected.refuse(EpCall::Duplicate))?;
@@ -57,7 +57,7 @@ impl<P: Provider> Ia<P> {
         )?;
         qos.check()?;
         let source = self.eps[ep.key].transport.source_address;
-        // What the other connection asks of the network is not asked by this one.
+        // Only the source address is taken from the other connection, not its transport settings.
         let path = path
             .filter(|_| source.is_none())
             .map(|path| path.source_gid_index);
@@ -67,7 +67,7 @@ impl<P: Provider> Ia<P> {
         });
         let path = match self.provider.route(gid_of(remote.address), source) {
             Ok(path) => path,
-            // The page has no answer for addresses: there was a path when the connection was made.
+            // The page lists no error for addresses: a path existed when the other connection was made.
             Err(ProviderError::Unreachable { why, what }) => {
                 self.health.note(what);
                 return Err(DatError::resources(Subtype::ResourceTep).because(why));

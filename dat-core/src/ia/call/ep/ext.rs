@@ -1,4 +1,4 @@
-//! Posting what DAT 1.2 does not have and InfiniBand does ([`crate::object::ep::extension`]).
+//! Posts that InfiniBand has and DAT 1.2 has not ([`crate::object::ep::extension`]).
 
 use super::post::{Post, posts};
 use crate::error::{DatError, DatResult};
@@ -19,7 +19,7 @@ posts! {
     CompareSwap<'_>: Ia::request_at_once, request_in_order;
 }
 
-/// The segments of an atomic operation are its result's.
+/// Names the segments of an atomic operation in an error as those of its result.
 #[cold]
 fn of_result(error: DatError) -> DatError {
     if error.argument() == Some("iov") {
@@ -30,14 +30,15 @@ fn of_result(error: DatError) -> DatError {
 }
 
 impl<P: Provider> Ia<P> {
-    /// Whether the device has atomic operations of 8 bytes. If so, regions may be registered with
+    /// Returns whether the device has atomic operations of 8 bytes. If so, regions may be registered with
     /// [`MemPrivFlags::REMOTE_ATOMIC`](crate::MemPrivFlags::REMOTE_ATOMIC).
     #[must_use]
     pub fn has_atomics(&self) -> bool {
         self.provider.limits().atomics
     }
 
-    /// Sends the bytes of `iov` as one message with immediate data, which is in the completion of the peer's receive.
+    /// Sends the bytes of `iov` as one message with immediate data, which appears in the completion of the peer's
+    /// receive.
     ///
     /// # Errors
     /// As [`Ia::ep_post_send`].
@@ -53,10 +54,10 @@ impl<P: Provider> Ia<P> {
         SendImmediate(immediate).post(self, ep, iov, cookie, flags)
     }
 
-    /// Sends the bytes of `iov` as one message that also invalidates a context of the peer's. That happens before the
-    /// peer's receive completes, and its completion says which context. The peer must allow it: by a window bound with
-    /// [`MemPrivFlags::REMOTE_INVALIDATE`](crate::MemPrivFlags::REMOTE_INVALIDATE), or, in a kernel, by fast
-    /// registration. Any other context breaks the connection (DAT_DTO_ERR_REMOTE_ACCESS).
+    /// Sends the bytes of `iov` as one message that also invalidates one of the peer's contexts. The invalidation
+    /// precedes the completion of the peer's receive, which names the context. The peer must allow it: by a window
+    /// bound with [`MemPrivFlags::REMOTE_INVALIDATE`](crate::MemPrivFlags::REMOTE_INVALIDATE), or, in a kernel, by
+    /// fast registration. Any other context breaks the connection (DAT_DTO_ERR_REMOTE_ACCESS).
     ///
     /// # Errors
     /// As [`Ia::ep_post_send`].
@@ -72,8 +73,8 @@ impl<P: Provider> Ia<P> {
         SendInvalidate(rmr_context).post(self, ep, iov, cookie, flags)
     }
 
-    /// Writes the bytes of `iov` to the peer's memory and then completes a receive at the peer, which tells the
-    /// immediate data and the number of bytes. SOLICITED_WAIT has the meaning it has for a Send.
+    /// Writes the bytes of `iov` to the peer's memory and then completes a receive at the peer. That completion has
+    /// the immediate data and the number of bytes. SOLICITED_WAIT has the meaning it has for a Send.
     ///
     /// # Errors
     /// As [`Ia::ep_post_rdma_write`].
@@ -90,13 +91,13 @@ impl<P: Provider> Ia<P> {
         RdmaWriteImmediate(remote, immediate).post(self, ep, iov, cookie, flags)
     }
 
-    /// Adds `add` to a number in the peer's memory. It is atomic with other such operations of the peer's device. When
-    /// the request completes, `result` has the old value, 8 bytes.
+    /// Adds `add` to a number in the peer's memory. The operation is atomic with other atomic operations of the
+    /// peer's device. When the request completes, `result` has the old value, 8 bytes.
     ///
     /// # Errors
-    /// As [`Ia::ep_post_rdma_read`], with one segment. DAT_LENGTH_ERROR: `result` has not 8 bytes, or `remote` has
-    /// less. DAT_INVALID_PARAMETER|ARG5: the remote address is no multiple of 8. DAT_MODEL_NOT_SUPPORTED: not
-    /// [`Ia::has_atomics`].
+    /// As [`Ia::ep_post_rdma_read`], with one segment. DAT_LENGTH_ERROR: `result` is not 8 bytes long, or `remote` is
+    /// shorter. DAT_INVALID_PARAMETER|ARG5: the remote address is not a multiple of 8. DAT_MODEL_NOT_SUPPORTED:
+    /// [`Ia::has_atomics`] is false.
     pub fn ep_post_fetch_add<S: Segment>(
         &mut self,
         ep: EpHandle,
@@ -111,7 +112,8 @@ impl<P: Provider> Ia<P> {
             .map_err(of_result)
     }
 
-    /// Replaces a number in the peer's memory by `swap` if it is `compare`. Otherwise as [`Ia::ep_post_fetch_add`].
+    /// Replaces a number in the peer's memory by `swap` if it equals `compare`. Otherwise as
+    /// [`Ia::ep_post_fetch_add`].
     ///
     /// # Errors
     /// As [`Ia::ep_post_fetch_add`].

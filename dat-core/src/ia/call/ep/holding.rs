@@ -1,14 +1,14 @@
-//! How many receive buffers an endpoint holds: `dat_ep_recv_query` and `dat_ep_set_watermark`.
+//! Number of receive buffers that an endpoint holds: `dat_ep_recv_query` and `dat_ep_set_watermark`.
 //!
-//! A buffer posted to an endpoint is the endpoint's at once, and until its completion (uDAPL 1.2, dat_ep_recv_query).
-//! All of them are for messages still to come, one each, so their span is their number.
+//! A buffer posted to an endpoint belongs to it from the post to the completion (uDAPL 1.2, dat_ep_recv_query). Each
+//! is for one future message, so their span is their number.
 //!
-//! A buffer of an SRQ is an endpoint's once the endpoint has taken it. Our transport keeps messages in order and takes
-//! a buffer when a message begins, so an endpoint holds at most the one whose message is arriving. The device does not
-//! tell when that is: the counts are unknown, a mark of 1 or more is never exceeded, and a mark of 0 cannot be had.
+//! A buffer of an SRQ belongs to an endpoint once the endpoint has taken it. Our transport keeps messages in order
+//! and takes a buffer when a message begins, so an endpoint holds at most the one whose message is arriving. The
+//! device does not report that moment. So the counts are unknown, a mark of 1 or more is never exceeded, and a mark
+//! of 0 is not supported.
 //!
-//! Marks are looked at when they are set and when the IA looks around ([`Ia::progress`]), those of some endpoints each
-//! time, not by posts.
+//! Marks are checked when they are set and by [`Ia::progress`], those of some endpoints each time, not by posts.
 
 use crate::error::{DatError, DatResult};
 use crate::event::AsyncEvent;
@@ -19,20 +19,20 @@ use crate::object::ep::cause::EndCause;
 use crate::object::ep::state::EpState;
 use crate::provider::{Provider, QueuePair};
 
-/// Endpoints whose marks are looked at, at a time.
+/// Maximum number of endpoints whose marks are checked per call.
 const LOOKS: usize = 32;
 
-/// What `ep_recv_query` tells. `None` is DAT_VALUE_UNKNOWN.
+/// Answer of `ep_recv_query`. `None` is DAT_VALUE_UNKNOWN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpRecvParam {
-    /// Buffers the endpoint holds, not completed.
+    /// Number of buffers that the endpoint holds and that have not completed.
     pub nbufs_allocated: Option<u32>,
-    /// Completions there will be if every message arriving now arrives whole.
+    /// Number of completions if every message that is arriving now arrives whole.
     pub bufs_alloc_span: Option<u32>,
 }
 
 impl<P: Provider> Ia<P> {
-    /// How many receive buffers an endpoint holds.
+    /// Returns the number of receive buffers that an endpoint holds.
     ///
     /// Page: dat_ep_recv_query.
     ///
@@ -49,7 +49,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Sets and arms both high watermarks; `None` switches one off. When the endpoint holds more buffers than `soft`,
-    /// one asynchronous event says so. When it holds more than `hard`, the connection breaks.
+    /// one asynchronous event reports that. When it holds more than `hard`, the connection breaks.
     ///
     /// Page: dat_ep_set_watermark.
     ///
@@ -76,7 +76,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Looks at the watermarks of endpoints that have any, a few at a time, by turns.
+    /// Checks the watermarks of a few endpoints, in turn.
     pub(in crate::ia) fn check_some_marks(&mut self) {
         for _ in 0..self.marked.len().min(LOOKS) {
             if let Some(key) = self.marked.next() {
@@ -109,7 +109,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Buffers an endpoint holds, completions looked at first.
+    /// Returns the number of buffers that an endpoint holds, after taking in completions.
     fn buffers_held(&mut self, key: EpKey) -> Option<u32> {
         let ep = self.eps.get(key)?;
         if ep.srq.is_some() {

@@ -1,11 +1,11 @@
-//! Sends whose data goes into the queue itself.
+//! Sends whose data is copied into the send queue.
 //!
-//! A short message need not be in registered memory: the processor copies it behind the work queue entry, the
-//! device finds it there and makes no second access to host memory. DAT 1.2 has no such call; this is an
-//! addition to it, with the checks and the completion of `dat_ep_post_send`.
+//! A short message need not be in registered memory. The processor copies it into the work queue entry, so the device
+//! makes no second access to host memory. DAT 1.2 has no such call; the checks and the completion are those of
+//! `dat_ep_post_send`.
 //!
-//! How much fits is what the endpoint's queue has room for in each of its entries: more with more
-//! `max_request_iov` ([`Ia::ep_inline_limit`]).
+//! The limit is the room in each entry of the endpoint's queue. It grows with `max_request_iov`
+//! ([`Ia::ep_inline_limit`]).
 
 use crate::error::DatResult;
 use crate::handle::EpHandle;
@@ -18,7 +18,7 @@ use crate::refusal::Refusal;
 use crate::types::{CompletionFlags, DtoCookie};
 
 impl<P: Provider> Ia<P> {
-    /// The longest message that [`Ia::ep_post_send_inline`] takes, in bytes.
+    /// Returns the longest message that [`Ia::ep_post_send_inline`] takes, in bytes.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE|EP_NOTREADY: the endpoint has no PZ.
@@ -28,8 +28,8 @@ impl<P: Provider> Ia<P> {
         Ok(qp.send_inline_limit())
     }
 
-    /// Sends a copy of `data` as one message, without registered memory. When the call returns, `data` may be used
-    /// again.
+    /// Sends a copy of `data` as one message, without registered memory. The caller may reuse `data` when the call
+    /// returns.
     ///
     /// # Errors
     /// As [`Ia::ep_post_send`]. DAT_INVALID_PARAMETER|ARG2: `data` is longer than [`Ia::ep_inline_limit`].
@@ -91,7 +91,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Posts; `AT_ONCE` only if it need not be recorded, and else it answers [`Refusal::State`].
+    /// Posts the Send. With `AT_ONCE`, answers [`Refusal::State`] if it has to be recorded.
     #[inline(always)]
     fn post_inline<const AT_ONCE: bool>(
         &mut self,
@@ -129,7 +129,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// What becomes of a Send that was not posted at once.
+    /// Posts a Send again that was not posted at once, or makes its error.
     #[cold]
     #[inline(never)]
     fn post_inline_again(

@@ -1,12 +1,11 @@
 //! The calls on endpoints: `dat_ep_create`, `_create_with_srq`, `_query`, `_get_status`, `_free`; the others are in
 //! files of their own.
 //!
-//! DAT's endpoint owns the device's queue pair, which is made and goes with it.
+//! DAT's endpoint owns the device's queue pair, which is made and destroyed with it.
 //!
-//! A null EVD means that the consumer does not care for those completions. The device writes them all
-//! the same, so such an endpoint has a completion queue of its own, `discard`, which is always armed. It is emptied
-//! when the device says that there is something, and when a post finds no room. An error seen there breaks the
-//! connection as any.
+//! A null EVD means that the consumer does not need those completions. The device writes them all the same, so such
+//! an endpoint has a completion queue of its own, `discard`, which is always armed. It is drained when the device
+//! reports entries, and when a post finds no room. An error found there breaks the connection like any other.
 
 pub(crate) mod batch;
 pub(crate) mod connect;
@@ -34,17 +33,17 @@ use crate::types::EvdFlags;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// How long freeing or resetting an endpoint waits for the buffers it took from its SRQ.
+/// Longest time, in nanoseconds, that freeing or resetting an endpoint waits for the buffers it took from its SRQ.
 const LAST_BUFFER_WAIT: Nanos = 500_000_000;
 
-/// What `ep_query` tells (`DAT_EP_PARAM`).
+/// Answer of `ep_query` (`DAT_EP_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpParam {
     /// The state.
     pub state: EpState,
-    /// Our address.
+    /// The local address.
     pub local_ia_address: IpAddr,
-    /// Our port qualifier, when there is one; else 0.
+    /// The local port qualifier; 0 if there is none.
     pub local_port_qual: u64,
     /// The peer's address, while there is a connection or an attempt.
     pub remote_ia_address: Option<IpAddr>,
@@ -52,33 +51,34 @@ pub struct EpParam {
     pub remote_port_qual: u64,
     /// The protection zone.
     pub pz: Option<PzHandle>,
-    /// Where receives complete.
+    /// The EVD on which receives complete.
     pub recv_evd: Option<EvdHandle>,
-    /// Where requests complete.
+    /// The EVD on which requests complete.
     pub request_evd: Option<EvdHandle>,
-    /// Where connection events go.
+    /// The EVD that receives connection events.
     pub connect_evd: Option<EvdHandle>,
-    /// Where buffers come from.
+    /// The SRQ that its receive buffers come from.
     pub srq: Option<SrqHandle>,
-    /// The attributes, as asked for.
+    /// The attributes, as requested.
     pub attr: EpAttr,
-    /// What its connections ask of the network, as asked for.
+    /// Transport settings of its connections, as requested.
     pub transport: EpTransport,
 }
 
-/// What `ep_get_status` tells: a snapshot.
+/// Answer of `ep_get_status`: a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpStatus {
     /// The state.
     pub state: EpState,
-    /// No receive is outstanding. For an endpoint with an SRQ: always, as far as we know.
+    /// True if no receive is outstanding. Always true for an endpoint with an SRQ, since the device does not report
+    /// its buffers.
     pub recv_idle: bool,
-    /// No request is outstanding.
+    /// True if no request is outstanding.
     pub request_idle: bool,
 }
 
 impl<P: Provider> Ia<P> {
-    /// Gives an endpoint the name a facade has for it, which its completions say ([`Ia::evd_look`]).
+    /// Sets the facade's name of an endpoint, which its completions carry ([`Ia::evd_look`]).
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP.
@@ -89,15 +89,14 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Makes an endpoint. Without attributes it gets [`EpAttr::defaults`].
+    /// Creates an endpoint. Without attributes it gets [`EpAttr::defaults`].
     ///
     /// Page: dat_ep_create.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE: the PZ, or an EVD (also one made without the flag of the stream).
-    /// DAT_INVALID_PARAMETER|ARG6: an attribute is illegal or beyond the IA, or the EVDs cannot carry
-    /// these streams together. DAT_MODEL_NOT_SUPPORTED: quality of service, watermark.
-    /// DAT_INSUFFICIENT_RESOURCES|TEP.
+    /// DAT_INVALID_HANDLE: the PZ, or an EVD (also an EVD created without the flag of the stream).
+    /// DAT_INVALID_PARAMETER|ARG6: an attribute is illegal or beyond the IA's limit, or the EVDs cannot carry these
+    /// streams together. DAT_MODEL_NOT_SUPPORTED: quality of service, watermark. DAT_INSUFFICIENT_RESOURCES|TEP.
     pub fn ep_create(
         &mut self,
         pz: Option<PzHandle>,
@@ -110,12 +109,12 @@ impl<P: Provider> Ia<P> {
         self.create(pz, evds, None, attr, Subtype::Arg6)
     }
 
-    /// Makes an endpoint that takes its receive buffers from an SRQ.
+    /// Creates an endpoint that takes its receive buffers from an SRQ.
     ///
     /// Page: dat_ep_create_with_srq.
     ///
     /// # Errors
-    /// As [`Ia::ep_create`], attributes being ARG7; DAT_INVALID_HANDLE|SRQ.
+    /// As [`Ia::ep_create`], except that the attributes are ARG7; DAT_INVALID_HANDLE|SRQ.
     pub fn ep_create_with_srq(
         &mut self,
         pz: Option<PzHandle>,
@@ -155,8 +154,8 @@ impl<P: Provider> Ia<P> {
         Ok(EpHandle { key, ia: self.id })
     }
 
-    /// An endpoint for a request that reached a PSP with the PROVIDER flag: without PZ and EVDs,
-    /// tentative until the request is decided, with the RDMA Read depths the peer would like.
+    /// Makes an endpoint for a request to a PSP with the PROVIDER flag. It has no PZ and no EVDs, is tentative until
+    /// the request is decided, and has the RDMA Read depths that the peer requests.
     pub(in crate::ia) fn lend_ep(
         &mut self,
         reads_in: u8,
@@ -209,7 +208,7 @@ impl<P: Provider> Ia<P> {
         Ok(key)
     }
 
-    /// The queue pair of an endpoint, if its PZ is known, and the queue for what nobody wants.
+    /// Creates the queue pair of an endpoint, if its PZ is known, and its discard queue.
     #[allow(clippy::type_complexity, reason = "the two things an endpoint gets")]
     fn make_qp(&mut self, key: EpKey, setup: &Setup) -> DatResult<(Option<P::Qp>, Option<P::Cq>)> {
         let Some(pz) = setup.pz else {
@@ -225,7 +224,7 @@ impl<P: Provider> Ia<P> {
         } else {
             attr.max_recv_dtos
         };
-        // One more is ours.
+        // One more request: the keep-alive probe.
         let max_requests = if setup.transport.keep_alive.is_some() {
             let most = self.provider.limits().max_dtos;
             attr.max_request_dtos.saturating_add(1).min(most)
@@ -263,7 +262,7 @@ impl<P: Provider> Ia<P> {
             max_recvs,
             max_request_segments: attr.max_request_iov.max(attr.write_iov()),
             max_read_segments: attr.read_iov(&self.attr),
-            // An SRQ has its own limit.
+            // The SRQ limits the segments of its receives.
             max_recv_segments: if setup.srq.is_some() {
                 1
             } else {
@@ -276,7 +275,7 @@ impl<P: Provider> Ia<P> {
             None => discard.as_ref(),
         };
         let (Some(request_cq), Some(recv_cq)) = (cq(setup.request_evd), cq(setup.recv_evd)) else {
-            // `evd_for` has seen the DTO flag, so the EVD has a completion queue.
+            // Unreachable: `evd_for` has checked the DTO flag, so the EVD has a completion queue.
             return Err(DatError::handle(Subtype::HandleEvdRecv));
         };
         let srq = setup.srq.map(|srq| &self.srqs[srq].queue);
@@ -304,13 +303,13 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Whether an endpoint may bind RMRs: completions of binds need an EVD that takes them.
+    /// Returns whether an endpoint may bind RMRs: completions of binds need an EVD that takes them.
     fn binds_on(&self, setup: &Setup) -> bool {
         let flags = setup.request_evd.map(|evd| self.evds[evd].flags);
         flags.is_some_and(|flags| flags.contains(EvdFlags::RMR_BIND)) && self.attr.max_rmrs != 0
     }
 
-    /// Binds an endpoint may have on their way.
+    /// Returns the number of binds that an endpoint may have outstanding.
     fn room_for_binds(&self, setup: &Setup) -> usize {
         if self.binds_on(setup) {
             usize::try_from(setup.attr.max_request_dtos).unwrap_or(usize::MAX)
@@ -319,8 +318,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Gives a queue pair back, and the queue for what nobody wanted of it, or as much of both as the device takes.
-    /// What its endpoint took out of the completion queues stays delivered.
+    /// Destroys a queue pair and its discard queue, or as much of both as the device lets go. Completions that were
+    /// taken out of the completion queues stay delivered.
     fn unmake_qp(
         &mut self,
         qp: &mut Option<P::Qp>,
@@ -340,14 +339,14 @@ impl<P: Provider> Ia<P> {
         }
         *qp = None;
         if let Some(cq) = discard {
-            // Nobody else has it, and the queue pair is gone.
+            // No other queue pair uses it, and this one is destroyed.
             self.insist("destroying a completion queue", |ia| ia.end_discard(cq));
         }
         *discard = None;
         Ok(())
     }
 
-    /// Whether the EVDs can carry the streams of `setup`, once those of `instead_of` are gone.
+    /// Checks that the EVDs can carry the streams of `setup`, once those of `instead_of` are gone.
     fn check_sharing(
         &self,
         setup: &Setup,
@@ -373,12 +372,12 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Takes the references an endpoint holds.
+    /// Adds the references that an endpoint holds.
     fn attach(&mut self, key: EpKey, setup: &Setup) {
         for (evd, stream) in streams_of(setup) {
             self.evds[evd].streams.attach(stream);
-            // It may have been asked for less than this stream tells.
-            self.has_to_be_asked(evd);
+            // The EVD may have been armed for less than this stream reports.
+            self.mark_unarmed(evd);
         }
         self.keep_alives.attach(setup);
         for feeder in feeders_of(setup) {
@@ -400,7 +399,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Drops the references an endpoint held.
+    /// Drops the references that an endpoint held.
     fn detach(&mut self, key: EpKey, setup: &Setup) {
         for (evd, stream) in streams_of(setup) {
             self.evds[evd].streams.detach(stream);
@@ -424,7 +423,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// The parameters of an endpoint.
+    /// Returns the parameters of an endpoint.
     ///
     /// Page: dat_ep_query.
     ///
@@ -450,8 +449,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// The state of an endpoint, and whether its queues are empty. The latter is what is known without looking at the
-    /// device: a completion counts once it was dequeued.
+    /// Returns the state of an endpoint, and whether its queues are empty. The latter does not look at the device: a
+    /// completion counts once it was dequeued.
     ///
     /// Page: dat_ep_get_status.
     ///
@@ -469,8 +468,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// The private data that came with ESTABLISHED on the side that connected, or with PEER_REJECTED. Otherwise empty.
-    /// It stays while the endpoint is CONNECTED, DISCONNECT_PENDING or DISCONNECTED.
+    /// Returns the private data that came with ESTABLISHED on the connecting side, or with PEER_REJECTED; otherwise
+    /// an empty slice. It stays while the endpoint is CONNECTED, DISCONNECT_PENDING or DISCONNECTED.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP.
@@ -478,8 +477,8 @@ impl<P: Provider> Ia<P> {
         Ok(&self.ep(ep)?.private_data)
     }
 
-    /// Why the last connection, or the last attempt to connect, ended. `None` if none has ended since the endpoint was
-    /// made or [reset](Ia::ep_reset).
+    /// Returns why the last connection, or the last attempt to connect, ended. `None` if none has ended since the
+    /// endpoint was created or [reset](Ia::ep_reset).
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP.
@@ -495,7 +494,7 @@ impl<P: Provider> Ia<P> {
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: RESERVED, PASSIVE or TENTATIVE. DAT_INTERNAL_ERROR: the device
-    /// refused. Either nothing has changed, or the endpoint is DISCONNECTED; it can be freed again.
+    /// refused. Then either nothing has changed, or the endpoint is DISCONNECTED and can be freed again.
     pub fn ep_free(&mut self, ep: EpHandle) -> DatResult<()> {
         let state = self.ep(ep)?.hot.state;
         if matches!(
@@ -512,8 +511,8 @@ impl<P: Provider> Ia<P> {
         removed
     }
 
-    /// Ends an endpoint. First its queue pair stops taking packets, and if the device refuses that, nothing has
-    /// changed; if it refuses what comes after, the endpoint is there, DISCONNECTED.
+    /// Ends an endpoint. First its queue pair stops taking packets; if the device refuses that, nothing has changed.
+    /// If it refuses a later step, the endpoint remains, DISCONNECTED.
     pub(in crate::ia) fn remove_ep(&mut self, key: EpKey) -> DatResult<()> {
         self.drain_queues_of(key);
         let Some(ep) = self.eps.get(key) else {
@@ -525,12 +524,12 @@ impl<P: Provider> Ia<P> {
         }
         self.let_go(key);
         self.drain_over(key);
-        self.no_more_turns(key);
+        self.stop_checks(key);
         if may_receive {
             self.move_to(key, EpEvent::Freed);
         }
         if self.eps.get(key).is_some_and(|ep| ep.srq.is_some()) {
-            // The buffers it took are told of.
+            // The SRQ buffers that the endpoint took are reported.
             self.await_last_buffer(key);
             self.drain_queues_of(key);
         }
@@ -560,7 +559,8 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Has the queue pair of an endpoint take no packets any more, nor send any; what was posted is flushed.
+    /// Moves the queue pair of an endpoint to ERR: it sends and takes no more packets, and posted requests are
+    /// flushed.
     pub(in crate::ia) fn halt(&mut self, key: EpKey) -> DatResult<()> {
         let Some(qp) = self.eps.get_mut(key).and_then(|ep| ep.qp.get_mut()) else {
             return Ok(());
@@ -571,8 +571,8 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// An endpoint fed by an SRQ gives back the buffers it took before its queue pair goes: the
-    /// device says when the last one is there. The queue pair must be in error by now.
+    /// Waits until an endpoint with an SRQ has given back the buffers it took: the device reports the last one. The
+    /// queue pair must be in ERR.
     pub(in crate::ia) fn await_last_buffer(&mut self, key: EpKey) {
         let until = self.provider.now().saturating_add(LAST_BUFFER_WAIT);
         loop {
@@ -597,8 +597,8 @@ impl<P: Provider> Ia<P> {
     }
 }
 
-/// The completion queues of a queue pair: that of its requests, and that of its receives if it is
-/// another one.
+/// Returns the completion queues of a queue pair: that of its requests, and that of its receives if it is another
+/// one.
 pub(in crate::ia) fn queues<'a, P: Provider>(
     evds: &'a mut Slots<EvdKey, Evd<P>>,
     discard: Option<&'a mut P::Cq>,

@@ -1,9 +1,9 @@
 //! `dat_ep_modify`: another configuration for an endpoint that is not connected yet.
 //!
-//! The queue pair's sizes and queues are the device's, fixed at creation, so a change of them makes a
-//! new queue pair, which takes over the receives posted to the old one, and drops that. A receive whose memory is
-//! not in the new PZ stays posted and fails when a message needs it. What does not fit the new queue pair is
-//! refused; so is a change of the receives' completion flags once there are any, as the page has it.
+//! The device fixes the sizes and queues of a queue pair at its creation. So a change of them makes a new queue pair,
+//! which takes over the receives posted to the old one; the old one is destroyed. A receive whose memory is not in
+//! the new PZ stays posted, and fails when a message needs it. A change is refused if posted receives do not fit the
+//! new queue pair. As the page requires, the completion flags of receives cannot change once there are any.
 
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::handle::{EpHandle, EpKey, EvdHandle, PzHandle};
@@ -17,20 +17,20 @@ use crate::provider::{PostedRecv, Provider, QueuePair};
 use crate::types::EvdFlags;
 use std::collections::VecDeque;
 
-/// What to change. `None` leaves a member as it is; an inner `None` takes the object away.
+/// Requested changes. `None` leaves a member as it is; an inner `None` removes the object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpChange {
     /// The protection zone.
     pub pz: Option<Option<PzHandle>>,
-    /// Where receives complete.
+    /// The EVD on which receives complete.
     pub recv_evd: Option<Option<EvdHandle>>,
-    /// Where requests complete.
+    /// The EVD on which requests complete.
     pub request_evd: Option<Option<EvdHandle>>,
-    /// Where connection events go.
+    /// The EVD that receives connection events.
     pub connect_evd: Option<Option<EvdHandle>>,
-    /// The attributes, all of them; start from those `ep_query` tells.
+    /// All attributes; start from those that `ep_query` returns.
     pub attr: Option<EpAttr>,
-    /// What its connections ask of the network, all of it; likewise.
+    /// All transport settings of its connections; start from those that `ep_query` returns.
     pub transport: Option<EpTransport>,
 }
 
@@ -40,11 +40,10 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_ep_modify.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE: endpoint, PZ or an EVD. DAT_INVALID_STATE: the PZ can be changed in
-    /// UNCONNECTED and TENTATIVE, the rest also in RESERVED and PASSIVE; while receives are posted, neither can their
-    /// completion flags be changed, nor `max_recv_dtos` and `max_recv_iov` go below them, nor the PZ be taken away.
-    /// DAT_INVALID_PARAMETER|ARG3, DAT_MODEL_NOT_SUPPORTED:
-    /// as `ep_create`. DAT_INSUFFICIENT_RESOURCES.
+    /// DAT_INVALID_HANDLE: endpoint, PZ or an EVD. DAT_INVALID_STATE: the PZ can be changed in UNCONNECTED and
+    /// TENTATIVE, the rest also in RESERVED and PASSIVE. While receives are posted, their completion flags cannot be
+    /// changed, `max_recv_dtos` and `max_recv_iov` cannot go below them, and the PZ cannot be removed.
+    /// DAT_INVALID_PARAMETER|ARG3, DAT_MODEL_NOT_SUPPORTED: as `ep_create`. DAT_INSUFFICIENT_RESOURCES.
     pub fn ep_modify(&mut self, ep: EpHandle, change: &EpChange) -> DatResult<()> {
         let old = self.ep(ep)?;
         let (state, before) = (old.hot.state, old.setup());
@@ -100,7 +99,7 @@ impl<P: Provider> Ia<P> {
             .and_then(|()| after.transport.check(Subtype::Arg3))
             .and_then(|()| self.check_sharing(&after, Some(&before), Subtype::Arg3))
             .map_err(|error| error.naming("change"))?;
-        // What the queue pair has to do with: whether it has a request of ours besides the consumer's is its size.
+        // Keep-alive needs one more request, so switching it changes the size of the queue pair.
         let tried = |setup: &Setup| setup.transport.keep_alive.is_some();
         let same_queue_pair = tried(&before) == tried(&after)
             && before
@@ -117,7 +116,7 @@ impl<P: Provider> Ia<P> {
             if let Some(qp) = &mut qp {
                 for recv in posted {
                     let segments = recv.segments.iter().copied();
-                    // There is room: it was looked at.
+                    // `recvs_to_keep` has checked that there is room.
                     let _posted = qp.post_recv(segments, recv.cookie, recv.unsignalled);
                 }
             }
@@ -129,7 +128,7 @@ impl<P: Provider> Ia<P> {
             let mut old_qp = target.qp.exchange(qp);
             if let Some(old) = &old_qp {
                 let mut counted = old.counts();
-                // They are counted where they are now.
+                // Outstanding receives are counted by the new queue pair.
                 counted.recvs -= u64::from(old.recvs_outstanding());
                 target.counts.keep(&counted);
             }
@@ -151,7 +150,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// The receives posted to an endpoint, if it may keep them in another configuration.
+    /// Returns the receives posted to an endpoint, if another configuration may keep them.
     fn recvs_to_keep(
         &mut self,
         key: EpKey,

@@ -1,17 +1,16 @@
 //! The posting calls of an endpoint.
 //!
-//! Each checks in one order and posts nothing when a check fails: handle; state; number of segments,
-//! flags; the segments, in order ([`crate::segment`]); lengths; room. What is left to the provider is
-//! the room and the work queue entry.
+//! Each call checks in one order and posts nothing if a check fails: handle; state; number of segments, flags; the
+//! segments, in order ([`crate::segment`]); lengths; room. The provider checks the room and writes the work queue
+//! entry.
 //!
-//! Most posts are one segment on a connected endpoint, and nothing is wrong with them. Those are made *at once*
-//! ([`Ia::request_at_once`], [`Ia::recv_at_once`]): the same checks in the order that is quickest, with one answer, yes
-//! or no. No means that nothing has happened, and then the call goes through everything *in order*
-//! ([`Ia::request_in_order`]): it has the answer to give, or posts after all. There are lists of segments; a
-//! disconnected endpoint takes posts too, because its queue pair is in the error state and the device itself completes
-//! them as flushed, in order; and a queue that looks full because nobody has looked at its completions lately (or ever
-//! will, their EVD being null, or all of them suppressed) is reclaimed, once, before the answer is
-//! DAT_INSUFFICIENT_RESOURCES.
+//! Most posts are correct and have one segment, on a connected endpoint. Those are made *at once*
+//! ([`Ia::request_at_once`], [`Ia::recv_at_once`]): the same checks, in the fastest order, with a yes or no as
+//! answer. After a no, nothing has happened, and the call checks everything *in order* ([`Ia::request_in_order`]) and
+//! finds the error, or posts after all. There are three reasons to post after a no. The post has a list of segments.
+//! The endpoint is disconnected: its queue pair is in the error state, and the device itself completes the post as
+//! flushed. Or a queue looks full because its completions were not taken lately (or never are: their EVD is null, or
+//! all of them are suppressed). Such a queue is reclaimed once before the answer is DAT_INSUFFICIENT_RESOURCES.
 
 use crate::error::{DatError, DatResult};
 use crate::handle::{EpHandle, EpKey, EvdKey};
@@ -25,11 +24,11 @@ use crate::provider::{Provider, QueueFull, QueuePair};
 use crate::refusal::Refusal;
 use crate::types::{CompletionFlags, DtoCookie, MemPrivFlags};
 
-/// What is posted: [`Send`], [`RdmaWrite`], [`RdmaRead`], [`Recv`], or what DAT 1.2 does not have ([`crate::post`]).
+/// A post: [`Send`], [`RdmaWrite`], [`RdmaRead`], [`Recv`], or one that DAT 1.2 does not have ([`crate::post`]).
 ///
-/// A facade that must know whether it is in what is sure never to panic calls [`Post::at_once`] itself first.
+/// A facade that must know whether a call can panic calls [`Post::at_once`] itself first, which never does.
 pub trait Post: Copy {
-    /// Posts if that can be done at once; false says that nothing has happened.
+    /// Posts if that can be done at once. Returns false if nothing has happened.
     fn at_once<P: Provider, S: Segment>(
         self,
         ia: &mut Ia<P>,
@@ -39,10 +38,10 @@ pub trait Post: Copy {
         flags: CompletionFlags,
     ) -> bool;
 
-    /// Posts at once, or checks everything in DAT's order and posts or says what is wrong.
+    /// Posts at once. Otherwise checks everything in DAT's order, and posts or returns the error.
     ///
     /// # Errors
-    /// Those of the call.
+    /// The errors of the call.
     fn post<P: Provider, S: Segment>(
         self,
         ia: &mut Ia<P>,
@@ -137,7 +136,7 @@ impl<P: Provider> Ia<P> {
         RdmaWrite(remote).post(self, ep, iov, cookie, flags)
     }
 
-    /// Reads all of `remote`, a piece of the peer's memory, into `iov`.
+    /// Reads all of `remote`, a segment of the peer's memory, into `iov`.
     ///
     /// Page: dat_ep_post_rdma_read.
     ///
@@ -179,7 +178,7 @@ impl<P: Provider> Ia<P> {
         Recv.post(self, ep, iov, cookie, flags)
     }
 
-    /// Posts a request if it is of one segment and in order, on a connected endpoint with room.
+    /// Posts a request if it has one segment and passes all checks, on a connected endpoint with room.
     #[inline(always)]
     pub(in crate::ia) fn request_at_once<S: Segment, O: Operation>(
         &mut self,
@@ -194,7 +193,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Posts a receive likewise.
+    /// Posts a receive under the same conditions.
     #[inline(always)]
     fn recv_at_once<S: Segment>(
         &mut self,
@@ -209,7 +208,7 @@ impl<P: Provider> Ia<P> {
             .is_some_and(|ep| ep.recv_at_once::<true, S>(self.regions.table(), iov, cookie, flags))
     }
 
-    /// Checks a request in order and posts it.
+    /// Checks a request in DAT's order and posts it.
     #[inline(always)]
     pub(in crate::ia) fn request_in_order<S: Segment, O: Operation>(
         &mut self,
@@ -222,8 +221,8 @@ impl<P: Provider> Ia<P> {
         self.request_in_order_of(key, ia, iov, operation, cookie, flags)
     }
 
-    // The handle comes in its parts, which stay in registers; as a whole it would go through memory, where nothing is
-    // in order yet, too.
+    // The handle is passed in its parts, which stay in registers; as a whole it would go through memory, on the fast
+    // path too.
     #[inline(never)]
     pub(in crate::ia) fn request_in_order_of<S: Segment, O: Operation>(
         &mut self,
@@ -249,7 +248,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// What was asked for and what there may be, of a request that was refused for an amount.
+    /// Returns the requested amount and its limit, for a request that was refused because of an amount.
     #[cold]
     fn excess<S: Segment, O: Operation>(
         &self,
@@ -318,7 +317,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Checks a receive in order and posts it.
+    /// Checks a receive in DAT's order and posts it.
     #[inline(never)]
     pub(in crate::ia) fn recv_in_order<S: Segment>(
         &mut self,
@@ -346,7 +345,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// What the consumer is told of a post that is refused.
+    /// Makes the consumer's error for a refused post.
     #[cold]
     pub(in crate::ia) fn refused(&mut self, handle: EpHandle, refusal: Refusal) -> DatError {
         match (self.eps.get_mut(handle.key), refusal) {
@@ -389,11 +388,10 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Makes room in a queue that is full only because nobody has looked: a slot is free when the DTO
-    /// is done, not when its event is dequeued, and suppressed requests have no event to dequeue.
-    /// Completions move to their EVD's queue in software, those of null EVDs vanish. What a failed one
-    /// means for the connection is left to the next call that polls: it takes commands to the device,
-    /// and a post does not block.
+    /// Makes room in a queue that is full only because its completions were not taken. A slot is free when the DTO is
+    /// done, not when its event is dequeued, and suppressed requests have no event. Completions move to their EVD's
+    /// queue in software; those of null EVDs are dropped. The consequences of a failed one are left to the next call
+    /// that polls, because they take commands to the device, and a post does not block.
     pub(in crate::ia) fn reclaim(&mut self, ep: EpHandle, evd: fn(&Ep<P>) -> Option<EvdKey>) {
         match self.eps.get(ep.key).and_then(evd) {
             Some(evd) => {

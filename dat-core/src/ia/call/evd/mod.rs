@@ -1,9 +1,9 @@
 //! Event dispatchers: `dat_evd_create`, `_query`, `_free`, `_resize`, `_post_se`, `_modify_cno`, and the waitable and
-//! enabled bits. Taking events out is in `wait`, waiting for them in `waiter`.
+//! enabled bits. Module `wait` takes events out, module `waiter` waits for them.
 
-mod neighbour;
 pub(crate) mod wait;
 pub(crate) mod waiter;
+mod watched;
 
 use crate::attributes::HIDDEN;
 use crate::cm::RejectReason;
@@ -21,16 +21,16 @@ use crate::types::{EvdFlags, EvdState};
 pub struct EvdParam {
     /// Events it can hold.
     pub qlen: u32,
-    /// Enabled or not, waitable or not, and how waiters are released.
+    /// State: enabled or not, waitable or not, and how waiters are released.
     pub state: EvdState,
     /// The streams it may carry.
     pub flags: EvdFlags,
-    /// What its notification events wake.
+    /// The CNO that its notification events trigger.
     pub cno: Option<CnoHandle>,
 }
 
 impl<P: Provider> Ia<P> {
-    /// Makes an event dispatcher that can hold at least `min_qlen` events of the streams in `flags`.
+    /// Creates an event dispatcher that can hold at least `min_qlen` events of the streams in `flags`.
     ///
     /// Page: dat_evd_create.
     ///
@@ -41,7 +41,7 @@ impl<P: Provider> Ia<P> {
         self.evd_create_with_cno(min_qlen, None, flags)
     }
 
-    /// Makes an event dispatcher whose notification events trigger a CNO.
+    /// Creates an event dispatcher whose notification events trigger a CNO.
     ///
     /// Page: dat_evd_create.
     ///
@@ -95,7 +95,7 @@ impl<P: Provider> Ia<P> {
         Ok(self.evd_handle(key))
     }
 
-    /// The parameters of an EVD.
+    /// Returns the parameters of an EVD.
     ///
     /// Page: dat_evd_query.
     ///
@@ -116,9 +116,8 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_evd_free.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE. DAT_INVALID_STATE|EVD_IN_USE: an endpoint, a service point or the IA
-    /// still feeds it. |EVD_WAITER: somebody waits on it. DAT_INTERNAL_ERROR: the device refused, and nothing has
-    /// changed.
+    /// DAT_INVALID_HANDLE. DAT_INVALID_STATE|EVD_IN_USE: an endpoint, a service point or the IA still feeds it.
+    /// |EVD_WAITER: a thread waits on it. DAT_INTERNAL_ERROR: the device refused, and nothing has changed.
     pub fn evd_free(&mut self, evd: EvdHandle) -> DatResult<()> {
         let target = self.evd(evd)?;
         target.mode.next(EvdInput::Free).map_err(DatError::state)?;
@@ -126,7 +125,8 @@ impl<P: Provider> Ia<P> {
             return Err(DatError::state(Subtype::StateEvdInUse)
                 .because("an endpoint, a service point or the IA feeds it"));
         }
-        // Completions of freed endpoints are gone already; those of an SRQ hold slots of it.
+        // Draining returns the SRQ slots that completions in this EVD hold. Completions of freed endpoints are gone
+        // already.
         self.drain_evd(evd.key, false);
         let removed = self.remove_evd(evd.key);
         self.settle_effects();
@@ -158,13 +158,13 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Queues an event of the program itself, a software event.
+    /// Queues a software event, made by the program itself.
     ///
     /// Page: dat_evd_post_se.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE. DAT_INVALID_PARAMETER|ARG1: the EVD was made without the SOFTWARE flag.
-    /// DAT_QUEUE_FULL: it holds `qlen` events; nothing was queued and no other event arises.
+    /// DAT_QUEUE_FULL: it holds `qlen` events; nothing was queued, and no other event results.
     pub fn evd_post_se(&mut self, evd: EvdHandle, event: SoftwareEvent) -> DatResult<()> {
         let key = evd.key;
         let evd = self.evd_mut(evd)?;
@@ -178,7 +178,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Gives an EVD another length: at least `min_qlen` events. No event is lost, whether it is queued already or
+    /// Changes the length of an EVD to at least `min_qlen` events. No event is lost, whether it is queued already or
     /// arrives meanwhile. A shorter length is granted as far as the device can shorten its queue.
     ///
     /// Page: dat_evd_resize.
@@ -186,7 +186,7 @@ impl<P: Provider> Ia<P> {
     /// # Errors
     /// DAT_INVALID_HANDLE. DAT_INVALID_PARAMETER|ARG2: `min_qlen` is 0. DAT_INSUFFICIENT_RESOURCES|TEVD: more than
     /// `max_evd_qlen`, or the device has no more. DAT_INVALID_STATE: more than `min_qlen` events are queued;
-    /// |EVD_WAITER somebody waits on it. Nothing has changed then.
+    /// |EVD_WAITER a thread waits on it. On an error nothing has changed.
     pub fn evd_resize(&mut self, evd: EvdHandle, min_qlen: u32) -> DatResult<()> {
         let key = evd.key;
         let target = self.evd(evd)?;
@@ -204,7 +204,7 @@ impl<P: Provider> Ia<P> {
                 .because("evd_min_qlen is beyond max_evd_qlen")
                 .over(min_qlen.into(), self.attr.max_evd_qlen.into()));
         }
-        // What has come is counted, and then the device has least to move.
+        // Draining first counts the entries that have arrived, and leaves the device the fewest to move.
         self.drain_evd(key, false);
         self.settle_effects();
         let target = &mut self.evds[key];
@@ -218,7 +218,7 @@ impl<P: Provider> Ia<P> {
             let entries = min_qlen.saturating_add(hidden);
             match self.provider.resize_cq(cq, entries) {
                 Ok(()) => {}
-                // A longer queue than asked for is a legal answer.
+                // DAT allows a queue longer than requested.
                 Err(error) if entries <= before => {
                     tracing::debug!(%error, "a completion queue stays as long as it is");
                 }
@@ -229,11 +229,11 @@ impl<P: Provider> Ia<P> {
             qlen = cq.capacity().saturating_sub(hidden).max(min_qlen);
         }
         target.set_qlen(qlen);
-        self.has_to_be_asked(key);
+        self.mark_unarmed(key);
         Ok(())
     }
 
-    /// Attaches an EVD to another CNO, or to none. Events that have come already have triggered the old one.
+    /// Attaches an EVD to another CNO, or to none. Events that have arrived before trigger the old CNO only.
     ///
     /// Page: dat_evd_modify_cno.
     ///
@@ -257,7 +257,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// From now on, new notification events trigger the CNO. Events that are queued already do not.
+    /// Lets new notification events trigger the CNO. Events that are queued already do not trigger it.
     ///
     /// Page: dat_evd_enable.
     ///
@@ -266,13 +266,13 @@ impl<P: Provider> Ia<P> {
     pub fn evd_enable(&mut self, evd: EvdHandle) -> DatResult<()> {
         self.turn(evd, EvdInput::Enable)?;
         if self.evds[evd.key].cno.is_some() {
-            self.has_to_be_asked(evd.key);
+            self.mark_unarmed(evd.key);
             self.look_after_cnos();
         }
         Ok(())
     }
 
-    /// From now on, new events do not trigger the CNO.
+    /// Stops new events from triggering the CNO.
     ///
     /// Page: dat_evd_disable.
     ///
@@ -282,17 +282,17 @@ impl<P: Provider> Ia<P> {
         self.turn(evd, EvdInput::Disable)
     }
 
-    /// A step of the EVD's mode that concerns what comes later: what has come by now is taken in first.
+    /// Takes a step of the EVD's mode. It concerns later events only, so earlier ones are taken in first.
     fn turn(&mut self, evd: EvdHandle, input: EvdInput) -> DatResult<()> {
         self.evd(evd)?;
         self.look_around(evd.key);
         let evd = &mut self.evds[evd.key];
-        // A thread that is evicted looks by itself.
+        // An evicted thread notices that by its next look.
         let _wakes = evd.step(input).map_err(DatError::state)?;
         Ok(())
     }
 
-    /// A notification event was queued: whoever is to be woken is. (A waiter looks for itself.)
+    /// Triggers the CNO after a notification event was queued. A waiter on the EVD looks by itself.
     pub(in crate::ia) fn notified(&mut self, key: EvdKey) {
         if let Some(evd) = self.evds.get(key)
             && let Some(cno) = evd.cno
@@ -302,7 +302,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// From now on `evd_wait` on this EVD is refused. A wait that is in progress ends with DAT_INVALID_STATE.
+    /// Makes `evd_wait` on this EVD fail. A wait that is in progress ends with DAT_INVALID_STATE.
     ///
     /// Page: dat_evd_set_unwaitable.
     ///
@@ -312,7 +312,7 @@ impl<P: Provider> Ia<P> {
         self.turn(evd, EvdInput::SetUnwaitable)
     }
 
-    /// From now on `evd_wait` on this EVD is allowed again.
+    /// Allows `evd_wait` on this EVD again.
     ///
     /// Page: dat_evd_clear_unwaitable.
     ///
@@ -322,8 +322,8 @@ impl<P: Provider> Ia<P> {
         self.turn(evd, EvdInput::ClearUnwaitable)
     }
 
-    /// Queues an event the provider side originated; a null EVD drops it, a full one loses it and
-    /// says so on the asynchronous EVD.
+    /// Queues an event of the provider. A null EVD drops it. A full EVD loses it, which an asynchronous event
+    /// reports.
     pub(in crate::ia) fn push_event(&mut self, evd: Option<EvdKey>, event: Event) {
         let Some(key) = evd else { return };
         let Some(target) = self.evds.get_mut(key) else {

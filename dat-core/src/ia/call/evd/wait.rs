@@ -1,11 +1,11 @@
 //! Taking events out of an EVD: `dat_evd_dequeue`. Waiting for them is in [`waiter`](super::waiter).
 //!
-//! The fast path of `evd_dequeue` is one poll of the completion queue: nothing is queued in software,
-//! the entry names its endpoint by table index, the endpoint is connected, the DTO succeeded. All
-//! else is [`Ia::dequeue_slow`], which also looks after the rest of the IA ([`Ia::progress`]), so
-//! that a consumer that only polls still connects and disconnects. One that finds something every time is sent the
-//! longer way once in many entries ([`CompletionQueue::advance`]), one that finds nothing once in many looks
-//! ([`Evd::take_idle_look`]): a busy thread does nothing more often than looking at an empty queue.
+//! The fast path of `evd_dequeue` is one poll of the completion queue: nothing is queued in software, the entry names
+//! its endpoint by table index, the endpoint is connected, and the DTO succeeded. Everything else takes
+//! [`Ia::dequeue_slow`], which also runs [`Ia::progress`], so that a consumer that only polls still connects and
+//! disconnects. A consumer that always finds an event takes the slow path once in many entries
+//! ([`CompletionQueue::advance`]). One that finds none takes it once in many looks ([`Evd::take_idle_look`]), because
+//! a busy thread mostly looks at an empty queue.
 //!
 //! [`Evd::take_idle_look`]: super::queue::Evd::take_idle_look
 
@@ -22,34 +22,34 @@ use crate::provider::{
 use crate::slots::Slots;
 use crate::types::{DtoCookie, DtoStatus};
 
-/// What one look at an EVD found ([`Ia::evd_look`]).
+/// Result of one look at an EVD ([`Ia::evd_look`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look<T> {
     /// An ordinary completion, which is taken.
     Taken(T),
-    /// Nothing.
+    /// The EVD is empty.
     Empty,
-    /// Nothing that one look decides, and nothing has happened: [`Ia::evd_dequeue`] does the rest.
+    /// One look does not decide, and nothing has changed: call [`Ia::evd_dequeue`].
     Elsewhere,
 }
 
-/// What [`Ia::evd_look_each`] came to.
+/// Result of [`Ia::evd_look_each`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Completions that were taken.
     pub taken: usize,
-    /// It ended because nothing was left.
+    /// True if the run ended because no entry was left.
     pub empty: bool,
 }
 
 impl<P: Provider> Ia<P> {
-    /// The oldest event of an EVD, or `None` if it is empty (`DAT_QUEUE_EMPTY`).
+    /// Returns the oldest event of an EVD, or `None` if it is empty (`DAT_QUEUE_EMPTY`).
     ///
     /// Page: dat_evd_dequeue.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE. DAT_INVALID_STATE|EVD_WAITER: somebody waits on it.
-    // Always inlined: the event is then made where the caller wants it, and not copied there.
+    /// DAT_INVALID_HANDLE. DAT_INVALID_STATE|EVD_WAITER: a thread waits on it.
+    // Always inlined, so that the event is built in the caller's place and not copied there.
     #[inline(always)]
     pub fn evd_dequeue(&mut self, evd: EvdHandle) -> DatResult<Option<Event>> {
         match self.evd_look(evd, |ep, _, done| dto(ep, done)) {
@@ -59,9 +59,9 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// One look at an EVD, for a facade that has events of a form of its own: if the next event is the success of the
-    /// oldest DTO of a connected endpoint, which most are, it is taken, and `make` makes what the facade wants of it.
-    /// It is told the endpoint, the name that the facade gave it ([`Ia::ep_set_name`]), and what there is to say.
+    /// Looks at an EVD once, for a facade with its own form of events. If the next event is the success of the oldest
+    /// DTO of a connected endpoint, as most are, it is taken and `make` converts it. `make` gets the endpoint, the
+    /// name the facade gave it ([`Ia::ep_set_name`]), and the completion.
     #[doc(hidden)] // for the C facade
     #[inline(always)]
     pub fn evd_look<T>(
@@ -89,8 +89,8 @@ impl<P: Provider> Ia<P> {
         Look::Elsewhere
     }
 
-    /// Takes as many events as are there and `events` has room for, oldest first. Returns how many; 0 is no error. One
-    /// call is cheaper than as many dequeues. DAT 1.2 has no such call.
+    /// Takes events, oldest first, while there are any and `events` has room. Returns their number; 0 is no error.
+    /// One call is cheaper than as many dequeues. DAT 1.2 has no such call.
     ///
     /// ```text
     /// let mut events = [Event::NONE; 16];
@@ -99,7 +99,7 @@ impl<P: Provider> Ia<P> {
     /// ```
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE. DAT_INVALID_STATE|EVD_WAITER: somebody waits on it. Nothing was taken.
+    /// DAT_INVALID_HANDLE. DAT_INVALID_STATE|EVD_WAITER: a thread waits on it. On an error nothing was taken.
     pub fn evd_poll(&mut self, evd: EvdHandle, events: &mut [Event]) -> DatResult<usize> {
         let mut taken = 0;
         while let Some(places) = events.get_mut(taken..).filter(|places| !places.is_empty()) {
@@ -119,9 +119,9 @@ impl<P: Provider> Ia<P> {
         Ok(taken)
     }
 
-    /// Looks as [`Ia::evd_look`] does for as long as the next event is an ordinary completion and there is a place for
-    /// it, and fills the places. Most completions are of the endpoint of the one before, which is not looked for again.
-    // A function of its own has the registers to itself.
+    /// Looks as [`Ia::evd_look`] does, and fills places while the next event is an ordinary completion and a place is
+    /// left. Most completions are of the same endpoint as the one before, so that endpoint is not looked up again.
+    // A function of its own, so that the loop has all registers.
     #[doc(hidden)] // for the C facade
     #[inline(never)]
     pub fn evd_look_each<T>(
@@ -142,7 +142,7 @@ impl<P: Provider> Ia<P> {
             {
                 let before = places.len();
                 let ep = EpHandle { key, ia: evd.ia };
-                // An entry of another queue pair completes nothing here.
+                // An entry of another queue pair must not complete a request of this one.
                 empty = cq.take_while(&mut queue.obstacles, |entry| {
                     if !places.as_slice().is_empty()
                         && let Some(done) = qp.complete_plain(entry)
@@ -162,10 +162,11 @@ impl<P: Provider> Ia<P> {
         Run { taken, empty }
     }
 
-    /// The next entry, if there is one, does not end the oldest DTO of a queue pair. A buffer of an SRQ and a request
-    /// behind suppressed ones are as common; all else is rare. The entry is read again, and what is read now counts.
-    // The handle comes in its parts, which stay in registers; as a whole it would go through memory, on the
-    // fast path too.
+    /// Dequeues when the next entry, if any, does not end the oldest DTO of a queue pair. Buffers of an SRQ and
+    /// requests behind suppressed ones are common; all else is rare. The entry is read again, and only this reading
+    /// counts.
+    // The handle is passed in its parts, which stay in registers; as a whole it would go through memory, on the fast
+    // path too.
     #[inline(never)]
     fn dequeue_other(&mut self, evd: EvdKey, ia: u32) -> DatResult<Option<Event>> {
         if self
@@ -173,7 +174,7 @@ impl<P: Provider> Ia<P> {
             .obstacles
             .is_others_turn()
         {
-            // Connections and the device's health are looked after however busy the consumer is.
+            // Connections and the device's health are checked however busy the consumer is.
             self.progress();
         }
         let queue = &mut self.evds[evd];
@@ -248,7 +249,7 @@ impl<P: Provider> Ia<P> {
     }
 }
 
-/// What an entry says which says nothing but that the oldest DTO of a connected endpoint has succeeded.
+/// Returns the completion of an entry that says only that the oldest DTO of a connected endpoint has succeeded.
 #[inline(always)]
 pub(in crate::ia) fn plain<P: Provider>(
     eps: &mut Slots<EpKey, Ep<P>>,
@@ -258,7 +259,7 @@ pub(in crate::ia) fn plain<P: Provider>(
     Some((key, name, qp.complete_plain(entry)?))
 }
 
-/// The endpoint of an entry, its name and its queue pair, if it is connected.
+/// Returns the endpoint of an entry, its name and its queue pair, if it is connected.
 #[inline(always)]
 fn connected<P: Provider>(
     eps: &mut Slots<EpKey, Ep<P>>,
@@ -271,7 +272,7 @@ fn connected<P: Provider>(
     Some((key, ep.name, ep.qp.get_mut()?))
 }
 
-/// The event of a plain completion.
+/// Makes the event of a plain completion.
 #[inline(always)]
 pub(in crate::ia) fn dto(ep: EpHandle, done: Plain) -> Event {
     Event::Dto(DtoCompletion {

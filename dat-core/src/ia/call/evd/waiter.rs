@@ -1,14 +1,14 @@
 //! Waiting on an EVD: `dat_evd_wait`, whole and in steps.
 //!
-//! Waiting follows the device's rule, arm and then poll once more, so that no wake-up is lost. A sleep
-//! is cut into pieces of at most [`MAX_SLEEP`] and never outlasts a timer of the connection manager.
-//! Waking up is not being satisfied: a completion made non-notifying by UNSIGNALLED or by the peer
-//! wakes the device's interrupt, is queued and counted, and the waiter sleeps on (objects of DAT:
-//! "notification event"). At the end of the time the count alone decides.
+//! Waiting follows the device's rule: arm, then poll once more, so that no wake-up is lost. A sleep is cut into
+//! pieces of at most [`MAX_SLEEP`] and never outlasts a timer of the connection manager. A wake-up does not always
+//! end the wait: a completion made non-notifying by UNSIGNALLED or by the peer still raises the device's interrupt.
+//! It is queued and counted, and the waiter sleeps on (objects of DAT: "notification event"). When the time is over,
+//! the count alone decides.
 //!
-//! [`Ia::evd_wait`] sleeps inside the provider, with the IA in its hands. Who shares the IA between threads, or has
-//! another way to sleep, takes the same steps apart: [`Ia::evd_wait_begin`], [`Ia::evd_wait_look`] until it is over,
-//! or [`Ia::evd_wait_cancel`]. Between the steps the EVD belongs to the waiter, as DAT says
+//! [`Ia::evd_wait`] sleeps inside the provider while it borrows the IA. A program that shares the IA between threads,
+//! or that sleeps by other means, calls the steps itself: [`Ia::evd_wait_begin`], [`Ia::evd_wait_look`] until the
+//! wait is over, or [`Ia::evd_wait_cancel`]. Between the steps the EVD belongs to the waiter, as DAT says
 //! ([`EvdMode`](crate::object::evd::mode::EvdMode)).
 
 use super::wait::{dto, plain};
@@ -21,10 +21,10 @@ use crate::provider::{CompletionQueue, Nanos, Provider};
 use crate::types::Timeout;
 use core::fmt;
 
-/// The longest uninterrupted sleep.
+/// Longest uninterrupted sleep, in nanoseconds.
 const MAX_SLEEP: Nanos = 1_000_000_000;
 
-/// Why `evd_wait` returned without an event.
+/// Reason why `evd_wait` returned without an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WaitError {
@@ -35,13 +35,13 @@ pub struct WaitError {
 }
 
 impl WaitError {
-    /// The type ([`DatError::return_type`]).
+    /// Returns the error's type ([`DatError::return_type`]).
     #[must_use]
     pub const fn return_type(&self) -> ReturnType {
         self.error.return_type()
     }
 
-    /// The subtype ([`DatError::subtype`]).
+    /// Returns the error's subtype ([`DatError::subtype`]).
     #[must_use]
     pub const fn subtype(&self) -> Subtype {
         self.error.subtype()
@@ -54,7 +54,7 @@ impl From<DatError> for WaitError {
     }
 }
 
-/// Without the number of events: for callers that answer with a [`DatResult`].
+/// Drops the number of events: for callers that return a [`DatResult`].
 impl From<WaitError> for DatError {
     fn from(waited: WaitError) -> Self {
         waited.error
@@ -74,8 +74,8 @@ impl fmt::Display for WaitError {
 impl core::error::Error for WaitError {}
 
 /// A wait that has begun ([`Ia::evd_wait_begin`]), between two looks. Pass it to [`Ia::evd_wait_look`] until it is
-/// over, or to [`Ia::evd_wait_cancel`]. If it is dropped instead, the EVD counts as waited on from then on: nobody
-/// else can wait on it or dequeue from it.
+/// over, or to [`Ia::evd_wait_cancel`]. If it is dropped instead, the EVD keeps its waiter: no other call can wait on
+/// it or dequeue from it.
 #[must_use]
 #[derive(Debug)]
 pub struct EvdWait {
@@ -87,26 +87,26 @@ pub struct EvdWait {
     seen: Option<u64>,
 }
 
-/// What a look at an EVD came to.
+/// Result of a look at an EVD.
 #[derive(Debug)]
 pub enum EvdLook {
-    /// The wait is over: the oldest event, and how many are left.
+    /// The wait is over: the oldest event, and the number left.
     Ready(Event, u32),
-    /// Not yet. Look again when the function's interrupts say so, and at this time at the latest.
+    /// The wait goes on. Look again after an interrupt of the function, and at this time at the latest.
     Pending(EvdWait, Nanos),
 }
 
 impl<P: Provider> Ia<P> {
-    /// Waits until `threshold` events are queued, or, if the consumer controls notification, until a notification event
-    /// arrives. Then takes the oldest event. The number beside it says how many are left.
+    /// Waits until `threshold` events are queued. If the consumer controls notification, waits for a notification
+    /// event instead. Then takes the oldest event. The number returned with it says how many are left.
     ///
     /// Page: dat_evd_wait.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE. DAT_INVALID_PARAMETER|ARG3: `threshold` is 0 or beyond the queue's length.
-    /// DAT_INVALID_STATE: |EVD_WAITER somebody else waits on it, |EVD_UNWAITABLE the EVD is unwaitable, or
-    /// `threshold` is not 1 although a stream of the EVD is UNSIGNALLED or SOLICITED_WAIT.
-    /// DAT_TIMEOUT_EXPIRED: fewer than `threshold` events came. DAT_ABORT: the device is dead and nothing is queued.
+    /// DAT_INVALID_STATE: |EVD_WAITER another thread waits on it, |EVD_UNWAITABLE the EVD is unwaitable, or
+    /// `threshold` is not 1 although a stream of the EVD is UNSIGNALLED or SOLICITED_WAIT. DAT_TIMEOUT_EXPIRED: fewer
+    /// than `threshold` events came. DAT_ABORT: the device is dead and nothing is queued.
     #[inline(always)]
     pub fn evd_wait(
         &mut self,
@@ -141,12 +141,12 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// What a wait for one event comes to if the event is there already: the event, and how many are left. `None` says
-    /// nothing, since this looks at no more than that, and once in many times at nothing, so that the rest of the IA is
-    /// looked after: the wait has to begin then.
+    /// Ends a wait for one event that has already arrived: returns the event, and the number left. `None` decides
+    /// nothing: begin the wait then. This call looks at the EVD only, and once in many calls does not look at all, so
+    /// that the caller begins a wait, which also serves the rest of the IA.
     ///
     /// Page: dat_evd_wait.
-    // Inlined as a dequeue is, for the same reason.
+    // Inlined for the same reason as a dequeue.
     #[doc(hidden)] // for the C facade
     #[inline(always)]
     pub fn evd_wait_at_once(&mut self, evd: EvdHandle, threshold: u32) -> Option<(Event, u32)> {
@@ -176,7 +176,7 @@ impl<P: Provider> Ia<P> {
         Some((event, self.count_left(evd)))
     }
 
-    /// Events of an EVD, those that the device has written included.
+    /// Returns the number of events of an EVD, including those that the device has written.
     #[inline(never)]
     fn count_left(&mut self, evd: EvdKey) -> u32 {
         let cq = self.evds[evd].cq.as_ref();
@@ -186,12 +186,12 @@ impl<P: Provider> Ia<P> {
         self.count(evd)
     }
 
-    /// Begins a wait that [`Ia::evd_wait_look`] carries on: for programs that sleep by other means.
+    /// Begins a wait that [`Ia::evd_wait_look`] continues: for programs that sleep by other means.
     ///
     /// Page: dat_evd_wait.
     ///
     /// # Errors
-    /// Those of [`Ia::evd_wait`] that need no waiting.
+    /// The errors of [`Ia::evd_wait`] that need no waiting.
     pub fn evd_wait_begin(
         &mut self,
         evd: EvdHandle,
@@ -210,7 +210,7 @@ impl<P: Provider> Ia<P> {
             });
         }
         if threshold != 1 && queue.streams.consumer_controlled() {
-            // What refuses every wait comes first.
+            // An error that would refuse every wait has precedence.
             queue.mode.next(EvdInput::Wait).map_err(DatError::state)?;
             return Err(
                 DatError::state(queue_config(queue.streams.solicited_only()))
@@ -230,7 +230,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Looks whether a wait is over. If not, everything that can end it is armed when this returns.
+    /// Checks whether a wait is over. If not, everything that can end it is armed on return.
     ///
     /// Page: dat_evd_wait.
     ///
@@ -239,7 +239,7 @@ impl<P: Provider> Ia<P> {
     pub fn evd_wait_look(&mut self, mut wait: EvdWait) -> Result<EvdLook, WaitError> {
         let key = wait.evd.key;
         if wait.seen.is_some() && self.evd(wait.evd).is_ok() {
-            // Before anybody else looks, and takes in what it woke up for.
+            // The wake-up is timed before any other look takes its completion in.
             self.woke();
             self.evds[key].wakeups += 1;
             self.time_wakeup(key);
@@ -267,8 +267,8 @@ impl<P: Provider> Ia<P> {
             }
         };
         let quiet = self.arm_for(key);
-        // Between arming and sleeping only completion queues are looked at, no event queue: an
-        // event taken in here would leave us asleep with its completion queue no longer armed.
+        // Between arming and sleeping only completion queues are looked at, not the device's event queue: taking in
+        // an event here would leave the completion queue disarmed while the caller sleeps.
         self.look_around(key);
         let count = self.count(key);
         if count >= wait.threshold && self.evds[key].notifications != seen {
@@ -295,8 +295,8 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Ends a wait whose caller was interrupted. The answer is the error that `evd_wait` then returns,
-    /// DAT_INTERRUPTED_CALL with the number of events queued.
+    /// Ends a wait whose caller was interrupted. Returns the error for `evd_wait` to return, DAT_INTERRUPTED_CALL
+    /// with the number of events queued.
     ///
     /// Page: dat_evd_wait.
     pub fn evd_wait_cancel(&mut self, wait: EvdWait) -> WaitError {
@@ -311,11 +311,12 @@ impl<P: Provider> Ia<P> {
     }
 
     fn wait_over(&mut self, key: EvdKey) {
-        // Refused where nobody is blocked any more: then there is nothing to end.
+        // The step is refused if no waiter is blocked any more; then there is nothing to end.
         let _wakes = self.evds[key].step(EvdInput::WaitOver);
     }
 
-    /// How long to sleep. A neighbour's queue that could not be emptied cannot wake us: then we look again soon.
+    /// Returns the time until which to sleep. If a watched queue could not be emptied, it cannot wake us, so the
+    /// sleep is short.
     pub(in crate::ia) fn nap(&self, now: Nanos, quiet: bool, deadline: Option<Nanos>) -> Nanos {
         if self.more_datagrams {
             return now;
@@ -334,9 +335,9 @@ impl<P: Provider> Ia<P> {
             .fold(until, |until, timer| until.min(timer.max(now)))
     }
 
-    /// Counts what is queued here and sees what the neighbours have to tell.
+    /// Drains this EVD and, if it takes connection events, its feeders.
     pub(in crate::ia) fn look_around(&mut self, key: EvdKey) {
-        // A notification event behind many that do not notify must be found too.
+        // A notification event behind many that do not notify must be found, too.
         let streams = &self.evds[key].streams;
         let (bounded, connections) = (!streams.consumer_controlled(), streams.connections());
         self.drain_evd(key, bounded);
@@ -346,16 +347,16 @@ impl<P: Provider> Ia<P> {
         self.settle_effects();
     }
 
-    /// Asks every completion queue that can end the wait for an interrupt. False: one of them has
-    /// entries that nobody takes, so arming it would not let us sleep.
+    /// Arms every completion queue that can end the wait. Returns false if one of them still has entries that the EVD
+    /// does not take: then an armed queue would interrupt at once.
     pub(in crate::ia) fn arm_for(&mut self, key: EvdKey) -> bool {
-        let quiet = self.arm_neighbours(key);
+        let quiet = self.arm_watched(key);
         self.arm_own(key);
         quiet
     }
 
-    /// Asks the queue of an EVD. Who waits for several does this last: what one of them wants of a neighbour is less
-    /// than what the neighbour wants if it is waited for itself, and the device goes by what it was asked last.
+    /// Arms the queue of an EVD. A caller that waits for several EVDs does this last. An EVD armed as a feeder of
+    /// another reports errors only, which is less than a waiter on it needs, and the device goes by the last arming.
     pub(in crate::ia) fn arm_own(&mut self, key: EvdKey) {
         let evd = &mut self.evds[key];
         let solicited_only = evd.streams.solicited_only();
@@ -364,16 +365,16 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Asks the queues beside that of an EVD. What it returns is as for [`Ia::arm_for`].
-    pub(in crate::ia) fn arm_neighbours(&mut self, key: EvdKey) -> bool {
+    /// Arms the queues of watched EVDs, as [`Ia::arm_for`] does; returns the same.
+    pub(in crate::ia) fn arm_watched(&mut self, key: EvdKey) -> bool {
         let connections = self.evds[key].streams.connections();
-        // Those of drains were asked when they were looked at last.
-        let quiet = self.draining.are_asked_but(key);
+        // EVDs of pending drains were armed when they were last looked at.
+        let quiet = self.draining.all_armed_but(key);
         if connections == 0 {
             return quiet;
         }
-        self.ask_feeders();
-        quiet && self.feeding.are_asked_but(key)
+        self.arm_feeders();
+        quiet && self.feeding.all_armed_but(key)
     }
 
     fn count(&self, key: EvdKey) -> u32 {

@@ -1,8 +1,8 @@
-//! `dat_rmr_bind`: a request like the others, which changes what an RMR stands for.
+//! `dat_rmr_bind`: a request like the others, which changes the memory that an RMR names.
 //!
-//! Binds of an endpoint are done in the order in which they were posted, and the provider reports every one of
-//! them. So the endpoint keeps them in a row ([`PendingBind`]), the completion of a bind is that of the first in the
-//! row, and what SUPPRESS hides is hidden here.
+//! Binds of an endpoint are done in the order in which they were posted, and the provider reports every one of them.
+//! So the endpoint keeps them in a queue ([`PendingBind`]). A completion of a bind belongs to the first one in the
+//! queue, and SUPPRESS is applied here.
 
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::event::{Event, RmrBindCompletion};
@@ -19,9 +19,9 @@ use crate::refusal::Refusal;
 use crate::types::{CompletionFlags, DtoStatus, EvdFlags, MemPrivFlags, RmrCookie};
 
 impl<P: Provider> Ia<P> {
-    /// Binds an RMR to the part of an LMR that the triplet names. A triplet without bytes unbinds it. The answer is the
+    /// Binds an RMR to the part of an LMR that the triplet names. A triplet without bytes unbinds it. Returns the
     /// context for peers, which is valid once the bind has completed. It may be sent to the peer at once on the same
-    /// endpoint: the Send stays behind the bind. The old context is invalid from then on.
+    /// endpoint, because the Send stays behind the bind. The old context is invalid from then on.
     ///
     /// Page: dat_rmr_bind.
     ///
@@ -100,9 +100,9 @@ impl<P: Provider> Ia<P> {
         Ok(rmr_context)
     }
 
-    /// Refuses to bind an RMR on an endpoint while another one has a bind of it under way. The device orders the
-    /// requests of one queue pair only, and it may do a bind and flush it all the same: whose context is the last one
-    /// nobody could tell then.
+    /// Refuses to bind an RMR while another endpoint has a bind of it outstanding. The device orders the requests of
+    /// one queue pair only, and may carry a bind out and flush it all the same. With two endpoints the library could
+    /// not tell which context is the current one.
     fn one_endpoint_at_a_time(&mut self, key: RmrKey, ep: EpKey) -> DatResult<()> {
         let Some(before) = self.rmrs[key].bound_on().filter(|before| *before != ep) else {
             return Ok(());
@@ -113,7 +113,7 @@ impl<P: Provider> Ia<P> {
             ep.request_evd.filter(|_| is_under_way)
         };
         if let Some(evd) = request_evd(self) {
-            // It may be done, and nobody has looked.
+            // The other bind may be done, with its completion not yet taken.
             self.drain_evd(evd, true);
         }
         match request_evd(self) {
@@ -125,7 +125,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// The request EVD of an endpoint that may bind.
+    /// Returns the request EVD of an endpoint that may bind.
     fn bind_evd(&self, ep: EpHandle) -> DatResult<EvdKey> {
         let evd = self.ep(ep)?.request_evd;
         evd.filter(|evd| self.evds[*evd].flags.contains(EvdFlags::RMR_BIND))
@@ -135,7 +135,7 @@ impl<P: Provider> Ia<P> {
             )
     }
 
-    /// The LMR of a triplet, if the RMR may be bound to it so.
+    /// Returns the LMR of a triplet, if the RMR may be bound to it with these privileges.
     fn check_bind(
         &self,
         rmr: RmrKey,
@@ -196,7 +196,7 @@ impl<P: Provider> Ia<P> {
         Ok(context)
     }
 
-    /// Accounts for a bind that is on its way.
+    /// Accounts for a bind that was posted.
     fn bind_posted(&mut self, key: RmrKey, ep: EpKey, bound: Option<Bound>, suppress: bool) {
         let (number, before) = self.rmrs[key].bind_posted(ep, bound);
         let pending = PendingBind {
@@ -220,7 +220,7 @@ impl<P: Provider> Ia<P> {
         self.eps[ep].binds.push_back(pending);
     }
 
-    /// The oldest bind of an endpoint is done. What to tell of it.
+    /// Handles the completion of an endpoint's oldest bind, and returns its event.
     pub(in crate::ia) fn bind_done(&mut self, ep: EpKey, done: &Completion) -> Option<Event> {
         let pending = self.eps.get_mut(ep)?.binds.pop_front()?;
         let succeeded = done.status == DtoStatus::Success;
@@ -245,7 +245,7 @@ impl<P: Provider> Ia<P> {
 
     fn bind_ended(&mut self, pending: PendingBind, succeeded: bool) {
         let Some(rmr) = self.rmrs.get_mut(pending.rmr) else {
-            // Freed meanwhile, and the window with it.
+            // The RMR was freed meanwhile, and its window with it.
             if let Some(lmr) = pending.lmr {
                 self.let_go_of_lmr(lmr);
             }
@@ -258,8 +258,8 @@ impl<P: Provider> Ia<P> {
         self.let_go_of(over);
     }
 
-    /// The last bind of an RMR failed: its window is taken from what an earlier one bound it to. The consumer has been
-    /// told that the RMR is bound to nothing, so it is, or the device ends.
+    /// Unbinds an RMR whose last bind failed, by a command: its window still has an earlier binding. The consumer has
+    /// been told that the RMR is unbound, so if the device keeps refusing, it is stopped.
     pub(in crate::ia) fn unbind_by_command(&mut self, key: RmrKey) {
         self.insist("unbinding a memory window", |ia| ia.unbind(key));
     }
@@ -269,7 +269,7 @@ impl<P: Provider> Ia<P> {
             return Ok(());
         };
         let pd = self.pzs[rmr.pz].pd;
-        // No window of a dead device reaches anything.
+        // A dead device's window reaches no memory.
         if !self.health.is_dead()
             && let Err(error) = self.provider.unbind_window(pd, &mut rmr.window)
         {
@@ -284,7 +284,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Looks at what binds have come to.
+    /// Takes in the completions of outstanding binds.
     pub(in crate::ia) fn look_after_binds(&mut self) {
         let evds: Vec<EvdKey> = self
             .eps
@@ -298,7 +298,7 @@ impl<P: Provider> Ia<P> {
         self.settle_effects();
     }
 
-    /// The queue pair of an endpoint forgets what was posted to it: its binds count as flushed.
+    /// Counts an endpoint's outstanding binds as flushed, because its queue pair forgets them.
     pub(in crate::ia) fn abandon_binds(&mut self, ep: EpKey) {
         while let Some(pending) = self.eps.get_mut(ep).and_then(|ep| ep.binds.pop_front()) {
             self.bind_ended(pending, false);

@@ -1,20 +1,20 @@
 //! Remote memory regions: `dat_rmr_create`, `_query`, `_free`. Binding is in [`bind`].
 //!
-//! An RMR is the device's memory window. What it is bound to is known in two tenses:
+//! An RMR is a memory window of the device. Its binding is tracked in two views:
 //!
-//! - *posted*: what the last bind posted makes of it. This is what `rmr_query` tells, and what keeps an LMR from
-//!   being freed.
-//! - *settled*: what the device's window reaches through, going by the binds that are known to be done. The
-//!   device's region must outlive it, and every bind on its way: until then its LMR is in use ([`Ia::let_go_of_lmr`]).
-//!   Closing an adapter ends LMRs in any state; there the device's region waits for the last of them.
+//! - *posted*: the result of the last bind posted. `rmr_query` returns it, and it keeps an LMR from being freed.
+//! - *settled*: the LMRs that the device's window may still use, going by the binds that are known to be done. The
+//!   device's region must outlive the window's use and every outstanding bind: until then its LMR is in use
+//!   ([`Ia::let_go_of_lmr`]). Closing an adapter ends LMRs in any state; then the device's region waits for the last
+//!   use.
 //!
-//! A bind that fails, or is flushed, leaves the RMR unbound, unless a later one was posted meanwhile. On the device the
-//! old binding still stands then, so the window is taken from it by a command.
+//! A bind that fails, or is flushed, leaves the RMR unbound, unless a later one was posted meanwhile. The device's
+//! window still has the old binding then, so it is unbound by a command.
 //!
-//! An RMR that was bound with [`MemPrivFlags::REMOTE_INVALIDATE`] may be taken from what it is bound to by a peer that
-//! has its context (IBTA volume 1, "Send with Invalidate"). The device does it before it completes the receive, and
-//! that completion tells: the RMR is unbound from then on, in both tenses. A completion that is lost with its endpoint
-//! tells nobody; then the RMR counts as bound until it is bound anew or freed, and its LMR as in use.
+//! A peer that has the context of an RMR bound with [`MemPrivFlags::REMOTE_INVALIDATE`] may unbind it (IBTA volume 1,
+//! "Send with Invalidate"). The device does so before it completes the receive, and that completion reports it: from
+//! then on the RMR is unbound in both views. If the completion is lost with its endpoint, the RMR counts as bound,
+//! and its LMR as in use, until the RMR is bound again or freed.
 
 mod bind;
 
@@ -26,28 +26,28 @@ use crate::object::rmr::{LetGo, Rmr};
 use crate::provider::Provider;
 use crate::types::MemPrivFlags;
 
-/// What `rmr_query` tells (`DAT_RMR_PARAM`).
+/// Answer of `rmr_query` (`DAT_RMR_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RmrParam {
     /// Its protection zone.
     pub pz: PzHandle,
-    /// What it is bound to; nothing while it is unbound.
+    /// Its binding; `None` while it is unbound.
     pub binding: Option<RmrBinding>,
 }
 
-/// What an RMR is bound to, as the last bind posted says.
+/// Binding of an RMR, as the last posted bind set it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RmrBinding {
     /// The memory.
     pub lmr_triplet: LmrTriplet,
-    /// What peers may do.
+    /// Privileges of peers.
     pub privileges: MemPrivFlags,
-    /// Its name for peers.
+    /// RMR context, for peers.
     pub rmr_context: u32,
 }
 
 impl<P: Provider> Ia<P> {
-    /// Makes an RMR, bound to nothing.
+    /// Creates an RMR, bound to nothing.
     ///
     /// Page: dat_rmr_create.
     ///
@@ -72,7 +72,7 @@ impl<P: Provider> Ia<P> {
         Ok(RmrHandle { key, ia: self.id })
     }
 
-    /// The parameters of an RMR.
+    /// Returns the parameters of an RMR.
     ///
     /// Page: dat_rmr_query.
     ///
@@ -93,8 +93,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// Frees an RMR, bound or not. From now on peers cannot use its context. A bind of it that is still in progress
-    /// fails.
+    /// Frees an RMR, bound or not. From now on peers cannot use its context. An outstanding bind of it fails.
     ///
     /// Page: dat_rmr_free.
     ///
@@ -127,7 +126,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// A peer has invalidated a context, says the device. What is bound anew meanwhile stays so.
+    /// Handles the device's report that a peer has invalidated a context. A newer binding stays.
     pub(in crate::ia) fn invalidated_by_peer(&mut self, rmr_context: u32) {
         let Some(key) = self.rmrs_invalidatable.remove(&rmr_context) else {
             return;
@@ -143,7 +142,7 @@ impl<P: Provider> Ia<P> {
         self.let_go_of(over);
     }
 
-    /// What an RMR has let go of is free of it.
+    /// Releases the LMRs that an RMR no longer uses.
     fn let_go_of(&mut self, over: LetGo) {
         if let Some(bound) = over.bound {
             self.rmrs_invalidatable.remove(&bound.rmr_context);

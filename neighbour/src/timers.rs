@@ -1,4 +1,4 @@
-//! What time brings: questions, detection and announcements, reports.
+//! Timers: requests, detection and announcements, reports.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -14,15 +14,15 @@ use crate::table::Key;
 use crate::wire::{arp, mld, ndisc};
 
 impl Neighbours {
-    /// Does everything that is due, and finds out what is due next.
-    pub(crate) fn turn(&mut self) {
-        // Groups first: who asks whether an address is taken has to hear the answer (RFC 4862, 5.4.2).
+    /// Does everything that is due, and finds the time of the next timer.
+    pub(crate) fn run_timers(&mut self) {
+        // Groups first: a node that detects duplicates has to receive the answer (RFC 4862, 5.4.2).
         let vlans: Vec<Option<u16>> = self.memberships.keys().copied().collect();
         for vlan in vlans {
             self.report_if_due(vlan);
         }
         for at in 0..self.own.len() {
-            while let Some(todo) = self.own[at].turn(self.now, &mut self.draw) {
+            while let Some(todo) = self.own[at].next_action(self.now, &mut self.draw) {
                 self.act(at, todo);
             }
         }
@@ -36,7 +36,7 @@ impl Neighbours {
         self.due = own.chain(reports).chain(self.table.due()).min();
     }
 
-    /// Asks for a neighbour, or steps it on, until nothing of it is due.
+    /// Sends a neighbour's request, or takes its next step, until nothing of it is due.
     pub(crate) fn ask_if_due(&mut self, key: Key) {
         while let Some(entry) = self.table.get(key)
             && entry.due.is_some_and(|due| due <= self.now)
@@ -60,7 +60,7 @@ impl Neighbours {
         }
     }
 
-    /// Asks once: who has a MAC to be asked at alone, or else all.
+    /// Sends one request: by unicast to a neighbour with a usable MAC, otherwise to all.
     fn ask(&mut self, key: Key) {
         let Some(entry) = self.table.get(key) else {
             return;
@@ -70,7 +70,7 @@ impl Neighbours {
             .asker(key, entry.asker)
             .map(|own| (own.address(), own.interface.vlan))
         else {
-            // An optimistic address waits until it is ours (RFC 4429, 3.2).
+            // An optimistic address must not ask; the request waits until the address is ours (RFC 4429, 3.2).
             self.put_off(key, None);
             return;
         };
@@ -111,14 +111,14 @@ impl Neighbours {
         self.wake_at(due);
     }
 
-    /// What an address of ours has to do.
+    /// Carries out the action of an address of ours.
     fn act(&mut self, at: usize, todo: Todo) {
         let interface = self.own[at].interface;
         let mac = self.config.mac;
         match todo {
             Todo::Probe => {
                 let frame = match interface.address {
-                    // RFC 5227, 2.1.1: from nobody, so that no cache is changed.
+                    // RFC 5227, 2.1.1: with sender 0.0.0.0, so that no cache is changed.
                     IpAddr::V4(target) => arp::Out {
                         reply: false,
                         sender: Ipv4Addr::UNSPECIFIED,
@@ -147,8 +147,8 @@ impl Neighbours {
         }
     }
 
-    /// Tells all that an address is ours: an ARP request for it (RFC 5227, 2.3), or an advertisement to all nodes that
-    /// overrides (RFC 4861, 7.2.6).
+    /// Announces that an address is ours: by an ARP request for it (RFC 5227, 2.3), or by an advertisement to all
+    /// nodes that overrides (RFC 4861, 7.2.6).
     pub(crate) fn announce(&mut self, address: IpAddr, vlan: Option<Vlan>) {
         let mac = self.config.mac;
         let frame = match address {
@@ -164,7 +164,7 @@ impl Neighbours {
         self.send(frame);
     }
 
-    /// An address of ours may ask now: what waits for one is asked.
+    /// Makes requests due that waited for an address of ours to be usable.
     fn wake_askers(&mut self, vlan: Option<u16>, v4: bool) {
         let now = self.now;
         for (key, entry) in self.table.iter_mut() {
@@ -175,18 +175,18 @@ impl Neighbours {
         }
     }
 
-    /// Tells routers and switches of a VLAN what we listen to, if it is time.
+    /// Reports our groups to the routers and switches of a VLAN, if that is due.
     fn report_if_due(&mut self, vlan: Option<u16>) {
         let groups = self.all_groups().into_iter();
         let groups = groups.filter(|&(at, _)| at == vlan).map(|(_, group)| group);
         let Some(membership) = self.memberships.get_mut(&vlan) else {
             return;
         };
-        let records = membership.turn(groups, self.now, &mut self.draw);
+        let records = membership.due_records(groups, self.now, &mut self.draw);
         if records.is_empty() {
             return;
         }
-        // RFC 3810, 5.2.13: from a link-local address that is ours for good, or from none.
+        // RFC 3810, 5.2.13: from a link-local address of ours that is preferred, or from the unspecified one.
         let in_vlan = self
             .own
             .iter()
@@ -199,7 +199,7 @@ impl Neighbours {
             IpAddr::V4(_) => None,
         });
         let tag = in_vlan.clone().find_map(|own| own.interface.vlan);
-        // After the last address has gone, a VLAN's priority is not known any more.
+        // After the last address was removed, the priority of a VLAN is not known any more.
         let tag = tag.or(vlan.map(|id| Vlan { id, priority: 0 }));
         let source = source.unwrap_or(Ipv6Addr::UNSPECIFIED);
         for records in records.chunks(mld::MOST_RECORDS) {

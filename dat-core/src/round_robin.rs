@@ -1,20 +1,20 @@
-//! Objects that get their turn one after the other, some of them at a time: what looks after many must not take longer
-//! for that.
+//! Sets that are served round-robin, some members per call, so that the time of a call does not grow with their
+//! number.
 
 use core::hash::Hash;
 use std::collections::{BTreeMap, HashMap};
 
-/// Keys, none of them twice. But for `iter` each of these calls takes the same time however many there are.
+/// A set of keys. Each call except `iter` takes the same time, whatever the number of keys.
 #[derive(Default)]
-pub(crate) struct Turns<K> {
+pub(crate) struct RoundRobin<K> {
     keys: Vec<K>,
-    /// Where each is in `keys`.
+    /// Index of each key in `keys`.
     places: HashMap<K, usize>,
-    /// Whose turn was last.
+    /// Index of the key that was returned last.
     last: usize,
 }
 
-impl<K: Copy + Default + Eq + Hash> Turns<K> {
+impl<K: Copy + Default + Eq + Hash> RoundRobin<K> {
     pub(crate) fn new() -> Self {
         Self::default()
     }
@@ -31,12 +31,12 @@ impl<K: Copy + Default + Eq + Hash> Turns<K> {
         self.places.contains_key(&key)
     }
 
-    /// In no order that means anything.
+    /// Returns the keys in arbitrary order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = K> {
         self.keys.iter().copied()
     }
 
-    /// Does nothing if it is there.
+    /// Inserts a key, if it is not there.
     pub(crate) fn insert(&mut self, key: K) {
         self.places.entry(key).or_insert_with(|| {
             self.keys.push(key);
@@ -44,12 +44,12 @@ impl<K: Copy + Default + Eq + Hash> Turns<K> {
         });
     }
 
-    /// Does nothing if it is not there.
+    /// Removes a key, if it is there.
     pub(crate) fn remove(&mut self, key: K) {
         if let Some(place) = self.places.remove(&key) {
             self.keys.swap_remove(place);
             if place == self.last {
-                // Who takes its place comes next.
+                // The key that takes its place is the next one.
                 self.last = place.wrapping_sub(1);
             }
             if let Some(moved) = self.keys.get(place) {
@@ -58,7 +58,7 @@ impl<K: Copy + Default + Eq + Hash> Turns<K> {
         }
     }
 
-    /// Whose turn it is.
+    /// Returns the next key, round-robin.
     pub(crate) fn next(&mut self) -> Option<K> {
         let next = self.last.wrapping_add(1);
         self.last = if next < self.keys.len() { next } else { 0 };
@@ -66,7 +66,7 @@ impl<K: Copy + Default + Eq + Hash> Turns<K> {
     }
 }
 
-/// Keys that are there as often as they were added and not removed.
+/// Multiset of keys: a key stays until it was removed as often as it was added.
 pub(crate) struct Counted<K>(BTreeMap<K, u32>);
 
 impl<K: Copy + Ord> Counted<K> {
@@ -74,14 +74,14 @@ impl<K: Copy + Ord> Counted<K> {
         Self(BTreeMap::new())
     }
 
-    /// True: it was not there.
+    /// Adds a key. Returns true if it was not there.
     pub(crate) fn add(&mut self, key: K) -> bool {
         let count = self.0.entry(key).or_insert(0);
         *count += 1;
         *count == 1
     }
 
-    /// True: it is not there any more.
+    /// Removes a key. Returns true if it is not there any more.
     pub(crate) fn remove(&mut self, key: K) -> bool {
         let Some(count) = self.0.get_mut(&key) else {
             return false;
@@ -108,26 +108,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_has_its_turn_once_in_a_round_whoever_goes_and_comes() {
-        let mut turns = Turns::new();
-        (0..10).for_each(|key| turns.insert(key));
-        turns.insert(3);
+    fn each_member_is_returned_once_per_round_despite_inserts_and_removes() {
+        let mut members = RoundRobin::new();
+        (0..10).for_each(|key| members.insert(key));
+        members.insert(3);
         for gone in [0, 9, 4, 4] {
-            turns.remove(gone);
+            members.remove(gone);
         }
-        turns.insert(10);
-        let mut round: Vec<i32> = (0..turns.len()).filter_map(|_| turns.next()).collect();
+        members.insert(10);
+        let mut round: Vec<i32> = (0..members.len()).filter_map(|_| members.next()).collect();
         round.sort_unstable();
         assert_eq!(round, [1, 2, 3, 5, 6, 7, 8, 10]);
     }
 
     #[test]
-    fn nobody_has_a_turn_where_nobody_is() {
-        let mut turns = Turns::new();
-        assert_eq!(turns.next(), None);
-        turns.insert(7);
-        assert_eq!((turns.next(), turns.next()), (Some(7), Some(7)));
-        turns.remove(7);
-        assert_eq!((turns.next(), turns.len()), (None, 0));
+    fn an_empty_set_returns_no_member() {
+        let mut members = RoundRobin::new();
+        assert_eq!(members.next(), None);
+        members.insert(7);
+        assert_eq!((members.next(), members.next()), (Some(7), Some(7)));
+        members.remove(7);
+        assert_eq!((members.next(), members.len()), (None, 0));
     }
 }

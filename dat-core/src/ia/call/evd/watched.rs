@@ -1,0 +1,78 @@
+//! Watched EVDs ([`WatchedEvds`](crate::ia::watched_evds::WatchedEvds)): the device reports when a completion queue among
+//! them has entries, and only then is that queue looked at.
+
+use crate::handle::EvdKey;
+use crate::ia::instance::Ia;
+use crate::ia::watched_evds::LOOKS;
+use crate::provider::{CompletionQueue, Provider};
+
+impl<P: Provider> Ia<P> {
+    /// Makes the device report entries in the completion queue of an EVD once it is armed.
+    pub(in crate::ia) fn watch(&mut self, key: EvdKey) {
+        if let Some(cq) = self.evds.get(key).and_then(|evd| evd.cq.as_ref()) {
+            self.provider.watch_cq(cq);
+        }
+    }
+
+    /// Handles the device's report that the armed completion queue with this owner number has entries.
+    pub(in crate::ia) fn evd_fired(&mut self, owner: u32) {
+        if let Some(key) = self.evds.key_at(owner) {
+            self.mark_unarmed(key);
+        }
+    }
+
+    /// Marks the completion queue of an EVD as unarmed: it reports no entries until it is armed again.
+    pub(in crate::ia) fn mark_unarmed(&mut self, key: EvdKey) {
+        self.feeding.fired(key);
+        self.draining.fired(key);
+        let cno = self.evds.get(key).and_then(|evd| evd.cno);
+        if let Some(cno) = cno.and_then(|cno| self.cnos.get_mut(cno)) {
+            cno.unarmed.insert(key);
+        }
+    }
+
+    /// Drains EVDs on which endpoints in DISCONNECT_PENDING complete, a bounded number, and arms them again.
+    pub(in crate::ia) fn look_after_drains(&mut self) {
+        for _ in 0..self.draining.unarmed().min(LOOKS) {
+            if let Some(key) = self.draining.next()
+                && self.drain_evd(key, true)
+            {
+                self.arm_watched_cq(key);
+            }
+        }
+    }
+
+    /// Drains EVDs that may show errors of connections, a bounded number at a time.
+    pub(in crate::ia) fn look_at_feeders(&mut self) {
+        for _ in 0..self.feeding.unarmed().min(LOOKS) {
+            if let Some(key) = self.feeding.next() {
+                self.drain_evd(key, true);
+            }
+        }
+    }
+
+    /// Drains and arms the unarmed feeders. The caller has to settle the effects afterwards.
+    pub(in crate::ia) fn arm_feeders(&mut self) {
+        for key in self.feeding.all_unarmed() {
+            if self.drain_evd(key, true) {
+                self.arm_watched_cq(key);
+            }
+        }
+    }
+
+    /// Arms an empty completion queue for an interrupt. An entry that has arrived meanwhile interrupts too.
+    fn arm_watched_cq(&mut self, key: EvdKey) {
+        let any = self.draining.contains(key);
+        if let Some(evd) = self.evds.get_mut(key)
+            && let Some(cq) = &mut evd.cq
+        {
+            // An error notifies even if only solicited entries were asked for, and the last arming counts. So a
+            // waiter that has armed the queue for more than errors keeps that.
+            if any || !cq.is_armed() {
+                cq.arm(!any);
+            }
+            self.feeding.armed(key);
+            self.draining.armed(key);
+        }
+    }
+}
