@@ -1,4 +1,4 @@
-//! A device double for this crate's tests: it records what it is told, and reaches memory as a device would.
+//! A device double for this crate's tests: it records the calls it receives, and reaches memory as a device would.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -25,9 +25,9 @@ struct State {
     interrupts: Vec<Vec<Interrupt>>,
     notices: Notices,
     mappings: BTreeMap<u64, Mapping>,
-    /// Where mappings start that can only be read.
+    /// Start addresses of read-only mappings.
     read_only: Vec<u64>,
-    /// Memory that has to be asked for.
+    /// Memory that is accessed by messages.
     asked: BTreeMap<u64, (Arc<dyn MessageMemory>, usize)>,
     /// `dma_map` and `dma_unmap` are refused.
     stubborn: bool,
@@ -74,7 +74,7 @@ impl Double {
         self.state().interrupts.len()
     }
 
-    /// Vectors that are enabled.
+    /// Number of enabled vectors.
     pub(crate) fn interrupts_set(&self) -> usize {
         self.state().interrupts.last().map_or(0, Vec::len)
     }
@@ -95,7 +95,7 @@ impl Double {
         self.state().keeping = keeping;
     }
 
-    /// Whether it may start DMA.
+    /// Returns whether the device may start DMA.
     pub(crate) fn masters_the_bus(&self) -> bool {
         let mut command = [0];
         self.config_read(4, &mut command);
@@ -111,12 +111,12 @@ impl Double {
             .collect()
     }
 
-    /// Where mappings started that could only be read.
+    /// Start addresses of the mappings that were read-only.
     pub(crate) fn read_only(&self) -> Vec<u64> {
         self.state().read_only.clone()
     }
 
-    /// The memory behind an IOVA that has to be asked for, as DMA finds it.
+    /// Returns the memory behind an IOVA that is accessed by messages, as DMA finds it.
     pub(crate) fn asks(&self, iova: u64) -> Arc<dyn MessageMemory> {
         let state = self.state();
         let (&start, (memory, bytes)) = state.asked.range(..=iova).next_back().unwrap();
@@ -125,13 +125,13 @@ impl Double {
         Arc::clone(memory)
     }
 
-    /// IOVA and length of all mappings that have to be asked for.
+    /// IOVA and length of all mappings that are accessed by messages.
     pub(crate) fn asked(&self) -> Vec<(u64, usize)> {
         let of = |(&iova, &(_, bytes)): (&u64, &(_, usize))| (iova, bytes);
         self.state().asked.iter().map(of).collect()
     }
 
-    /// The memory behind an IOVA, and the offset there, as DMA finds it.
+    /// Returns the memory behind an IOVA and the offset there, as DMA finds it.
     pub(crate) fn reach(&self, iova: u64) -> (SharedMemory, usize) {
         let state = self.state();
         let (&start, (memory, offset, bytes)) = state.mappings.range(..=iova).next_back().unwrap();

@@ -161,7 +161,7 @@ fn addresses_the_function_will_not_unmap_are_not_used_again() {
     assert_ne!(next.unwrap(), iova);
 }
 
-/// Memory that was lent is its owner's again, whatever the device was told: then it may reach nothing at all.
+/// Lent memory returns to its owner even if the device refuses the unmap: then the device must not reach anything.
 #[test]
 fn memory_that_stays_mapped_stops_the_device() {
     const BUS_MASTER: u16 = 4;
@@ -266,7 +266,7 @@ fn memory_that_outlives_its_function_is_not_mapped_for_it_any_more() {
     drop(arena);
     assert_eq!(device.mappings(), []);
     buffer.store_u8(0, 1);
-    // The next opening may map there.
+    // The next arena may map there.
     let again = DmaArena::with_chunk_bytes(&device.function(), 8192).unwrap();
     let other = again.alloc(4096, 4096).unwrap();
     assert_eq!(other.iova(), buffer.iova());

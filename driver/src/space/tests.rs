@@ -56,7 +56,7 @@ fn a_function_that_goes_leaves_the_others_their_memory_and_takes_none_along() {
     assert_eq!(devices[1].mappings(), [(buffer.iova().0, 4096)]);
     drop(buffer);
     assert_eq!(devices[1].mappings(), []);
-    // Who has gone may come again, in that space or in one of its own.
+    // A function that has left may join again, or get a space of its own.
     assert!(beside(&devices[0], &second).is_ok());
 }
 
@@ -90,7 +90,7 @@ fn a_function_that_refuses_what_is_mapped_is_no_member() {
     assert_eq!(devices[1].mappings(), []);
 }
 
-/// Memory that stays mapped for one of them is stopped for all: each has its own keys for it.
+/// Memory that stays mapped for one function stops all of them, because each has its own keys for it.
 #[test]
 fn memory_that_one_function_does_not_let_go_of_stops_them_all() {
     const BUS_MASTER: u16 = 4;
@@ -185,7 +185,7 @@ fn a_function_that_keeps_a_mapping_of_a_space_that_it_could_not_join_is_stopped(
     first.dma_map(Iova(0x1000), &memory, 0, 4096).unwrap();
     first.dma_map(Iova(0x3000), &memory, 4096, 4096).unwrap();
     let third = Double::new();
-    // It has something at the second one already.
+    // The second one has a mapping at that address already.
     let alone = third.function();
     alone.dma_map(Iova(0x3000), &memory, 0, 4096).unwrap();
     alone.set_bus_master(true).unwrap();
