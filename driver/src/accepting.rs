@@ -16,19 +16,19 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Kind of a failure of `accept`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Refusal {
+pub(crate) enum AcceptFailure {
     /// The client gave up, or a signal arrived. Only this attempt failed.
-    OfOneClient,
+    OneClient,
     /// The system or this process lacks a resource that may become free again.
-    ForNow,
+    Temporary,
     /// The listener no longer works.
-    ForGood,
+    Permanent,
 }
 
 /// Classifies an error of `accept` (accept(2), "ERRORS").
-pub(crate) fn refusal(error: &io::Error) -> Refusal {
-    const OF_ONE_CLIENT: [Errno; 3] = [Errno::EINTR, Errno::ECONNABORTED, Errno::EPROTO];
-    const FOR_NOW: [Errno; 5] = [
+pub(crate) fn classify(error: &io::Error) -> AcceptFailure {
+    const ONE_CLIENT: [Errno; 3] = [Errno::EINTR, Errno::ECONNABORTED, Errno::EPROTO];
+    const TEMPORARY: [Errno; 5] = [
         Errno::EMFILE,
         Errno::ENFILE,
         Errno::ENOBUFS,
@@ -36,9 +36,9 @@ pub(crate) fn refusal(error: &io::Error) -> Refusal {
         Errno::EPERM,
     ];
     match error.raw_os_error().map(Errno::from_raw) {
-        Some(errno) if OF_ONE_CLIENT.contains(&errno) => Refusal::OfOneClient,
-        Some(errno) if FOR_NOW.contains(&errno) => Refusal::ForNow,
-        _ => Refusal::ForGood,
+        Some(errno) if ONE_CLIENT.contains(&errno) => AcceptFailure::OneClient,
+        Some(errno) if TEMPORARY.contains(&errno) => AcceptFailure::Temporary,
+        _ => AcceptFailure::Permanent,
     }
 }
 
@@ -52,13 +52,13 @@ pub(crate) fn next<T>(
             Ok(client) => return Ok(client),
             Err(source) => source,
         };
-        match refusal(&source) {
-            Refusal::OfOneClient => {}
-            Refusal::ForNow => {
+        match classify(&source) {
+            AcceptFailure::OneClient => {}
+            AcceptFailure::Temporary => {
                 tracing::warn!("{listener}: accept: {source}; trying again");
                 pause();
             }
-            Refusal::ForGood => return Err(source),
+            AcceptFailure::Permanent => return Err(source),
         }
     }
 }

@@ -449,7 +449,7 @@ mod tests {
             (0, 0x124, vec![0, 0, 0, 9]),
             (0, 0x108, vec![0, 0, 0, 0, 0, 0, 0, 1]),
         ];
-        assert_eq!(device.told(), told);
+        assert_eq!(device.writes(), told);
     }
 
     #[test]
@@ -464,7 +464,7 @@ mod tests {
         assert_eq!(block.read(|r| &r.version).get(), 7);
         block.write(|r| &r.control, Be32::new(3));
         assert_eq!(block.read(|r| &r.control).get(), 3);
-        assert_eq!(device.told().len(), 1);
+        assert_eq!(device.writes().len(), 1);
     }
 
     #[test]

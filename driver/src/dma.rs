@@ -38,7 +38,7 @@ const CHUNK_BYTES: usize = if cfg!(miri) { 1 << 20 } else { 64 << 20 };
 const LINE_BYTES: usize = 64;
 
 /// Allocation state of a chunk's bytes.
-struct Room {
+struct ChunkState {
     /// Free offsets, plus one chunk length so that offset 0 can be allocated.
     free: IovaAllocator,
     /// Bytes below this offset have been allocated before and may hold anything.
@@ -48,7 +48,7 @@ struct Room {
 /// A piece of memory that is mapped for the function as a whole.
 struct Chunk {
     mapped: Mapped,
-    room: Mutex<Room>,
+    state: Mutex<ChunkState>,
 }
 
 impl Chunk {
@@ -84,7 +84,7 @@ impl Chunk {
         let len = bytes as u64;
         Ok(Self {
             mapped: Mapped::new(space, memory, iova)?,
-            room: Mutex::new(Room {
+            state: Mutex::new(ChunkState {
                 free: IovaAllocator::new(std::slice::from_ref(&(len..=2 * len - 1))),
                 used_below: 0,
             }),
@@ -107,21 +107,21 @@ impl Chunk {
     /// Allocates `bytes` bytes, already rounded to lines, and zeroes them.
     fn take(self: &Arc<Self>, bytes: usize, align: usize) -> Option<Lease> {
         let len = self.mapped.memory().len();
-        let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         // The chunk is aligned to its size or 1 GiB, and offsets start at one chunk length, which may be less aligned
         // than `align`: ask for the remainder that makes the address right.
         let modulus = align as u64;
         let remainder =
             (len as u64).wrapping_sub(self.mapped.memory().address() as u64) & (modulus - 1);
-        let at = room
+        let at = state
             .free
             .alloc_congruent(bytes as u64, modulus, remainder)
             .ok()?;
         // PANIC: `at` is between `len` and `2 * len`, and `len` came from a usize.
         let offset = usize::try_from(at).expect("an offset within a chunk") - len;
-        let dirty = room.used_below.saturating_sub(offset).min(bytes);
-        room.used_below = room.used_below.max(offset + bytes);
-        drop(room);
+        let dirty = state.used_below.saturating_sub(offset).min(bytes);
+        state.used_below = state.used_below.max(offset + bytes);
+        drop(state);
         self.mapped.memory().fill(offset, dirty, 0);
         Some(Lease {
             chunk: Arc::clone(self),
@@ -143,12 +143,13 @@ pub(crate) struct Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let len = self.chunk.mapped.memory().len();
-        let mut room = self
+        let mut state = self
             .chunk
-            .room
+            .state
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        room.free
+        state
+            .free
             .free((self.offset + len) as u64, self.bytes as u64);
     }
 }

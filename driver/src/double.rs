@@ -20,7 +20,7 @@ type Mapping = (SharedMemory, usize, usize);
 #[derive(Default)]
 struct State {
     config: BTreeMap<u16, u8>,
-    told: Vec<(u8, u64, Vec<u8>)>,
+    writes: Vec<(u8, u64, Vec<u8>)>,
     resets: usize,
     interrupts: Vec<Vec<Interrupt>>,
     notices: Notices,
@@ -30,9 +30,9 @@ struct State {
     /// Memory that is accessed by messages.
     asked: BTreeMap<u64, (Arc<dyn MessageMemory>, usize)>,
     /// `dma_map` and `dma_unmap` are refused.
-    stubborn: bool,
+    refuses_dma: bool,
     /// `dma_unmap` is refused.
-    keeping: bool,
+    refuses_unmap: bool,
 }
 
 /// The double. Clones share it.
@@ -58,8 +58,8 @@ impl Double {
         Function::in_process(Arc::new(self.clone())).unwrap()
     }
 
-    pub(crate) fn told(&self) -> Vec<(u8, u64, Vec<u8>)> {
-        self.state().told.clone()
+    pub(crate) fn writes(&self) -> Vec<(u8, u64, Vec<u8>)> {
+        self.state().writes.clone()
     }
 
     pub(crate) fn bar_memory(&self) -> SharedMemory {
@@ -87,12 +87,12 @@ impl Double {
         self.state().notices.clone()
     }
 
-    pub(crate) fn set_stubborn(&self, stubborn: bool) {
-        self.state().stubborn = stubborn;
+    pub(crate) fn set_refuses_dma(&self, refuses_dma: bool) {
+        self.state().refuses_dma = refuses_dma;
     }
 
-    pub(crate) fn set_keeping(&self, keeping: bool) {
-        self.state().keeping = keeping;
+    pub(crate) fn set_refuses_unmap(&self, refuses_unmap: bool) {
+        self.state().refuses_unmap = refuses_unmap;
     }
 
     /// Returns whether the device may start DMA.
@@ -171,7 +171,7 @@ impl Device for Double {
             stored, bytes,
             "told of a write at {offset:#x} that is not in memory"
         );
-        self.state().told.push((index, offset, bytes.to_vec()));
+        self.state().writes.push((index, offset, bytes.to_vec()));
     }
 
     fn reset(&self) {
@@ -198,8 +198,8 @@ impl Device for Double {
         bytes: usize,
     ) -> Result<(), String> {
         let mut state = self.state();
-        if state.stubborn {
-            return Err("stubborn".to_owned());
+        if state.refuses_dma {
+            return Err("refused by the double".to_owned());
         }
         let end = iova + u64::try_from(bytes).unwrap();
         let overlapped = state
@@ -234,8 +234,8 @@ impl Device for Double {
         writable: bool,
     ) -> Result<(), String> {
         let mut state = self.state();
-        if state.stubborn {
-            return Err("stubborn".to_owned());
+        if state.refuses_dma {
+            return Err("refused by the double".to_owned());
         }
         if !writable {
             state.read_only.push(iova);
@@ -246,8 +246,8 @@ impl Device for Double {
 
     fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {
         let mut state = self.state();
-        if state.stubborn || state.keeping {
-            return Err("stubborn".to_owned());
+        if state.refuses_dma || state.refuses_unmap {
+            return Err("refused by the double".to_owned());
         }
         if state.asked.get(&iova).is_some_and(|asked| asked.1 == bytes) {
             state.asked.remove(&iova);

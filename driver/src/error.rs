@@ -13,9 +13,9 @@ use crate::vfio::VfioError;
 use crate::vfio_user::VfioUserError;
 
 /// An errno in the form people search for: its name, its number, and the system's text.
-pub(crate) struct Told(pub(crate) Errno);
+pub(crate) struct ErrnoText(pub(crate) Errno);
 
-impl fmt::Display for Told {
+impl fmt::Display for ErrnoText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(errno) = *self;
         write!(f, "{errno:?} ({}): {}", errno as i32, errno.desc())
@@ -47,7 +47,7 @@ pub enum MemoryError {
         what: &'static str,
     },
     /// A system call failed.
-    #[error("{call} for a mapping of {bytes:#x} bytes: {}", Told(*errno))]
+    #[error("{call} for a mapping of {bytes:#x} bytes: {}", ErrnoText(*errno))]
     System {
         /// Name of the system call.
         call: &'static str,
@@ -128,7 +128,7 @@ pub enum DmaError {
     /// Memory could not be bound to a NUMA node.
     #[error(
         "mbind of {bytes:#x} bytes to NUMA node {node}: {}: is there such a node (/sys/devices/system/node/has_memory), and may this process use it (Mems_allowed of /proc/self/status)?",
-        Told(*errno)
+        ErrnoText(*errno)
     )]
     Node {
         /// The node.
@@ -141,7 +141,7 @@ pub enum DmaError {
     /// Memory could not be populated.
     #[error(
         "MADV_POPULATE_WRITE of {bytes:#x} bytes at {at:#x} of {of:#x}, pages of {page_bytes:#x}: {}: EFAULT is a lack of huge pages, ENOMEM one of memory, EINVAL a kernel before Linux 5.14",
-        Told(*errno)
+        ErrnoText(*errno)
     )]
     Populate {
         /// Bytes populated at a time.

@@ -145,7 +145,7 @@ impl Writer {
     }
 
     /// Records that waking the reader failed, so that the next [`must_wake`](Self::must_wake) tries again.
-    pub(crate) fn has_not_woken(&self) {
+    pub(crate) fn wake_failed(&self) {
         self.memory.store_be32(self.begin + WAITS, 1);
     }
 
@@ -295,7 +295,7 @@ mod tests {
         assert!(writer.push(&[1]).unwrap());
         assert!(writer.must_wake());
         assert!(!writer.must_wake());
-        writer.has_not_woken();
+        writer.wake_failed();
         assert!(writer.must_wake());
         assert!(!reader.arm(), "there is one");
         let mut out = Vec::new();

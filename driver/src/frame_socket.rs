@@ -54,14 +54,14 @@ use crate::socket_path::{Occupant, PathClaim, SocketPathError, TakenPath};
 pub(crate) const FRAME_BYTES: usize = 16 << 10;
 
 /// Prefix of a control message; the byte after it is its kind.
-const WORD: &[u8; 7] = b"frames1";
+const CONTROL_PREFIX: &[u8; 7] = b"frames1";
 /// Offers the memory, which comes with the message.
 const OFFER: u8 = 1;
 /// Announces that from now on frames are in the ring.
 const BY_MEMORY: u8 = 2;
 /// Wakes the receiver: there is a frame in the ring.
 const WAKE: u8 = 3;
-const WORD_BYTES: usize = WORD.len() + 1;
+const CONTROL_BYTES: usize = CONTROL_PREFIX.len() + 1;
 
 /// Interval at which a sender checks for room in the other side's ring.
 const ROOM: Duration = Duration::from_micros(50);
@@ -134,7 +134,7 @@ impl FrameEnd {
         let claim = PathClaim::new(path)?;
         let address = UnixAddr::new(path)?;
         let mut has_met = false;
-        if claim.occupant()? == Occupant::Somebody {
+        if claim.occupant()? == Occupant::Process {
             let second = FrameSocket::named(&second(path)).map_err(|error| {
                 let error = io::Error::from(error);
                 if error.kind() == ErrorKind::AddrInUse {
@@ -280,16 +280,16 @@ impl FrameSocket {
         let Some(file) = memory.as_fd() else {
             return;
         };
-        match self.say(OFFER, &[file]) {
+        match self.send_control(OFFER, &[file]) {
             Ok(()) => *locked(&self.end.taking) = Some((memory, Side::Maker)),
             Err(error) => tracing::warn!("a wire without shared memory: {error}"),
         }
     }
 
     /// Sends a control message without waiting for room.
-    fn say(&self, word: u8, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let mut bytes = [word; WORD_BYTES];
-        bytes[..WORD.len()].copy_from_slice(WORD);
+    fn send_control(&self, word: u8, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut bytes = [word; CONTROL_BYTES];
+        bytes[..CONTROL_PREFIX.len()].copy_from_slice(CONTROL_PREFIX);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
@@ -298,7 +298,7 @@ impl FrameSocket {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         loop {
             match sendmsg(&self.end.fd, &[IoSlice::new(&bytes)], &mut control, flags) {
-                Ok(WORD_BYTES) => return Ok(()),
+                Ok(CONTROL_BYTES) => return Ok(()),
                 // A message sent in part is useless.
                 Ok(_) => return Err(ErrorKind::WriteZero.into()),
                 Err(rustix::io::Errno::INTR) => {}
@@ -313,7 +313,7 @@ impl FrameSocket {
         if sends.is_some() {
             return;
         }
-        match self.say(BY_MEMORY, &[]) {
+        match self.send_control(BY_MEMORY, &[]) {
             Ok(()) => *sends = Some(Writer::new(memory.clone(), side)),
             Err(error) => tracing::debug!("frames go over the socket: {error}"),
         }
@@ -331,8 +331,8 @@ impl FrameSocket {
     /// The other side is gone or has broken the shared memory; or the frame is longer than any, or is a control
     /// message (EMSGSIZE).
     pub fn send(&self, frame: &[u8]) -> io::Result<bool> {
-        let is_word = frame.len() == WORD_BYTES && frame.starts_with(WORD);
-        if frame.is_empty() || frame.len() > FRAME_BYTES || is_word {
+        let is_control = frame.len() == CONTROL_BYTES && frame.starts_with(CONTROL_PREFIX);
+        if frame.is_empty() || frame.len() > FRAME_BYTES || is_control {
             return Err(Errno::EMSGSIZE.into());
         }
         let mut sends = locked(&self.end.sends);
@@ -340,7 +340,7 @@ impl FrameSocket {
             let pushed = writer.push(frame).map_err(io::Error::other)?;
             if pushed
                 && writer.must_wake()
-                && let Err(error) = self.say(WAKE, &[])
+                && let Err(error) = self.send_control(WAKE, &[])
             {
                 // A full socket wakes the other side as well. A wake that found no room is sent with the next frame.
                 let is_gone = [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset];
@@ -348,7 +348,7 @@ impl FrameSocket {
                     return Err(error);
                 }
                 if error.kind() != ErrorKind::WouldBlock {
-                    writer.has_not_woken();
+                    writer.wake_failed();
                 }
             }
             return Ok(pushed);
@@ -452,8 +452,8 @@ impl FrameSocket {
                 return Err(io::Error::new(ErrorKind::InvalidData, what));
             }
             frame.truncate(bytes);
-            match frame.strip_prefix(WORD) {
-                Some(&[word]) => self.heard(word, given, &mut taking),
+            match frame.strip_prefix(CONTROL_PREFIX) {
+                Some(&[word]) => self.handle_control(word, given, &mut taking),
                 _ => return Ok(Taken::Frame),
             }
         }
@@ -499,7 +499,12 @@ impl FrameSocket {
     }
 
     /// Handles a control message. An unexpected one is ignored.
-    fn heard(&self, word: u8, given: Option<OwnedFd>, taking: &mut Option<(SharedMemory, Side)>) {
+    fn handle_control(
+        &self,
+        word: u8,
+        given: Option<OwnedFd>,
+        taking: &mut Option<(SharedMemory, Side)>,
+    ) {
         match (word, given) {
             (OFFER, Some(file)) if taking.is_none() => {
                 match SharedMemory::imported(file, 0, RINGS_BYTES) {
@@ -865,11 +870,11 @@ mod tests {
         let file = nix::sys::memfd::memfd_create("no", nix::sys::memfd::MFdFlags::empty());
         let file = file.unwrap();
         for word in [BY_MEMORY, WAKE, OFFER, 0, 99] {
-            one.say(word, &[]).unwrap();
+            one.send_control(word, &[]).unwrap();
         }
         // A file that can be truncated while it is mapped.
-        one.say(OFFER, &[file.as_fd()]).unwrap();
-        one.say(BY_MEMORY, &[]).unwrap();
+        one.send_control(OFFER, &[file.as_fd()]).unwrap();
+        one.send_control(BY_MEMORY, &[]).unwrap();
         assert!(one.send(b"a frame").unwrap());
         assert_eq!(other.receive().unwrap().unwrap(), b"a frame");
         assert!(!other.is_by_memory());

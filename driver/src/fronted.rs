@@ -164,7 +164,7 @@ mod tests {
     impl Front<Double> for Guard {
         fn bar_written(&self, device: &Double, index: u8, offset: u64, bytes: &[u8]) {
             self.note(format!("BAR {index}+{offset:#x}: {bytes:?}"));
-            assert_eq!(device.told(), [], "not told yet");
+            assert_eq!(device.writes(), [], "not told yet");
         }
         fn config_write(&self, device: &Double, offset: u16, data: &[u8]) {
             self.note(format!("config+{offset:#x}"));
@@ -197,7 +197,7 @@ mod tests {
         device.config_read(4, &mut config);
         assert_eq!(config, [6, 0]);
         device.bar_written(0, 8, &[0; 4]);
-        assert_eq!(double.told(), [(0, 8, vec![0; 4])]);
+        assert_eq!(double.writes(), [(0, 8, vec![0; 4])]);
         device.reset();
         assert_eq!(double.resets(), 1);
         assert_eq!(device.interrupt_count(), double.interrupt_count());
@@ -226,7 +226,7 @@ mod tests {
         device.reset();
         let heard = device.front.0.lock().unwrap().clone();
         assert_eq!(heard, ["BAR 0+0x10: [1, 2, 3, 4]", "config+0x4", "reset 0"]);
-        assert_eq!((double.told(), double.resets()), (vec![], 1));
+        assert_eq!((double.writes(), double.resets()), (vec![], 1));
         assert_eq!(device.clock().now(), Instant(7));
     }
 }

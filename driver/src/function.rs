@@ -568,7 +568,7 @@ impl Drop for Inner {
                 device.set_notices(Notices::default());
             }
             Backend::VfioUser(_) => {}
-            Backend::Vfio(vfio) => vfio.quieten(),
+            Backend::Vfio(vfio) => vfio.disable(),
         }
         self.space.leave(&self.backend);
     }
@@ -706,11 +706,11 @@ mod tests {
         let device = Double::new();
         let function = device.function();
         let memory = SharedMemory::anonymous(DMA_PAGE).unwrap();
-        device.set_stubborn(true);
+        device.set_refuses_dma(true);
         let error = function.dma_map(Iova(0x7000), &memory, 0, DMA_PAGE);
         let error = error.unwrap_err().to_string();
         assert!(
-            error.contains("0x7000") && error.contains("stubborn"),
+            error.contains("0x7000") && error.contains("refused by the double"),
             "{error}"
         );
         let error = function.dma_unmap(Iova(0x7000), DMA_PAGE).unwrap_err();

@@ -16,14 +16,14 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::courier::{Courier, Errands};
+use crate::event_signaller::{EventSignaller, SignalQueue};
 
 /// One interrupt vector. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Interrupt {
     event: Arc<EventFd>,
     /// The thread's queue that signals it, if writing may block.
-    errands: Option<Arc<Errands>>,
+    queue: Option<Arc<SignalQueue>>,
 }
 
 impl Interrupt {
@@ -36,15 +36,15 @@ impl Interrupt {
             EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         Ok(Self {
             event: Arc::new(event),
-            errands: None,
+            queue: None,
         })
     }
 
     /// Takes an eventfd of another process, to be signalled here. Any other descriptor is refused.
     ///
-    /// The eventfd is made nonblocking, but the other process shares that flag and may clear it, so the courier
+    /// The eventfd is made nonblocking, but the other process shares that flag and may clear it, so the signaller
     /// signals it.
-    pub(crate) fn imported(fd: OwnedFd, courier: &Courier) -> io::Result<Self> {
+    pub(crate) fn imported(fd: OwnedFd, signaller: &EventSignaller) -> io::Result<Self> {
         let kind = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
         if kind.as_os_str() != "anon_inode:[eventfd]" {
             return Err(Errno::EINVAL.into());
@@ -55,14 +55,14 @@ impl Interrupt {
         let event = unsafe { EventFd::from_owned_fd(fd) };
         Ok(Self {
             event: Arc::new(event),
-            errands: Some(Arc::clone(courier.errands())),
+            queue: Some(Arc::clone(signaller.queue())),
         })
     }
 
     /// Signals the interrupt, as the device does.
     pub fn signal(&self) {
-        if let Some(errands) = &self.errands {
-            errands.signal(&self.event);
+        if let Some(queue) = &self.queue {
+            queue.signal(&self.event);
             return;
         }
         // The only error for an eventfd of our own is a counter about to overflow, and then it is signalled already.

@@ -58,7 +58,7 @@ pub struct LentMemory {
 #[derive(Debug)]
 struct Lease {
     mapped: Arc<Mapped>,
-    /// Number of the mapping in [`Lendings`].
+    /// Number of the mapping in [`LentRanges`].
     number: u64,
     pages: Range<usize>,
     /// Addresses that the caller has lent.

@@ -322,19 +322,21 @@ unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
         return;
     }
     let process = std::process::id();
-    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut pending = PENDING_UNMAPS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
     // In a child of `fork` these addresses may hold other memory.
-    left.retain(|range| range.process == process);
-    left.push(Left {
+    pending.retain(|range| range.process == process);
+    pending.push(PendingUnmap {
         base,
         bytes,
         process,
     });
-    left.retain(|range| {
+    pending.retain(|range| {
         // SAFETY: the caller's promise, now or when the range was queued. It is still mapped, so it has no new owner.
         let unmapped = unsafe { munmap(range.base.cast(), range.bytes) };
         if let Err(errno) = unmapped {
-            let Left { base, bytes, .. } = range;
+            let PendingUnmap { base, bytes, .. } = range;
             tracing::error!("munmap of {bytes:#x} bytes at {base:?}: {errno}");
         }
         unmapped.is_err()
@@ -343,16 +345,16 @@ unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
 
 /// Ranges whose unmapping failed: a process at the limit of mappings cannot split one in two (munmap(2), ENOMEM). The
 /// next unmap tries them again.
-static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
+static PENDING_UNMAPS: Mutex<Vec<PendingUnmap>> = Mutex::new(Vec::new());
 
-struct Left {
+struct PendingUnmap {
     base: NonNull<u8>,
     bytes: usize,
     process: u32,
 }
 
 // SAFETY: an address that is only used for unmapping, which any thread may do.
-unsafe impl Send for Left {}
+unsafe impl Send for PendingUnmap {}
 
 fn errno_of(error: &std::io::Error) -> Errno {
     error

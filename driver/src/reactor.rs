@@ -153,7 +153,9 @@ impl Reactor {
         }
         match Ring::new(Kind::Polled, entries) {
             Ok(ring) => reactor.polled = Some(ring),
-            Err(error) => tracing::warn!("cannot make an io_uring for polling, so no file is polled: {error}"),
+            Err(error) => {
+                tracing::warn!("cannot make an io_uring for polling, so no file is polled: {error}")
+            }
         }
         Ok(reactor)
     }
@@ -315,7 +317,7 @@ impl Reactor {
     /// [`Completion`].
     pub fn wait_all(&mut self, deadline: Instant) -> Result<Vec<Completion>, ReactorError> {
         loop {
-            self.turn()?;
+            self.reap_and_fill()?;
             let left = deadline.since(monotonic_now()).min(MAX_WAIT);
             if self.outstanding() == 0 {
                 break;
@@ -374,7 +376,7 @@ impl Reactor {
     ) -> Result<usize, ReactorError> {
         let deadline = monotonic_now() + MAX_WAIT;
         loop {
-            self.turn()?;
+            self.reap_and_fill()?;
             if let Some(at) = self.finished.iter().position(|ended| ended.token == token)
                 && let Some(completion) = self.finished.remove(at)
             {
@@ -524,7 +526,7 @@ impl Reactor {
     }
 
     /// Takes completions, and moves queued operations into the io_uring as far as there is room.
-    fn turn(&mut self) -> Result<(), ReactorError> {
+    fn reap_and_fill(&mut self) -> Result<(), ReactorError> {
         self.reap();
         self.fill()
     }

@@ -111,7 +111,7 @@ pub(crate) struct Ring {
     polls: Polls,
     pins: Pins,
     /// Eventfd that is signalled for completions and deferred work; made by the first sleep beside the ring.
-    news: Option<Arc<EventFd>>,
+    completion_event: Option<Arc<EventFd>>,
     /// Calls of `io_uring_enter`.
     #[cfg(test)]
     pub(crate) calls: usize,
@@ -159,7 +159,7 @@ impl Ring {
             pushed: 0,
             polls: Polls::default(),
             pins: Pins::default(),
-            news: None,
+            completion_event: None,
             #[cfg(test)]
             calls: 0,
         })
@@ -388,10 +388,10 @@ impl Ring {
     fn sleep_beside(&mut self, timeout: Duration) -> io::Result<()> {
         self.enable()?;
         // The polls of a replaced ring are gone: the caller calls again.
-        let Some(news) = self.news()? else {
+        let Some(event) = self.completion_event()? else {
             return Ok(());
         };
-        match news.read() {
+        match event.read() {
             // The reason of the signal is found below.
             Ok(_) | Err(Errno::EAGAIN) => {}
             Err(errno) => return Err(errno.into()),
@@ -399,13 +399,13 @@ impl Ring {
         let queued = self.ring.submission().len();
         self.enter_now(queued)?;
         // A replaced ring has no eventfd yet: the caller calls again.
-        if self.has_completions() || self.news.is_none() {
+        if self.has_completions() || self.completion_event.is_none() {
             return Ok(());
         }
         // Rounded up: a wait does not end before its time.
         let time = timeout.saturating_add(Duration::from_nanos(999_999));
         let time = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
-        match poll(&mut [PollFd::new(news.as_fd(), PollFlags::POLLIN)], time) {
+        match poll(&mut [PollFd::new(event.as_fd(), PollFlags::POLLIN)], time) {
             Ok(_) => self.enter_now(0),
             // A signal ends the other kind of sleep in the same way.
             Err(Errno::EINTR) => Ok(()),
@@ -415,19 +415,19 @@ impl Ring {
 
     /// Returns the eventfd for completions and deferred work. `None` if another thread had entered the ring, which
     /// was replaced for this one.
-    fn news(&mut self) -> io::Result<Option<Arc<EventFd>>> {
-        if self.news.is_none() {
+    fn completion_event(&mut self) -> io::Result<Option<Arc<EventFd>>> {
+        if self.completion_event.is_none() {
             let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-            let news = EventFd::from_value_and_flags(0, flags)?;
-            match self.ring.submitter().register_eventfd(news.as_raw_fd()) {
-                Ok(()) => self.news = Some(Arc::new(news)),
+            let event = EventFd::from_value_and_flags(0, flags)?;
+            match self.ring.submitter().register_eventfd(event.as_raw_fd()) {
+                Ok(()) => self.completion_event = Some(Arc::new(event)),
                 Err(error) if error.raw_os_error() == Some(Errno::EEXIST as i32) => {
                     self.make_anew()?;
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(self.news.clone())
+        Ok(self.completion_event.clone())
     }
 
     /// True if a completion can be taken.
@@ -476,7 +476,7 @@ impl Ring {
         let (ring, disabled) = make(self.kind, self.entries)?;
         self.ring = ring;
         self.disabled = disabled;
-        self.news = None;
+        self.completion_event = None;
         self.in_ring = 0;
         self.pushed = 0;
         self.polls.armed = 0;

@@ -154,9 +154,9 @@ pub fn listen_privately(path: &Path) -> Result<(UnixListener, TakenPath), Socket
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Occupant {
     /// No file is there, or a socket of ours that no process has open.
-    Nobody,
+    None,
     /// A process has a socket open there.
-    Somebody,
+    Process,
 }
 
 /// A path that is being taken. No other process that uses this type takes it meanwhile.
@@ -189,15 +189,15 @@ impl PathClaim {
     /// Determines who has the path. A file that is no socket, or is another user's, is an error.
     pub(crate) fn occupant(&self) -> Result<Occupant, SocketPathError> {
         let Some(found) = look(&self.path)? else {
-            return Ok(Occupant::Nobody);
+            return Ok(Occupant::None);
         };
         let asks = UnixDatagram::unbound().map_err(system(&self.path, "socket"))?;
         match asks.connect(&self.path) {
-            Ok(()) => Ok(Occupant::Somebody),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Occupant::Nobody),
+            Ok(()) => Ok(Occupant::Process),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Occupant::None),
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                 if found.uid() == self.user {
-                    return Ok(Occupant::Nobody);
+                    return Ok(Occupant::None);
                 }
                 Err(SocketPathError::AnothersSocket {
                     path: self.path.clone(),
@@ -211,7 +211,7 @@ impl PathClaim {
                     .map(|errno| Some(errno as i32))
                     .contains(&error.raw_os_error()) =>
             {
-                Ok(Occupant::Somebody)
+                Ok(Occupant::Process)
             }
             Err(source) => Err(system(&self.path, "connect")(source)),
         }
@@ -223,7 +223,7 @@ impl PathClaim {
         make: impl FnOnce(&Path) -> io::Result<S>,
     ) -> Result<(S, TakenPath), SocketPathError> {
         let path = &self.path;
-        if self.occupant()? == Occupant::Somebody {
+        if self.occupant()? == Occupant::Process {
             return Err(SocketPathError::InUse { path: path.clone() });
         }
         match fs::remove_file(path) {

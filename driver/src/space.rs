@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::backend::{Backend, MOST_MAPPINGS};
 use crate::error::{DmaError, FunctionError, IovaError};
 use crate::iova::{Iova, IovaAllocator};
-use crate::lendings::Lendings;
+use crate::lent_ranges::LentRanges;
 use crate::memory::SharedMemory;
 use crate::vfio::Container;
 
@@ -58,7 +58,7 @@ pub(crate) struct Space {
     name: String,
     iova: Mutex<IovaAllocator>,
     state: Mutex<State>,
-    lent: Mutex<Lendings<Mapped>>,
+    lent: Mutex<LentRanges<Mapped>>,
 }
 
 /// Memory that is mapped in an I/O address space. Unmapped on drop.
@@ -182,7 +182,7 @@ impl Space {
     }
 
     /// Returns the record of memory lent in the space.
-    pub(crate) fn lent(&self) -> MutexGuard<'_, Lendings<Mapped>> {
+    pub(crate) fn lent(&self) -> MutexGuard<'_, LentRanges<Mapped>> {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -270,7 +270,7 @@ impl Space {
         if state.broken {
             return Err(self.stopped(&self.name));
         }
-        let mut told: Vec<usize> = Vec::new();
+        let mut mapped_at: Vec<usize> = Vec::new();
         let mut lost = None;
         for number in 0..state.members.len() {
             let member = &state.members[number];
@@ -281,15 +281,15 @@ impl Space {
             let mapped = member.may_map(iova, bytes, made);
             let mapped = mapped.and_then(|()| member.dma_map(iova, memory, offset, bytes));
             match mapped {
-                Ok(()) => told.push(number),
+                Ok(()) => mapped_at.push(number),
                 Err(error) if member.is_lost() => lost = Some(error),
                 Err(error) => {
-                    self.roll_back(&mut state, &told, iova, memory, bytes);
+                    self.roll_back(&mut state, &mapped_at, iova, memory, bytes);
                     return Err(error);
                 }
             }
         }
-        if let Some(error) = lost.filter(|_| told.is_empty()) {
+        if let Some(error) = lost.filter(|_| mapped_at.is_empty()) {
             return Err(error);
         }
         let entry = Entry {
@@ -307,12 +307,12 @@ impl Space {
     fn roll_back(
         &self,
         state: &mut State,
-        told: &[usize],
+        mapped_at: &[usize],
         iova: Iova,
         memory: &SharedMemory,
         bytes: usize,
     ) {
-        for &number in told {
+        for &number in mapped_at {
             if let Err(second) = state.members[number].dma_unmap(iova, bytes) {
                 state.kept.insert(iova.0);
                 std::mem::forget(memory.clone());
@@ -402,14 +402,14 @@ impl Space {
             )));
         }
         if !matches!(backend, Backend::Vfio(_)) {
-            let mut told: Vec<u64> = Vec::new();
+            let mut mapped_at: Vec<u64> = Vec::new();
             for (&iova, mapped) in &state.mapped {
                 let (offset, bytes) = (mapped.offset, mapped.bytes);
                 if let Err(error) = backend.dma_map(Iova(iova), &mapped.memory, offset, bytes) {
-                    take_back(backend, &mut state.mapped, |iova| told.contains(&iova));
+                    take_back(backend, &mut state.mapped, |iova| mapped_at.contains(&iova));
                     return Err(error);
                 }
-                told.push(iova);
+                mapped_at.push(iova);
             }
         }
         self.addresses().restrict(&ranges);

@@ -184,9 +184,9 @@ impl DmaPool {
     /// Returns the number of free bytes. They need not be contiguous.
     #[must_use]
     pub fn free_bytes(&self) -> usize {
-        let room = self.chunk.room.lock();
-        let room = room.unwrap_or_else(PoisonError::into_inner);
-        let free = room.free.free_ranges();
+        let state = self.chunk.state.lock();
+        let state = state.unwrap_or_else(PoisonError::into_inner);
+        let free = state.free.free_ranges();
         let bytes: u64 = free.map(|range| range.end() - range.start() + 1).sum();
         // CAST: it is no more than `len`.
         usize::try_from(bytes).unwrap_or(usize::MAX)

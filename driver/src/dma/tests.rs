@@ -139,9 +139,9 @@ fn a_mapping_the_function_refuses_leaves_nothing_behind() {
     let device = Double::new();
     let function = device.function();
     let arena = DmaArena::new(&function).unwrap();
-    device.set_stubborn(true);
+    device.set_refuses_dma(true);
     assert!(matches!(arena.alloc(64, 64), Err(DmaError::Function(_))));
-    device.set_stubborn(false);
+    device.set_refuses_dma(false);
     assert_eq!(
         arena.alloc(64, 64).unwrap().iova(),
         Iova(CHUNK_BYTES as u64)
@@ -154,9 +154,9 @@ fn addresses_the_function_will_not_unmap_are_not_used_again() {
     let function = device.function();
     let first = DmaArena::new(&function).unwrap().alloc(64, 64).unwrap();
     let iova = first.iova();
-    device.set_stubborn(true);
+    device.set_refuses_dma(true);
     drop(first);
-    device.set_stubborn(false);
+    device.set_refuses_dma(false);
     let next = function.space().alloc_iova(CHUNK_BYTES, CHUNK_BYTES, 0);
     assert_ne!(next.unwrap(), iova);
 }
@@ -169,7 +169,7 @@ fn memory_that_stays_mapped_stops_the_device() {
     let function = device.function();
     function.set_bus_master(true).unwrap();
     let kept = DmaArena::new(&function).unwrap().alloc(64, 64).unwrap();
-    device.set_stubborn(true);
+    device.set_refuses_dma(true);
     drop(kept);
     assert_eq!(function.config_read_u16(4).unwrap() & BUS_MASTER, 0);
 }

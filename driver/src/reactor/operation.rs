@@ -6,7 +6,7 @@
 //! ```text
 //!   entry --> answer --> all bytes moved, or the file's end, or no bytes to move: Ended
 //!                    \-> some bytes moved, or interrupted:                        Again, with the rest
-//!                    \-> not supported, and there is another way to the same:     Again, that way
+//!                    \-> not supported, and there is an alternative:              Again, with that
 //!                    \-> any other refusal:                                       Failed
 //! ```
 //!
@@ -161,7 +161,7 @@ impl<'a> FileOperation<'a> {
 
 /// Request to the kernel: the operation itself, or an alternative for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Method {
     Read,
     Write {
         through: bool,
@@ -191,7 +191,7 @@ pub(crate) struct Operation {
     /// For reads and writes: the buffer's bytes, which contain the remaining piece, and the lease that keeps them.
     memory: Option<(Span, Arc<Lease>)>,
     buffer_offset: usize,
-    way: Way,
+    method: Method,
     offset: u64,
     /// Bytes still to do.
     left: u64,
@@ -236,13 +236,13 @@ impl Operation {
             });
         }
         let (offset, left) = operation.range();
-        let way = match operation {
-            FileOperation::Read { .. } => Way::Read,
-            FileOperation::Write { through, .. } => Way::Write { through },
-            FileOperation::Sync => Way::Sync,
-            FileOperation::Zero { .. } => Way::ZeroRange,
-            FileOperation::Deallocate { .. } if file.is_block_device() => Way::Discard,
-            FileOperation::Deallocate { .. } => Way::Hole,
+        let method = match operation {
+            FileOperation::Read { .. } => Method::Read,
+            FileOperation::Write { through, .. } => Method::Write { through },
+            FileOperation::Sync => Method::Sync,
+            FileOperation::Zero { .. } => Method::ZeroRange,
+            FileOperation::Deallocate { .. } if file.is_block_device() => Method::Discard,
+            FileOperation::Deallocate { .. } => Method::Hole,
         };
         let new = Self {
             token,
@@ -250,7 +250,7 @@ impl Operation {
             file: file.clone(),
             memory: memory.map(|(buffer, ..)| (buffer.span(), buffer.lease())),
             buffer_offset: memory.map_or(0, |(_, at, _)| at),
-            way,
+            method,
             offset,
             left,
             done: 0,
@@ -272,12 +272,12 @@ impl Operation {
 
     /// Returns whether it moves bytes. A polling ring takes no other operations.
     pub(crate) const fn is_transfer(&self) -> bool {
-        matches!(self.way, Way::Read | Way::Write { .. })
+        matches!(self.method, Method::Read | Method::Write { .. })
     }
 
     /// True if there is nothing for the kernel to do.
     pub(crate) fn is_empty(&self) -> bool {
-        self.left == 0 && self.way != Way::Sync
+        self.left == 0 && self.method != Method::Sync
     }
 
     /// Returns the entry for the remaining work. It names the file's descriptor and, for reads and writes, memory
@@ -289,8 +289,8 @@ impl Operation {
             Some(index) => (Fd(index), squeue::Flags::FIXED_FILE),
             None => (Fd(self.file.as_fd().as_raw_fd()), squeue::Flags::empty()),
         };
-        let entry = match self.way {
-            Way::Read => {
+        let entry = match self.method {
+            Method::Read => {
                 let (pointer, length, pinned) = self.piece(pinned);
                 match pinned {
                     Some(index) => opcode::ReadFixed::new(fd, pointer, length, index)
@@ -301,7 +301,7 @@ impl Operation {
                         .build(),
                 }
             }
-            Way::Write { through } => {
+            Method::Write { through } => {
                 let (pointer, length, pinned) = self.piece(pinned);
                 let flags = if through { libc::RWF_DSYNC } else { 0 };
                 match pinned {
@@ -315,11 +315,11 @@ impl Operation {
                         .build(),
                 }
             }
-            Way::Sync => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
-            Way::ZeroRange => self.allocate(fd, libc::FALLOC_FL_ZERO_RANGE),
-            Way::ZeroByHole | Way::Hole => self.allocate(fd, libc::FALLOC_FL_PUNCH_HOLE),
-            Way::ZeroAllocate => self.allocate(fd, 0),
-            Way::Discard => {
+            Method::Sync => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
+            Method::ZeroRange => self.allocate(fd, libc::FALLOC_FL_ZERO_RANGE),
+            Method::ZeroByHole | Method::Hole => self.allocate(fd, libc::FALLOC_FL_PUNCH_HOLE),
+            Method::ZeroAllocate => self.allocate(fd, 0),
+            Method::Discard => {
                 let mut length = [0; 16];
                 length[..8].copy_from_slice(self.left.as_bytes());
                 opcode::UringCmd16::new(fd, DISCARD)
@@ -356,11 +356,11 @@ impl Operation {
         let Ok(moved) = usize::try_from(result) else {
             return self.refused(Errno::from_raw(result.wrapping_neg()));
         };
-        match self.way {
-            Way::Read if moved == 0 => Step::Ended,
+        match self.method {
+            Method::Read if moved == 0 => Step::Ended,
             // A write that moves nothing and reports no reason.
-            Way::Write { .. } if moved == 0 => Step::Failed(Errno::ENOSPC),
-            Way::Read | Way::Write { .. } => {
+            Method::Write { .. } if moved == 0 => Step::Failed(Errno::ENOSPC),
+            Method::Read | Method::Write { .. } => {
                 // CAST: usize has at most 64 bits on every target Rust has.
                 let step = (moved as u64).min(self.left);
                 let moved = usize::try_from(step).unwrap_or(moved);
@@ -374,32 +374,34 @@ impl Operation {
                     Step::Again
                 }
             }
-            Way::ZeroByHole => {
-                self.way = Way::ZeroAllocate;
+            Method::ZeroByHole => {
+                self.method = Method::ZeroAllocate;
                 Step::Again
             }
-            Way::Sync | Way::ZeroRange | Way::ZeroAllocate | Way::Discard | Way::Hole => {
-                Step::Ended
-            }
+            Method::Sync
+            | Method::ZeroRange
+            | Method::ZeroAllocate
+            | Method::Discard
+            | Method::Hole => Step::Ended,
         }
     }
 
     fn refused(&mut self, errno: Errno) -> Step {
-        match (self.way, errno) {
+        match (self.method, errno) {
             (_, Errno::EINTR | Errno::EAGAIN) => Step::Again,
-            (Way::ZeroRange, Errno::EOPNOTSUPP) => {
-                self.way = Way::ZeroByHole;
+            (Method::ZeroRange, Errno::EOPNOTSUPP) => {
+                self.method = Method::ZeroByHole;
                 Step::Again
             }
             // The bytes are zero, and this file system cannot preallocate.
-            (Way::ZeroAllocate, Errno::EOPNOTSUPP) => Step::Ended,
+            (Method::ZeroAllocate, Errno::EOPNOTSUPP) => Step::Ended,
             // A kernel before 6.12 or a device that cannot discard; before 5.19 there were no such entries.
-            (Way::Discard, Errno::EOPNOTSUPP | Errno::EINVAL | Errno::ENOTTY) => {
+            (Method::Discard, Errno::EOPNOTSUPP | Errno::EINVAL | Errno::ENOTTY) => {
                 tracing::debug!(
                     "{}: {errno}: a hole is punched in place of a discard",
                     self.file.path().display()
                 );
-                self.way = Way::Hole;
+                self.method = Method::Hole;
                 Step::Again
             }
             (_, errno) => Step::Failed(errno),
@@ -410,12 +412,12 @@ impl Operation {
     pub(crate) fn error(&self, errno: Errno) -> ReactorError {
         ReactorError::Transfer {
             path: self.file.path().to_owned(),
-            operation: match self.way {
-                Way::Read => "read",
-                Way::Write { .. } => "write",
-                Way::Sync => "sync",
-                Way::ZeroRange | Way::ZeroByHole | Way::ZeroAllocate => "zero",
-                Way::Discard | Way::Hole => "deallocate",
+            operation: match self.method {
+                Method::Read => "read",
+                Method::Write { .. } => "write",
+                Method::Sync => "sync",
+                Method::ZeroRange | Method::ZeroByHole | Method::ZeroAllocate => "zero",
+                Method::Discard | Method::Hole => "deallocate",
             },
             offset: self.offset,
             bytes: usize::try_from(self.left).unwrap_or(usize::MAX),

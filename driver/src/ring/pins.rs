@@ -56,7 +56,7 @@ fn is_denied(error: &io::Error) -> bool {
     )
 }
 
-fn told(done: io::Result<()>, what: &str) -> io::Result<bool> {
+fn registered(done: io::Result<()>, what: &str) -> io::Result<bool> {
     match done {
         Ok(()) => Ok(true),
         Err(error) if is_denied(&error) => {
@@ -82,7 +82,7 @@ impl Pins {
         if done.is_err() {
             self.buffers.clear();
         }
-        told(done, "buffers")
+        registered(done, "buffers")
     }
 
     pub(super) fn pin_files(&mut self, ring: &IoUring, files: &[File]) -> io::Result<bool> {
@@ -95,7 +95,7 @@ impl Pins {
         if done.is_err() {
             self.files.clear();
         }
-        told(done, "files")
+        registered(done, "files")
     }
 
     /// Registers everything again, with a ring that replaces the previous one.

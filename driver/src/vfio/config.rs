@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::error::{VfioError, transfer_advice};
 use super::region::Region;
 use super::sys::{System, errno_of};
-use crate::error::Told;
+use crate::error::ErrnoText;
 
 /// A region of the device's file, reached by `pread` and `pwrite`.
 pub(crate) struct Window {
@@ -63,7 +63,7 @@ impl Window {
             }
             Err(error) => {
                 let errno = errno_of(&error);
-                let reason = format!("{}: {}", Told(errno), transfer_advice(errno));
+                let reason = format!("{}: {}", ErrnoText(errno), transfer_advice(errno));
                 Err(self.failed(operation, offset, bytes, reason))
             }
         }

@@ -16,9 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nix::errno::Errno;
 
-use super::ask::Asking;
 use super::dma::{Iommu, map_message, unmap_message, unmapped_bytes};
 use super::error::{VfioError, advice};
+use super::requests::DeviceRequests;
 use super::sys::{Argument, Request, System};
 use crate::memory::SharedMemory;
 
@@ -73,7 +73,7 @@ impl Container {
         system: Arc<dyn System>,
         fd: OwnedFd,
     ) -> Result<Self, VfioError> {
-        let ask = Asking {
+        let ask = DeviceRequests {
             address,
             system: &*system,
         };
@@ -92,8 +92,8 @@ impl Container {
         self.fd.as_fd()
     }
 
-    fn ask(&self) -> Asking<'_> {
-        Asking {
+    fn ask(&self) -> DeviceRequests<'_> {
+        DeviceRequests {
             address: &self.address,
             system: &*self.system,
         }
@@ -164,13 +164,13 @@ impl Container {
         let advice = match errno {
             Errno::ENOMEM => self.memory_advice(bytes as u64),
             Errno::ENOSPC => {
-                let told = |count: Option<u32>| {
+                let text = |count: Option<u32>| {
                     count.map_or_else(|| "an unknown number".to_owned(), |count| count.to_string())
                 };
                 format!(
                     "{} mappings are left of {}: raise dma_entry_limit of vfio_iommu_type1 (/sys/module/vfio_iommu_type1/parameters)",
-                    told(self.mappings_left()),
-                    told(self.iommu().available),
+                    text(self.mappings_left()),
+                    text(self.iommu().available),
                 )
             }
             Errno::EINVAL => format!(

@@ -29,11 +29,11 @@ use vfio_bindings::bindings::vfio::{
     VFIO_PCI_REQ_IRQ_INDEX, VFIO_TYPE1v2_IOMMU, vfio_device_info,
 };
 
-use super::ask::Asking;
 use super::config::Window;
 use super::container::{Container, Opening};
 use super::error::{VfioError, container_advice, group_advice};
 use super::group::{PciAddress, Roots};
+use super::requests::DeviceRequests;
 use super::sys::{Argument, Message, Request, System};
 use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
@@ -85,7 +85,7 @@ struct Leave {
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        let ask = Asking {
+        let ask = DeviceRequests {
             address: &self.address,
             system: &*self.system,
         };
@@ -155,7 +155,7 @@ impl Vfio {
         let address = address.to_string();
         let opening = Opening::of(&address, container)?;
         let system = Arc::clone(&container.system);
-        let ask = Asking {
+        let ask = DeviceRequests {
             address: &address,
             system: &*system,
         };
@@ -220,7 +220,7 @@ impl Vfio {
         group: OwnedFd,
         device: Option<OwnedFd>,
     ) -> Result<Self, VfioError> {
-        let ask = Asking {
+        let ask = DeviceRequests {
             address: &address,
             system: &*system,
         };
@@ -242,7 +242,7 @@ impl Vfio {
         group: Arc<OwnedFd>,
         device: OwnedFd,
     ) -> Result<Self, VfioError> {
-        let ask = Asking {
+        let ask = DeviceRequests {
             address: &address,
             system: &*system,
         };
@@ -287,7 +287,7 @@ impl Vfio {
 
     /// Puts the group into the container, sets the container's IOMMU, and gets the device.
     fn device_of_group(
-        ask: &Asking<'_>,
+        ask: &DeviceRequests<'_>,
         roots: &Roots,
         container: BorrowedFd<'_>,
         group: BorrowedFd<'_>,
@@ -306,8 +306,8 @@ impl Vfio {
         ask.device(group)
     }
 
-    fn ask(&self) -> Asking<'_> {
-        Asking {
+    fn ask(&self) -> DeviceRequests<'_> {
+        DeviceRequests {
             address: &self.address,
             system: &*self.system,
         }
@@ -388,7 +388,7 @@ impl Vfio {
 impl Vfio {
     /// Disables bus mastering, or resets if that fails, so that nothing is in flight, and disables the interrupts.
     /// The mappings are removed next.
-    pub(crate) fn quieten(&self) {
+    pub(crate) fn disable(&self) {
         let mut command = [0];
         let quiet = self
             .config

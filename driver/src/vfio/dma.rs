@@ -18,7 +18,8 @@ use super::region::{capabilities, pairs};
 use super::sys::Message;
 
 /// Mappable addresses of a kernel that does not report them, without pages 0 to 15 and the interrupt window.
-const UNTOLD: [RangeInclusive<u64>; 2] = [0x1_0000..=0xfedf_ffff, 0xfef0_0000..=(1 << 39) - 1];
+const DEFAULT_RANGES: [RangeInclusive<u64>; 2] =
+    [0x1_0000..=0xfedf_ffff, 0xfef0_0000..=(1 << 39) - 1];
 
 /// Capabilities of the IOMMU.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,7 +42,7 @@ impl Iommu {
             4096
         };
         let mut iommu = Self {
-            ranges: UNTOLD.to_vec(),
+            ranges: DEFAULT_RANGES.to_vec(),
             page_bytes,
             available: None,
         };

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use thiserror::Error;
 
 use super::sys::Request;
-use crate::error::Told;
+use crate::error::ErrnoText;
 
 /// A function could not be opened, or driven, through VFIO.
 #[derive(Debug, Error)]
@@ -59,7 +59,7 @@ pub enum VfioError {
         others: String,
     },
     /// A device file could not be opened.
-    #[error("{address}: open {path}: {}: {advice}", Told(*errno))]
+    #[error("{address}: open {path}: {}: {advice}", ErrnoText(*errno))]
     Open {
         /// The function.
         address: String,
@@ -77,7 +77,7 @@ pub enum VfioError {
         address: String,
     },
     /// The kernel refused a request.
-    #[error("{address}: {request}{detail}: {}: {advice}", Told(*errno))]
+    #[error("{address}: {request}{detail}: {}: {advice}", ErrnoText(*errno))]
     Refused {
         /// The function.
         address: String,

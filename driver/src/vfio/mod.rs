@@ -9,7 +9,6 @@
 //!
 //! Deliberately absent: the IOMMUFD interface, groups without an IOMMU, legacy interrupts, MSI that is not MSI-X.
 
-mod ask;
 mod config;
 mod container;
 mod device;
@@ -18,6 +17,7 @@ mod error;
 mod group;
 mod irq;
 mod region;
+mod requests;
 mod sys;
 #[cfg(test)]
 mod tests;

@@ -69,7 +69,7 @@ struct Fake {
     sparse: Option<Vec<(u64, u64)>>,
     file: File,
     /// True if writes to regions fail.
-    deaf: AtomicBool,
+    writes_fail: AtomicBool,
     log: Mutex<Vec<String>>,
 }
 
@@ -91,7 +91,7 @@ impl Fake {
             locked_limit: None,
             sparse: None,
             file,
-            deaf: AtomicBool::new(false),
+            writes_fail: AtomicBool::new(false),
             log: Mutex::default(),
         }
     }
@@ -289,7 +289,7 @@ impl System for Fake {
             .lock()
             .unwrap()
             .push(format!("pwrite {offset:#x} {data:x?}"));
-        if self.deaf.load(Ordering::Relaxed) {
+        if self.writes_fail.load(Ordering::Relaxed) {
             return Err(io::Error::from(Errno::EIO));
         }
         self.file.write_at(data, Self::place(offset))
@@ -440,7 +440,7 @@ fn the_function_goes_quietly() {
 fn a_function_whose_bus_mastering_does_not_go_off_is_reset() {
     let (fake, function) = open(Fake::new()).unwrap();
     function.set_bus_master(true).unwrap();
-    fake.deaf.store(true, Ordering::Relaxed);
+    fake.writes_fail.store(true, Ordering::Relaxed);
     fake.log.lock().unwrap().clear();
     drop(function);
     let log = fake.log.lock().unwrap().clone();

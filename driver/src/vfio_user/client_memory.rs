@@ -43,7 +43,7 @@ struct Imported {
 
 /// Memory behind a mapping.
 #[derive(Clone, Copy)]
-enum Behind {
+enum Backing {
     File(FileId),
     /// The client, by messages.
     Messages,
@@ -53,7 +53,7 @@ enum Behind {
 
 struct Mapped {
     bytes: usize,
-    behind: Behind,
+    backing: Backing,
 }
 
 /// Mappings of one client.
@@ -97,39 +97,39 @@ impl ClientMemory {
             tracing::warn!("{}: DMA_MAP: {reason}", device.name());
             Errno::EINVAL
         };
-        let behind = match (fd, asked) {
+        let backing = match (fd, asked) {
             (None, None) => {
                 tracing::debug!(
                     "{}: DMA_MAP {iova:#x}+{size:#x} has no descriptor: not reachable",
                     device.name()
                 );
-                Behind::Nothing
+                Backing::Nothing
             }
             (None, Some(client)) => {
                 device
                     .dma_map_by_message(iova, client, bytes, !read_only)
                     .map_err(refused)?;
-                Behind::Messages
+                Backing::Messages
             }
             (Some(fd), _) => {
                 let (id, memory) = self.import(device, fd, offset, size)?;
                 let offset = usize::try_from(offset).map_err(|_| Errno::EINVAL)?;
-                let told = if read_only {
+                let mapped = if read_only {
                     device.dma_map_read_only(iova, memory, offset, bytes)
                 } else {
                     device.dma_map(iova, memory, offset, bytes)
                 };
-                if let Err(reason) = told {
+                if let Err(reason) = mapped {
                     self.forget_unused(id);
                     return Err(refused(reason));
                 }
                 if let Some(imported) = self.files.get_mut(&id) {
                     imported.users += 1;
                 }
-                Behind::File(id)
+                Backing::File(id)
             }
         };
-        self.mappings.insert(iova, Mapped { bytes, behind });
+        self.mappings.insert(iova, Mapped { bytes, backing });
         Ok(())
     }
 
@@ -174,16 +174,16 @@ impl ClientMemory {
 
     /// Removes the mapping that starts at an address. Returns its bytes.
     fn take_back(&mut self, device: &dyn Device, iova: u64) -> Result<u64, Errno> {
-        let Some(&Mapped { bytes, behind }) = self.mappings.get(&iova) else {
+        let Some(&Mapped { bytes, backing }) = self.mappings.get(&iova) else {
             return Ok(0);
         };
-        if !matches!(behind, Behind::Nothing)
+        if !matches!(backing, Backing::Nothing)
             && let Err(reason) = device.dma_unmap(iova, bytes)
         {
             tracing::warn!("{}: DMA_UNMAP: {reason}", device.name());
             return Err(Errno::EINVAL);
         }
-        if let Behind::File(id) = behind {
+        if let Backing::File(id) = backing {
             if let Some(imported) = self.files.get_mut(&id) {
                 imported.users -= 1;
             }

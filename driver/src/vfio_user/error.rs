@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use thiserror::Error;
 
 use super::message::Command;
-use crate::error::{MemoryError, Told};
+use crate::error::{ErrnoText, MemoryError};
 
 /// A vfio-user connection, or a message over it, failed.
 #[derive(Debug, Error)]
@@ -43,7 +43,7 @@ pub enum VfioUserError {
         source: io::Error,
     },
     /// The other side refused.
-    #[error("{path}: {command}: refused with {}", Told(*errno))]
+    #[error("{path}: {command}: refused with {}", ErrnoText(*errno))]
     Refused {
         /// The socket.
         path: PathBuf,

@@ -29,8 +29,8 @@ use super::message::{
 use super::socket::{self, Message, Socket};
 use super::twin_server::{self, TwinServer};
 use crate::accepting;
-use crate::courier::Courier;
 use crate::device::{CONFIG_BYTES, Device, MessageMemory};
+use crate::event_signaller::EventSignaller;
 use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
 
@@ -141,7 +141,7 @@ struct Session {
     /// Accesses memory without a descriptor, if the client has announced that it answers.
     twin: Option<Arc<TwinServer>>,
     /// Signals the client's eventfds; started with the first one.
-    courier: Option<Courier>,
+    signaller: Option<EventSignaller>,
 }
 
 /// Reply to a client.
@@ -149,7 +149,7 @@ struct Session {
 struct Reply {
     payload: Vec<u8>,
     /// A descriptor that is sent with it.
-    gift: Option<OwnedFd>,
+    fd: Option<OwnedFd>,
 }
 
 impl Session {
@@ -168,17 +168,17 @@ impl Session {
             notices: Notices::default(),
             memory: ClientMemory::default(),
             twin: None,
-            courier: None,
+            signaller: None,
         }
     }
 
     /// Takes an eventfd of the client.
     fn interrupt(&mut self, fd: OwnedFd) -> Result<Interrupt, Errno> {
-        let courier = match self.courier.take() {
-            Some(courier) => courier,
-            None => Courier::start().map_err(errno)?,
+        let signaller = match self.signaller.take() {
+            Some(signaller) => signaller,
+            None => EventSignaller::start().map_err(errno)?,
         };
-        Interrupt::imported(fd, self.courier.insert(courier)).map_err(errno)
+        Interrupt::imported(fd, self.signaller.insert(signaller)).map_err(errno)
     }
 
     /// Answers messages until the client goes.
@@ -205,9 +205,9 @@ impl Session {
             if flags & wire::NO_REPLY == 0 {
                 let (flags, error) = socket::verdict(&answer);
                 let header = (header.id.get(), header.command.get(), flags, error);
-                let Reply { payload, gift } = answer.unwrap_or_default();
-                let gift = gift.as_ref().map(AsFd::as_fd);
-                socket::send(&self.socket, header, &[&payload], gift.as_slice())?;
+                let Reply { payload, fd } = answer.unwrap_or_default();
+                let fd = fd.as_ref().map(AsFd::as_fd);
+                socket::send(&self.socket, header, &[&payload], fd.as_slice())?;
             }
             if !self.negotiated {
                 return Err(io::Error::new(
@@ -249,7 +249,7 @@ impl Session {
         };
         Ok(Reply {
             payload: answer?,
-            gift: None,
+            fd: None,
         })
     }
 
@@ -258,12 +258,12 @@ impl Session {
         if theirs.major.get() != wire::MAJOR {
             return Err(Errno::EPROTONOSUPPORT);
         }
-        let (mut twin, mut gift) = (None, None);
+        let (mut twin, mut fd) = (None, None);
         if wire::twin_socket(json).is_some() {
             let (name, patience) = (self.device.name(), self.dma_patience);
             let pair = TwinServer::pair(name, &self.socket, json, patience);
             let (ours, theirs) = pair.map_err(errno)?;
-            (self.twin, gift) = (Some(Arc::new(ours)), Some(theirs));
+            (self.twin, fd) = (Some(Arc::new(ours)), Some(theirs));
             twin = Some(Twin { fd_index: Some(0) });
         }
         self.negotiated = true;
@@ -273,7 +273,7 @@ impl Session {
         };
         let mut payload = ours.as_bytes().to_vec();
         payload.extend_from_slice(&wire::capabilities(twin));
-        Ok(Reply { payload, gift })
+        Ok(Reply { payload, fd })
     }
 
     fn dma_map(&mut self, message: Message) -> Result<Vec<u8>, Errno> {

@@ -1,6 +1,6 @@
 //! The two sides against each other, and each side against one that breaks the rules.
 
-mod strangers;
+mod hostile;
 mod twin;
 
 use std::fs::File;
@@ -98,7 +98,7 @@ fn register_writes_arrive_once_in_order_with_their_width_and_a_read_comes_behind
         (0, 0x116, vec![0x5a]),
         (0, 0x114, vec![0x77, 0x77]),
     ];
-    assert_eq!(rig.double.told(), told);
+    assert_eq!(rig.double.writes(), told);
     rig.double.bar_memory().store_be32(0x100, 7);
     assert_eq!(block.read(|r| &r.version).get(), 7);
     assert!(matches!(
@@ -389,7 +389,7 @@ fn messages_with_wrong_numbers_get_an_errno_and_the_connection_goes_on() {
         let answer = raw.ask(command, &payload, &[]);
         assert!(answer.is_err(), "{command} {payload:02x?}: {answer:?}");
     }
-    assert_eq!(rig.double.told(), vec![]);
+    assert_eq!(rig.double.writes(), vec![]);
     assert_eq!(rig.double.times_interrupts_set(), 0);
     let info = raw
         .ask(Command::DEVICE_GET_INFO, &words([16, 0, 0, 0]), &[])

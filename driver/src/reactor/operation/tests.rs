@@ -145,7 +145,7 @@ fn a_sync_is_of_data_and_space_is_given_back_in_a_files_size() {
     let hole = operation(&file, FileOperation::Deallocate { offset, bytes });
     assert_eq!(fields(hole.entry(&Nothing)), allocation(2 | 1));
     let discard = Operation {
-        way: Way::Discard,
+        method: Method::Discard,
         ..hole
     };
     let expected = Fields {
@@ -191,7 +191,7 @@ fn a_kernel_that_is_not_told_to_discard_makes_a_hole() {
         };
         let file = file();
         let mut discard = operation(&file, deallocate);
-        discard.way = Way::Discard;
+        discard.method = Method::Discard;
         assert_eq!(discard.answer(refused(errno)), Step::Again);
         assert_eq!(fields(discard.entry(&Nothing)).length, 2 | 1);
         assert_eq!(discard.answer(refused(errno)), Step::Failed(errno));

@@ -147,11 +147,11 @@ fn memory_that_the_device_does_not_take_is_not_reached() {
     let at = heap(2);
     let first = lend(&function, at, 16).unwrap();
     let memory = rig.double.asks(first.iova().0);
-    rig.double.set_stubborn(true);
+    rig.double.set_refuses_dma(true);
     let next = at.wrapping_add(PAGE);
     let refused = lend(&function, next, 16).unwrap_err().to_string();
     assert!(refused.contains("DMA_MAP: refused"), "{refused}");
-    rig.double.set_stubborn(false);
+    rig.double.set_refuses_dma(false);
     // The expected place: addresses are congruent to those of memory, and the next ones are free.
     for page in 0..16 {
         let iova = (first.iova().0 & !0xffff) + page * 4096;
@@ -531,20 +531,20 @@ fn a_client_that_takes_less_than_a_page_with_a_message_gets_no_twin_socket() {
 
 /// A minimal server that a client can connect to, with these capabilities and descriptors for VERSION. It answers
 /// every other request with an empty reply.
-fn bare(json: &'static [u8], gifts: Vec<OwnedFd>) -> (tempfile::TempDir, PathBuf, JoinHandle<()>) {
+fn bare(json: &'static [u8], fds: Vec<OwnedFd>) -> (tempfile::TempDir, PathBuf, JoinHandle<()>) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("nic.sock");
     let listener = UnixListener::bind(&path).unwrap();
     let serves = thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
         let socket = Socket::new(stream).unwrap();
-        let mut gifts = gifts;
+        let mut fds = fds;
         while let Ok(Some(asked)) = socket.receive(|| true) {
             let command = Command(asked.header.command.get());
             let mut given = Vec::new();
             let payload = match command {
                 Command::VERSION => {
-                    given = std::mem::take(&mut gifts);
+                    given = std::mem::take(&mut fds);
                     version(json)
                 }
                 Command::DEVICE_GET_INFO => {
@@ -612,8 +612,8 @@ fn a_server_that_promises_a_twin_socket_and_sends_none_is_refused() {
             "Socket operation on non-socket",
         ),
     ];
-    for (json, gifts, why) in cases {
-        let (_directory, path, serves) = bare(json, files(gifts));
+    for (json, fds, why) in cases {
+        let (_directory, path, serves) = bare(json, files(fds));
         let refused = Function::vfio_user(path).unwrap_err().to_string();
         assert!(refused.contains(why), "{refused}");
         serves.join().unwrap();

@@ -15,7 +15,7 @@ struct Lent<M> {
 }
 
 /// Pages that can be lent again without a new mapping: those lent without interruption since they were mapped.
-pub(crate) struct Lendings<M> {
+pub(crate) struct LentRanges<M> {
     next: u64,
     mappings: BTreeMap<u64, Lent<M>>,
     /// Disjoint ranges of trusted pages: the first address, to the end and the number of the mapping. A page of
@@ -25,7 +25,7 @@ pub(crate) struct Lendings<M> {
     shadowed: BTreeSet<u64>,
 }
 
-impl<M> Default for Lendings<M> {
+impl<M> Default for LentRanges<M> {
     fn default() -> Self {
         Self {
             next: 0,
@@ -36,7 +36,7 @@ impl<M> Default for Lendings<M> {
     }
 }
 
-impl<M> Lendings<M> {
+impl<M> LentRanges<M> {
     /// Lends pages through an existing mapping, if one has all of them.
     pub(crate) fn share(&mut self, pages: &Range<usize>) -> Option<(Arc<M>, u64)> {
         let (_, &(end, number)) = self.trusted.range(..=pages.start).next_back()?;

@@ -26,12 +26,12 @@ pub(super) const RESETS: u32 = 51;
 const RESET_PAUSE: Duration = Duration::from_millis(20);
 
 /// Sends requests on behalf of a device.
-pub(super) struct Asking<'a> {
+pub(super) struct DeviceRequests<'a> {
     pub(super) address: &'a str,
     pub(super) system: &'a dyn System,
 }
 
-impl Asking<'_> {
+impl DeviceRequests<'_> {
     pub(super) fn refused(&self, request: Request, detail: String, errno: Errno) -> VfioError {
         VfioError::Refused {
             address: self.address.to_owned(),

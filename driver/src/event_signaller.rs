@@ -25,18 +25,18 @@ struct State {
 
 /// State shared by the thread and its callers.
 #[derive(Default)]
-pub(crate) struct Errands {
+pub(crate) struct SignalQueue {
     state: Mutex<State>,
     wake: Condvar,
 }
 
-impl std::fmt::Debug for Errands {
+impl std::fmt::Debug for SignalQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Errands")
+        f.write_str("SignalQueue")
     }
 }
 
-impl Errands {
+impl SignalQueue {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -50,7 +50,7 @@ impl Errands {
         }
     }
 
-    /// Signals the due eventfds until the courier is dropped.
+    /// Signals the due eventfds until the signaller is dropped.
     fn run(&self) {
         loop {
             let mut state = self.state();
@@ -80,25 +80,25 @@ impl Errands {
 }
 
 /// The thread's owner. The thread ends when it is dropped.
-pub(crate) struct Courier(Arc<Errands>);
+pub(crate) struct EventSignaller(Arc<SignalQueue>);
 
-impl Courier {
+impl EventSignaller {
     /// Starts the thread.
     pub(crate) fn start() -> io::Result<Self> {
-        let errands = Arc::new(Errands::default());
-        let run = Arc::clone(&errands);
+        let queue = Arc::new(SignalQueue::default());
+        let run = Arc::clone(&queue);
         thread::Builder::new()
-            .name("courier".into())
+            .name("signaller".into())
             .spawn(move || run.run())?;
-        Ok(Self(errands))
+        Ok(Self(queue))
     }
 
-    pub(crate) const fn errands(&self) -> &Arc<Errands> {
+    pub(crate) const fn queue(&self) -> &Arc<SignalQueue> {
         &self.0
     }
 }
 
-impl Drop for Courier {
+impl Drop for EventSignaller {
     /// Does not wait for the thread. Emptying the counter releases a blocked thread; a client that keeps filling it
     /// occupies that thread and its own descriptor.
     fn drop(&mut self) {
