@@ -1,11 +1,11 @@
-//! How far is what takes minutes the first time: fetching and unpacking.
+//! Progress of the steps that take minutes the first time: fetching and unpacking.
 
-/// Hears of it.
+/// Receives progress.
 pub trait Progress {
     /// A step begins.
     fn begins(&self, step: &str);
 
-    /// So much of the step is done.
+    /// This percentage of the step is done.
     fn is_at(&self, _percent: u64) {}
 }
 
@@ -15,17 +15,17 @@ impl<F: Fn(&str)> Progress for F {
     }
 }
 
-/// What a line of a script says: apt's of its downloads (`APT::Status-Fd`), ours of packages.
+/// A line of a script's output: apt's about downloads (`APT::Status-Fd`), ours about packages.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// So much of what is fetched is there.
+    /// Percentage of the download that is done.
     Fetched { percent: u64 },
-    /// So many packages are unpacked, of all.
+    /// Number of packages unpacked, of all.
     Unpacked { done: u64, of: u64 },
 }
 
 impl Line {
-    /// `dlstatus:NUMBER:PERCENT:TEXT`, or `unpacked NUMBER OF`.
+    /// Parses `dlstatus:NUMBER:PERCENT:TEXT`, or `unpacked NUMBER OF`.
     pub(crate) fn parse(line: &str) -> Option<Self> {
         if let Some(fetched) = line.strip_prefix("dlstatus:") {
             let percent = fetched.split(':').nth(1)?;
@@ -39,7 +39,7 @@ impl Line {
         })
     }
 
-    /// Passes it on.
+    /// Reports the line as progress.
     pub(crate) fn tell(&self, progress: &impl Progress) {
         match *self {
             Self::Fetched { percent } => progress.is_at(percent),
