@@ -261,8 +261,8 @@ impl Client {
         };
         let notification: Notification =
             serde_json::from_value(object).map_err(|error| self.strange(error))?;
-        let told = serde_json::from_value(notification.params);
-        told.map(Some).map_err(|error| self.strange(error))
+        let params = serde_json::from_value(notification.params);
+        params.map(Some).map_err(|error| self.strange(error))
     }
 
     fn read(&mut self, patience: Option<Duration>) -> Result<Option<Value>, ClientError> {

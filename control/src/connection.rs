@@ -18,7 +18,7 @@ const AT_ONCE: usize = 16 * 1024;
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: UnixStream,
-    heard: Vec<u8>,
+    received: Vec<u8>,
     unread: VecDeque<u8>,
     /// True once the client has closed its sending side.
     ended: bool,
@@ -46,7 +46,7 @@ impl Connection {
         stream.set_nonblocking(true)?;
         Ok(Self {
             stream,
-            heard: Vec::new(),
+            received: Vec::new(),
             unread: VecDeque::new(),
             ended: false,
             subscribed: false,
@@ -66,13 +66,13 @@ impl Connection {
     }
 
     /// Returns whether to read from the client: not while it has requests waiting, so that these do not accumulate.
-    pub(crate) fn may_speak(&self) -> bool {
+    pub(crate) fn wants_read(&self) -> bool {
         !self.ended && !self.has_line()
     }
 
     /// Returns whether a complete request is waiting.
     pub(crate) fn has_line(&self) -> bool {
-        self.heard.contains(&b'\n')
+        self.received.contains(&b'\n')
     }
 
     /// Returns whether the client has sent everything, and has been sent every answer.
@@ -86,7 +86,7 @@ impl Connection {
     }
 
     /// Reads from the client.
-    pub(crate) fn hear(&mut self) -> Result<(), Over> {
+    pub(crate) fn read(&mut self) -> Result<(), Over> {
         let mut buffer = [0; AT_ONCE];
         match self.stream.read(&mut buffer) {
             Ok(0) => {
@@ -94,9 +94,9 @@ impl Connection {
                 Ok(())
             }
             Ok(bytes) => {
-                self.heard.extend_from_slice(&buffer[..bytes]);
-                let line = self.heard.iter().rposition(|byte| *byte == b'\n');
-                let open = self.heard.len() - line.map_or(0, |end| end + 1);
+                self.received.extend_from_slice(&buffer[..bytes]);
+                let line = self.received.iter().rposition(|byte| *byte == b'\n');
+                let open = self.received.len() - line.map_or(0, |end| end + 1);
                 if open > LONGEST_REQUEST {
                     return Err(Over);
                 }
@@ -113,8 +113,8 @@ impl Connection {
 
     /// Takes the next complete line, without its end. One that exceeds the limit on a request is returned empty.
     pub(crate) fn next_line(&mut self) -> Option<Vec<u8>> {
-        let end = self.heard.iter().position(|byte| *byte == b'\n')?;
-        let mut line: Vec<u8> = self.heard.drain(..=end).collect();
+        let end = self.received.iter().position(|byte| *byte == b'\n')?;
+        let mut line: Vec<u8> = self.received.drain(..=end).collect();
         line.pop();
         if line.len() > LONGEST_REQUEST {
             line.clear();
@@ -123,7 +123,7 @@ impl Connection {
     }
 
     /// Queues an object for the client.
-    pub(crate) fn say(&mut self, object: &impl Serialize) -> Result<(), Over> {
+    pub(crate) fn queue(&mut self, object: &impl Serialize) -> Result<(), Over> {
         let mut line = serde_json::to_vec(object).map_err(|_| Over)?;
         line.push(b'\n');
         if self.unread.len() + line.len() > MOST_UNREAD {

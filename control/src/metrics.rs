@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::places::{is_told, makes_room};
+use crate::places::{is_logged, makes_room};
 
 /// Media type (OpenMetrics, "Overall Structure").
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -189,7 +189,7 @@ pub(crate) struct Scrapers<'a, T, C> {
     now: C,
     clients: Vec<Scraper>,
     /// No client is accepted before this time.
-    deaf_until: Duration,
+    paused_until: Duration,
     /// Number of clients that got no complete answer.
     lost: u64,
 }
@@ -216,14 +216,14 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
             text,
             now,
             clients: Vec::new(),
-            deaf_until: Duration::ZERO,
+            paused_until: Duration::ZERO,
             lost: 0,
         }
     }
 
     /// Sleeps until a client is ready or its time is over, and handles it.
     pub(crate) fn turn(&mut self) -> Result<(), E> {
-        let (knocks, ready) = self.sleep();
+        let (has_waiting, ready) = self.sleep();
         let now = (self.now)();
         for (at, is_ready) in ready.into_iter().enumerate().rev() {
             let client = &mut self.clients[at];
@@ -233,23 +233,23 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
                 Ok(false)
             };
             if is_ready && ended.is_ok() {
-                ended = client.hear();
+                ended = client.read();
                 if client.answer.is_empty()
                     && let Ok(true) = ended
                 {
                     client.answer = response(&client.head, &mut self.text)?;
                 }
                 if !client.answer.is_empty() {
-                    ended = client.tell();
+                    ended = client.write();
                 }
             }
             match ended {
                 Ok(false) => {}
                 Ok(true) => drop(self.clients.swap_remove(at)),
-                Err(error) => self.lose(at, &error),
+                Err(error) => self.remove(at, &error),
             }
         }
-        if knocks {
+        if has_waiting {
             self.admit(now);
         }
         Ok(())
@@ -258,20 +258,20 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
     /// Returns whether a connection is waiting, and which clients are ready for reading or writing.
     fn sleep(&self) -> (bool, Vec<bool>) {
         let now = (self.now)();
-        let is_deaf = now < self.deaf_until;
+        let is_paused = now < self.paused_until;
         let dues = self.clients.iter().map(|client| client.until);
-        let due = dues.chain(is_deaf.then_some(self.deaf_until)).min();
+        let due = dues.chain(is_paused.then_some(self.paused_until)).min();
         // Rounded up, because otherwise the last millisecond would be a busy loop.
         let left = due.map(|due| due.saturating_sub(now) + Duration::from_micros(999));
         let timeout = left.map_or(PollTimeout::NONE, |left| {
             PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
         });
-        let knocks = if is_deaf {
+        let events = if is_paused {
             PollFlags::empty()
         } else {
             PollFlags::POLLIN
         };
-        let mut fds = vec![PollFd::new(self.listener.as_fd(), knocks)];
+        let mut fds = vec![PollFd::new(self.listener.as_fd(), events)];
         fds.extend(self.clients.iter().map(|client| {
             let wants = if client.answer.is_empty() {
                 PollFlags::POLLIN
@@ -284,7 +284,7 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
         let _ = poll(&mut fds, timeout);
         let is_ready = |fd: &PollFd<'_>| fd.any().unwrap_or(false);
         (
-            !is_deaf && is_ready(&fds[0]),
+            !is_paused && is_ready(&fds[0]),
             fds[1..].iter().map(is_ready).collect(),
         )
     }
@@ -299,7 +299,7 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
             Err(error) if error.kind() == ErrorKind::WouldBlock => return,
             Err(error) => {
                 tracing::warn!(%error, "a scraper could not be accepted");
-                self.deaf_until = now + PAUSE;
+                self.paused_until = now + PAUSE;
                 return;
             }
         };
@@ -307,7 +307,7 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
             let clients = self.clients.iter();
             let clients: Vec<_> = clients.map(|one| (one.source, one.until)).collect();
             if let Some(at) = makes_room(&clients, &source) {
-                self.lose(at, &io::Error::other("evicted for another client"));
+                self.remove(at, &io::Error::other("evicted for another client"));
             }
         }
         self.clients.push(Scraper {
@@ -321,10 +321,10 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
     }
 
     /// Removes a client that got no complete answer.
-    fn lose(&mut self, at: usize, error: &io::Error) {
+    fn remove(&mut self, at: usize, error: &io::Error) {
         let client = self.clients.swap_remove(at);
         self.lost += 1;
-        if is_told(self.lost) {
+        if is_logged(self.lost) {
             let (from, times) = (client.source, self.lost);
             tracing::warn!(%from, times, %error, "a scraper had no answer");
         }
@@ -333,7 +333,7 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
 
 impl Scraper {
     /// Reads from the client. Returns whether the request is complete as far as it is read.
-    fn hear(&mut self) -> io::Result<bool> {
+    fn read(&mut self) -> io::Result<bool> {
         let mut some = [0; 1024];
         while self.answer.is_empty() && !self.has_asked() {
             match self.stream.read(&mut some) {
@@ -352,7 +352,7 @@ impl Scraper {
     }
 
     /// Writes as much of the answer as the client accepts. Returns whether it has all.
-    fn tell(&mut self) -> io::Result<bool> {
+    fn write(&mut self) -> io::Result<bool> {
         while self.sent < self.answer.len() {
             match self.stream.write(&self.answer[self.sent..]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),

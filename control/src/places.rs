@@ -22,7 +22,7 @@ pub(crate) fn makes_room<O: PartialEq, T: Ord>(
 
 /// Returns whether to log something that has happened so often: the first time, the second, the fourth, and so on. So
 /// a repeated cause does not fill the disk, and each line has the count.
-pub(crate) const fn is_told(times: u64) -> bool {
+pub(crate) const fn is_logged(times: u64) -> bool {
     times.is_power_of_two()
 }
 
@@ -53,7 +53,10 @@ mod tests {
 
     #[test]
     fn a_million_events_are_twenty_lines() {
-        assert_eq!((1..=1_000_000).filter(|times| is_told(*times)).count(), 20);
-        assert!(is_told(1), "the first of them is one");
+        assert_eq!(
+            (1..=1_000_000).filter(|times| is_logged(*times)).count(),
+            20
+        );
+        assert!(is_logged(1), "the first of them is one");
     }
 }

@@ -15,7 +15,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::connection::{Connection, Over};
-use crate::places::{is_told, makes_room};
+use crate::places::{is_logged, makes_room};
 use crate::rpc::{self, Answer, Notification, Refusal};
 
 /// Limit on clients at a time. One more evicts another ([`makes_room`]). Clients have no deadline: one that waits for
@@ -168,9 +168,9 @@ fn serve_on<S: Subject + 'static>(
     listener
         .set_nonblocking(true)
         .map_err(failed("listening"))?;
-    let (told, tell) = UnixStream::pair().map_err(failed("a pair of sockets"))?;
+    let (woken, tell) = UnixStream::pair().map_err(failed("a pair of sockets"))?;
     let (ended, over) = UnixStream::pair().map_err(failed("a pair of sockets"))?;
-    for end in [&told, &tell, &ended, &over] {
+    for end in [&woken, &tell, &ended, &over] {
         end.set_nonblocking(true)
             .map_err(failed("a pair of sockets"))?;
     }
@@ -178,7 +178,7 @@ fn serve_on<S: Subject + 'static>(
         subject: subject(Tell(Arc::new(tell))),
         access,
         listener,
-        told,
+        woken,
         ended: Some(ended),
         clients: Vec::new(),
         requests: 0,
@@ -203,7 +203,7 @@ struct Server<S> {
     access: Access,
     listener: UnixListener,
     /// One byte for each report of notices; end of stream when no more can come.
-    told: UnixStream,
+    woken: UnixStream,
     /// A byte ends serving. End of stream means that serving can only end with the subject.
     ended: Option<UnixStream>,
     clients: Vec<Connection>,
@@ -222,7 +222,7 @@ struct Server<S> {
 struct Ready {
     is_over: bool,
     notices: bool,
-    knocks: bool,
+    has_waiting: bool,
     clients: Vec<(bool, bool)>,
 }
 
@@ -236,7 +236,7 @@ impl<S: Subject> Server<S> {
                     return;
                 }
             };
-            if ready.is_over && self.is_ended() || ready.notices && !self.hear_of_notices() {
+            if ready.is_over && self.is_ended() || ready.notices && !self.send_notices() {
                 return;
             }
             for (at, (readable, writable)) in ready.clients.into_iter().enumerate().rev() {
@@ -244,16 +244,16 @@ impl<S: Subject> Server<S> {
                     self.clients.swap_remove(at);
                 }
             }
-            if ready.knocks {
+            if ready.has_waiting {
                 self.admit();
             }
             // Clients that measured may have disconnected.
-            let _knows = self.see_who_measures();
+            let _knows = self.update_measuring();
         }
     }
 
     /// Makes the subject measure while one of the clients wants it. Returns false if it cannot.
-    fn see_who_measures(&mut self) -> bool {
+    fn update_measuring(&mut self) -> bool {
         let measures = self.clients.iter().any(|client| client.measures);
         if measures != self.measures {
             self.measures = measures && self.subject.measure(true);
@@ -281,15 +281,15 @@ impl<S: Subject> Server<S> {
 
     fn sleep(&self) -> nix::Result<Ready> {
         // Without an owner that could end it, the other descriptor is polled twice instead.
-        let ended = self.ended.as_ref().unwrap_or(&self.told);
+        let ended = self.ended.as_ref().unwrap_or(&self.woken);
         let mut fds = vec![
             PollFd::new(ended.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.told.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.woken.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
         ];
         fds.extend(self.clients.iter().map(|client| {
             let mut events = PollFlags::empty();
-            events.set(PollFlags::POLLIN, client.may_speak());
+            events.set(PollFlags::POLLIN, client.wants_read());
             events.set(PollFlags::POLLOUT, client.has_unread());
             PollFd::new(client.fd(), events)
         }));
@@ -312,7 +312,7 @@ impl<S: Subject> Server<S> {
         Ok(Ready {
             is_over: says(0, readable),
             notices: says(1, readable),
-            knocks: says(2, readable),
+            has_waiting: says(2, readable),
             clients: (3..fds.len())
                 .map(|at| (says(at, readable), says(at, PollFlags::POLLOUT)))
                 .collect(),
@@ -320,9 +320,9 @@ impl<S: Subject> Server<S> {
     }
 
     /// Sends notices to the subscribed clients. Returns false if no more notices can come.
-    fn hear_of_notices(&mut self) -> bool {
+    fn send_notices(&mut self) -> bool {
         let mut bytes = [0; 256];
-        let lives = match self.told.read(&mut bytes) {
+        let lives = match self.woken.read(&mut bytes) {
             Ok(read) => read != 0,
             Err(error) => error.kind() == ErrorKind::WouldBlock,
         };
@@ -346,7 +346,7 @@ impl<S: Subject> Server<S> {
                     params,
                 };
                 // A client without room is detected by the flush below.
-                let _ = client.say(&notification);
+                let _ = client.queue(&notification);
             }
         }
         for at in (0..self.clients.len()).rev() {
@@ -359,7 +359,7 @@ impl<S: Subject> Server<S> {
 
     fn look_after(&mut self, at: usize, readable: bool, writable: bool) -> Result<(), Over> {
         if readable {
-            self.clients[at].hear()?;
+            self.clients[at].read()?;
         }
         for _ in 0..REQUESTS_AT_ONCE {
             let Some(line) = self.clients[at].next_line() else {
@@ -369,7 +369,7 @@ impl<S: Subject> Server<S> {
             self.clients[at].asked = (true, self.requests);
             let answer = self.answer(at, &line);
             if let Some(answer) = answer {
-                self.clients[at].say(&answer)?;
+                self.clients[at].queue(&answer)?;
             }
         }
         let client = &mut self.clients[at];
@@ -395,7 +395,7 @@ impl<S: Subject> Server<S> {
             }
             "measure" => {
                 self.clients[at].measures = true;
-                if self.see_who_measures() {
+                if self.update_measuring() {
                     Ok(Value::Bool(true))
                 } else {
                     self.clients[at].measures = false;
@@ -404,7 +404,7 @@ impl<S: Subject> Server<S> {
             }
             "unmeasure" => {
                 self.clients[at].measures = false;
-                Ok(Value::Bool(self.see_who_measures()))
+                Ok(Value::Bool(self.update_measuring()))
             }
             method => self.subject.call(method, &request.params),
         };
@@ -432,7 +432,7 @@ impl<S: Subject> Server<S> {
                 .is_some_and(|group| belongs(who.uid(), who.gid(), group));
         if !may {
             self.refused += 1;
-            if is_told(self.refused) {
+            if is_logged(self.refused) {
                 tracing::warn!(
                     user = who.uid(),
                     process = who.pid(),
@@ -459,7 +459,7 @@ impl<S: Subject> Server<S> {
         if let Some(at) = makes_room(&clients, &user) {
             let gone = self.clients.swap_remove(at);
             self.displaced += 1;
-            if is_told(self.displaced) {
+            if is_logged(self.displaced) {
                 tracing::warn!(
                     clients = CLIENTS,
                     user = gone.user,

@@ -37,7 +37,7 @@ pub fn reach(release: &str, folder: &Path) -> Result<()> {
         .args([AS_WE_ARE, "download-file"])
         .arg(format!("{mirror}/dists/{release}/InRelease"))
         .arg(&file);
-    told(&mut command, &mirror)?;
+    run_apt(&mut command, &mirror)?;
     std::fs::remove_file(&file).with_context(|| file.display().to_string())
 }
 
@@ -56,7 +56,7 @@ pub fn with_fresh_lists(
 }
 
 /// Runs a command of apt. If it fails, the error has apt's reason in one sentence.
-pub fn told(command: &mut Command, mirror: &str) -> Result<()> {
+pub fn run_apt(command: &mut Command, mirror: &str) -> Result<()> {
     let output = command
         .output()
         .with_context(|| format!("cannot start {}", command.get_program().display()))?;

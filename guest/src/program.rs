@@ -64,7 +64,7 @@ pub fn quietly(mut command: Command) -> Result<String> {
 ///
 /// # Errors
 /// As [`quietly`].
-pub fn followed(mut command: Command, mut heard: impl FnMut(&str)) -> Result<()> {
+pub fn followed(mut command: Command, mut on_line: impl FnMut(&str)) -> Result<()> {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -80,7 +80,7 @@ pub fn followed(mut command: Command, mut heard: impl FnMut(&str)) -> Result<()>
     });
     let output = child.stdout.take().context("its output")?;
     for line in BufReader::new(output).lines() {
-        heard(&line?);
+        on_line(&line?);
     }
     let status = child.wait()?;
     succeeded(&command, status, &errors.join().unwrap_or_default())
@@ -139,10 +139,10 @@ mod tests {
     fn what_is_followed_is_heard_line_by_line_and_fails_with_one_line_of_its_script() {
         let mut command = Command::new("sh");
         command.args(["-c", "\n echo one\n echo two\n echo why >&2\n exit 3\n"]);
-        let mut heard = Vec::new();
-        let error = followed(command, |line| heard.push(line.to_owned()));
+        let mut lines = Vec::new();
+        let error = followed(command, |line| lines.push(line.to_owned()));
         let error = error.expect_err("it failed").to_string();
-        assert_eq!(heard, ["one", "two"]);
+        assert_eq!(lines, ["one", "two"]);
         assert_eq!(error, "`sh -c echo one …` ended with exit status: 3:\nwhy");
     }
 }

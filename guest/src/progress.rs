@@ -40,7 +40,7 @@ impl Line {
     }
 
     /// Reports the line as progress.
-    pub(crate) fn tell(&self, progress: &impl Progress) {
+    pub(crate) fn report(&self, progress: &impl Progress) {
         match *self {
             Self::Fetched { percent } => progress.is_at(percent),
             Self::Unpacked { done: 0, of } => {
@@ -96,7 +96,7 @@ mod tests {
             "unpacked 1 4",
             "unpacked 4 4",
         ] {
-            Line::parse(line).expect(line).tell(&heard);
+            Line::parse(line).expect(line).report(&heard);
         }
         let told = ["50 %", "unpacking 4 packages", "25 %", "100 %"];
         assert_eq!(*heard.0.borrow(), told);

@@ -72,7 +72,7 @@ pub struct Qemu<'a> {
 impl Qemu<'_> {
     /// Adds the machine and the functions at these sockets to a command of QEMU. The caller adds serial ports and
     /// other devices.
-    pub fn tell(&self, command: &mut Command, functions: &[impl AsRef<Path>]) {
+    pub fn add_to(&self, command: &mut Command, functions: &[impl AsRef<Path>]) {
         let (accelerator, processor) = match self.accelerator {
             Accelerator::Kvm => ("kvm", "host"),
             Accelerator::Tcg => ("tcg,thread=multi", "max"),
@@ -129,7 +129,7 @@ mod tests {
             append: "quiet",
         };
         let mut command = Command::new("qemu");
-        machine.tell(&mut command, &["/a.sock", "/b.sock"]);
+        machine.add_to(&mut command, &["/a.sock", "/b.sock"]);
         let words: Vec<_> = command.get_args().filter_map(|it| it.to_str()).collect();
         for part in [
             "port3,bus=pcie.0,addr=0x3",

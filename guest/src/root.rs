@@ -179,7 +179,7 @@ impl Root {
         command
             .args(["update", "-qq", "-oAPT::Update::Error-Mode=any"])
             .args(mirror::PATIENCE);
-        mirror::told(&mut command, &mirror)
+        mirror::run_apt(&mut command, &mirror)
     }
 
     /// Returns a path in our part of the folder.
@@ -221,7 +221,7 @@ impl Root {
         let run = || {
             program::followed(self.script(script), |line| {
                 if let Some(line) = Line::parse(line) {
-                    line.tell(progress);
+                    line.report(progress);
                 }
             })
         };
@@ -257,7 +257,7 @@ impl Root {
     }
 
     /// Does the same, with progress.
-    pub fn unpack_and_tell(
+    pub fn unpack_with_progress(
         &self,
         packages: &[&str],
         folder: &str,

@@ -109,12 +109,12 @@ impl fmt::Display for WirePath {
 
 /// The other side, to which frames are sent.
 #[derive(Clone, Debug)]
-enum Other {
+enum Peer {
     Process(FrameSocket),
     Datagrams(FrameDatagrams),
 }
 
-impl Other {
+impl Peer {
     fn send(&self, frame: &[u8]) -> io::Result<bool> {
         match self {
             Self::Process(socket) => socket.send_within(frame, PATIENCE),
@@ -140,13 +140,13 @@ impl Other {
 
 /// State of a wire's thread.
 #[derive(Debug)]
-enum At {
+enum ThreadState {
     /// Between the end of one connection and the next.
     Between,
     /// Waiting for the other side to connect.
     Waits(Arc<FrameListener>),
     /// Connected. The first side keeps the path meanwhile.
-    Carries(Other),
+    Carries(Peer),
     /// The wire is cut.
     Over,
 }
@@ -161,7 +161,7 @@ pub enum Wake {
 }
 
 /// Activity of the program at the last check of a wire's thread.
-struct Seen {
+struct Activity {
     attended: u64,
     turn: Duration,
 }
@@ -171,7 +171,7 @@ pub struct Wire {
     sim: Sim,
     function: Arc<SimFunction>,
     link: LinkId,
-    at: Mutex<At>,
+    at: Mutex<ThreadState>,
     /// Frames that found no room. The lock keeps frames in order.
     sending: Mutex<VecDeque<Vec<u8>>>,
     /// True if frames may have left since the sender's last check.
@@ -219,7 +219,7 @@ impl Wire {
             sim: sim.clone(),
             function: Arc::clone(function),
             link,
-            at: Mutex::new(At::Between),
+            at: Mutex::new(ThreadState::Between),
             sending: Mutex::default(),
             left: AtomicBool::new(false),
             receiving: Mutex::default(),
@@ -239,7 +239,7 @@ impl Wire {
             }
             WirePath::Datagrams { here, there } => {
                 let socket = FrameDatagrams::bind(&here, &there)?;
-                thread.spawn(move || kept.carry(Other::Datagrams(socket)))
+                thread.spawn(move || kept.carry(Peer::Datagrams(socket)))
             }
         };
         let thread = thread
@@ -255,10 +255,10 @@ impl Wire {
 
     /// Cuts the wire: the other side reads the frames sent so far, and then the end.
     pub fn cut(&self) {
-        match std::mem::replace(&mut *self.at(), At::Over) {
-            At::Waits(listener) => listener.shut(),
-            At::Carries(other) => other.shut(),
-            At::Between | At::Over => {}
+        match std::mem::replace(&mut *self.at(), ThreadState::Over) {
+            ThreadState::Waits(listener) => listener.shut(),
+            ThreadState::Carries(other) => other.shut(),
+            ThreadState::Between | ThreadState::Over => {}
         }
         let thread = self
             .thread
@@ -272,14 +272,14 @@ impl Wire {
         }
     }
 
-    fn at(&self) -> MutexGuard<'_, At> {
+    fn at(&self) -> MutexGuard<'_, ThreadState> {
         self.at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets the state of the thread. Returns false if the wire is cut and the thread has to end.
-    fn go(&self, next: At) -> bool {
+    fn set_state(&self, next: ThreadState) -> bool {
         let mut at = self.at();
-        let on = !matches!(*at, At::Over);
+        let on = !matches!(*at, ThreadState::Over);
         if on {
             *at = next;
         }
@@ -296,7 +296,7 @@ impl Wire {
                 }
                 FrameEnd::Second(socket) => (Ok(socket), None),
             };
-            let met = met.map(|socket| self.carry(Other::Process(socket)));
+            let met = met.map(|socket| self.carry(Peer::Process(socket)));
             // The path is free from here on.
             drop(kept);
             let next = met.and_then(|()| FrameEnd::at(path));
@@ -312,9 +312,9 @@ impl Wire {
     fn next(&self, mut next: io::Result<FrameEnd>, path: &Path) -> Option<FrameEnd> {
         let clock = RealClock::new();
         let quiet_until = clock.now() + OCCUPIED;
-        let mut told = String::new();
+        let mut logged = String::new();
         loop {
-            if !self.go(At::Between) {
+            if !self.set_state(ThreadState::Between) {
                 return None;
             }
             let error = match next {
@@ -324,9 +324,9 @@ impl Wire {
             // The previous other side may not have freed the path yet.
             let is_leaving = error.kind() == ErrorKind::AddrInUse && clock.now() < quiet_until;
             let error = error.to_string();
-            if told != error && !is_leaving {
+            if logged != error && !is_leaving {
                 tracing::error!("{}: {error}; trying again", path.display());
-                told = error;
+                logged = error;
             }
             let pause = if is_leaving { TRY } else { AGAIN };
             clock.wait(&[], clock.now() + pause);
@@ -336,31 +336,31 @@ impl Wire {
 
     /// Waits for the other side. It is an error if the wire is cut meanwhile.
     fn wait(&self, listener: &Arc<FrameListener>) -> io::Result<FrameSocket> {
-        if !self.go(At::Waits(Arc::clone(listener))) {
+        if !self.set_state(ThreadState::Waits(Arc::clone(listener))) {
             return Err(ErrorKind::NotConnected.into());
         }
         let met = listener.accept();
-        self.go(At::Between);
+        self.set_state(ThreadState::Between);
         met
     }
 
     /// Takes in frames until the other side leaves, or the wire is cut.
-    fn carry(&self, other: Other) {
-        if !self.go(At::Carries(other.clone())) {
+    fn carry(&self, other: Peer) {
+        if !self.set_state(ThreadState::Carries(other.clone())) {
             return;
         }
         self.sim.inject(&self.function, &Fault::LinkUp);
-        let mut told = String::new();
-        let mut seen = Seen {
+        let mut logged = String::new();
+        let mut seen = Activity {
             attended: self.attended.load(Ordering::Relaxed),
             turn: TURN,
         };
         loop {
             let received = match &other {
-                Other::Process(socket) => self.next_of_process(socket, &mut seen),
-                Other::Datagrams(socket) => self.next_datagram(socket),
+                Peer::Process(socket) => self.next_of_process(socket, &mut seen),
+                Peer::Datagrams(socket) => self.next_datagram(socket),
             };
-            if matches!(*self.at(), At::Over) {
+            if matches!(*self.at(), ThreadState::Over) {
                 break;
             }
             match received {
@@ -369,11 +369,11 @@ impl Wire {
                 Err(error) if error.kind() == ErrorKind::InvalidData => tracing::warn!("{error}"),
                 Err(error) => {
                     let error = error.to_string();
-                    if told != error {
+                    if logged != error {
                         tracing::warn!("{error}");
-                        told = error;
+                        logged = error;
                     }
-                    if matches!(other, Other::Process(_)) {
+                    if matches!(other, Peer::Process(_)) {
                         break;
                     }
                     // The other side is not replaced, and a temporary failure of the system may pass.
@@ -382,7 +382,7 @@ impl Wire {
                 }
             }
         }
-        self.go(At::Between);
+        self.set_state(ThreadState::Between);
         self.sim.inject(&self.function, &Fault::LinkDown);
     }
 
@@ -394,7 +394,7 @@ impl Wire {
     }
 
     /// Waits for frames of another process, and takes them in.
-    fn next_of_process(&self, socket: &FrameSocket, seen: &mut Seen) -> io::Result<Taken> {
+    fn next_of_process(&self, socket: &FrameSocket, seen: &mut Activity) -> io::Result<Taken> {
         let before = std::mem::replace(&mut seen.attended, self.attended.load(Ordering::Relaxed));
         let has_moved = seen.attended != before;
         let is_attended = has_moved || self.sleepers.load(Ordering::Relaxed) > 0;
@@ -410,7 +410,7 @@ impl Wire {
         } else {
             socket.wait(LOOKS)?
         };
-        if matches!(*self.at(), At::Over) {
+        if matches!(*self.at(), ThreadState::Over) {
             return Ok(Taken::Gone);
         }
         let mut frame = self
@@ -465,8 +465,13 @@ impl Wire {
     /// Returns the other side, if it is another process whose frames come by memory.
     fn by_memory(&self) -> Option<FrameSocket> {
         match &*self.at() {
-            At::Carries(Other::Process(socket)) if socket.is_by_memory() => Some(socket.clone()),
-            At::Carries(_) | At::Between | At::Waits(_) | At::Over => None,
+            ThreadState::Carries(Peer::Process(socket)) if socket.is_by_memory() => {
+                Some(socket.clone())
+            }
+            ThreadState::Carries(_)
+            | ThreadState::Between
+            | ThreadState::Waits(_)
+            | ThreadState::Over => None,
         }
     }
 
@@ -539,10 +544,10 @@ impl Wire {
         }
     }
 
-    fn other(&self) -> Option<Other> {
+    fn other(&self) -> Option<Peer> {
         match &*self.at() {
-            At::Carries(other) => Some(other.clone()),
-            At::Between | At::Waits(_) | At::Over => None,
+            ThreadState::Carries(other) => Some(other.clone()),
+            ThreadState::Between | ThreadState::Waits(_) | ThreadState::Over => None,
         }
     }
 
@@ -638,7 +643,7 @@ mod tests {
 
     fn meet(one: &Wire, other: &Wire) {
         let clock = RealClock::new();
-        let carries = |wire: &Wire| matches!(*wire.at(), At::Carries(_));
+        let carries = |wire: &Wire| matches!(*wire.at(), ThreadState::Carries(_));
         while !(carries(one) && carries(other)) {
             clock.wait(&[], clock.now() + TRY);
         }

@@ -116,13 +116,13 @@ pub(crate) fn add(sim: &Sim, path: &Path, arguments: &Options) -> Result<SimCard
     let rules = arguments.card_rules.unwrap_or_default().0;
     let card = sim.try_add_card(&CardConfig::new(profile, arguments.vfs).with_rules(rules))?;
     for options in &arguments.vf {
-        say(&card, options)?;
+        apply(&card, options)?;
     }
     Ok(card)
 }
 
 /// Applies the settings of a virtual function.
-fn say(card: &SimCard, VfOptions { index, settings }: &VfOptions) -> Result<(), String> {
+fn apply(card: &SimCard, VfOptions { index, settings }: &VfOptions) -> Result<(), String> {
     if card.set_vf(*index, *settings) {
         return Ok(());
     }
@@ -140,7 +140,7 @@ pub(crate) fn control(card: SimCard) {
             let answer = line
                 .map_err(|error| error.to_string())
                 .and_then(|line| line.parse())
-                .and_then(|options| say(&card, &options))
+                .and_then(|options| apply(&card, &options))
                 .map_or_else(|wrong| wrong, |()| "ok".to_owned());
             let mut output = stdout().lock();
             if writeln!(output, "{answer}")

@@ -78,7 +78,7 @@ fn main() -> ExitCode {
             return match run::run(&options) {
                 Ok(status) => ExitCode::from(status),
                 Err(error) => {
-                    run::say(&format!("{error:#}"));
+                    run::print_error(&format!("{error:#}"));
                     ExitCode::from(run::NO_STATUS)
                 }
             };

@@ -127,7 +127,7 @@ pub fn run(options: &Options, mut to: impl Write) -> Result<(), Box<dyn Error>> 
     if let Some(coverage) = coverage {
         to.write_all(coverage.finished(&replay).as_bytes())?;
     }
-    to.write_all(said(&replay)?.as_bytes())?;
+    to.write_all(summary(&replay)?.as_bytes())?;
     to.write_all(failures.text().as_bytes())?;
     to.flush()?;
     Ok(ended?)
@@ -142,12 +142,12 @@ struct Failures {
 
 impl Failures {
     /// Number of completions shown; those after the first are mostly flushed because of it.
-    const TOLD: usize = 8;
+    const SHOWN: usize = 8;
 
     fn after(&mut self, step: &Step) {
         for line in step.log.lines().filter(|line| is_failure(line)) {
             self.many += 1;
-            if self.many <= Self::TOLD {
+            if self.many <= Self::SHOWN {
                 self.first
                     .push(format!("  record {}: {line}\n", step.number));
             }
@@ -159,7 +159,7 @@ impl Failures {
             0 => String::new(),
             many => format!(
                 "completions with an error: {many}{}\n{}",
-                if many > Self::TOLD {
+                if many > Self::SHOWN {
                     ", the first ones"
                 } else {
                     ""
@@ -177,7 +177,7 @@ fn is_failure(line: &str) -> bool {
 }
 
 /// Describes the end of a replay, and the reports of its functions.
-fn said(replay: &Replay) -> Result<String, std::fmt::Error> {
+fn summary(replay: &Replay) -> Result<String, std::fmt::Error> {
     let End {
         records,
         now,

@@ -15,7 +15,7 @@
 //! status. QEMU is ended when the reader of simnic's output has all output of the command. The guest has [`BOOT`] to
 //! begin. The command and the reader have no limit, or `--timeout`, which ends a run in any case.
 
-mod asked;
+mod checked;
 mod command;
 mod image;
 mod machine;
@@ -45,9 +45,9 @@ use simnic::simulated::{FaultOptions, ProfileOptions};
 use simnic::switch::SwitchOptions;
 use tracing_subscriber::EnvFilter;
 
-use self::asked::Asked;
+use self::checked::CheckedOptions;
 use self::machine::Which;
-use self::session::{Drained, Session, Word};
+use self::session::{Drained, Event, Session};
 
 /// Limit on ports, that of the switch in the server.
 const MOST_PORTS: i64 = serve::MOST_PORTS as i64;
@@ -155,7 +155,7 @@ pub fn run(options: &Options) -> Result<u8> {
     );
     let share = command::share(options.share.as_deref())?;
     let script = command::script(&options.command, &options.env, &share)?;
-    let asked = Asked::of(options)?;
+    let asked = CheckedOptions::of(options)?;
     let prepared = machine::prepare(&asked, options.cache.as_deref())?;
     let run = tempfile::Builder::new()
         .prefix("simnic-")
@@ -169,7 +169,7 @@ pub fn run(options: &Options) -> Result<u8> {
         None => run.path().to_owned(),
     };
     let mut session = Session::open(run.path(), options.ports)?;
-    session.write_told(&script, &share, options.address)?;
+    session.write_instructions(&script, &share, options.address)?;
 
     let over = Arc::new(AtomicBool::new(false));
     let functions = serve_functions(options, run.path(), &logs, Stop::by(Arc::clone(&over)))?;
@@ -256,35 +256,35 @@ fn follow(
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         match session.next(left) {
-            Some(Word::Ready) => {
+            Some(Event::Ready) => {
                 is_ready = true;
                 let seconds = options.timeout.map(Duration::from_secs);
                 deadline = seconds.map(|seconds| Instant::now() + seconds);
             }
-            Some(Word::Status { status, written }) => {
+            Some(Event::Status { status, written }) => {
                 return Ok(match finish(session, running, written, deadline)? {
                     Drained::Whole => status,
                     Drained::Late => {
-                        say("the command's output was not read in time (--timeout)");
+                        print_error("the command's output was not read in time (--timeout)");
                         TIMED_OUT
                     }
                     Drained::Signal(status) => status,
                 });
             }
-            Some(Word::Failed(what)) => bail!("error in the machine: {what}"),
-            Some(Word::Stray(text)) => bail!("unexpected message of the machine: {text:?}"),
-            Some(Word::Signal(status)) => {
+            Some(Event::Failed(what)) => bail!("error in the machine: {what}"),
+            Some(Event::Unexpected(text)) => bail!("unexpected message of the machine: {text:?}"),
+            Some(Event::Signal(status)) => {
                 finish(session, running, [0; 2], Some(Instant::now()))?;
                 return Ok(status);
             }
-            Some(Word::Moved) => {}
-            Some(Word::Over) => {
+            Some(Event::Moved) => {}
+            Some(Event::Over) => {
                 let status = running.child.wait()?;
                 bail!("QEMU ended before the command did, with {status}");
             }
             None if is_ready => {
                 finish(session, running, [0; 2], deadline)?;
-                say("the command has not ended in time (--timeout)");
+                print_error("the command has not ended in time (--timeout)");
                 return Ok(TIMED_OUT);
             }
             None => bail!("the machine did not boot within {BOOT:?}"),
@@ -302,13 +302,13 @@ fn finish(
     let drained = session.drain(written, running, deadline);
     for lost in session.lost(written) {
         ensure!(!lost.is_failure, "{}", lost.what);
-        say(&lost.what);
+        print_error(&lost.what);
     }
     Ok(drained)
 }
 
 /// Prints a message on standard error. If its reader is stuck, the message is abandoned.
-pub fn say(text: &str) {
+pub fn print_error(text: &str) {
     let text = format!("simnic: {text}");
     let (said, is_said) = sync_channel(1);
     thread::spawn(move || {

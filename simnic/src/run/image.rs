@@ -154,7 +154,7 @@ pub fn files(root: &Root, more: &[String], progress: &impl Progress) -> Result<P
     program::quietly(root.script(&format!("rm -rf {name}; mkdir -p {name}")))?;
     let words: Vec<String> = packages.iter().map(|package| quoted(package)).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    root.unpack_and_tell(&words, &format!("{name}/files"), progress)?;
+    root.unpack_with_progress(&words, &format!("{name}/files"), progress)?;
     program::quietly(root.script(&format!("cd {name}/files\n{FINISH}")))?;
     std::fs::write(&stamp, recipe)?;
     Ok(files)

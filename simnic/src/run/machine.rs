@@ -13,7 +13,7 @@ use guest::kernel::Unpacked;
 use guest::qemu::Qemu;
 use guest::{EMULATOR, Kernel, Root, program};
 
-use super::asked::Asked;
+use super::checked::CheckedOptions;
 use super::progress::Shown;
 use super::{Options, image, session};
 
@@ -64,7 +64,7 @@ pub struct Prepared {
 }
 
 /// Unpacks missing files, under a lock against other processes.
-pub fn prepare(asked: &Asked, named: Option<&Path>) -> Result<Prepared> {
+pub fn prepare(asked: &CheckedOptions, named: Option<&Path>) -> Result<Prepared> {
     let cache = cache(named)?;
     std::fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
     let lock = File::create(cache.join("lock")).with_context(|| cache.display().to_string())?;
@@ -175,14 +175,14 @@ impl Prepared {
                 None => QUIET,
             },
         };
-        machine.tell(&mut command, &session::function_sockets(run, options.ports));
+        machine.add_to(&mut command, &session::function_sockets(run, options.ports));
         share(&mut command, "image", &self.files, true);
         share(&mut command, "modules", &self.kernel.modules(), true);
-        share(&mut command, "told", &session::told(run), true);
+        share(&mut command, "told", &session::instructions(run), true);
         command
             .arg("-serial")
             .arg(format!("file:{}", logs.join("console.log").display()));
-        session::tell(&mut command, run, is_terminal);
+        session::add_ports(&mut command, run, is_terminal);
         command
     }
 }

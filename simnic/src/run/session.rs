@@ -74,7 +74,7 @@ pub fn function_sockets(run: &Path, ports: u8) -> Vec<PathBuf> {
 }
 
 /// Returns the folder with the guest's instructions.
-pub fn told(run: &Path) -> PathBuf {
+pub fn instructions(run: &Path) -> PathBuf {
     run.join("told")
 }
 
@@ -83,7 +83,7 @@ fn socket(run: &Path, name: &str) -> PathBuf {
 }
 
 /// Adds the ports to QEMU's command line.
-pub fn tell(qemu: &mut Command, run: &Path, is_terminal: bool) {
+pub fn add_ports(qemu: &mut Command, run: &Path, is_terminal: bool) {
     let at = |name: &str| format!("socket,id={name},path={}", socket(run, name).display());
     let terminal = match is_terminal {
         true => at("terminal"),
@@ -109,7 +109,7 @@ pub fn tell(qemu: &mut Command, run: &Path, is_terminal: bool) {
 
 /// An event of a run.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum Event {
     /// The command begins.
     Ready,
     /// The command cannot begin.
@@ -123,18 +123,18 @@ pub enum Word {
     /// The guest is gone.
     Over,
     /// Any other line, which is an error.
-    Stray(String),
+    Unexpected(String),
 }
 
-impl Word {
+impl Event {
     /// Parses a line of the guest.
     fn parse(line: &str) -> Self {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match word {
             "ready" => Self::Ready,
             "failed" => Self::Failed(rest.to_owned()),
-            "status" => Self::ended(rest).unwrap_or_else(|| Self::Stray(line.to_owned())),
-            _ => Self::Stray(line.to_owned()),
+            "status" => Self::ended(rest).unwrap_or_else(|| Self::Unexpected(line.to_owned())),
+            _ => Self::Unexpected(line.to_owned()),
         }
     }
 
@@ -181,14 +181,14 @@ impl Progress {
 /// Counts an output's bytes, and wakes the thread that waits for them.
 struct Meter {
     progress: Mutex<Progress>,
-    tell: SyncSender<Word>,
+    events: SyncSender<Event>,
 }
 
 impl Meter {
-    fn new(tell: SyncSender<Word>) -> Arc<Self> {
+    fn new(events: SyncSender<Event>) -> Arc<Self> {
         Arc::new(Self {
             progress: Mutex::default(),
-            tell,
+            events,
         })
     }
 
@@ -199,7 +199,7 @@ impl Meter {
     fn change(&self, change: impl FnOnce(&mut Progress)) {
         change(&mut self.progress());
         // A receiver with a full queue checks the progress after each event anyway.
-        let _ = self.tell.try_send(Word::Moved);
+        let _ = self.events.try_send(Event::Moved);
     }
 }
 
@@ -238,8 +238,8 @@ pub struct Session {
     listeners: Vec<(&'static str, UnixListener)>,
     is_terminal: bool,
     raw: Option<Raw>,
-    words: Receiver<Word>,
-    tell: SyncSender<Word>,
+    received: Receiver<Event>,
+    events: SyncSender<Event>,
     /// Confirmations from the thread that reads the guest's messages to the thread that feeds the input.
     taken: Option<Sender<()>>,
     takes: Option<Receiver<()>>,
@@ -275,7 +275,7 @@ impl Session {
         }
         // Threads started later inherit the mask and leave the signals to the thread that waits for them.
         signals.thread_block()?;
-        let (tell, words) = sync_channel(16);
+        let (events, received) = sync_channel(16);
         let (taken, takes) = channel();
         Ok(Self {
             run: run.to_owned(),
@@ -283,8 +283,8 @@ impl Session {
             listeners,
             is_terminal,
             raw: None,
-            words,
-            tell,
+            received,
+            events,
             taken: Some(taken),
             takes: Some(takes),
             signals: Some(signals),
@@ -298,8 +298,8 @@ impl Session {
     }
 
     /// Writes the guest's instructions.
-    pub fn write_told(&self, script: &str, share: &Path, address: Ipv4Addr) -> Result<()> {
-        let folder = told(&self.run);
+    pub fn write_instructions(&self, script: &str, share: &Path, address: Ipv4Addr) -> Result<()> {
+        let folder = instructions(&self.run);
         std::fs::create_dir(&folder)?;
         let (rows, columns) = terminal::size();
         let settings = format!(
@@ -347,7 +347,7 @@ impl Session {
             "err" => self.output("errors", stream, stderr().as_fd())?,
             _ => {
                 self.raw = Some(Raw::begin()?);
-                let (keys, meter) = (stream.try_clone()?, Meter::new(self.tell.clone()));
+                let (keys, meter) = (stream.try_clone()?, Meter::new(self.events.clone()));
                 drop(thread::spawn(move || pour(stdin().lock(), keys, &meter)));
                 self.output("output", stream, stdout().as_fd())?;
             }
@@ -358,7 +358,7 @@ impl Session {
     fn output(&mut self, name: &'static str, stream: UnixStream, to: BorrowedFd) -> Result<()> {
         // Not through the standard library's handle: a write that never returns would hold its lock.
         let to = File::from(to.try_clone_to_owned()?);
-        let meter = Meter::new(self.tell.clone());
+        let meter = Meter::new(self.events.clone());
         let (counts, from) = (Arc::clone(&meter), stream.try_clone()?);
         drop(thread::spawn(move || pour(stream, to, &counts)));
         self.outputs.push(Output { name, meter, from });
@@ -367,7 +367,7 @@ impl Session {
 
     /// Starts the threads that read the guest's messages and send signals.
     fn control(&mut self, stream: UnixStream) -> Result<()> {
-        let (tell, from) = (self.tell.clone(), stream.try_clone()?);
+        let (events, from) = (self.events.clone(), stream.try_clone()?);
         let taken = self.taken.take().context("the guest is heard once")?;
         thread::spawn(move || {
             for line in BufReader::new(from).lines().map_while(Result::ok) {
@@ -377,28 +377,28 @@ impl Session {
                         let _ = taken.send(());
                         true
                     }
-                    line => tell.send(Word::parse(line)).is_ok(),
+                    line => events.send(Event::parse(line)).is_ok(),
                 };
                 if !is_heard {
                     return;
                 }
             }
-            let _ = tell.send(Word::Over);
+            let _ = events.send(Event::Over);
         });
-        let tell = self.tell.clone();
+        let events = self.events.clone();
         let signals = self.signals.take().context("signals are waited for once")?;
-        thread::spawn(move || pass_signals(&signals, stream, &tell));
+        thread::spawn(move || pass_signals(&signals, stream, &events));
         Ok(())
     }
 
     /// Returns the next event; `None` after `patience`.
-    pub fn next(&self, patience: Option<Duration>) -> Option<Word> {
+    pub fn next(&self, patience: Option<Duration>) -> Option<Event> {
         match patience {
             // Otherwise an output with constant progress would hide the timeout.
             Some(Duration::ZERO) => None,
-            Some(patience) => self.words.recv_timeout(patience).ok(),
+            Some(patience) => self.received.recv_timeout(patience).ok(),
             // This side holds a sender, too, so the channel never closes.
-            None => self.words.recv().ok(),
+            None => self.received.recv().ok(),
         }
     }
 
@@ -435,7 +435,7 @@ impl Session {
         while !holds(&self.outputs) {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             match self.next(left) {
-                Some(Word::Signal(status)) => return Drained::Signal(status),
+                Some(Event::Signal(status)) => return Drained::Signal(status),
                 // After the status, no further message of the guest matters.
                 Some(_) => {}
                 None => return Drained::Late,
@@ -489,9 +489,9 @@ fn left_in(mut from: &UnixStream) -> u64 {
 fn feed(mut from: impl Read, mut to: impl Write, takes: &Receiver<()>) {
     let mut buffer = vec![0; CHUNK];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
-        let told = writeln!(to, "{count}").and_then(|()| to.write_all(&buffer[..count]));
+        let sent = writeln!(to, "{count}").and_then(|()| to.write_all(&buffer[..count]));
         // A guest that is gone, or whose command reads no more, confirms nothing.
-        if told.is_err() || takes.recv().is_err() {
+        if sent.is_err() || takes.recv().is_err() {
             return;
         }
     }
@@ -522,7 +522,7 @@ fn pour(mut from: impl Read, mut to: impl Write, meter: &Meter) {
 }
 
 /// Passes signals on to the command; the last one ends the machine.
-fn pass_signals(signals: &SigSet, mut to: UnixStream, tell: &SyncSender<Word>) {
+fn pass_signals(signals: &SigSet, mut to: UnixStream, events: &SyncSender<Event>) {
     let mut count = 0;
     while let Ok(signal) = signals.wait() {
         let line = if signal == Signal::SIGWINCH {
@@ -535,7 +535,7 @@ fn pass_signals(signals: &SigSet, mut to: UnixStream, tell: &SyncSender<Word>) {
         if count >= LAST {
             // Shell convention: 128 plus the signal's number.
             let status = u8::try_from(signal as i32).map_or(u8::MAX, |number| 128 + number);
-            let _ = tell.send(Word::Signal(status));
+            let _ = events.send(Event::Signal(status));
             return;
         }
         // The end of the guest is reported elsewhere.
@@ -553,13 +553,13 @@ mod tests {
 
     #[test]
     fn lines_of_the_guest_are_understood_or_strange() {
-        assert_eq!(Word::parse("ready"), Word::Ready);
-        let ended = |status, written| Word::Status { status, written };
-        assert_eq!(Word::parse("status 3"), ended(3, [0, 0]));
-        assert_eq!(Word::parse("status 0 70000 12"), ended(0, [70000, 12]));
+        assert_eq!(Event::parse("ready"), Event::Ready);
+        let ended = |status, written| Event::Status { status, written };
+        assert_eq!(Event::parse("status 3"), ended(3, [0, 0]));
+        assert_eq!(Event::parse("status 0 70000 12"), ended(0, [70000, 12]));
         assert_eq!(
-            Word::parse("failed no drivers: 5"),
-            Word::Failed("no drivers: 5".to_owned())
+            Event::parse("failed no drivers: 5"),
+            Event::Failed("no drivers: 5".to_owned())
         );
         for text in [
             "",
@@ -570,7 +570,7 @@ mod tests {
             "status 0 1 2 3",
             "Oops",
         ] {
-            assert_eq!(Word::parse(text), Word::Stray(text.to_owned()));
+            assert_eq!(Event::parse(text), Event::Unexpected(text.to_owned()));
         }
     }
 

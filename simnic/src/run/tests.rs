@@ -16,7 +16,7 @@ use clap::Parser;
 use guest::child::tied;
 
 use super::session::Session;
-use super::{NO_STATUS, Options, TIMED_OUT, follow, say};
+use super::{NO_STATUS, Options, TIMED_OUT, follow, print_error};
 
 /// Environment variables with the role of a process and its parameters.
 const PART: &str = "SIMNIC_TEST_PART";
@@ -86,7 +86,7 @@ fn simnic() {
     let mut session = Session::open(&run, 2).expect("sockets");
     let status = follow(&options, &mut session, &tied(&this_test("guest")), &run);
     exit(i32::from(status.unwrap_or_else(|error| {
-        say(&format!("{error:#}"));
+        print_error(&format!("{error:#}"));
         NO_STATUS
     })));
 }

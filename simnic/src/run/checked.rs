@@ -15,14 +15,14 @@ use super::machine::Which;
 const DEB: &[u8] = b"!<arch>\n";
 
 /// Checked options.
-pub struct Asked {
+pub struct CheckedOptions {
     /// The kernel; a package by its absolute path.
     pub kernel: Which,
     /// Names of packages, and absolute paths.
     pub packages: Vec<String>,
 }
 
-impl Asked {
+impl CheckedOptions {
     /// Checks all options that name something.
     ///
     /// # Errors
@@ -142,10 +142,10 @@ mod tests {
         options: Options,
     }
 
-    fn asked(words: &[&str]) -> Result<Asked, String> {
+    fn asked(words: &[&str]) -> Result<CheckedOptions, String> {
         let line = ["simnic"].iter().chain(words).chain(&["--", "true"]);
         let line = Line::try_parse_from(line).map_err(|error| error.to_string())?;
-        Asked::of(&line.options).map_err(|error| format!("{error:#}"))
+        CheckedOptions::of(&line.options).map_err(|error| format!("{error:#}"))
     }
 
     #[test]
