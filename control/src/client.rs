@@ -30,7 +30,7 @@ pub enum ClientError {
         error: io::Error,
     },
     /// The other side closed the connection.
-    #[error("{}: the process has ended, or has let this client go", .0.display())]
+    #[error("{}: the process has ended, or has disconnected this client", .0.display())]
     Over(PathBuf),
     /// The answer could not be parsed.
     #[error("{}: not understood: {error}", path.display())]

@@ -448,7 +448,9 @@ impl<S: Subject> Server<S> {
         self.requests += 1;
         match Connection::new(stream, who.uid(), self.requests) {
             Ok(client) => self.clients.push(client),
-            Err(error) => tracing::warn!(%error, "a client of the control socket"),
+            Err(error) => {
+                tracing::warn!(%error, "a client of the control socket could not be accepted")
+            }
         }
     }
 

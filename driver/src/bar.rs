@@ -427,7 +427,7 @@ mod tests {
     static_assertions::const_assert_eq!(size_of::<Sample>(), 0x28);
 
     #[test]
-    fn every_write_is_told_once_in_order_with_its_width_and_bytes() {
+    fn every_write_reaches_the_device_once_in_order_with_its_width_and_bytes() {
         let device = Double::new();
         let block = device
             .function()
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_sees_what_the_device_wrote_and_tells_nobody() {
+    fn a_read_sees_the_device_s_write_and_is_not_passed_to_the_device() {
         let device = Double::new();
         let memory = device.function().bar(0).unwrap();
         let block = memory.block::<Sample>(0).unwrap();
@@ -502,7 +502,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "not in this block")]
-    fn a_cell_of_another_object_is_noticed() {
+    fn a_cell_of_another_object_is_refused() {
         let bar = Double::new().function().bar(0).unwrap();
         let block = bar.block::<Sample>(0).unwrap();
         let elsewhere: &'static Sample = Box::leak(Box::new(zerocopy::FromZeros::new_zeroed()));

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_through_a_range_stands_in_the_memory_and_nowhere_else() {
+    fn a_write_through_a_range_changes_its_bytes_and_no_others() {
         let memory = memory(64, 32, 128);
         let middle = memory.bytes(16..32).expect("inside");
         middle.fill(0xee);

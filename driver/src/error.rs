@@ -329,7 +329,7 @@ pub enum FunctionError {
         source: std::io::Error,
     },
     /// The eventfd that wakes a sleeping thread could not be made.
-    #[error("{name}: no eventfd for waking whoever sleeps: {source}")]
+    #[error("{name}: no eventfd to wake a sleeping thread: {source}")]
     Wakeup {
         /// The function.
         name: String,
@@ -478,7 +478,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_the_device_has_no_addresses_for_is_told_in_bytes_with_what_there_is() {
+    fn an_error_for_lack_of_addresses_has_the_bytes_wanted_and_free() {
         let error = DmaError::from(IovaError::Exhausted {
             bytes: 1 << 40,
             modulus: 1 << 30,

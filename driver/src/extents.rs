@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_covered_while_somebody_has_each_byte_of_it() {
+    fn a_range_is_covered_while_each_byte_of_it_is_in_use() {
         let mut extents = Extents::default();
         assert!(!extents.covers(&(0..1)));
         extents.add(&(10..20));

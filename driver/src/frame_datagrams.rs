@@ -106,7 +106,7 @@ mod tests {
     const NOW: Duration = Duration::ZERO;
 
     #[test]
-    fn frames_go_both_ways_and_those_for_nobody_are_lost() {
+    fn frames_go_both_ways_and_are_lost_without_a_receiver() {
         let directory = tempfile::tempdir().unwrap();
         let [a, b] = ["a", "b"].map(|name| directory.path().join(name));
         let one = FrameDatagrams::bind(&a, &b).unwrap();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_left_by_the_dead_is_taken_and_one_of_the_living_is_not() {
+    fn a_path_of_a_killed_process_is_taken_and_one_in_use_is_not() {
         let directory = tempfile::tempdir().unwrap();
         let [a, b] = ["a", "b"].map(|name| directory.path().join(name));
         let first = FrameDatagrams::bind(&a, &b).unwrap();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_is_refused_in_both_directions() {
+    fn a_datagram_that_is_no_frame_is_refused_in_both_directions() {
         let directory = tempfile::tempdir().unwrap();
         let [a, b] = ["a", "b"].map(|name| directory.path().join(name));
         let one = FrameDatagrams::bind(&a, &b).unwrap();

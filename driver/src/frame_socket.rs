@@ -605,7 +605,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_first_listens_and_who_comes_second_connects() {
+    fn the_first_process_listens_and_the_second_connects() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("wire");
         for _ in 0..2 {
@@ -675,7 +675,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_at_a_socket_is_woken_when_it_is_shut() {
+    fn a_thread_that_waits_at_a_socket_is_woken_when_it_is_shut() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("wire");
         let FrameEnd::First(listener) = FrameEnd::at(&path).unwrap() else {
@@ -699,7 +699,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_left_by_the_dead_is_replaced() {
+    fn a_socket_left_by_a_killed_process_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("wire");
         // The state that a killed process leaves: the socket closed, and the path still there.
@@ -795,7 +795,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_the_word_that_was_for_a_sleeper_has_the_next_frame_wake_it() {
+    fn a_sleeper_whose_wake_up_another_thread_took_is_woken_by_the_next_frame() {
         let [first, second] = first_and_second();
         second.take(&mut Vec::new()).unwrap();
         first.take(&mut Vec::new()).unwrap();
@@ -832,7 +832,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_beside_a_wire_is_woken_by_frames_interrupts_and_time() {
+    fn a_wait_beside_a_wire_is_ended_by_frames_interrupts_and_time() {
         let [first, second] = first_and_second();
         second.take(&mut Vec::new()).unwrap();
         first.take(&mut Vec::new()).unwrap();

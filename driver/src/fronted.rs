@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_front_hears_first_and_decides() {
+    fn a_front_gets_calls_first_and_decides() {
         let (double, device) = fronted(Guard::default());
         device.bar_written(0, 0x10, &[1, 2, 3, 4]);
         device.config_write(4, &[6, 0]);

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_freed_outside_of_what_is_allowed_is_nobodys() {
+    fn addresses_freed_outside_of_the_allowed_ranges_stay_unused() {
         let mut allocator = IovaAllocator::new(&[0x1000..=0xffff]);
         assert_eq!(allocator.alloc(0x8000, 0x1000), Ok(0x1000));
         allocator.restrict(&[0x2000..=0x3fff, 0x6000..=0xafff]);

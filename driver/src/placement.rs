@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_populated_is_told_and_the_rest_is_not_begun() {
+    fn memory_that_cannot_be_populated_is_an_error_and_the_rest_is_not_begun() {
         let memory = SharedMemory::of_this_process(8 * SLICE_BYTES).unwrap();
         let pages = Recorded {
             refuses: Some((memory.address() + 2 * SLICE_BYTES, Errno::EFAULT)),

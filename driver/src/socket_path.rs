@@ -230,7 +230,10 @@ impl PathClaim {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 return Err(system(path, "unlink")(error));
             }
-            Ok(()) => tracing::debug!("{}: a socket nobody has open is gone", path.display()),
+            Ok(()) => tracing::debug!(
+                "{}: removed a socket that no process has open",
+                path.display()
+            ),
             Err(_) => {}
         }
         let socket = make(path).map_err(system(path, "bind"))?;

@@ -18,7 +18,7 @@ pub enum BadProfile {
     #[error("no such profile; there are {}, and paths of files", Profile::generations().collect::<Vec<_>>().join(", "))]
     Unknown,
     /// The profile has no virtual functions.
-    #[error("nothing is said of its virtual functions, so it has none")]
+    #[error("it describes no virtual functions")]
     NoVirtualFunctions,
     /// The file could not be read.
     #[error("{path}: {error}")]

@@ -15,7 +15,7 @@ const EXAMPLES: &str = "Examples:\n";
 /// Options of `man`.
 #[derive(clap::Args)]
 pub struct Man {
-    /// Where the pages go, one for each command: PROGRAM.1, PROGRAM-COMMAND.1 and so on. Without it, the page of the
+    /// Folder for the pages, one for each command: PROGRAM.1, PROGRAM-COMMAND.1 and so on. Without it, the page of the
     /// program itself is printed: PROGRAM man | man -l -
     #[arg(value_name = "DIR")]
     pub folder: Option<PathBuf>,

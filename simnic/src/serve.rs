@@ -326,7 +326,7 @@ impl Complaints {
                     tracing::info!("{name}: not a bus master: the {who}: {fault}");
                 }
                 FaultCause::NotDone => {
-                    tracing::info!("{name}: its driver did not do it for the {who}: {fault}");
+                    tracing::info!("{name}: its driver did not complete the {who}: {fault}");
                 }
             }
         }

@@ -277,7 +277,7 @@ mod tests {
 
     /// Each has an unfinished request, of which a byte is sent in each round; a disconnected one reconnects.
     #[test]
-    fn a_world_is_steered_beside_more_clients_than_there_are_places_that_drip() {
+    fn a_world_is_steered_while_slow_clients_hold_all_places() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("steer");
         let world = World {

@@ -59,7 +59,7 @@ fn a_run_of_a_linux_guest_gives_the_same_event_log_without_the_guest() {
 }
 
 #[test]
-fn a_replay_stops_where_it_is_told_to_and_the_world_is_that_of_the_moment() {
+fn a_replay_stops_at_the_given_record_with_the_world_of_that_moment() {
     let mut replay = replay::open(linux()).expect("a recording");
     let last = loop {
         let step = replay
@@ -110,7 +110,7 @@ fn a_recording_that_was_packed_by_gzip_is_unpacked_on_the_way() {
 
 /// As after a change of the simulator: the error names the record and the line.
 #[test]
-fn a_world_that_goes_another_way_is_told_from_the_recorded_one() {
+fn a_world_that_differs_from_the_recorded_one_is_detected() {
     let mut replay = replay::open(linux()).expect("a recording");
     while let Some(step) = replay
         .step()

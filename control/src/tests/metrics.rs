@@ -60,7 +60,7 @@ fn scrape(listener: &TcpListener, ask: &[u8], turn: Turn<'_>) -> String {
 }
 
 #[test]
-fn metrics_are_answered_and_everything_else_is_told_where_they_are() {
+fn metrics_are_answered_and_other_requests_are_pointed_to_them() {
     with_server(8 << 20, |listener, _, turn| {
         let said = scrape(listener, ASK, turn);
         assert!(said.starts_with("HTTP/1.1 200 OK\r\n"), "{:.60}", said);
@@ -79,7 +79,7 @@ fn metrics_are_answered_and_everything_else_is_told_where_they_are() {
 
 /// As many clients as there are places send a byte of a head every second, and reconnect when they are disconnected.
 #[test]
-fn an_honest_scraper_is_answered_beside_as_many_as_there_are_places_that_drip() {
+fn an_honest_scraper_is_answered_while_slow_ones_hold_all_places() {
     with_server(10, |listener, now, turn| {
         let mut drips: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(listener)).collect();
         for _ in 0..30 {

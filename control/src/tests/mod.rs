@@ -107,7 +107,7 @@ fn a_request_is_answered_under_its_name() {
 
 /// jsonrpc.org/specification, section 5.1 and the examples of section 7.
 #[test]
-fn what_is_no_request_is_refused_with_its_code_and_the_next_one_is_answered() {
+fn an_invalid_request_is_refused_with_its_code_and_the_next_one_is_answered() {
     let world = world();
     for (line, code) in [
         (
@@ -229,7 +229,7 @@ fn a_client_too_many_takes_the_place_of_the_one_that_has_asked_for_nothing_longe
 
 /// Each has an unfinished request, of which a byte is sent in each round; a disconnected one reconnects.
 #[test]
-fn an_honest_client_is_answered_beside_as_many_as_there_are_places_that_drip() {
+fn an_honest_client_is_answered_while_slow_ones_hold_all_places() {
     let world = world();
     let connect = || UnixStream::connect(world.service.path()).expect("it listens");
     let mut drips: Vec<UnixStream> = (0..CLIENTS).map(|_| connect()).collect();
@@ -249,7 +249,7 @@ fn an_honest_client_is_answered_beside_as_many_as_there_are_places_that_drip() {
 }
 
 #[test]
-fn who_subscribes_is_told_and_who_does_not_is_not() {
+fn a_subscribed_client_gets_notices_and_others_get_none() {
     let world = world();
     let mut wants = Client::connect(world.service.path()).expect("it listens");
     let mut other = Client::connect(world.service.path()).expect("it listens");

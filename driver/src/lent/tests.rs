@@ -246,7 +246,7 @@ fn memory_lent_to_two_functions_of_a_space_takes_one_mapping() {
 
 /// A region may be kept for a device that has not answered yet, after the program has its memory back.
 #[test]
-fn memory_that_is_withdrawn_stays_mapped_and_is_shared_with_nobody() {
+fn withdrawn_memory_stays_mapped_and_is_not_shared() {
     let device = Double::new();
     let function = device.function();
     let heap = Heap::of_pages(8);
@@ -319,7 +319,7 @@ fn small_memory_is_shared_again_when_larger_memory_around_it_is_given_back() {
 
 /// The model records for each mapping, page by page, which pages have been lent through it without interruption.
 #[test]
-fn random_leases_share_what_has_been_lent_all_the_time_and_nothing_else() {
+fn random_leases_share_only_pages_lent_without_interruption() {
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
     const PAGES: usize = 40;

@@ -91,7 +91,7 @@ fn a_link_to_a_socket_is_not_followed() {
 }
 
 #[test]
-fn a_socket_that_somebody_has_open_stays_theirs() {
+fn a_socket_that_a_process_has_open_is_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let [stream, datagrams] = ["stream", "datagrams"].map(|name| directory.path().join(name));
     let server = UnixListener::bind(&stream).unwrap();
@@ -221,7 +221,7 @@ fn what_lies_at_the_locks_path_is_neither_followed_nor_written() {
 }
 
 #[test]
-fn who_waited_for_a_lock_that_is_gone_makes_a_new_one() {
+fn a_process_that_waited_for_a_removed_lock_makes_a_new_one() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("lock");
     let user = geteuid().as_raw();

@@ -110,7 +110,7 @@ fn memory_that_one_function_does_not_let_go_of_stops_them_all() {
 }
 
 #[test]
-fn a_space_that_nobody_is_in_cannot_be_joined() {
+fn a_space_without_functions_cannot_be_joined() {
     let devices = [Double::new(), Double::new()];
     let first = devices[0].function();
     let space = first.dma_space();
@@ -143,7 +143,7 @@ fn pair() -> ([Double; 2], [Function; 2]) {
 }
 
 #[test]
-fn addresses_of_a_mapping_that_could_not_be_rolled_back_are_nobodys_and_all_are_stopped() {
+fn addresses_of_a_mapping_that_could_not_be_rolled_back_stay_unused_and_all_are_stopped() {
     let (devices, [first, second]) = pair();
     devices[0].set_refuses_unmap(true);
     devices[1].set_refuses_dma(true);

@@ -698,7 +698,7 @@ fn a_server_that_dies_is_a_device_that_is_gone() {
 }
 
 #[test]
-fn a_server_that_is_lost_keeps_nobody_else_from_memory() {
+fn a_lost_server_does_not_keep_others_from_memory() {
     let rig = Rig::new(1);
     let function = rig.function();
     let directory = tempfile::tempdir().unwrap();

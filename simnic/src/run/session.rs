@@ -589,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_that_nobody_reads_does_not_stop_the_machine() {
+    fn an_unread_output_does_not_stop_the_machine() {
         let (mut here, there) = UnixStream::pair().expect("sockets");
         here.write_all(b"much").expect("written");
         drop(here);
@@ -610,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn an_input_goes_in_pieces_and_its_end_is_told() {
+    fn an_input_goes_in_pieces_and_its_end_is_signalled() {
         let (taken, takes) = channel();
         taken.send(()).expect("room");
         let mut sent = Vec::new();

@@ -62,7 +62,7 @@ fn a_reactor_with_operations_in_the_kernel_does_not_work_in_another_thread_and_s
 }
 
 #[test]
-fn what_the_kernel_has_when_another_thread_drops_the_reactor_is_never_given_to_anybody_else() {
+fn memory_in_the_kernel_when_another_thread_drops_the_reactor_is_never_reused() {
     let arena = DmaArena::with_chunk_bytes(&Double::new().function(), 4096).unwrap();
     let mut reactor = Reactor::new(8).unwrap();
     let buffer = arena.alloc(4096, 4096).unwrap();
@@ -128,7 +128,7 @@ fn another_thread_registers_with_a_reactor_of_the_first() {
 /// A poll that is just ending while the wait removes its polls makes the removal of another one fail (EALREADY). That
 /// one must be removed nevertheless, so that the wait does not sleep until it is ready, or for a minute.
 #[test]
-fn polls_that_end_while_they_are_taken_back_keep_no_wait() {
+fn polls_that_end_while_they_are_removed_do_not_prolong_the_wait() {
     for mut reactor in [Reactor::new(8).unwrap(), Reactor::of_any_thread(8).unwrap()] {
         let [first, second, silent, again] = [(); 4].map(|()| Interrupt::new().unwrap());
         std::thread::scope(|scope| {

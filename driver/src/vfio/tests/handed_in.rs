@@ -68,7 +68,7 @@ fn a_group_that_was_handed_in_is_out_of_its_container_when_the_function_is_close
 }
 
 #[test]
-fn a_group_whose_device_somebody_has_open_is_refused() {
+fn a_group_whose_device_is_open_is_refused() {
     let fake = Fake {
         viable: 3,
         refuse: Some((Request::GroupUnsetContainer, Errno::EBUSY)),

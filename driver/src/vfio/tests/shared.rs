@@ -127,7 +127,7 @@ fn addresses_that_a_further_function_cannot_reach_are_not_given_out_any_more() {
 }
 
 #[test]
-fn a_group_that_the_kernel_does_not_let_in_is_told_with_its_reason() {
+fn a_group_that_the_kernel_refuses_is_an_error_with_the_reason() {
     let (_dir, roots) = tree();
     let fake = Fake::new();
     let system: Arc<dyn System> = Arc::new(fake);

@@ -123,7 +123,7 @@ fn descriptors_of_a_message_count_together_however_many_sends_bring_them() {
 }
 
 #[test]
-fn who_connects_and_says_nothing_makes_room_for_the_next() {
+fn a_silent_client_makes_room_for_the_next() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("nic.sock");
     let listener = UnixListener::bind(&path).unwrap();
@@ -163,7 +163,7 @@ fn memory_of_the_huge_page_pool_is_refused() {
 
 /// accept(2), "ERRORS": temporary errors do not end a server.
 #[test]
-fn a_server_outlives_what_accept_lacks_for_a_while() {
+fn a_server_survives_temporary_errors_of_accept() {
     let meaning = |errno: Errno| refusal(&errno.into());
     for errno in [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM] {
         assert_eq!(meaning(errno), Refusal::ForNow, "{errno}");
@@ -179,7 +179,7 @@ fn a_server_outlives_what_accept_lacks_for_a_while() {
 /// Adding to a full counter blocks, unless the descriptor is nonblocking (eventfd(2)). That is a flag of the open
 /// file, which the sender of the descriptor shares.
 #[test]
-fn a_client_whose_counter_is_full_stops_nobody_but_itself() {
+fn a_client_whose_counter_is_full_stops_only_itself() {
     let rig = Rig::new(2);
     let mut raw = Raw::negotiated(&rig.path);
     let full = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC).unwrap();

@@ -100,7 +100,7 @@ fn lent_memory_is_read_and_written_by_messages_until_it_is_given_back() {
 
 /// A mapping outlives memory lent through it if a piece is still lent; its other pages may belong to others by then.
 #[test]
-fn what_is_asked_for_is_lent_to_the_byte() {
+fn access_by_message_is_limited_to_the_lent_bytes() {
     let rig = Rig::new(1);
     let function = rig.function();
     let at = heap(4);
@@ -386,7 +386,7 @@ fn no_request_reaches_memory_behind_its_removal() {
 }
 
 #[test]
-fn who_loses_the_server_answers_it_nothing_more() {
+fn a_client_that_lost_its_server_answers_it_no_more() {
     let ends = Ends::new();
     ends.client.end();
     assert!(matches!(ends.server.socket.receive(|| true), Ok(None)));
