@@ -320,9 +320,9 @@ impl<T> Block<T> {
         let at = self.locate(field(&self.shape));
         // SAFETY: as in `read`; `WO` is transparent over its value too.
         let cell = unsafe { self.cell::<volatile_register::WO<C::Value>>(at) };
-        // SAFETY: `volatile-register` asks that the caller may cause what the register does. A write can make
-        // the device reach for memory, but it reaches only what was mapped for it: `DmaBuffer`s, to which no
-        // Rust reference exists, and what a caller lent through `unsafe fn LentMemory::new`.
+        // SAFETY: `volatile-register` leaves the effects of the register to the caller. A write can make the device
+        // access memory, but only memory mapped for it: `DmaBuffer`s, to which no Rust reference exists, and memory
+        // that a caller lent through `unsafe fn LentMemory::new`.
         unsafe { cell.write(value) };
         if self.listened {
             self.site.tell(at, value);

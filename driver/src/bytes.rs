@@ -124,7 +124,7 @@ impl<'a> Bytes<'a> {
         (self.buffer, self.range.0, self.range.1)
     }
 
-    /// Number of bytes.
+    /// Returns the number of bytes.
     #[must_use]
     pub const fn len(self) -> usize {
         self.range.1
@@ -167,7 +167,7 @@ impl<'a> Bytes<'a> {
         self.buffer.fill(self.range.0, self.len(), value);
     }
 
-    /// The byte at `at`, if there is one.
+    /// Returns the byte at `at`, if there is one.
     #[must_use]
     pub fn get(self, at: usize) -> Option<u8> {
         (at < self.len()).then(|| self.buffer.load_u8(self.range.0 + at))

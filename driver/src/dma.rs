@@ -344,14 +344,14 @@ impl DmaBuffer {
         self.lease.arena.clone()
     }
 
-    /// I/O address of the first byte.
+    /// Returns the I/O address of the first byte.
     #[inline]
     #[must_use]
     pub const fn iova(&self) -> Iova {
         self.iova
     }
 
-    /// Virtual address of the first byte.
+    /// Returns the virtual address of the first byte.
     #[inline]
     #[must_use]
     pub fn address(&self) -> u64 {
@@ -359,7 +359,7 @@ impl DmaBuffer {
         self.memory.address() as u64
     }
 
-    /// Length in bytes; never zero.
+    /// Returns the length in bytes; never zero.
     #[inline]
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a buffer is never empty")]
@@ -457,7 +457,7 @@ impl DmaMemory {
         self.space().name()
     }
 
-    /// I/O address of the first byte.
+    /// Returns the I/O address of the first byte.
     #[must_use]
     pub fn iova(&self) -> Iova {
         match self {
@@ -476,7 +476,7 @@ impl DmaMemory {
         }
     }
 
-    /// Virtual address of the first byte.
+    /// Returns the virtual address of the first byte.
     #[must_use]
     pub fn address(&self) -> u64 {
         match self {
@@ -486,7 +486,7 @@ impl DmaMemory {
         }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {

@@ -74,7 +74,7 @@ impl Double {
         self.state().interrupts.len()
     }
 
-    /// Number of enabled vectors.
+    /// Returns the number of enabled vectors.
     pub(crate) fn interrupts_set(&self) -> usize {
         self.state().interrupts.last().map_or(0, Vec::len)
     }
@@ -102,7 +102,7 @@ impl Double {
         command[0] & 4 != 0
     }
 
-    /// IOVA and length of all mappings.
+    /// Returns IOVA and length of all mappings.
     pub(crate) fn mappings(&self) -> Vec<(u64, usize)> {
         self.state()
             .mappings
@@ -111,7 +111,7 @@ impl Double {
             .collect()
     }
 
-    /// Start addresses of the mappings that were read-only.
+    /// Returns the start addresses of the mappings that were read-only.
     pub(crate) fn read_only(&self) -> Vec<u64> {
         self.state().read_only.clone()
     }
@@ -125,7 +125,7 @@ impl Double {
         Arc::clone(memory)
     }
 
-    /// IOVA and length of all mappings that are accessed by messages.
+    /// Returns IOVA and length of all mappings that are accessed by messages.
     pub(crate) fn asked(&self) -> Vec<(u64, usize)> {
         let of = |(&iova, &(_, bytes)): (&u64, &(_, usize))| (iova, bytes);
         self.state().asked.iter().map(of).collect()

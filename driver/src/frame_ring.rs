@@ -1,9 +1,9 @@
 //! Frames in memory that two processes share: one direction of a wire, with one writer and one reader.
 //!
 //! ```text
-//!    +0    head    what has been written, in bytes since the beginning, modulo 2^32       the writer's
-//!  +128    tail    what has been taken, likewise                                          the reader's
-//!  +256    waits   1: the reader sleeps, and wants a word when there is something         both
+//!    +0    head    bytes written since the beginning, modulo 2^32                         the writer's
+//!  +128    tail    bytes taken, likewise                                                  the reader's
+//!  +256    waits   1: the reader sleeps, and has to be woken for the next frame           both
 //! +4096    data    records: the length of a frame, the frame, up to the next 64 bytes
 //! ```
 //!
@@ -314,12 +314,12 @@ mod tests {
         for head in [1, 63, DATA_BYTES + GRANULE, u32::MAX, u32::MAX - 63] {
             assert_eq!(harmed(&|memory| memory.store_be32(HEAD, head)), "head");
         }
-        // Of no frame, longer than any, and longer than what is there.
+        // A length of 0, longer than any frame, and longer than the bytes written.
         for bytes in [0, 16 << 10 | 1, u32::MAX - 1, 125, 1 << 31] {
             assert_eq!(harmed(&|memory| memory.store_be32(length, bytes)), "length");
         }
         assert_eq!(harmed(&|memory| memory.store_be32(length, WRAP)), "wrap");
-        // A record that would go on behind the end, and a wrap with nothing behind it.
+        // A record that would continue beyond the end, and a wrap without a record after it.
         let (mut writer, reader, memory) = ends();
         while writer.push(&[1; 4096 - PREFIX]).unwrap() {
             assert!(reader.pop(&mut out).unwrap());
@@ -334,7 +334,7 @@ mod tests {
         memory.store_be32(place(0, DATA_BYTES - 4096), WRAP);
         memory.store_be32(HEAD, DATA_BYTES);
         assert_eq!(reader.pop(&mut out).unwrap_err().what, "wrap");
-        // A reader that has taken what was never written.
+        // A reader whose tail is beyond the head.
         let (mut writer, _, memory) = ends();
         memory.store_be32(TAIL, 2 * DATA_BYTES);
         let refused = std::iter::repeat_with(|| writer.push(&[1; 9000])).find_map(Result::err);

@@ -13,9 +13,9 @@
 //! ```text
 //!    first                               second
 //!      |--- offer, with the memory -------->|      frames go over the socket, both ways
-//!      |<------------ frames by memory -----|      from here on what the second sends is in its ring
-//!      |--- frames by memory -------------->|      and what the first sends in the first's
-//!      |<--- wake / wake ------------------>|      to who has said in the memory that it sleeps
+//!      |<------------ frames by memory -----|      from here on frames of the second are in its ring
+//!      |--- frames by memory -------------->|      and frames of the first in the first's
+//!      |<--- wake / wake ------------------>|      to a side whose flag in the memory says that it sleeps
 //! ```
 //!
 //! The socket remains for these control messages and for the end: a side that reads the end of the connection first

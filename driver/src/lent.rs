@@ -203,7 +203,7 @@ impl LentMemory {
         self.lease.mapped.space()
     }
 
-    /// I/O address of the first byte.
+    /// Returns the I/O address of the first byte.
     #[must_use]
     pub fn iova(&self) -> Iova {
         let mapped = &self.lease.mapped;
@@ -212,7 +212,7 @@ impl LentMemory {
             .advance(self.address - mapped.memory().address())
     }
 
-    /// Virtual address of the first byte.
+    /// Returns the virtual address of the first byte.
     #[must_use]
     pub const fn address(&self) -> u64 {
         // CAST: usize has at most 64 bits on every target Rust has.
@@ -232,7 +232,7 @@ impl LentMemory {
         }
     }
 
-    /// Bytes lent; never zero.
+    /// Returns the number of bytes lent; never zero.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "lending nothing is refused")]
     pub const fn len(&self) -> usize {

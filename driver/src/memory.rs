@@ -146,7 +146,7 @@ impl SharedMemory {
         })
     }
 
-    /// Like [`anonymous`](Self::anonymous), at an address that is `remainder` modulo `modulus` (a power of two), and
+    /// Does the same as [`anonymous`](Self::anonymous), at an address that is `remainder` modulo `modulus` (a power of two), and
     /// on pages of the given size. The memory is not touched: pages are allocated on first use.
     pub(crate) fn congruent(
         bytes: usize,
@@ -215,7 +215,7 @@ impl SharedMemory {
         }
     }
 
-    /// Length in bytes; never zero.
+    /// Returns the length in bytes; never zero.
     #[inline]
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a mapping is never empty")]

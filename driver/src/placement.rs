@@ -36,7 +36,7 @@ const SLICE_BYTES: usize = 64 << 20;
 
 /// System calls and queries about pages.
 pub(crate) trait Pages: Sync {
-    /// `mbind` of all of `memory`, with a mask of nodes.
+    /// Calls `mbind` for all of `memory`, with a mask of nodes.
     fn mbind(
         &self,
         memory: &SharedMemory,
@@ -45,7 +45,7 @@ pub(crate) trait Pages: Sync {
         maxnode: usize,
         flags: u32,
     ) -> Result<(), Errno>;
-    /// `madvise` of `MADV_POPULATE_WRITE`.
+    /// Calls `madvise` with `MADV_POPULATE_WRITE`.
     fn populate(&self, memory: &SharedMemory) -> Result<(), Errno>;
     /// Returns the free pages of a hugetlb pool, of the machine or of a node; `None` if there is no such pool.
     fn free(&self, size: PageSize, node: Option<u32>) -> Option<usize>;

@@ -60,7 +60,7 @@ pub fn quietly(mut command: Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs a command whose output is shown only if it fails. `heard` gets each line of its standard output as it comes.
+/// Runs a command whose output is shown only if it fails. `on_line` gets each line of its standard output as it comes.
 ///
 /// # Errors
 /// As [`quietly`].

@@ -58,7 +58,7 @@ mod tests {
 
     use super::*;
 
-    /// The first line is what apt 3.0 of Debian 13 writes.
+    /// The first line is from apt 3.0 of Debian 13.
     #[test]
     fn lines_of_apt_and_of_the_unpacking_script_are_steps_and_percents() {
         let fetched = "dlstatus:3:12.4567:Retrieving file 3 of 97";

@@ -1,10 +1,10 @@
 //! A folder with QEMU and kernels, unpacked once from Debian's packages.
 //!
 //! ```text
-//!   ROOT/                what the packages unpack to: QEMU, busybox, xz, cpio, kmod; and what apt knows
-//!   ROOT/vm/             what is ours
+//!   ROOT/                the unpacked packages: QEMU, busybox, xz, cpio, kmod; and apt's state
+//!   ROOT/vm/             our own files
 //!             bin/         programs of the root, each run by its own dynamic loader; apt-get, which works on the root
-//!             RELEASE/     what depends on the kernel, by the release that has it:
+//!             RELEASE/     files that depend on the kernel, by its release of Debian:
 //!               kernel/      its packages, unpacked
 //!               ...          images of its guests
 //! ```

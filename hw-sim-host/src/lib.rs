@@ -6,9 +6,9 @@
 //! | module | concern |
 //! |---|---|
 //! | [`wire`] | a function's wire to another process, or to a network device of QEMU |
-//! | [`pace`] | how a world's time follows the machine's |
+//! | [`pace`] | steps of a world's time that follow the machine's |
 //! | [`timed`] | functions of this process whose worlds one thread moves |
-//! | [`profile`] | what a function is, by a generation's name or from a file |
+//! | [`profile`] | profiles of functions, by a generation's name or from a file |
 //!
 //! Absent on purpose: any driver. The driver of a function is in this process (`udapl`, whose module `fabric` exports
 //! all of this, too) or behind a socket (`simnic`).

@@ -132,7 +132,7 @@ fn apply(card: &SimCard, VfOptions { index, settings }: &VfOptions) -> Result<()
     ))
 }
 
-/// `--control`: each line of standard input has the same form as `--vf`, and is answered by one line. At the end of
+/// Starts a thread for `--control`: each line of standard input has the same form as `--vf`, and is answered by one line. At the end of
 /// the input the settings remain.
 pub(crate) fn control(card: SimCard) {
     thread::spawn(move || {

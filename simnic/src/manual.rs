@@ -83,7 +83,7 @@ fn rendered(command: Command, source: String) -> io::Result<(String, Vec<u8>)> {
     Ok((man.get_filename(), page))
 }
 
-/// Name of the manual in the header of each page.
+/// Returns the name of the manual in the header of each page.
 fn source(program: &Command) -> String {
     let version = program.get_version().unwrap_or_default();
     format!("{} {version}", program.get_name())

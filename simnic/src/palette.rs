@@ -17,13 +17,13 @@ pub const LINES: [&str; 6] = [BLUE, RED, "#2e7d32", "#b26a00", "#6a3fb5", "#0083
 /// Colour of the grid behind the data.
 pub const GRID: &str = "#e4e7eb";
 
-/// Hundredths of a pixel are enough.
+/// Formats a coordinate: hundredths of a pixel are enough.
 #[must_use]
 pub fn two(number: f64) -> String {
     format!("{number:.2}")
 }
 
-/// Words at a place; `anchor` says which end of them is there.
+/// Returns a text at a position; `anchor` is the part of the text that is there.
 #[must_use]
 pub fn text(words: &str, x: f64, y: f64, anchor: &str, ink: &str) -> Text {
     Text::new(words)
@@ -33,7 +33,7 @@ pub fn text(words: &str, x: f64, y: f64, anchor: &str, ink: &str) -> Text {
         .set("fill", ink)
 }
 
-/// A stroke.
+/// Returns a line between two points.
 #[must_use]
 pub fn line(from: (f64, f64), to: (f64, f64), ink: &str) -> Line {
     Line::new()

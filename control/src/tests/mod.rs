@@ -227,7 +227,7 @@ fn a_client_too_many_takes_the_place_of_the_one_that_has_asked_for_nothing_longe
     assert_eq!(gone, first_alone);
 }
 
-/// Each has an unfinished request, of which a byte is sent in each round; a disconnected one reconnects.
+/// Each slow client has an unfinished request, of which a byte is sent in each round; a disconnected one reconnects.
 #[test]
 fn an_honest_client_is_answered_while_slow_ones_hold_all_places() {
     let world = world();

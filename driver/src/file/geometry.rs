@@ -5,7 +5,7 @@
 //! found by a trial, once for each open file: a hole of one byte is punched beyond the end of any file, at half the
 //! largest offset and beyond. The trial is a write, so a file opened read-only has no support for holes.
 
-// UNSAFETY: an ioctl writes what its number says.
+// UNSAFETY: the number of an ioctl determines what it writes.
 #![expect(unsafe_code, reason = "BLKGETSIZE64")]
 
 use std::io;

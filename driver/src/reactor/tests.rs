@@ -17,7 +17,7 @@ fn ring(reactor: &Reactor) -> &Ring {
     reactor.ring.as_ref().expect("this machine has io_uring")
 }
 
-/// Long enough that only a hang reaches it.
+/// Returns a deadline that only a hang reaches.
 fn far() -> Instant {
     monotonic_now() + MAX_WAIT
 }

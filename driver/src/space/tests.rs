@@ -131,7 +131,7 @@ fn a_space_without_functions_cannot_be_joined() {
     );
 }
 
-/// Two functions in one space, each with bus mastering on.
+/// Makes two functions in one space, each with bus mastering on.
 fn pair() -> ([Double; 2], [Function; 2]) {
     let devices = [Double::new(), Double::new()];
     let first = devices[0].function();

@@ -55,7 +55,7 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// The name in `linux/vfio.h`.
+    /// Returns the name in `linux/vfio.h`.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::GetApiVersion => "VFIO_GET_API_VERSION",
@@ -76,7 +76,7 @@ impl Request {
         }
     }
 
-    /// `_IO(VFIO_TYPE, VFIO_BASE + n)` of `asm-generic/ioctl.h`: no direction, no size.
+    /// Returns `_IO(VFIO_TYPE, VFIO_BASE + n)` of `asm-generic/ioctl.h`: no direction, no size.
     const fn number(self) -> libc::Ioctl {
         ((VFIO_TYPE as u32) << 8 | (VFIO_BASE + self as u32)) as libc::Ioctl
     }

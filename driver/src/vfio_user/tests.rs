@@ -283,7 +283,7 @@ impl Raw {
     }
 }
 
-/// A VERSION message 0.1, with the client's capabilities.
+/// Returns a VERSION message 0.1, with the client's capabilities.
 fn version(json: &[u8]) -> Vec<u8> {
     let version = Version {
         major: 0.into(),

@@ -37,7 +37,7 @@ impl FromStr for Which {
     }
 }
 
-/// `--memory`: a number with M or G.
+/// Parses `--memory`: a number with M or G.
 pub fn memory(text: &str) -> Result<String, String> {
     let number = text
         .strip_suffix(['M', 'G'])

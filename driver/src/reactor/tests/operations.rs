@@ -9,7 +9,7 @@ use nix::libc::O_DIRECT;
 use super::*;
 use crate::DmaMemory;
 
-/// A file with a pattern in it, of 1 MiB, in a folder.
+/// Makes a file of 1 MiB with a pattern in it, in a folder.
 fn patterned(folder: &Path, reactor: &mut Reactor) -> File {
     let named = tempfile::NamedTempFile::new_in(folder).unwrap();
     let file = File::from_std(named.reopen().unwrap(), named.path());

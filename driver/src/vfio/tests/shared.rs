@@ -5,7 +5,7 @@ use super::*;
 const NEIGHBOUR: &str = "0000:3b:00.3";
 const ELSEWHERE: &str = "0000:5e:00.2";
 
-/// Two functions in group 12, and one in group 13.
+/// Makes two functions in group 12, and one in group 13.
 fn tree() -> (TempDir, Roots) {
     let (dir, roots) = sysfs(
         &[(ADDRESS, Some("vfio-pci")), (NEIGHBOUR, Some("vfio-pci"))],

@@ -529,7 +529,7 @@ fn a_client_that_takes_less_than_a_page_with_a_message_gets_no_twin_socket() {
     rig.finished();
 }
 
-/// A minimal server that a client can connect to, with these capabilities and descriptors for VERSION. It answers
+/// Runs a minimal server that a client can connect to, with these capabilities and descriptors for VERSION. It answers
 /// every other request with an empty reply.
 fn bare(json: &'static [u8], fds: Vec<OwnedFd>) -> (tempfile::TempDir, PathBuf, JoinHandle<()>) {
     let directory = tempfile::tempdir().unwrap();
