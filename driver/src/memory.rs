@@ -146,8 +146,8 @@ impl SharedMemory {
         })
     }
 
-    /// Does the same as [`anonymous`](Self::anonymous), at an address that is `remainder` modulo `modulus` (a power of two), and
-    /// on pages of the given size. The memory is not touched: pages are allocated on first use.
+    /// Does the same as [`anonymous`](Self::anonymous), at an address that is `remainder` modulo `modulus` (a power
+    /// of two), and on pages of the given size. The memory is not touched: pages are allocated on first use.
     pub(crate) fn congruent(
         bytes: usize,
         modulus: usize,

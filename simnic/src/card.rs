@@ -132,8 +132,8 @@ fn apply(card: &SimCard, VfOptions { index, settings }: &VfOptions) -> Result<()
     ))
 }
 
-/// Starts a thread for `--control`: each line of standard input has the same form as `--vf`, and is answered by one line. At the end of
-/// the input the settings remain.
+/// Starts a thread for `--control`: each line of standard input has the same form as `--vf`, and is answered by one
+/// line. At the end of the input the settings remain.
 pub(crate) fn control(card: SimCard) {
     thread::spawn(move || {
         for line in stdin().lock().lines() {

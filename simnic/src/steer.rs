@@ -275,7 +275,8 @@ mod tests {
         )
     }
 
-    /// Each slow client has an unfinished request, of which a byte is sent in each round; a disconnected one reconnects.
+    /// Each slow client has an unfinished request, of which a byte is sent in each round; a disconnected one
+    /// reconnects.
     #[test]
     fn a_world_is_steered_while_slow_clients_hold_all_places() {
         let directory = tempfile::tempdir().expect("a directory");
