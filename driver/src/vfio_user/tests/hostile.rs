@@ -20,7 +20,7 @@ use zerocopy::IntoBytes;
 use super::super::message::{self as wire, Command, HEADER_BYTES, MAX_FDS, TYPE_COMMAND};
 use super::super::socket::{self, Socket};
 use super::{Raw, Rig, Server, map, set_irqs};
-use crate::accepting::{Refusal, refusal};
+use crate::accepting::{AcceptFailure, classify};
 use crate::clock::Instant;
 use crate::double::Double;
 
@@ -164,15 +164,15 @@ fn memory_of_the_huge_page_pool_is_refused() {
 /// accept(2), "ERRORS": temporary errors do not end a server.
 #[test]
 fn a_server_survives_temporary_errors_of_accept() {
-    let meaning = |errno: Errno| refusal(&errno.into());
+    let meaning = |errno: Errno| classify(&errno.into());
     for errno in [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM] {
-        assert_eq!(meaning(errno), Refusal::ForNow, "{errno}");
+        assert_eq!(meaning(errno), AcceptFailure::Temporary, "{errno}");
     }
     for errno in [Errno::EINTR, Errno::ECONNABORTED] {
-        assert_eq!(meaning(errno), Refusal::OfOneClient, "{errno}");
+        assert_eq!(meaning(errno), AcceptFailure::OneClient, "{errno}");
     }
     for errno in [Errno::EBADF, Errno::EINVAL, Errno::ENOTSOCK] {
-        assert_eq!(meaning(errno), Refusal::ForGood, "{errno}");
+        assert_eq!(meaning(errno), AcceptFailure::Permanent, "{errno}");
     }
 }
 
