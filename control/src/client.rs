@@ -1,4 +1,4 @@
-//! The side of who looks.
+//! The client: the side that looks.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,34 +13,34 @@ use thiserror::Error;
 use crate::rpc::{Answer, Notification, Refusal, Request, VERSION};
 use crate::schema::{SCHEMA, Version};
 
-/// How long an answer may take.
+/// Time limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of an answer.
+/// Limit in bytes on an answer.
 const LONGEST_ANSWER: u64 = 64 << 20;
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// Nobody is there, or he does not answer.
+    /// There is no process at the socket, or it does not answer.
     #[error("{}: {error}", path.display())]
     System {
         /// The socket.
         path: PathBuf,
-        /// The system's word.
+        /// Error of the system.
         error: io::Error,
     },
-    /// The other side has gone.
-    #[error("{}: the process has ended, or has let this client go", .0.display())]
+    /// The other side closed the connection.
+    #[error("{}: the process has ended, or has disconnected this client", .0.display())]
     Over(PathBuf),
-    /// What came is not what was to come.
+    /// The answer could not be parsed.
     #[error("{}: not understood: {error}", path.display())]
     Strange {
         /// The socket.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         error: serde_json::Error,
     },
-    /// The other side means something else by the same words.
+    /// The other side uses another version of the schema.
     #[error(
         "{}: process {} speaks schema {}, and this program {SCHEMA}: use that of library {}",
         path.display(), theirs.process, theirs.schema, theirs.library
@@ -48,15 +48,15 @@ pub enum ClientError {
     Schema {
         /// The socket.
         path: PathBuf,
-        /// What it says of itself.
+        /// The other side's description of itself.
         theirs: Box<Version>,
     },
-    /// Something else is looked at there.
+    /// The socket belongs to another kind of process.
     #[error("{}: this is the control socket of {}: `{}`", path.display(), is.name(), is.command(path))]
     OfAnother {
         /// The socket.
         path: PathBuf,
-        /// What it is of.
+        /// The kind of process.
         is: Side,
     },
     /// The request was refused.
@@ -64,7 +64,7 @@ pub enum ClientError {
     Refused(#[from] Refusal),
 }
 
-/// What has a control socket.
+/// Kind of process with a control socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// A process that has an adapter open.
@@ -78,7 +78,7 @@ pub enum Side {
 impl Side {
     const ALL: [Self; 3] = [Self::Adapter, Self::Target, Self::World];
 
-    /// A method that it alone has.
+    /// Returns a method that only this kind has.
     const fn method(self) -> &'static str {
         match self {
             Self::Adapter => "resource",
@@ -95,7 +95,7 @@ impl Side {
         }
     }
 
-    /// The command that looks at it.
+    /// Returns the command that looks at it.
     fn command(self, path: &Path) -> String {
         let path = path.display();
         match self {
@@ -105,7 +105,7 @@ impl Side {
         }
     }
 
-    /// What it means that there is no socket.
+    /// Returns the explanation for a missing socket.
     const fn absent(self) -> &'static str {
         match self {
             Self::Adapter => "no process has an adapter open with control= and this path",
@@ -115,7 +115,7 @@ impl Side {
     }
 }
 
-/// What it means that nobody can be connected to, beside what the system calls it.
+/// Adds an explanation to the system's error for a failed connection.
 fn explained(side: Side, error: io::Error) -> io::Error {
     let known = [
         (io::ErrorKind::NotFound, side.absent()),
@@ -144,7 +144,7 @@ pub struct Client {
     notices: Vec<Value>,
 }
 
-/// To wait for what comes, together with other descriptors.
+/// For waiting for messages together with other descriptors.
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.get_ref().as_fd()
@@ -152,7 +152,7 @@ impl AsFd for Client {
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to an adapter's process.
     ///
     /// # Errors
     /// [`ClientError::System`].
@@ -175,7 +175,7 @@ impl Client {
         })
     }
 
-    /// Connects, and sees that the socket is of this side, and that both sides mean the same.
+    /// Connects, and checks that the socket belongs to this kind of process and that both use the same schema.
     ///
     /// # Errors
     /// [`ClientError`]; among them [`ClientError::Schema`] and [`ClientError::OfAnother`].
@@ -198,7 +198,7 @@ impl Client {
         })
     }
 
-    /// Asks, and waits for the answer, at most 10 s.
+    /// Sends a request, and waits for the answer, at most 10 s.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -243,7 +243,7 @@ impl Client {
         }
     }
 
-    /// The next notice of somebody who has subscribed. `None`: none within `patience`.
+    /// Returns the next notice, after a subscription. `None`: there was none within `patience`.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -261,8 +261,8 @@ impl Client {
         };
         let notification: Notification =
             serde_json::from_value(object).map_err(|error| self.strange(error))?;
-        let told = serde_json::from_value(notification.params);
-        told.map(Some).map_err(|error| self.strange(error))
+        let params = serde_json::from_value(notification.params);
+        params.map(Some).map_err(|error| self.strange(error))
     }
 
     fn read(&mut self, patience: Option<Duration>) -> Result<Option<Value>, ClientError> {

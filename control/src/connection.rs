@@ -1,4 +1,4 @@
-//! One client of a served socket: what it has sent so far, and what it has not read yet.
+//! One client of a served socket: the bytes received from it, and those it has not read yet.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -7,45 +7,46 @@ use std::os::unix::net::UnixStream;
 
 use serde::Serialize;
 
-/// Bytes of a request.
+/// Limit in bytes on a request.
 pub(crate) const LONGEST_REQUEST: usize = 64 * 1024;
-/// Bytes of answers and notices that wait to be read. Whoever leaves more unread is let go.
+/// Limit in bytes on unread answers and notices. A client that leaves more unread is disconnected.
 const MOST_UNREAD: usize = 16 << 20;
-/// Bytes read at a time, so that who writes without end does not hold up the others.
+/// Bytes read at a time, so that a client that writes without end does not delay the others.
 const AT_ONCE: usize = 16 * 1024;
 
 /// A client.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: UnixStream,
-    heard: Vec<u8>,
+    received: Vec<u8>,
     unread: VecDeque<u8>,
-    /// It says nothing more.
+    /// True once the client has closed its sending side.
     ended: bool,
-    /// It wants to hear what happens.
+    /// True if the client has subscribed to notices.
     pub(crate) subscribed: bool,
-    /// It wants to know how long things take.
+    /// True if the client has asked for time measurements.
     pub(crate) measures: bool,
-    /// Notices that found no room since the last that did.
+    /// Number of notices dropped for lack of room since the last that was sent.
     pub(crate) lost: u64,
-    /// Whose it is.
+    /// User id of the client.
     pub(crate) user: u32,
-    /// Whether it has asked something whole; and when it was let in or last did so, in requests of all clients. A
-    /// client that has never asked makes room before one that has.
+    /// Two keys for eviction. The first is true once the client has sent a complete request. The second is the time
+    /// of its last request, or of its admission, counted in requests of all clients. A client that never sent a
+    /// request is evicted first.
     pub(crate) asked: (bool, u64),
 }
 
-/// A client is let go.
+/// The client must be disconnected.
 #[derive(Debug)]
 pub(crate) struct Over;
 
 impl Connection {
-    /// Takes a client in. An error is the system's.
+    /// Makes a connection for an accepted client. An error is the system's.
     pub(crate) fn new(stream: UnixStream, user: u32, let_in: u64) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self {
             stream,
-            heard: Vec::new(),
+            received: Vec::new(),
             unread: VecDeque::new(),
             ended: false,
             subscribed: false,
@@ -64,28 +65,28 @@ impl Connection {
         !self.unread.is_empty()
     }
 
-    /// Whether it is to be heard: not while requests wait for their turn, so that they do not become more and more.
-    pub(crate) fn may_speak(&self) -> bool {
+    /// Returns whether to read from the client: not while it has requests waiting, so that these do not accumulate.
+    pub(crate) fn wants_read(&self) -> bool {
         !self.ended && !self.has_line()
     }
 
-    /// Whether a request has come that has had no turn.
+    /// Returns whether a complete request is waiting.
     pub(crate) fn has_line(&self) -> bool {
-        self.heard.contains(&b'\n')
+        self.received.contains(&b'\n')
     }
 
-    /// Whether it has said all, and heard all that there is to say to it.
+    /// Returns whether the client has sent everything, and has been sent every answer.
     pub(crate) fn is_over(&self) -> bool {
         self.ended && !self.has_line() && !self.has_unread()
     }
 
-    /// Whether a notice may be put behind what waits: half of the room is for answers.
+    /// Returns whether a notice may be queued: half of the room is reserved for answers.
     pub(crate) fn takes_notices(&self) -> bool {
         self.unread.len() < MOST_UNREAD / 2
     }
 
-    /// Takes in what the client has sent.
-    pub(crate) fn hear(&mut self) -> Result<(), Over> {
+    /// Reads from the client.
+    pub(crate) fn read(&mut self) -> Result<(), Over> {
         let mut buffer = [0; AT_ONCE];
         match self.stream.read(&mut buffer) {
             Ok(0) => {
@@ -93,9 +94,9 @@ impl Connection {
                 Ok(())
             }
             Ok(bytes) => {
-                self.heard.extend_from_slice(&buffer[..bytes]);
-                let line = self.heard.iter().rposition(|byte| *byte == b'\n');
-                let open = self.heard.len() - line.map_or(0, |end| end + 1);
+                self.received.extend_from_slice(&buffer[..bytes]);
+                let line = self.received.iter().rposition(|byte| *byte == b'\n');
+                let open = self.received.len() - line.map_or(0, |end| end + 1);
                 if open > LONGEST_REQUEST {
                     return Err(Over);
                 }
@@ -110,10 +111,10 @@ impl Connection {
         }
     }
 
-    /// The next line that is complete, without its end. One that is longer than a request can be is empty.
+    /// Takes the next complete line, without its end. One that exceeds the limit on a request is returned empty.
     pub(crate) fn next_line(&mut self) -> Option<Vec<u8>> {
-        let end = self.heard.iter().position(|byte| *byte == b'\n')?;
-        let mut line: Vec<u8> = self.heard.drain(..=end).collect();
+        let end = self.received.iter().position(|byte| *byte == b'\n')?;
+        let mut line: Vec<u8> = self.received.drain(..=end).collect();
         line.pop();
         if line.len() > LONGEST_REQUEST {
             line.clear();
@@ -121,8 +122,8 @@ impl Connection {
         Some(line)
     }
 
-    /// Has an object read by the client.
-    pub(crate) fn say(&mut self, object: &impl Serialize) -> Result<(), Over> {
+    /// Queues an object for the client.
+    pub(crate) fn queue(&mut self, object: &impl Serialize) -> Result<(), Over> {
         let mut line = serde_json::to_vec(object).map_err(|_| Over)?;
         line.push(b'\n');
         if self.unread.len() + line.len() > MOST_UNREAD {
@@ -132,7 +133,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Gives the client as much as it takes.
+    /// Writes as much to the client as it accepts.
     pub(crate) fn flush(&mut self) -> Result<(), Over> {
         while !self.unread.is_empty() {
             let (front, _) = self.unread.as_slices();

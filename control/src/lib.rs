@@ -1,13 +1,12 @@
-//! How a process that drives adapters is looked at from outside.
+//! Inspection of a process that drives adapters, from another process.
 //!
-//! JSON-RPC 2.0 over a Unix stream socket, one object a line. [`serve`] is the side of the process that is looked at: a
-//! thread that answers whoever may ask, by way of a [`Subject`]. [`Client`] is the other. [`schema`] says what passes;
-//! docs/control.md says it with examples.
+//! JSON-RPC 2.0 over a Unix stream socket, one object per line. [`serve`] is the side of the inspected process: a
+//! thread that answers permitted clients through a [`Subject`]. [`Client`] is the other side. [`schema`] defines the
+//! messages; docs/control.md shows examples.
 //!
-//! Whoever connects is a stranger until the system has said who it is (`SO_PEERCRED`), and untrusted afterwards:
-//! requests, what waits to be read by a client, and clients are bounded. Where all places are taken, a client of the
-//! user who has the most makes room: one that has never asked for anything, or else the one that has not for the
-//! longest time.
+//! A client is identified by the system (`SO_PEERCRED`) and stays untrusted: requests, unread output, and the number
+//! of clients are limited. When all places are taken, a client of the user with the most clients is evicted: one that
+//! has never sent a request, or else the one idle for the longest time.
 #![forbid(unsafe_code)]
 
 mod client;

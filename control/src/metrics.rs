@@ -1,8 +1,8 @@
-//! Counters as OpenMetrics text (OpenMetrics 1.0.0), and a server for whoever scrapes them.
+//! Counters as OpenMetrics text (OpenMetrics 1.0.0), and an HTTP server for scrapers.
 //!
-//! The server answers `GET /metrics` and nothing else. It has `CLIENTS` clients at a time, by poll(2); one more takes
-//! the place of another (`makes_room`). Each has `PATIENCE` from its connection until it has its answer, however
-//! slowly it asks and reads, and `LONGEST_HEAD` bytes to ask with.
+//! The server answers `GET /metrics` and nothing else. It has `CLIENTS` clients at a time, by poll(2); one more
+//! evicts another (`makes_room`). Each has `PATIENCE` from its connection to the end of its answer, even if it sends
+//! and reads slowly, and `LONGEST_HEAD` bytes for its request.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,29 +13,29 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::places::{is_told, makes_room};
+use crate::places::{is_logged, makes_room};
 
-/// "Overall Structure".
+/// Media type (OpenMetrics, "Overall Structure").
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Bytes of a request's head.
+/// Limit in bytes on a request's head.
 const LONGEST_HEAD: usize = 8 * 1024;
-/// Clients at a time.
+/// Limit on clients at a time.
 pub(crate) const CLIENTS: usize = 16;
-/// How long a client has from its connection until it has its answer.
+/// Time a client has from its connection to the end of its answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-/// How long nobody is let in after the system had nothing to let him in with.
+/// Time without accepting clients, after the system had no resources for one.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What a metric is.
+/// Kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows.
+    /// A number that only grows.
     Counter,
-    /// A number of now.
+    /// A current value.
     Gauge,
 }
 
-/// One metric: what it is, what it counts, and its samples, labels and number each.
+/// One metric: its kind, its help text, and its samples with labels and number.
 #[derive(Debug)]
 struct Metric {
     kind: Kind,
@@ -43,17 +43,17 @@ struct Metric {
     samples: Vec<(String, u64)>,
 }
 
-/// A text that is being made.
+/// A text under construction.
 #[derive(Debug, Default)]
 pub struct Text {
     metrics: BTreeMap<String, Metric>,
-    /// What each counts, and its lines.
+    /// By name, the help text and the lines.
     histograms: BTreeMap<String, (String, String)>,
 }
 
 impl Text {
-    /// One sample; `help` says for people what is counted. `labels` are as they are written, their values through
-    /// [`label`].
+    /// Adds one sample; `help` describes the metric for people. `labels` are written as given, their values escaped
+    /// by [`label`].
     pub fn add(&mut self, name: &str, kind: Kind, help: &str, labels: &str, number: u64) {
         let metric = self.metrics.entry(name.to_owned());
         let metric = metric.or_insert_with(|| Metric {
@@ -64,7 +64,7 @@ impl Text {
         metric.samples.push((labels.to_owned(), number));
     }
 
-    /// A histogram of seconds: how many took less than each boundary, and how many there were and took in all.
+    /// Adds a histogram of seconds: the number below each boundary, and the total number and time.
     pub fn histogram(
         &mut self,
         name: &str,
@@ -83,7 +83,7 @@ impl Text {
         let _ = writeln!(lines, "{name}_sum{{{labels}}} {sum}");
     }
 
-    /// All of it, in the order of the names; histograms at the end.
+    /// Returns the whole text, sorted by name; histograms come last.
     #[must_use]
     pub fn finish(self) -> String {
         let mut text = String::new();
@@ -110,7 +110,7 @@ impl Text {
     }
 }
 
-/// A label's value, or a help's text ("Escaping").
+/// Escapes a label's value, or a help text ("Escaping").
 #[must_use]
 pub fn label(text: &str) -> String {
     text.replace('\\', "\\\\")
@@ -118,11 +118,11 @@ pub fn label(text: &str) -> String {
         .replace('\n', "\\n")
 }
 
-/// What of a text is not as OpenMetrics 1.0.0 and a person want it: a sample without HELP and TYPE of its metric before
-/// it, a metric whose samples are not together, or no end.
+/// Checks a text against OpenMetrics 1.0.0: each sample needs HELP and TYPE of its metric before it, the samples of a
+/// metric must be contiguous, and the end must be marked.
 ///
 /// # Errors
-/// The first such line, and what is wrong with it.
+/// The first wrong line, and the problem.
 pub fn check(text: &str) -> Result<(), String> {
     let mut described: BTreeMap<&str, [bool; 2]> = BTreeMap::new();
     let (mut current, mut ended) = ("", false);
@@ -170,10 +170,10 @@ pub fn check(text: &str) -> Result<(), String> {
     }
 }
 
-/// Answers whoever asks, for as long as there is a text.
+/// Answers scrapers until `text` fails.
 ///
 /// # Errors
-/// Why there is none any more.
+/// The error of `text`.
 pub fn serve<E>(listener: &TcpListener, text: impl FnMut() -> Result<String, E>) -> Result<(), E> {
     let began = Instant::now();
     let mut scrapers = Scrapers::new(listener, text, || began.elapsed());
@@ -182,15 +182,15 @@ pub fn serve<E>(listener: &TcpListener, text: impl FnMut() -> Result<String, E>)
     }
 }
 
-/// The clients of a listener, by a clock.
+/// The clients of a listener. `now` is the clock.
 pub(crate) struct Scrapers<'a, T, C> {
     listener: &'a TcpListener,
     text: T,
     now: C,
     clients: Vec<Scraper>,
-    /// Nobody is let in before.
-    deaf_until: Duration,
-    /// Clients that ended without an answer.
+    /// No client is accepted before this time.
+    paused_until: Duration,
+    /// Number of clients that got no complete answer.
     lost: u64,
 }
 
@@ -198,10 +198,10 @@ pub(crate) struct Scrapers<'a, T, C> {
 struct Scraper {
     stream: TcpStream,
     source: IpAddr,
-    /// When it has to have its answer.
+    /// Deadline for its answer.
     until: Duration,
     head: Vec<u8>,
-    /// What it is answered, and how much of that it has; empty until it has asked.
+    /// Its answer, of which `sent` bytes were sent; empty until the request is complete.
     answer: Vec<u8>,
     sent: usize,
 }
@@ -209,21 +209,21 @@ struct Scraper {
 impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T, C> {
     pub(crate) fn new(listener: &'a TcpListener, text: T, now: C) -> Self {
         if let Err(error) = listener.set_nonblocking(true) {
-            tracing::warn!(%error, "a client that goes at once may hold up the others at the metrics");
+            tracing::warn!(%error, "a client that disconnects at once may delay the other clients of the metrics");
         }
         Self {
             listener,
             text,
             now,
             clients: Vec::new(),
-            deaf_until: Duration::ZERO,
+            paused_until: Duration::ZERO,
             lost: 0,
         }
     }
 
-    /// Sleeps until a client has something to say or its time is over, and does what there is to do.
+    /// Sleeps until a client is ready or its time is over, and handles it.
     pub(crate) fn turn(&mut self) -> Result<(), E> {
-        let (knocks, ready) = self.sleep();
+        let (has_waiting, ready) = self.sleep();
         let now = (self.now)();
         for (at, is_ready) in ready.into_iter().enumerate().rev() {
             let client = &mut self.clients[at];
@@ -233,45 +233,45 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
                 Ok(false)
             };
             if is_ready && ended.is_ok() {
-                ended = client.hear();
+                ended = client.read();
                 if client.answer.is_empty()
                     && let Ok(true) = ended
                 {
                     client.answer = response(&client.head, &mut self.text)?;
                 }
                 if !client.answer.is_empty() {
-                    ended = client.tell();
+                    ended = client.write();
                 }
             }
             match ended {
                 Ok(false) => {}
                 Ok(true) => drop(self.clients.swap_remove(at)),
-                Err(error) => self.lose(at, &error),
+                Err(error) => self.remove(at, &error),
             }
         }
-        if knocks {
+        if has_waiting {
             self.admit(now);
         }
         Ok(())
     }
 
-    /// Whether somebody knocks, and which clients can be heard or told something.
+    /// Returns whether a connection is waiting, and which clients are ready for reading or writing.
     fn sleep(&self) -> (bool, Vec<bool>) {
         let now = (self.now)();
-        let is_deaf = now < self.deaf_until;
+        let is_paused = now < self.paused_until;
         let dues = self.clients.iter().map(|client| client.until);
-        let due = dues.chain(is_deaf.then_some(self.deaf_until)).min();
-        // Rounded up, or the last millisecond would be spent awake.
+        let due = dues.chain(is_paused.then_some(self.paused_until)).min();
+        // Rounded up, because otherwise the last millisecond would be a busy loop.
         let left = due.map(|due| due.saturating_sub(now) + Duration::from_micros(999));
         let timeout = left.map_or(PollTimeout::NONE, |left| {
             PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
         });
-        let knocks = if is_deaf {
+        let events = if is_paused {
             PollFlags::empty()
         } else {
             PollFlags::POLLIN
         };
-        let mut fds = vec![PollFd::new(self.listener.as_fd(), knocks)];
+        let mut fds = vec![PollFd::new(self.listener.as_fd(), events)];
         fds.extend(self.clients.iter().map(|client| {
             let wants = if client.answer.is_empty() {
                 PollFlags::POLLIN
@@ -280,11 +280,11 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
             };
             PollFd::new(client.stream.as_fd(), wants)
         }));
-        // What fails here is tried again: a signal, or memory that the kernel lacks.
+        // An error is retried: a signal, or a lack of memory in the kernel.
         let _ = poll(&mut fds, timeout);
         let is_ready = |fd: &PollFd<'_>| fd.any().unwrap_or(false);
         (
-            !is_deaf && is_ready(&fds[0]),
+            !is_paused && is_ready(&fds[0]),
             fds[1..].iter().map(is_ready).collect(),
         )
     }
@@ -298,8 +298,8 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
             Ok(accepted) => accepted,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return,
             Err(error) => {
-                tracing::warn!(%error, "a scraper is not let in");
-                self.deaf_until = now + PAUSE;
+                tracing::warn!(%error, "a scraper could not be accepted");
+                self.paused_until = now + PAUSE;
                 return;
             }
         };
@@ -307,7 +307,7 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
             let clients = self.clients.iter();
             let clients: Vec<_> = clients.map(|one| (one.source, one.until)).collect();
             if let Some(at) = makes_room(&clients, &source) {
-                self.lose(at, &io::Error::other("its place went to another"));
+                self.remove(at, &io::Error::other("evicted for another client"));
             }
         }
         self.clients.push(Scraper {
@@ -320,11 +320,11 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
         });
     }
 
-    /// A client ends without an answer.
-    fn lose(&mut self, at: usize, error: &io::Error) {
+    /// Removes a client that got no complete answer.
+    fn remove(&mut self, at: usize, error: &io::Error) {
         let client = self.clients.swap_remove(at);
         self.lost += 1;
-        if is_told(self.lost) {
+        if is_logged(self.lost) {
             let (from, times) = (client.source, self.lost);
             tracing::warn!(%from, times, %error, "a scraper had no answer");
         }
@@ -332,8 +332,8 @@ impl<'a, E, T: FnMut() -> Result<String, E>, C: Fn() -> Duration> Scrapers<'a, T
 }
 
 impl Scraper {
-    /// Takes in what has come. Whether that is all that is looked at.
-    fn hear(&mut self) -> io::Result<bool> {
+    /// Reads from the client. Returns whether the request is complete as far as it is read.
+    fn read(&mut self) -> io::Result<bool> {
         let mut some = [0; 1024];
         while self.answer.is_empty() && !self.has_asked() {
             match self.stream.read(&mut some) {
@@ -351,8 +351,8 @@ impl Scraper {
         self.head.len() > LONGEST_HEAD || self.head.windows(4).any(|end| end == b"\r\n\r\n")
     }
 
-    /// Gives it as much of its answer as it takes. Whether it has all.
-    fn tell(&mut self) -> io::Result<bool> {
+    /// Writes as much of the answer as the client accepts. Returns whether it has all.
+    fn write(&mut self) -> io::Result<bool> {
         while self.sent < self.answer.len() {
             match self.stream.write(&self.answer[self.sent..]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
@@ -366,7 +366,7 @@ impl Scraper {
     }
 }
 
-/// What a head is answered.
+/// Returns the response to a request's head.
 fn response<E>(head: &[u8], text: &mut impl FnMut() -> Result<String, E>) -> Result<Vec<u8>, E> {
     let head = String::from_utf8_lossy(head);
     let mut words = head.lines().next().unwrap_or_default().split(' ');

@@ -1,12 +1,12 @@
-//! Whose place a newcomer has where all are taken.
+//! Eviction of a client when all places are taken.
 //!
-//! A listener that turns newcomers away belongs to whoever came first and says nothing. Here a client makes room: one
-//! of the owner who has the most, with the newcomer among his, so that nobody loses places to an owner who has more;
-//! and of his clients the one that has been of use the longest ago.
+//! A listener that refuses new clients can be blocked by idle ones. Here an existing client is evicted: one of the
+//! owner who has the most, counting the new client, so that no owner loses places to one who has more. Of that
+//! owner's clients it is the one whose last use is the longest ago.
 
 use std::cmp::Reverse;
 
-/// Which of these clients makes room, each by its owner and when it was last of use; none if there are none.
+/// Returns the client to evict, given each client's owner and last use; `None` if there are none.
 pub(crate) fn makes_room<O: PartialEq, T: Ord>(
     clients: &[(O, T)],
     newcomers_owner: &O,
@@ -20,9 +20,9 @@ pub(crate) fn makes_room<O: PartialEq, T: Ord>(
     ranked.map(|(at, _)| at)
 }
 
-/// Whether the log has a line of something that has happened so often: the first time, the second, the fourth, and so
-/// on. Whoever causes it for hours fills no disk, and each line says how often it was.
-pub(crate) const fn is_told(times: u64) -> bool {
+/// Returns whether to log something that has happened so often: the first time, the second, the fourth, and so on. So
+/// a repeated cause does not fill the disk, and each line has the count.
+pub(crate) const fn is_logged(times: u64) -> bool {
     times.is_power_of_two()
 }
 
@@ -39,10 +39,10 @@ mod tests {
             (&[][..], 'a', None),
             (&alone, 'a', Some(1)),
             (&alone, 'b', Some(1)),
-            // Never the one of whom has fewer, however long it was idle.
+            // Never a client of the owner who has fewer, even if it was idle for longer.
             (&mixed, 'b', Some(2)),
             (&mixed, 'c', Some(2)),
-            // At a tie the newcomer's own.
+            // At a tie, one of the new client's owner.
             (&even, 'b', Some(1)),
             (&even, 'a', Some(0)),
         ] {
@@ -53,7 +53,10 @@ mod tests {
 
     #[test]
     fn a_million_events_are_twenty_lines() {
-        assert_eq!((1..=1_000_000).filter(|times| is_told(*times)).count(), 20);
-        assert!(is_told(1), "the first of them is one");
+        assert_eq!(
+            (1..=1_000_000).filter(|times| is_logged(*times)).count(),
+            20
+        );
+        assert!(is_logged(1), "the first of them is one");
     }
 }

@@ -1,23 +1,23 @@
-//! JSON-RPC 2.0 (jsonrpc.org/specification), as far as it is used: requests with parameters by name, answers,
+//! The part of JSON-RPC 2.0 (jsonrpc.org/specification) in use: requests with parameters by name, answers,
 //! notifications. A batch is an error: each line is one object.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The version that each object names.
+/// The version in each object.
 pub const VERSION: &str = "2.0";
 
-/// A line was no JSON.
+/// A line is no JSON.
 pub const PARSE_ERROR: i64 = -32_700;
-/// It was no request.
+/// A line is no request.
 pub const INVALID_REQUEST: i64 = -32_600;
 /// There is no such method.
 pub const METHOD_NOT_FOUND: i64 = -32_601;
-/// Its parameters are not those of the method.
+/// The parameters do not match the method.
 pub const INVALID_PARAMS: i64 = -32_602;
-/// What was asked for could not be done.
+/// The request could not be carried out.
 pub const FAILED: i64 = -32_000;
-/// What was asked for changes something, and this socket is for looking.
+/// The request changes something, and this socket is read-only.
 pub const READ_ONLY: i64 = -32_001;
 
 /// A request.
@@ -26,17 +26,17 @@ pub const READ_ONLY: i64 = -32_001;
 pub struct Request {
     /// [`VERSION`].
     pub jsonrpc: String,
-    /// Given back with the answer: a number, a text or null.
+    /// Returned with the answer: a number, a text or null.
     #[serde(default)]
     pub id: Value,
-    /// What to do.
+    /// Name of the method.
     pub method: String,
-    /// With what: an object.
+    /// Parameters: an object.
     #[serde(default)]
     pub params: Value,
 }
 
-/// Why a request was refused.
+/// Reason why a request was refused.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize, thiserror::Error)]
 #[error("{message} ({code})")]
 pub struct Refusal {
@@ -47,7 +47,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal.
+    /// Makes a refusal.
     pub fn new(code: i64, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -55,7 +55,7 @@ impl Refusal {
         }
     }
 
-    /// Of a method that there is not; `known` are there.
+    /// Makes the refusal of an unknown method; `known` are the existing ones.
     #[must_use]
     pub fn unknown(method: &str, known: &[&str]) -> Self {
         let message = format!("no method {method:?}; there are {}", known.join(", "));
@@ -68,19 +68,19 @@ impl Refusal {
 pub struct Answer {
     /// [`VERSION`].
     pub jsonrpc: String,
-    /// The request's.
+    /// Id of the request.
     #[serde(default)]
     pub id: Value,
-    /// What came of it.
+    /// Result of the method.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
-    /// Or why nothing did.
+    /// Reason of the refusal, in place of a result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Refusal>,
 }
 
 impl Answer {
-    /// An answer to the request with this name.
+    /// Makes the answer to the request with this id.
     #[must_use]
     pub fn new(id: Value, result: Result<Value, Refusal>) -> Self {
         let (result, error) = match result {
@@ -96,21 +96,21 @@ impl Answer {
     }
 }
 
-/// A notification: nobody asked for it at that moment, and nobody answers.
+/// A notification: sent without a request, and not answered.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Notification {
     /// [`VERSION`].
     pub jsonrpc: String,
-    /// What it is about.
+    /// Kind of the notification.
     pub method: String,
-    /// What it says.
+    /// Contents.
     pub params: Value,
 }
 
-/// Reads a request.
+/// Parses a request.
 ///
 /// # Errors
-/// What is wrong, and under which name to answer.
+/// The id to answer with, and the reason.
 pub(crate) fn read(line: &[u8]) -> Result<Request, (Value, Refusal)> {
     let value: Value = serde_json::from_slice(line)
         .map_err(|error| (Value::Null, Refusal::new(PARSE_ERROR, error.to_string())))?;

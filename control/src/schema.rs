@@ -1,7 +1,7 @@
-//! What passes over the socket. Fields may be added; what is there keeps its name and meaning while [`SCHEMA`] is the
-//! same.
+//! The messages on the socket. Fields may be added. Existing fields keep name and meaning as long as [`SCHEMA`] is
+//! the same.
 //!
-//! Counters are maps of names and numbers that only grow, as docs/observability.md lists them.
+//! Counters are maps of names to numbers that only grow, listed in docs/observability.md.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// Version of this schema.
 pub const SCHEMA: u32 = 1;
 
-/// Names and numbers.
+/// Numbers by name.
 pub type Counters = BTreeMap<String, u64>;
 
 /// Answer of `version`.
@@ -18,17 +18,17 @@ pub type Counters = BTreeMap<String, u64>;
 pub struct Version {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// The library's.
+    /// Version of the library.
     pub library: String,
     /// The adapter's name.
     pub adapter: String,
-    /// The process.
+    /// Process id.
     pub process: u32,
-    /// Methods that are there.
+    /// Names of its methods.
     pub methods: Vec<String>,
 }
 
-/// Answer of `resource`: what there is now.
+/// Answer of `resource`: the existing objects.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Resource {
     /// The adapter's name.
@@ -37,24 +37,25 @@ pub struct Resource {
     pub addresses: Vec<String>,
     /// Its instances.
     pub instances: Vec<Instance>,
-    /// Instances that did not answer within the time: busy with something else, and not in a call of the library.
+    /// Instances that did not answer in time: their thread is busy outside of the library.
     pub silent: Vec<u32>,
 }
 
-/// How often something took how long.
+/// Distribution of measured times.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Histogram {
-    /// How often it was measured.
+    /// Number of measurements.
     pub count: u64,
-    /// All of it together, in nanoseconds.
+    /// Sum of all measurements, in nanoseconds.
     pub sum: u64,
-    /// Nanoseconds, and how often it took less than that, and not less than what the pair before says. Pairs are
-    /// there for what has happened.
+    /// Upper bound in nanoseconds, and number of measurements below it and not below the previous pair's bound. Empty
+    /// intervals have no pair.
     pub buckets: Vec<(u64, u64)>,
 }
 
 impl Histogram {
-    /// A time, in nanoseconds, that so many of a thousand took less than. `None`: nothing was measured.
+    /// Returns a time, in nanoseconds, that `of_a_thousand` of 1,000 measurements are below. `None`: nothing was
+    /// measured.
     #[must_use]
     pub fn quantile(&self, of_a_thousand: u64) -> Option<u64> {
         let all: u64 = self.buckets.iter().map(|(_, count)| count).sum();
@@ -67,7 +68,7 @@ impl Histogram {
         found.map(|(end, _)| *end)
     }
 
-    /// What was measured since an earlier look.
+    /// Returns the measurements since an earlier answer.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let then: BTreeMap<u64, u64> = before.buckets.iter().copied().collect();
@@ -84,19 +85,19 @@ impl Histogram {
     }
 }
 
-/// How long requests and wakeups took. `None`: that was not measured.
+/// Latencies of requests and wakeups. `None`: not measured.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Latency {
-    /// From the doorbell of a request until its completion was taken in.
+    /// From the doorbell of a request until the library took its completion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion: Option<Histogram>,
-    /// From when the device wrote a completion until the wait that slept for it ran again.
+    /// From the device's write of a completion until the waiting thread ran again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wakeup: Option<Histogram>,
 }
 
 impl Latency {
-    /// Nothing was measured.
+    /// Returns whether nothing was measured.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.completion.is_none() && self.wakeup.is_none()
@@ -108,12 +109,12 @@ impl Latency {
 pub struct Instance {
     /// Number of the instance in its process.
     pub instance: u32,
-    /// All of it together: objects now, traffic so far.
+    /// Counters of the whole instance: current objects, traffic so far.
     pub counters: Counters,
-    /// How long things took that were measured (method `measure`).
+    /// Latencies, if measured (method `measure`).
     #[serde(default, skip_serializing_if = "Latency::is_empty")]
     pub latency: Latency,
-    /// Endpoints, at most as many as were asked for.
+    /// Endpoints, up to the number asked for.
     pub endpoints: Vec<Endpoint>,
     /// Event dispatchers.
     pub evds: Vec<Evd>,
@@ -121,7 +122,7 @@ pub struct Instance {
     pub srqs: Vec<Srq>,
     /// Memory regions.
     pub regions: Vec<Region>,
-    /// Qualifiers at which it listens.
+    /// Qualifiers of its listeners.
     pub listeners: Vec<u64>,
 }
 
@@ -132,19 +133,19 @@ pub struct Endpoint {
     pub endpoint: u32,
     /// The queue pair's number; `None` without a PZ.
     pub queue_pair: Option<u32>,
-    /// Its state, as DAT calls it.
+    /// Its state, by DAT's name.
     pub state: String,
     /// The peer's address.
     pub peer: Option<String>,
     /// The peer's port qualifier.
     pub port: u64,
-    /// Why the last connection ended.
+    /// Cause of the end of the last connection.
     pub cause: Option<String>,
-    /// What its connections ask of the network.
+    /// Properties its connections ask of the network.
     pub transport: String,
-    /// What it has counted.
+    /// Its counters.
     pub counters: Counters,
-    /// How long things took that were measured (method `measure`).
+    /// Latencies, if measured (method `measure`).
     #[serde(default, skip_serializing_if = "Latency::is_empty")]
     pub latency: Latency,
 }
@@ -154,11 +155,11 @@ pub struct Endpoint {
 pub struct Evd {
     /// Number in its instance.
     pub evd: u32,
-    /// Streams it may carry.
+    /// Streams of events it may carry.
     pub streams: String,
-    /// Events it can hold.
+    /// Number of events it can hold.
     pub length: u32,
-    /// What it has counted.
+    /// Its counters.
     pub counters: Counters,
 }
 
@@ -167,7 +168,7 @@ pub struct Evd {
 pub struct Srq {
     /// Number in its instance.
     pub srq: u32,
-    /// What it has counted.
+    /// Its counters.
     pub counters: Counters,
 }
 
@@ -176,11 +177,11 @@ pub struct Srq {
 pub struct Region {
     /// Its local key.
     pub lmr_context: u32,
-    /// First byte.
+    /// Address of the first byte.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// What may be done with it.
+    /// Permitted accesses.
     pub rights: String,
 }
 
@@ -189,51 +190,53 @@ pub struct Region {
 pub struct Stat {
     /// The adapter's name.
     pub adapter: String,
-    /// Nanoseconds of a clock that only grows.
+    /// Time in nanoseconds of a monotonic clock.
     pub at: u64,
-    /// Counters of the adapter and its device, by group. `None`: the device does not have it, or does not tell.
+    /// Counters of the adapter and its device, by group. `None`: the device does not have or report the group.
     pub groups: BTreeMap<String, Option<Counters>>,
     /// Its instances, without their objects.
     pub instances: Vec<Instance>,
-    /// Those that did not answer.
+    /// Instances that did not answer.
     pub silent: Vec<u32>,
 }
 
-/// Answer of `recorder`: what instances did last, for people.
+/// Answer of `recorder`: the latest events of instances, as text.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Recorder {
     /// The adapter's name.
     pub adapter: String,
-    /// Those that have answered.
+    /// Instances that have answered.
     pub instances: Vec<Recorded>,
-    /// What is no instance's: commands, datagrams, frames, events of device and link. `None`: nobody has recorded yet.
+    /// Events of no instance: commands, datagrams, frames, events of device and link. `None`: recording has not
+    /// begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<RecordedFunction>,
-    /// Those that did not.
+    /// Instances that did not answer.
     pub silent: Vec<u32>,
-    /// All of it as a pcapng file, in hexadecimal digits, if that was asked for.
+    /// All events as a pcapng file, in hexadecimal digits, if asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pcapng: Option<String>,
 }
 
-/// What a function did last.
+/// Latest events of a function.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct RecordedFunction {
-    /// Events before these.
+    /// Number of earlier events.
     pub before: u64,
-    /// A line each, oldest first: milliseconds before the answer, what.
+    /// One line per event, oldest first: milliseconds before the answer, event.
     pub events: Vec<String>,
 }
 
-/// An event of a flight recorder, as a file of it has it: a note of the pcapng file, in JSON. Fields that an event of
-/// its kind does not have are left out.
+/// An event of a flight recorder, in the form of a JSON comment in the pcapng file. Fields that do not apply to its
+/// kind are left out.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(default)]
 pub struct Entry {
-    /// `post`, `completion`, `state` or `end` of an instance; `command`, `event` or `lost` (a datagram or a frame whose
-    /// bytes are not kept) of the function; `dump` and `endpoint` of what was there when the file was written.
+    /// `post`, `completion`, `state` or `end` of an instance; `command`, `event` or `lost` (a datagram or a frame
+    /// whose bytes are not kept) of the function; `dump` and `endpoint` for the state at the time of writing the
+    /// file.
     pub kind: String,
-    /// For people.
+    /// Description for people.
     pub says: String,
     /// Number of the instance in its process.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -241,19 +244,19 @@ pub struct Entry {
     /// The endpoint's number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<u32>,
-    /// Its queue pair's.
+    /// Number of its queue pair.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_pair: Option<u32>,
     /// The peer's address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// What was posted; the status of a completion; the state after a step.
+    /// Kind of the posted request; status of a completion; state after a step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub what: Option<String>,
     /// The state before a step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// Of a post or a completion: it is a receive.
+    /// True for the post or the completion of a receive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive: Option<bool>,
     /// Bytes posted, or transferred.
@@ -262,27 +265,27 @@ pub struct Entry {
     /// The consumer's cookie.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cookie: Option<u64>,
-    /// Of a failed completion: syndrome and vendor syndrome.
+    /// Syndrome and vendor syndrome of a failed completion.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub syndromes: Option<(u8, u8)>,
     /// The adapter's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adapter: Option<String>,
-    /// The process.
+    /// Process id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<u32>,
 }
 
-/// What an instance did last.
+/// Latest events of an instance.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Recorded {
     /// Number of the instance in its process.
     pub instance: u32,
-    /// Whether it records.
+    /// True if it records.
     pub records: bool,
-    /// Events before these.
+    /// Number of earlier events.
     pub before: u64,
-    /// A line each, oldest first: milliseconds before the answer, the endpoint, what.
+    /// One line per event, oldest first: milliseconds before the answer, endpoint, event.
     pub events: Vec<String>,
 }
 
@@ -298,34 +301,34 @@ pub struct SimTime {
 pub struct SimCounters {
     /// Nanoseconds of the simulated world's clock.
     pub at: u64,
-    /// What each function has done, by the path of its socket.
+    /// Counters of each function, by the path of its socket.
     pub functions: BTreeMap<String, Counters>,
 }
 
-/// A notice of something that has happened (notification `event`, after `subscribe`).
+/// A notice of an event (notification `event`, after `subscribe`).
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Event {
-    /// Nanoseconds of the same clock.
+    /// Time in nanoseconds of the same clock.
     pub at: u64,
-    /// The instance that has noticed it.
+    /// The instance that has noticed the event.
     pub instance: u32,
     /// `connection`, `network` or `error`.
     pub kind: String,
-    /// What, in words.
+    /// Description.
     pub what: String,
-    /// The endpoint, of connections.
+    /// The endpoint, for connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<u32>,
-    /// Its queue pair.
+    /// Number of its queue pair.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_pair: Option<u32>,
-    /// The peer.
+    /// The peer's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// Why, of connections that ended.
+    /// Cause of the end of a connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
-    /// Notices before this one that found no room.
+    /// Number of notices before this one that were dropped for lack of room.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<u64>,
 }

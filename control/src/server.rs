@@ -1,4 +1,4 @@
-//! The side of the process that is looked at.
+//! The server: the side of the inspected process.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -15,74 +15,74 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::connection::{Connection, Over};
-use crate::places::{is_told, makes_room};
+use crate::places::{is_logged, makes_room};
 use crate::rpc::{self, Answer, Notification, Refusal};
 
-/// Clients at a time. One more takes the place of another ([`makes_room`]). They have no deadline: who waits for what
-/// happens has nothing to ask.
+/// Limit on clients at a time. One more evicts another ([`makes_room`]). Clients have no deadline: one that waits for
+/// notices sends no requests.
 pub(crate) const CLIENTS: usize = 16;
-/// Requests of one client that are answered before the next one's turn.
+/// Requests of one client that are answered before the next client's turn.
 const REQUESTS_AT_ONCE: usize = 16;
 
-/// What is looked at.
+/// The inspected object.
 pub trait Subject: Send {
-    /// Answers a request. It may take its time, but not for ever: all clients wait for it.
+    /// Answers a request. It may take time, but must return: all clients wait for it.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason of the refusal.
     fn call(&mut self, method: &str, params: &Value) -> Result<Value, Refusal>;
 
-    /// What has happened since the last call, for those who asked to hear it (method `subscribe`).
+    /// Returns the notices since the last call, for the subscribed clients (method `subscribe`).
     fn notices(&mut self) -> Vec<Value>;
 
-    /// Somebody wants to know how long things take, or nobody does any more (method `measure`). False: that is not
-    /// known here.
+    /// Starts measuring latencies when the first client asks for it, and stops after the last (method `measure`).
+    /// Returns false if that is not supported.
     fn measure(&mut self, on: bool) -> bool {
         let _ = on;
         false
     }
 }
 
-/// Who may ask, besides root.
+/// The users who may connect, besides root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Whose socket it is: this user may ask. `None`: the user of the process.
+    /// Owner of the socket, who may connect. `None`: the user of the process.
     pub user: Option<u32>,
-    /// Users of this group may ask, too.
+    /// A group whose users may connect, too.
     pub group: Option<u32>,
 }
 
-/// Why a socket is not served.
+/// Reason why a socket is not served.
 #[derive(Debug, Error)]
 pub enum ServeError {
     /// The path cannot be taken.
     #[error("control socket: {0}")]
     Path(#[from] SocketPathError),
-    /// The system refuses.
+    /// A system call failed.
     #[error("control socket {}: {what}: {error}", path.display())]
     System {
-        /// Where it was to be.
+        /// Path of the socket.
         path: PathBuf,
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
-        /// The system's answer.
+        /// Error of the system.
         error: io::Error,
     },
 }
 
-/// Tells the server that there are notices, from any thread, without waiting.
+/// Wakes the server for notices, from any thread, without waiting.
 #[derive(Clone, Debug)]
 pub struct Tell(Arc<UnixStream>);
 
 impl Tell {
-    /// There are notices.
+    /// Reports that there are notices.
     pub fn tell(&self) {
-        // Where there is no room the server has been told.
+        // If there is no room, a wake-up is pending already.
         let _ = (&*self.0).write(&[1]);
     }
 }
 
-/// A socket that is served. Dropping it ends that; so does the end of whoever is to tell of notices.
+/// A served socket. Serving ends when this is dropped, or when the last [`Tell`] is.
 #[derive(Debug)]
 pub struct Service {
     path: PathBuf,
@@ -91,13 +91,13 @@ pub struct Service {
 }
 
 impl Service {
-    /// Where it is.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Lets it go on until the subject ends.
+    /// Keeps serving until the subject ends.
     pub fn leave(mut self) {
         self.thread = None;
     }
@@ -114,11 +114,11 @@ impl Drop for Service {
     }
 }
 
-/// Serves a socket from a thread of its own. `subject` is made with what tells of notices; when the last [`Tell`] is
-/// dropped there is nothing to look at any more, and the socket ends.
+/// Serves a socket in a thread of its own. `subject` gets the [`Tell`] that reports notices; when the last [`Tell`]
+/// is dropped, the subject has ended, and so does serving.
 ///
 /// # Errors
-/// [`ServeError`]; nothing is served.
+/// [`ServeError`]; the socket is not served.
 pub fn serve<S: Subject + 'static>(
     path: &Path,
     access: Access,
@@ -138,11 +138,10 @@ pub fn serve<S: Subject + 'static>(
     serve_on(listener, path, Some(taken), access, subject)
 }
 
-/// Serves a socket that whoever started the process has made: it stays where it is, as it is. `name` is what errors
-/// call it.
+/// Serves a socket that was handed in by the parent process: its path and mode do not change. Errors call it `name`.
 ///
 /// # Errors
-/// [`ServeError::System`]; nothing is served.
+/// [`ServeError::System`]; the socket is not served.
 pub fn serve_handed_in<S: Subject + 'static>(
     listener: UnixListener,
     name: &str,
@@ -169,9 +168,9 @@ fn serve_on<S: Subject + 'static>(
     listener
         .set_nonblocking(true)
         .map_err(failed("listening"))?;
-    let (told, tell) = UnixStream::pair().map_err(failed("a pair of sockets"))?;
+    let (woken, tell) = UnixStream::pair().map_err(failed("a pair of sockets"))?;
     let (ended, over) = UnixStream::pair().map_err(failed("a pair of sockets"))?;
-    for end in [&told, &tell, &ended, &over] {
+    for end in [&woken, &tell, &ended, &over] {
         end.set_nonblocking(true)
             .map_err(failed("a pair of sockets"))?;
     }
@@ -179,7 +178,7 @@ fn serve_on<S: Subject + 'static>(
         subject: subject(Tell(Arc::new(tell))),
         access,
         listener,
-        told,
+        woken,
         ended: Some(ended),
         clients: Vec::new(),
         requests: 0,
@@ -203,27 +202,27 @@ struct Server<S> {
     subject: S,
     access: Access,
     listener: UnixListener,
-    /// A byte for each time that there are notices; its end when there will be none.
-    told: UnixStream,
-    /// A byte ends it. Its own end means that nobody will.
+    /// One byte for each report of notices; end of stream when no more can come.
+    woken: UnixStream,
+    /// A byte ends serving. End of stream means that serving can only end with the subject.
     ended: Option<UnixStream>,
     clients: Vec<Connection>,
-    /// Requests of all clients, and clients that were let in.
+    /// Number of requests of all clients, plus clients that were admitted.
     requests: u64,
-    /// Who was not let in.
+    /// Number of refused clients.
     refused: u64,
-    /// Clients that made room for others.
+    /// Number of clients evicted for others.
     displaced: u64,
-    /// One of them wants to know how long things take.
+    /// True if a client has asked for latencies.
     measures: bool,
     _taken: Option<TakenPath>,
 }
 
-/// What became ready.
+/// Results of a wait.
 struct Ready {
     is_over: bool,
     notices: bool,
-    knocks: bool,
+    has_waiting: bool,
     clients: Vec<(bool, bool)>,
 }
 
@@ -237,7 +236,7 @@ impl<S: Subject> Server<S> {
                     return;
                 }
             };
-            if ready.is_over && self.is_ended() || ready.notices && !self.hear_of_notices() {
+            if ready.is_over && self.is_ended() || ready.notices && !self.send_notices() {
                 return;
             }
             for (at, (readable, writable)) in ready.clients.into_iter().enumerate().rev() {
@@ -245,16 +244,16 @@ impl<S: Subject> Server<S> {
                     self.clients.swap_remove(at);
                 }
             }
-            if ready.knocks {
+            if ready.has_waiting {
                 self.admit();
             }
-            // Clients that measured may have gone.
-            let _knows = self.see_who_measures();
+            // Clients that measured may have disconnected.
+            let _knows = self.update_measuring();
         }
     }
 
-    /// Has the subject measure as long as one of the clients wants it. False: it cannot.
-    fn see_who_measures(&mut self) -> bool {
+    /// Makes the subject measure while one of the clients wants it. Returns false if it cannot.
+    fn update_measuring(&mut self) -> bool {
         let measures = self.clients.iter().any(|client| client.measures);
         if measures != self.measures {
             self.measures = measures && self.subject.measure(true);
@@ -265,7 +264,7 @@ impl<S: Subject> Server<S> {
         self.measures == measures
     }
 
-    /// Whether whoever has the service has ended it. He may have left it.
+    /// Returns whether the owner of the service has ended it. After `leave` it cannot.
     fn is_ended(&mut self) -> bool {
         let Some(ended) = &mut self.ended else {
             return false;
@@ -281,20 +280,20 @@ impl<S: Subject> Server<S> {
     }
 
     fn sleep(&self) -> nix::Result<Ready> {
-        // Where nobody can end it any more, what is told is asked for twice.
-        let ended = self.ended.as_ref().unwrap_or(&self.told);
+        // Without an owner that could end it, the other descriptor is polled twice instead.
+        let ended = self.ended.as_ref().unwrap_or(&self.woken);
         let mut fds = vec![
             PollFd::new(ended.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.told.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.woken.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
         ];
         fds.extend(self.clients.iter().map(|client| {
             let mut events = PollFlags::empty();
-            events.set(PollFlags::POLLIN, client.may_speak());
+            events.set(PollFlags::POLLIN, client.wants_read());
             events.set(PollFlags::POLLOUT, client.has_unread());
             PollFd::new(client.fd(), events)
         }));
-        // A request that waits for its turn is not slept over.
+        // Does not sleep while a request waits for its turn.
         let waits = self.clients.iter().any(Connection::has_line);
         let timeout = if waits {
             PollTimeout::ZERO
@@ -313,17 +312,17 @@ impl<S: Subject> Server<S> {
         Ok(Ready {
             is_over: says(0, readable),
             notices: says(1, readable),
-            knocks: says(2, readable),
+            has_waiting: says(2, readable),
             clients: (3..fds.len())
                 .map(|at| (says(at, readable), says(at, PollFlags::POLLOUT)))
                 .collect(),
         })
     }
 
-    /// Tells the clients who want to hear it what has happened. False: nothing will happen any more.
-    fn hear_of_notices(&mut self) -> bool {
+    /// Sends notices to the subscribed clients. Returns false if no more notices can come.
+    fn send_notices(&mut self) -> bool {
         let mut bytes = [0; 256];
-        let lives = match self.told.read(&mut bytes) {
+        let lives = match self.woken.read(&mut bytes) {
             Ok(read) => read != 0,
             Err(error) => error.kind() == ErrorKind::WouldBlock,
         };
@@ -346,8 +345,8 @@ impl<S: Subject> Server<S> {
                     method: "event".to_owned(),
                     params,
                 };
-                // Who has no room for it is found out when it is written to.
-                let _ = client.say(&notification);
+                // A client without room is detected by the flush below.
+                let _ = client.queue(&notification);
             }
         }
         for at in (0..self.clients.len()).rev() {
@@ -360,7 +359,7 @@ impl<S: Subject> Server<S> {
 
     fn look_after(&mut self, at: usize, readable: bool, writable: bool) -> Result<(), Over> {
         if readable {
-            self.clients[at].hear()?;
+            self.clients[at].read()?;
         }
         for _ in 0..REQUESTS_AT_ONCE {
             let Some(line) = self.clients[at].next_line() else {
@@ -370,7 +369,7 @@ impl<S: Subject> Server<S> {
             self.clients[at].asked = (true, self.requests);
             let answer = self.answer(at, &line);
             if let Some(answer) = answer {
-                self.clients[at].say(&answer)?;
+                self.clients[at].queue(&answer)?;
             }
         }
         let client = &mut self.clients[at];
@@ -396,7 +395,7 @@ impl<S: Subject> Server<S> {
             }
             "measure" => {
                 self.clients[at].measures = true;
-                if self.see_who_measures() {
+                if self.update_measuring() {
                     Ok(Value::Bool(true))
                 } else {
                     self.clients[at].measures = false;
@@ -405,15 +404,15 @@ impl<S: Subject> Server<S> {
             }
             "unmeasure" => {
                 self.clients[at].measures = false;
-                Ok(Value::Bool(self.see_who_measures()))
+                Ok(Value::Bool(self.update_measuring()))
             }
             method => self.subject.call(method, &request.params),
         };
-        // Without a name nobody waits for an answer.
+        // A request without an id is a notification, and gets no answer.
         (!request.id.is_null()).then(|| Answer::new(request.id, result))
     }
 
-    /// Lets in who knocks, if he may and there is room.
+    /// Accepts a waiting client, if its user is permitted; evicts another if needed.
     fn admit(&mut self) {
         let Ok((stream, _)) = self.listener.accept() else {
             return;
@@ -421,7 +420,7 @@ impl<S: Subject> Server<S> {
         let who = match getsockopt(&stream, PeerCredentials) {
             Ok(who) => who,
             Err(error) => {
-                tracing::warn!(%error, "the system does not say who asks at the control socket");
+                tracing::warn!(%error, "the user of a client of the control socket is not known");
                 return;
             }
         };
@@ -433,7 +432,7 @@ impl<S: Subject> Server<S> {
                 .is_some_and(|group| belongs(who.uid(), who.gid(), group));
         if !may {
             self.refused += 1;
-            if is_told(self.refused) {
+            if is_logged(self.refused) {
                 tracing::warn!(
                     user = who.uid(),
                     process = who.pid(),
@@ -449,30 +448,32 @@ impl<S: Subject> Server<S> {
         self.requests += 1;
         match Connection::new(stream, who.uid(), self.requests) {
             Ok(client) => self.clients.push(client),
-            Err(error) => tracing::warn!(%error, "a client of the control socket"),
+            Err(error) => {
+                tracing::warn!(%error, "a client of the control socket could not be accepted")
+            }
         }
     }
 
-    /// Lets a client go, for one more of a user.
+    /// Evicts a client, for a new one of a user.
     fn make_room(&mut self, user: u32) {
         let clients = self.clients.iter();
         let clients: Vec<_> = clients.map(|one| (one.user, one.asked)).collect();
         if let Some(at) = makes_room(&clients, &user) {
             let gone = self.clients.swap_remove(at);
             self.displaced += 1;
-            if is_told(self.displaced) {
+            if is_logged(self.displaced) {
                 tracing::warn!(
                     clients = CLIENTS,
                     user = gone.user,
                     times = self.displaced,
-                    "the control socket had no place left: its idlest client made room"
+                    "the control socket had no place left: its idlest client was disconnected"
                 );
             }
         }
     }
 }
 
-/// Whether a user is one of a group's.
+/// Returns whether a user belongs to a group.
 fn belongs(user: u32, primary: u32, group: u32) -> bool {
     use nix::unistd::{User, getgrouplist};
     if primary == group {

@@ -1,8 +1,8 @@
-//! What a read of 4 KiB costs in the reactor, for callgrind: `disk NAME` runs `region_NAME` once, 1,024 reads of a file
-//! that the page cache has.
+//! Cost of a read of 4 KiB in the reactor, for callgrind: `disk NAME` runs `region_NAME` once, 1,024 reads of a file
+//! that is in the page cache.
 //!
 //! `valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*region_NAME' disk NAME` counts the instructions
-//! of user space; the kernel's are not among them.
+//! in user space, without the kernel's.
 
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
@@ -17,7 +17,7 @@ const BLOCK: usize = 4096;
 const READS: usize = 1024;
 const DEPTH: usize = 32;
 
-/// A function that can do nothing but have memory.
+/// A function with memory and nothing else.
 struct Idle;
 
 impl Device for Idle {
@@ -71,7 +71,7 @@ impl Disk {
             .expect("queued");
     }
 
-    /// Takes what has ended.
+    /// Takes the completions. Returns their number.
     fn take(&mut self) -> usize {
         let mut taken = 0;
         while let Some(ended) = self.reactor.take_completion() {
@@ -97,19 +97,19 @@ impl Disk {
     }
 }
 
-/// One at a time.
+/// One read at a time.
 #[inline(never)]
 fn region_one(disk: &mut Disk) {
     disk.many(&[], 1);
 }
 
-/// 32 at a time.
+/// 32 reads at a time.
 #[inline(never)]
 fn region_many(disk: &mut Disk) {
     disk.many(&[], DEPTH);
 }
 
-/// 32 at a time, beside the descriptor of a device.
+/// 32 reads at a time, with the descriptor of a device in each wait.
 #[inline(never)]
 fn region_beside(disk: &mut Disk) {
     let interrupt = Interrupt::new().expect("an eventfd");
@@ -131,7 +131,7 @@ fn main() {
     };
     let buffer = disk.buffer.clone();
     let pinned = disk.reactor.register(&[buffer]).expect("the ring");
-    // What is in use at once has been in use before.
+    // Warm up, so that all tables have their size.
     disk.many(&[], DEPTH);
     match std::env::args().nth(1).as_deref() {
         Some("one") => region_one(&mut disk),

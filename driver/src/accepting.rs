@@ -1,6 +1,6 @@
-//! Accepting connections when the system refuses.
+//! Accepting connections, and what to do when accept(2) fails.
 //!
-//! accept(2) fails for reasons of three kinds, and only one of them ends whoever listens.
+//! accept(2) fails for three kinds of reasons. Only one of them ends the listener.
 
 use std::fmt::Display;
 use std::io;
@@ -11,24 +11,24 @@ use nix::errno::Errno;
 use crate::clock::Clock;
 use crate::real_clock::RealClock;
 
-/// Between two attempts at something that the system has no room for.
+/// Pause between two attempts while the system lacks a resource.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What it means that `accept` failed.
+/// Kind of a failure of `accept`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Refusal {
-    /// The client gave up, or a signal came.
-    OfOneClient,
-    /// The system, or this process, lacks something that others will give back.
-    ForNow,
-    /// There is no listener any more.
-    ForGood,
+pub(crate) enum AcceptFailure {
+    /// The client gave up, or a signal arrived. Only this attempt failed.
+    OneClient,
+    /// The system or this process lacks a resource that may become free again.
+    Temporary,
+    /// The listener no longer works.
+    Permanent,
 }
 
-/// accept(2), "ERRORS".
-pub(crate) fn refusal(error: &io::Error) -> Refusal {
-    const OF_ONE_CLIENT: [Errno; 3] = [Errno::EINTR, Errno::ECONNABORTED, Errno::EPROTO];
-    const FOR_NOW: [Errno; 5] = [
+/// Classifies an error of `accept` (accept(2), "ERRORS").
+pub(crate) fn classify(error: &io::Error) -> AcceptFailure {
+    const ONE_CLIENT: [Errno; 3] = [Errno::EINTR, Errno::ECONNABORTED, Errno::EPROTO];
+    const TEMPORARY: [Errno; 5] = [
         Errno::EMFILE,
         Errno::ENFILE,
         Errno::ENOBUFS,
@@ -36,13 +36,13 @@ pub(crate) fn refusal(error: &io::Error) -> Refusal {
         Errno::EPERM,
     ];
     match error.raw_os_error().map(Errno::from_raw) {
-        Some(errno) if OF_ONE_CLIENT.contains(&errno) => Refusal::OfOneClient,
-        Some(errno) if FOR_NOW.contains(&errno) => Refusal::ForNow,
-        _ => Refusal::ForGood,
+        Some(errno) if ONE_CLIENT.contains(&errno) => AcceptFailure::OneClient,
+        Some(errno) if TEMPORARY.contains(&errno) => AcceptFailure::Temporary,
+        _ => AcceptFailure::Permanent,
     }
 }
 
-/// The next client, by an `accept`. What the system cannot do now it is asked again. An error is for good.
+/// Returns the next client that `accept` yields. Temporary failures are retried; an error is final.
 pub(crate) fn next<T>(
     listener: impl Display,
     mut accept: impl FnMut() -> io::Result<T>,
@@ -52,18 +52,18 @@ pub(crate) fn next<T>(
             Ok(client) => return Ok(client),
             Err(source) => source,
         };
-        match refusal(&source) {
-            Refusal::OfOneClient => {}
-            Refusal::ForNow => {
+        match classify(&source) {
+            AcceptFailure::OneClient => {}
+            AcceptFailure::Temporary => {
                 tracing::warn!("{listener}: accept: {source}; trying again");
                 pause();
             }
-            Refusal::ForGood => return Err(source),
+            AcceptFailure::Permanent => return Err(source),
         }
     }
 }
 
-/// A while in which others may give something back.
+/// Pauses before another attempt at something that failed for lack of a resource.
 pub(crate) fn pause() {
     let clock = RealClock::new();
     clock.wait(&[], clock.now() + PAUSE);

@@ -1,5 +1,5 @@
-//! What stands behind a function: the three ways to reach one, and what is done in each of them to its configuration
-//! space and its memory.
+//! Backends of a function: the three ways to reach one, and access to its configuration space and its memory through
+//! each of them.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -18,15 +18,16 @@ const COMMAND_MEMORY_SPACE: u16 = 1 << 1;
 /// The function may start DMA and send interrupts.
 const COMMAND_BUS_MASTER: u16 = 1 << 2;
 
-/// I/O addresses used with a function in another process, which vfio-user has no question for: 39 bits, as the
-/// smallest IOMMUs have, without the window of the interrupt controller.
+/// I/O addresses used with a function in another process: 39 bits, as the smallest IOMMUs have, without the window of
+/// the interrupt controller. vfio-user has no message that asks for the ranges.
 const REMOTE_IOVA: [RangeInclusive<u64>; 2] = [0..=0xfedf_ffff, 0xfef0_0000..=0x7f_ffff_ffff];
 
-/// Mappings of a space of functions in this process. As many as the kernel's VFIO takes by itself (`dma_entry_limit` of
-/// `vfio_iommu_type1`, `DMA_ENTRY_LIMIT` there is `U16_MAX`), so that nobody gets used to more.
+/// Limit on mappings in a space of functions in this process. It is the default of the kernel's VFIO
+/// (`dma_entry_limit` of `vfio_iommu_type1`; `DMA_ENTRY_LIMIT` there is `U16_MAX`), so that a program that works here
+/// works there.
 pub(crate) const MOST_MAPPINGS: u32 = 65_535;
 
-/// What stands behind a function. Clones reach the same one.
+/// Backend of a function. Clones reach the same one.
 #[derive(Clone)]
 pub(crate) enum Backend {
     /// A model in this process.
@@ -38,7 +39,7 @@ pub(crate) enum Backend {
 }
 
 impl Backend {
-    /// What the function is called, for messages.
+    /// Returns the function's name, for messages.
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::InProcess(device) => device.name(),
@@ -47,7 +48,7 @@ impl Backend {
         }
     }
 
-    /// Whether both are the same opening.
+    /// Returns whether both are the same opening of a function.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::InProcess(one), Self::InProcess(other)) => {
@@ -59,7 +60,7 @@ impl Backend {
         }
     }
 
-    /// The error of a function in another process.
+    /// Returns a conversion of vfio-user errors that adds the function's name.
     pub(crate) fn remote(&self) -> impl Fn(VfioUserError) -> FunctionError {
         |source| FunctionError::VfioUser {
             name: self.name().to_owned(),
@@ -67,7 +68,7 @@ impl Backend {
         }
     }
 
-    /// I/O addresses that can be mapped.
+    /// Returns the I/O addresses that can be mapped.
     pub(crate) fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
         match self {
             Self::InProcess(device) => device.iova_ranges(),
@@ -76,7 +77,7 @@ impl Backend {
         }
     }
 
-    /// Reads configuration space, inside it.
+    /// Reads configuration space. The caller has checked the range.
     pub(crate) fn config_read(&self, offset: u16, out: &mut [u8]) -> Result<(), FunctionError> {
         match self {
             Self::InProcess(device) => device.config_read(offset, out),
@@ -89,7 +90,7 @@ impl Backend {
         Ok(())
     }
 
-    /// Writes configuration space, inside it.
+    /// Writes configuration space. The caller has checked the range.
     pub(crate) fn config_write(&self, offset: u16, data: &[u8]) -> Result<(), FunctionError> {
         match self {
             Self::InProcess(device) => device.config_write(offset, data),
@@ -102,7 +103,7 @@ impl Backend {
         Ok(())
     }
 
-    /// Switches BAR decoding and bus mastering on; or bus mastering off, which leaves the registers reachable.
+    /// Enables BAR decoding and bus mastering; or disables bus mastering only, which leaves the registers reachable.
     #[expect(
         clippy::little_endian_bytes,
         reason = "configuration space is little-endian"
@@ -119,7 +120,7 @@ impl Backend {
         self.config_write(CONFIG_COMMAND, &wanted.to_le_bytes())
     }
 
-    /// Function level reset.
+    /// Performs a function level reset.
     pub(crate) fn reset(&self) -> Result<(), FunctionError> {
         match self {
             Self::InProcess(device) => device.reset(),
@@ -129,7 +130,7 @@ impl Backend {
         Ok(())
     }
 
-    /// Ends the function's use of memory: bus mastering off, then a reset. Either is enough.
+    /// Ends the function's use of memory: disables bus mastering, then resets. Either of the two is enough.
     pub(crate) fn stop(&self) -> Result<(), FunctionError> {
         let silenced = self.set_bus_master(false);
         match self.reset() {
@@ -141,7 +142,8 @@ impl Backend {
         }
     }
 
-    /// Whether the process that plays it is gone, or does not answer: it is told of nothing any more.
+    /// Returns whether the process that plays the function is gone or does not answer. No more messages are sent to
+    /// it.
     pub(crate) fn is_lost(&self) -> bool {
         match self {
             Self::VfioUser(client) => client.lost().is_some(),
@@ -149,7 +151,7 @@ impl Backend {
         }
     }
 
-    /// Whether one more mapping is within the limit, where it is ours to count; `made` there are.
+    /// Checks the limit on mappings where this process enforces it; `made` mappings exist.
     pub(crate) fn may_map(
         &self,
         iova: Iova,
@@ -163,12 +165,12 @@ impl Backend {
                 );
                 Err(self.dma_refused("dma_map", iova, bytes, reason))
             }
-            // The kernel counts, and so does a server.
+            // The kernel counts its mappings itself, and so does a vfio-user server.
             Self::InProcess(_) | Self::VfioUser(_) | Self::Vfio(_) => Ok(()),
         }
     }
 
-    /// Makes memory reachable at an address.
+    /// Maps memory at an I/O address.
     pub(crate) fn dma_map(
         &self,
         iova: Iova,
@@ -190,7 +192,7 @@ impl Backend {
         }
     }
 
-    /// Takes back one mapping, which was made so.
+    /// Unmaps exactly one mapping made by [`dma_map`](Self::dma_map).
     pub(crate) fn dma_unmap(&self, iova: Iova, bytes: usize) -> Result<(), FunctionError> {
         match self {
             Self::InProcess(device) => device
@@ -204,7 +206,7 @@ impl Backend {
         }
     }
 
-    /// A mapping that is not taken back, since there is no such one.
+    /// Returns the error for an unmap of a mapping that does not exist.
     pub(crate) fn not_unmapped(&self, iova: Iova, bytes: usize, why: &str) -> FunctionError {
         match self {
             Self::InProcess(_) | Self::VfioUser(_) => {

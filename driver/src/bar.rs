@@ -1,7 +1,7 @@
 //! BARs and the register blocks in them.
 //!
 //! A register block is a `#[repr(C)]` struct of cells and reserved gaps, laid out as the manual prints it.
-//! [`Bar::block`] checks once that it fits the BAR and is aligned; afterwards a read or a write names a field,
+//! [`Bar::block`] checks once that the block fits the BAR and is aligned. Afterwards a read or a write names a field,
 //! and is exactly one bus transaction of that field's width.
 //!
 //! ```
@@ -27,7 +27,7 @@
 //! }
 //! ```
 //!
-//! What a cell does not allow does not compile:
+//! An access that a cell does not allow does not compile:
 //!
 //! ```compile_fail,E0277
 //! # use driver::{Be32, Block, Ro};
@@ -37,16 +37,16 @@
 //! }
 //! ```
 //!
-//! `#[derive(FromBytes)]` is all a block needs, so it is declared without unsafe code. What makes that sound is
-//! that no reference to a whole block in device memory ever exists. The closure that names the field is run
-//! on a zeroed object of the same type in ordinary memory (the *shape*); the distance of the cell it returns from
-//! the start of the shape is the register's offset, and the access goes to the BAR at that offset. After
-//! inlining the distance is a constant and the shape is not touched. Reserved gaps may so be plain
-//! words, and a BAR that is reached by messages and not by mapping gets its offsets the same way.
+//! `#[derive(FromBytes)]` is all a block needs, so it is declared without unsafe code. This is sound because no
+//! reference to a whole block in device memory ever exists. The closure that names the field runs on a zeroed object
+//! of the same type in ordinary memory (the *shape*). The distance of the returned cell from the start of the shape
+//! is the register's offset, and the access goes to the BAR at that offset. After inlining the distance is a constant
+//! and the shape is not touched. Reserved gaps may therefore be plain words, and a BAR that is reached by messages
+//! instead of a mapping gets its offsets the same way.
 //!
-//! A write to an in-process device is the same volatile store into the device's BAR memory, and then a call that tells
-//! the device which bytes were written: once per write, in program order. For a device in another process that call
-//! sends a message, and a read is a message too.
+//! A write to an in-process device is the same volatile store into the device's BAR memory, followed by a call that
+//! passes the written bytes to the device: once per write, in program order. For a device in another process that
+//! call sends a message, and a read is a message too.
 
 // UNSAFETY: register cells live at raw addresses in a mapped BAR; volatile-register marks writes unsafe.
 #![expect(unsafe_code, reason = "register access in a mapped BAR")]
@@ -67,14 +67,14 @@ use crate::vfio_user::Client;
 pub trait RegisterBlock: FromBytes + Send + Sync {}
 impl<T: FromBytes + Send + Sync> RegisterBlock for T {}
 
-/// Who hears of a write besides the memory it goes to.
+/// Receiver of register writes, in addition to the memory they go to.
 #[derive(Clone)]
 pub(crate) enum Listener {
     /// A model in this process.
     Device(Arc<dyn Device>),
-    /// A process behind a socket, which is also who answers reads: the memory is this side's shadow of the writes.
+    /// A process behind a socket. It also answers reads: the local memory only shadows the writes.
     Remote(Arc<Client>),
-    /// A region of VFIO's of which a part cannot be mapped; with memory that stands in for that part.
+    /// A VFIO region, part of which cannot be mapped, and memory that stands in for that part.
     Window(Arc<Window>, SharedMemory),
 }
 
@@ -103,7 +103,7 @@ impl Bar {
         self.memory.len() as u64
     }
 
-    /// The register block at `offset`, after checking that it is inside and aligned.
+    /// Returns the register block at `offset`, after checking that it is inside the BAR and aligned.
     ///
     /// # Errors
     /// [`BarError::Bounds`]: the block ends beyond the BAR. [`BarError::Alignment`].
@@ -123,7 +123,7 @@ impl Bar {
         let (memory, listened) = match &self.listener {
             None => (&self.memory, false),
             Some(Listener::Device(_) | Listener::Remote(_)) => (&self.memory, true),
-            // A block is reached through the mapping as a whole, or not at all.
+            // A block is accessed through the mapping only if it is mapped as a whole.
             Some(Listener::Window(window, _)) if window.region.is_mapped(at, bytes) => {
                 (&self.memory, false)
             }
@@ -161,7 +161,7 @@ impl std::fmt::Debug for Bar {
 
 /// A register block in a mapped BAR. Clones share it.
 ///
-/// A register is read and written in one access, so it has to be aligned, whoever names it:
+/// A register is read and written in one access, so the cell a closure returns has to be aligned:
 ///
 /// ```compile_fail,E0080
 /// # use driver::{Bar, Be64, Ro};
@@ -182,16 +182,16 @@ impl std::fmt::Debug for Bar {
 pub struct Block<T> {
     /// Address of the block in the BAR: aligned for `T`, with `size_of::<T>()` bytes mapped while `site.bar` lives.
     base: NonNull<u8>,
-    /// True if `site.bar.listener` hears of writes to this block: the one branch of a write.
+    /// True if writes to this block are passed to `site.bar.listener`: the one branch of a write.
     listened: bool,
-    /// True if reads go to `site.bar.listener` too, and the memory is a shadow of the writes: the one branch of a read.
+    /// True if reads go to `site.bar.listener` too, and the memory only shadows the writes: the one branch of a read.
     remote: bool,
-    /// Zeroes in ordinary memory; fields are named on it.
+    /// Zeroes in ordinary memory; the closures that name fields run on it.
     shape: Arc<T>,
     site: Arc<Site>,
 }
 
-/// Where a block is, for whoever has to be told.
+/// Location of a block, for the calls that pass accesses to the device.
 struct Site {
     bar: Bar,
     /// Offset of the block in the BAR.
@@ -201,7 +201,7 @@ struct Site {
 // SAFETY: `base` points into memory that `site.bar` keeps mapped and that is only accessed volatilely, one
 // register at a time; the other fields are `Send` (`T` is, by the bound of `Bar::block`).
 unsafe impl<T: Send + Sync> Send for Block<T> {}
-// SAFETY: as above; two threads that write one register race on the bus, which is not a data race of the language's.
+// SAFETY: as above; two threads that write one register race on the bus, which is not a data race of the language.
 unsafe impl<T: Send + Sync> Sync for Block<T> {}
 
 impl<T> Clone for Block<T> {
@@ -229,8 +229,8 @@ impl<T> std::fmt::Debug for Block<T> {
 }
 
 impl Site {
-    /// Tells whoever listens to this BAR what was written. The value comes in a register, so that a write
-    /// nobody hears does not have to put it into memory first.
+    /// Passes a write to the BAR's listener. The value comes in a register, so that a write without a listener does
+    /// not have to store it in memory first.
     #[cold]
     #[inline(never)]
     fn tell<V: RegisterValue>(&self, at: usize, value: V) {
@@ -252,12 +252,12 @@ impl Site {
     }
 }
 
-/// A register of a mapped BAR that is written again and again, and never read: a doorbell. Of a cache line it takes
-/// less than half.
+/// A register of a mapped BAR that is written repeatedly and never read: a doorbell. It takes less than half a cache
+/// line.
 pub struct Register<V: RegisterValue> {
     /// Mapped while `site` lives.
     cell: NonNull<volatile_register::WO<V>>,
-    /// True if the BAR's listener hears of writes.
+    /// True if writes are passed to the BAR's listener.
     listened: bool,
     site: Arc<Site>,
 }
@@ -268,7 +268,7 @@ unsafe impl<V: RegisterValue + Send> Send for Register<V> {}
 unsafe impl<V: RegisterValue + Send + Sync> Sync for Register<V> {}
 
 impl<V: RegisterValue> Register<V> {
-    /// Writes it: one volatile store of its width; a device that is a model is then told.
+    /// Writes the register: one volatile store of its width. A device model is then informed of it.
     #[inline]
     pub fn write(&self, value: V) {
         // SAFETY: `Block::register` found it in its block, which is mapped as a whole while `self.site` lives.
@@ -280,7 +280,7 @@ impl<V: RegisterValue> Register<V> {
         }
     }
 
-    /// Tells the device of a write ([`Site::tell`]): what is asked for it comes in two registers.
+    /// Passes a write to the device ([`Site::tell`]). Its arguments fit in two machine registers.
     #[cold]
     #[inline(never)]
     fn tell(&self, value: V) {
@@ -314,22 +314,22 @@ impl<T> Block<T> {
         cell.read()
     }
 
-    /// Writes a register: one volatile store of its width; a device that is a model is then told.
+    /// Writes a register: one volatile store of its width. A device model is then informed of it.
     #[inline]
     pub fn write<C: Writable>(&self, field: impl FnOnce(&T) -> &C, value: C::Value) {
         let at = self.locate(field(&self.shape));
         // SAFETY: as in `read`; `WO` is transparent over its value too.
         let cell = unsafe { self.cell::<volatile_register::WO<C::Value>>(at) };
-        // SAFETY: `volatile-register` asks that the caller may cause what the register does. A write can make
-        // the device reach for memory, but it reaches only what was mapped for it: `DmaBuffer`s, to which no
-        // Rust reference exists, and what a caller lent through `unsafe fn LentMemory::new`.
+        // SAFETY: `volatile-register` leaves the effects of the register to the caller. A write can make the device
+        // access memory, but only memory mapped for it: `DmaBuffer`s, to which no Rust reference exists, and memory
+        // that a caller lent through `unsafe fn LentMemory::new`.
         unsafe { cell.write(value) };
         if self.listened {
             self.site.tell(at, value);
         }
     }
 
-    /// One of its registers, to be written again and again.
+    /// Returns one of the block's registers, for repeated writes.
     pub fn register<C: Writable>(&self, field: impl FnOnce(&T) -> &C) -> Register<C::Value> {
         let at = self.locate(field(&self.shape));
         // SAFETY: `locate` checked that a `C` lies at `at` inside the block; `WO` is transparent over its value, as `C`
@@ -346,7 +346,7 @@ impl<T> Block<T> {
         }
     }
 
-    /// Offset of a cell in the block.
+    /// Returns the offset of a cell in the block.
     // PANIC: the closure returned a cell that is not part of the object it was given.
     #[inline]
     fn locate<C>(&self, cell: &C) -> usize {
@@ -368,7 +368,7 @@ impl<T> Block<T> {
         at
     }
 
-    /// The register at `at` of the mapped block.
+    /// Returns the register at `at` of the mapped block.
     ///
     /// # Safety
     ///
@@ -382,7 +382,7 @@ impl<T> Block<T> {
         unsafe { cell.as_ref() }
     }
 
-    /// Asks the process behind a socket for a register.
+    /// Reads a register by a message to the process behind the socket.
     #[cold]
     #[inline(never)]
     fn ask(&self, at: usize, out: &mut [u8]) {
@@ -393,7 +393,7 @@ impl<T> Block<T> {
             }
             Some(Listener::Window(window, _)) => {
                 if let Err(error) = window.read(self.site.offset + at as u64, out) {
-                    // What the bus answers for a device that is not there.
+                    // The value that a bus returns for an absent device.
                     out.fill(0xff);
                     tracing::error!("{error}");
                 }
@@ -427,7 +427,7 @@ mod tests {
     static_assertions::const_assert_eq!(size_of::<Sample>(), 0x28);
 
     #[test]
-    fn every_write_is_told_once_in_order_with_its_width_and_bytes() {
+    fn every_write_reaches_the_device_once_in_order_with_its_width_and_bytes() {
         let device = Double::new();
         let block = device
             .function()
@@ -449,11 +449,11 @@ mod tests {
             (0, 0x124, vec![0, 0, 0, 9]),
             (0, 0x108, vec![0, 0, 0, 0, 0, 0, 0, 1]),
         ];
-        assert_eq!(device.told(), told);
+        assert_eq!(device.writes(), told);
     }
 
     #[test]
-    fn a_read_sees_what_the_device_wrote_and_tells_nobody() {
+    fn a_read_sees_the_device_s_write_and_is_not_passed_to_the_device() {
         let device = Double::new();
         let memory = device.function().bar(0).unwrap();
         let block = memory.block::<Sample>(0).unwrap();
@@ -464,7 +464,7 @@ mod tests {
         assert_eq!(block.read(|r| &r.version).get(), 7);
         block.write(|r| &r.control, Be32::new(3));
         assert_eq!(block.read(|r| &r.control).get(), 3);
-        assert_eq!(device.told().len(), 1);
+        assert_eq!(device.writes().len(), 1);
     }
 
     #[test]
@@ -502,7 +502,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "not in this block")]
-    fn a_cell_of_another_object_is_noticed() {
+    fn a_cell_of_another_object_is_refused() {
         let bar = Double::new().function().bar(0).unwrap();
         let block = bar.block::<Sample>(0).unwrap();
         let elsewhere: &'static Sample = Box::leak(Box::new(zerocopy::FromZeros::new_zeroed()));

@@ -1,13 +1,13 @@
-//! The bytes of memory that a device can reach, for those who fill it and parse it.
+//! Checked access in place to memory that a device can reach.
 //!
-//! Memory a device may write is never behind a reference. [`Bytes`] looks at it in place all the same: every access is
-//! checked against its range, and copies no more than what it hands out.
+//! Memory a device may write is never behind a reference. [`Bytes`] still accesses it in place: every access is
+//! checked against the range, and copies only the bytes it returns.
 
 use crate::dma::{DmaBuffer, DmaMemory};
 use std::ops::{Bound, Range, RangeBounds};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Bytes that cannot be had.
+/// An access to bytes that is not possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BytesError {
@@ -16,9 +16,9 @@ pub enum BytesError {
     Outside {
         /// The first byte asked for.
         start: usize,
-        /// The byte behind the last.
+        /// End of the range, exclusive.
         end: usize,
-        /// How many bytes there are.
+        /// Bytes of the memory.
         len: usize,
     },
     /// Lent memory is accessed by its owner, who has a pointer to it.
@@ -26,16 +26,16 @@ pub enum BytesError {
     Lent,
 }
 
-/// A range of arena memory, in place. A device, or another thread with a clone of the memory, may write it at any time:
-/// two looks at the same byte may differ.
+/// A range of arena memory, in place. A device, or another thread with a clone of the memory, may write it at any
+/// time: two reads of the same byte may differ.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes<'a> {
     buffer: &'a DmaBuffer,
-    /// In the buffer, and inside it.
+    /// Offset in the buffer and length, inside the buffer.
     range: (usize, usize),
 }
 
-/// All of it.
+/// All bytes of the buffer.
 impl<'a> From<&'a DmaBuffer> for Bytes<'a> {
     fn from(buffer: &'a DmaBuffer) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl<'a> From<&'a DmaBuffer> for Bytes<'a> {
 }
 
 impl DmaMemory {
-    /// A range of it, in place.
+    /// Returns a range of the memory, in place.
     ///
     /// # Errors
     /// The range leaves the memory, or the memory is lent.
@@ -57,7 +57,7 @@ impl DmaMemory {
                 offset,
                 bytes,
             } => {
-                // A part that is not inside its buffer is none.
+                // A part that is not inside its buffer has no bytes.
                 let len = if self.is_empty() { 0 } else { *bytes };
                 let Range { start, end } = within(range, len)?;
                 Ok(Bytes {
@@ -72,7 +72,7 @@ impl DmaMemory {
     /// Copies bytes out, from byte `offset` on: as many as `to` holds.
     ///
     /// # Errors
-    /// As [`bytes`](Self::bytes); `to` is as it was.
+    /// As [`bytes`](Self::bytes); `to` is unchanged.
     pub fn read_into(&self, offset: usize, to: &mut [u8]) -> Result<(), BytesError> {
         let bytes = self.bytes(offset..offset.saturating_add(to.len()))?;
         bytes.copy_to(to);
@@ -82,7 +82,7 @@ impl DmaMemory {
     /// Copies bytes in, from byte `offset` on.
     ///
     /// # Errors
-    /// As [`bytes`](Self::bytes); the memory is as it was.
+    /// As [`bytes`](Self::bytes); the memory is unchanged.
     pub fn write_from(&self, offset: usize, from: &[u8]) -> Result<(), BytesError> {
         let bytes = self.bytes(offset..offset.saturating_add(from.len()))?;
         bytes.copy_from(from);
@@ -99,7 +99,7 @@ impl DmaMemory {
     }
 }
 
-/// The range that is meant, which is inside `len` bytes.
+/// Resolves the bounds of a range and checks that it is inside `len` bytes.
 fn within(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>, BytesError> {
     let start = match range.start_bound() {
         Bound::Included(at) => *at,
@@ -118,28 +118,28 @@ fn within(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>, By
 }
 
 impl<'a> Bytes<'a> {
-    /// The buffer they are of, where in it, and how many.
+    /// Returns the buffer, the offset in it, and the number of bytes.
     #[inline]
     pub(crate) const fn place(self) -> (&'a DmaBuffer, usize, usize) {
         (self.buffer, self.range.0, self.range.1)
     }
 
-    /// How many.
+    /// Returns the number of bytes.
     #[must_use]
     pub const fn len(self) -> usize {
         self.range.1
     }
 
-    /// None at all.
+    /// True if the range has no bytes.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// A part of them.
+    /// Returns a part of the range.
     ///
     /// # Errors
-    /// The range leaves them.
+    /// The part leaves the range.
     pub fn part<R: RangeBounds<usize>>(self, range: R) -> Result<Self, BytesError> {
         let Range { start, end } = within(range, self.len())?;
         Ok(Self {
@@ -148,53 +148,53 @@ impl<'a> Bytes<'a> {
         })
     }
 
-    /// Copies as many out as there are and as `to` holds. How many.
+    /// Copies bytes out until the range or `to` ends. Returns the number of bytes copied.
     pub fn copy_to(self, to: &mut [u8]) -> usize {
         let bytes = self.len().min(to.len());
         self.buffer.read_bytes(self.range.0, &mut to[..bytes]);
         bytes
     }
 
-    /// Copies as many in as there is room for and as `from` holds. How many.
+    /// Copies bytes in until the range or `from` ends. Returns the number of bytes copied.
     pub fn copy_from(self, from: &[u8]) -> usize {
         let bytes = self.len().min(from.len());
         self.buffer.write_bytes(self.range.0, &from[..bytes]);
         bytes
     }
 
-    /// Sets all of them.
+    /// Sets all bytes.
     pub fn fill(self, value: u8) {
         self.buffer.fill(self.range.0, self.len(), value);
     }
 
-    /// The byte at `at`, if there is one.
+    /// Returns the byte at `at`, if there is one.
     #[must_use]
     pub fn get(self, at: usize) -> Option<u8> {
         (at < self.len()).then(|| self.buffer.load_u8(self.range.0 + at))
     }
 
-    /// All of them, one after the other.
+    /// Returns all bytes, in order.
     pub fn iter(self) -> impl ExactSizeIterator<Item = u8> + 'a {
         let (start, bytes) = self.range;
         (start..start + bytes).map(move |at| self.buffer.load_u8(at))
     }
 
-    /// An object that begins at `at`: a header, a number in the order of its bytes. `None` if it is not whole. It may
-    /// be torn if somebody writes it meanwhile.
+    /// Reads the object that begins at `at`, such as a header or a big-endian number. `None` if it is not entirely
+    /// inside. It may be torn if it is written meanwhile.
     #[must_use]
     pub fn object<T: FromBytes>(self, at: usize) -> Option<T> {
         self.part(at..at.checked_add(size_of::<T>())?).ok()?;
         Some(self.buffer.read_obj(self.range.0 + at))
     }
 
-    /// Copies an object in that begins at `at`. `None`, and nothing has changed, if there is no room for it.
+    /// Copies an object in that begins at `at`. `None` if it does not fit; then nothing has changed.
     pub fn store<T: IntoBytes + Immutable>(self, at: usize, value: &T) -> Option<()> {
         let place = self.part(at..at.checked_add(size_of::<T>())?).ok()?;
         place.copy_from(value.as_bytes());
         Some(())
     }
 
-    /// A copy of them.
+    /// Returns a copy of the bytes.
     #[must_use]
     pub fn to_vec(self) -> Vec<u8> {
         let mut copy = vec![0; self.len()];
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_through_a_range_stands_in_the_memory_and_nowhere_else() {
+    fn a_write_through_a_range_changes_its_bytes_and_no_others() {
         let memory = memory(64, 32, 128);
         let middle = memory.bytes(16..32).expect("inside");
         middle.fill(0xee);

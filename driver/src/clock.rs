@@ -1,8 +1,8 @@
 //! Time and sleeping, behind one trait.
 //!
-//! Nothing above this crate asks the machine for the time or sleeps on its own: it asks its [`Function`]'s clock.
-//! On hardware that is [`RealClock`]; a simulated function brings its own, whose time moves only when
-//! somebody waits, and a run is repeatable.
+//! Code above this crate never asks the machine for the time or sleeps on its own: it asks the clock of its
+//! [`Function`]. On hardware that is [`RealClock`]. A simulated function brings its own, whose time moves only when a
+//! thread waits, so that a run is repeatable.
 //!
 //! [`Function`]: crate::Function
 
@@ -16,7 +16,7 @@ use nix::time::{ClockId, clock_gettime};
 use crate::interrupt::Interrupt;
 use crate::signals::HeldSignals;
 
-/// The longest a single wait takes: no wait is without a bound.
+/// Longest duration of a single wait. Every wait is bounded.
 pub const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// A point in time: nanoseconds since an arbitrary origin, which differs from clock to clock.
@@ -24,13 +24,13 @@ pub const MAX_WAIT: Duration = Duration::from_secs(60);
 pub struct Instant(pub u64);
 
 impl Instant {
-    /// The time `duration` later; the end of time if there is no such.
+    /// Returns the time `duration` later, or the largest representable time if that overflows.
     #[must_use]
     pub fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(nanoseconds(duration)))
     }
 
-    /// The time that has passed since `earlier`; zero if it is later.
+    /// Returns the time that has passed since `earlier`; zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -65,35 +65,35 @@ impl Sub for Instant {
     }
 }
 
-/// Why a wait that lets signals in is over.
+/// Reason why a wait that admits signals ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// An interrupt is pending; it is left signalled.
+    /// An interrupt is pending; it stays signalled.
     Interrupt,
-    /// The deadline has come.
+    /// The deadline has passed.
     Deadline,
-    /// A handler of the program's has taken a signal.
+    /// A signal handler of the program ran.
     Signal,
 }
 
 /// Time and sleeping.
 pub trait Clock: Send + Sync {
-    /// The time.
+    /// Returns the current time.
     fn now(&self) -> Instant;
 
-    /// Sleeps until one of `interrupts` is signalled or `deadline` has come, and at most [`MAX_WAIT`].
-    /// Returns whether an interrupt is pending; it is left signalled.
+    /// Sleeps until one of `interrupts` is signalled or `deadline` has passed, and at most [`MAX_WAIT`]. Returns
+    /// whether an interrupt is pending; it stays signalled.
     fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool;
 
-    /// This thread is at something that has limits of time, until it [goes on](Self::go_on) as often: a clock of
-    /// virtual time stands still meanwhile, unless the thread waits itself.
+    /// Announces that this thread is at work that is subject to time limits: a clock of virtual time stands still,
+    /// except while this thread itself waits, until [`go_on`](Self::go_on) is called as often.
     fn hold_still(&self) {}
 
-    /// The end of what [`hold_still`](Self::hold_still) began.
+    /// Ends one [`hold_still`](Self::hold_still).
     fn go_on(&self) {}
 
-    /// Sleeps as [`wait`](Self::wait) does, in a thread that holds signals back: they are let in while it sleeps, and
-    /// one that comes ends the wait. A clock of virtual time does not sleep, and lets none in.
+    /// Sleeps as [`wait`](Self::wait) does, in a thread that blocks signals: they are unblocked while it sleeps, and
+    /// one that arrives ends the wait. A clock of virtual time does not sleep and admits no signals.
     fn wait_unless_signalled(
         &self,
         interrupts: &[Interrupt],
@@ -108,15 +108,15 @@ pub trait Clock: Send + Sync {
     }
 }
 
-/// A clock that is [held still](Clock::hold_still), until this is dropped.
+/// A clock that is [held still](Clock::hold_still) until this guard is dropped.
 pub struct Held {
     clock: Arc<dyn Clock>,
-    /// It is the thread's, and may not go to another one.
+    /// Makes the guard `!Send`: it belongs to the thread that made it.
     _of_this_thread: PhantomData<*const ()>,
 }
 
 impl Held {
-    /// Holds it.
+    /// Holds the clock still.
     #[must_use]
     pub fn new(clock: &Arc<dyn Clock>) -> Self {
         clock.hold_still();
@@ -133,7 +133,7 @@ impl Drop for Held {
     }
 }
 
-/// The machine's monotonic time.
+/// Reads the machine's monotonic clock.
 pub(crate) fn monotonic_now() -> Instant {
     // The call fails only for clocks the kernel does not know.
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);

@@ -1,29 +1,30 @@
-//! Copies between memory that somebody else may write at any time and memory that is ours.
+//! Copies between memory that others may write at any time and private memory.
 //!
-//! PCI Express keeps a naturally aligned dword whole, and both sides of a queue rely on that: a doorbell record is four
-//! bytes which one side stores while the other copies them. So a copy moves every naturally aligned word of the shared
-//! side, of up to eight bytes, in one access.
+//! PCI Express keeps a naturally aligned dword whole, and both sides of a queue rely on that: a doorbell record is
+//! four bytes that one side stores while the other copies them. So a copy moves every naturally aligned word of the
+//! shared side, of up to eight bytes, in one access.
 //!
-//! Most copies are short. A long one begins with words up to the next 16 bytes of the shared side, goes on in lines of
-//! 64 bytes, and ends with words. On x86-64 a line is four vector accesses: one of 16 aligned bytes is whole on every
-//! processor that has AVX (Intel SDM volume 3, "Guaranteed Atomic Operations"; AMD64 volume 2, "Access Atomicity"). The
-//! compiler makes no such accesses of its own to memory that others write, hence the assembly.
+//! Most copies are short. A long one begins with words up to the next 16-byte boundary of the shared side, continues
+//! in lines of 64 bytes, and ends with words. On x86-64 a line is four vector accesses: an access of 16 aligned bytes
+//! is atomic on every processor that has AVX (Intel SDM volume 3, "Guaranteed Atomic Operations"; AMD64 volume 2,
+//! "Access Atomicity"). The compiler makes no such accesses of its own to memory that others write, hence the
+//! assembly.
 
 // UNSAFETY: shared memory is reached through raw pointers because no reference to it may exist.
 #![expect(unsafe_code, reason = "raw pointer access to shared memory")]
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-/// Bytes of the widest single access that short copies are made of.
+/// Bytes of the widest single access in a short copy.
 const WORD: usize = size_of::<u64>();
 /// Alignment of the shared side of a line.
 const VECTOR: usize = 16;
-/// What a long copy moves at once.
+/// Bytes that one step of a long copy moves.
 const LINE: usize = 4 * VECTOR;
-/// A copy of so many bytes is long.
+/// Bytes from which a copy counts as long.
 const LONG: usize = 4 * LINE;
 
-/// Bytes of the widest single access at an address, of a copy with so many bytes left: 8, 4, 2 or 1.
+/// Returns the width in bytes of the widest single access at an address with `left` bytes to go: 8, 4, 2 or 1.
 #[inline]
 fn width(address: *const u8, left: usize) -> usize {
     let whole = |bytes: usize| address.addr().is_multiple_of(bytes) && left >= bytes;
@@ -33,7 +34,7 @@ fn width(address: *const u8, left: usize) -> usize {
         .unwrap_or(1)
 }
 
-/// How a copy is cut whose shared side is there: bytes before the lines, and bytes in lines.
+/// Splits a copy whose shared side begins at `shared`: returns the bytes before the lines and the bytes in lines.
 #[inline]
 fn cut(shared: *const u8, bytes: usize) -> (usize, usize) {
     if bytes < LONG {
@@ -43,12 +44,12 @@ fn cut(shared: *const u8, bytes: usize) -> (usize, usize) {
     (first, (bytes - first) / LINE * LINE)
 }
 
-/// Copies shared bytes to private ones, naturally aligned words whole.
+/// Copies shared bytes to private ones, each naturally aligned word in one access.
 ///
 /// # Safety
 ///
-/// `bytes` bytes are mapped and readable at `from`, as many are writable at `to` and nobody else's, and no reference to
-/// any of the first exists.
+/// `bytes` bytes are mapped and readable at `from`. As many are writable at `to` and are accessed by no one else. No
+/// reference to the bytes at `from` exists.
 #[inline]
 pub(crate) unsafe fn load_bytes(from: *const u8, to: *mut u8, bytes: usize) {
     let (first, lines) = cut(from, bytes);
@@ -56,19 +57,19 @@ pub(crate) unsafe fn load_bytes(from: *const u8, to: *mut u8, bytes: usize) {
     if lines > 0 {
         // SAFETY: the first of the bytes that the caller promises.
         unsafe { load_words(from, to, first) };
-        // SAFETY: those behind them; the shared side is aligned, by `cut`.
+        // SAFETY: the bytes after them; the shared side is aligned, by `cut`.
         unsafe { load_lines(from.wrapping_add(first), to.wrapping_add(first), lines) };
     }
     // SAFETY: the rest of them.
     unsafe { load_words(from.wrapping_add(done), to.wrapping_add(done), bytes - done) };
 }
 
-/// Copies private bytes to shared ones, naturally aligned words whole.
+/// Copies private bytes to shared ones, each naturally aligned word in one access.
 ///
 /// # Safety
 ///
-/// `bytes` bytes are readable at `from` and change meanwhile by nobody, as many are mapped and writable at `to`, and no
-/// reference to any of the second exists.
+/// `bytes` bytes are readable at `from` and do not change meanwhile. As many are mapped and writable at `to`. No
+/// reference to the bytes at `to` exists.
 #[inline]
 pub(crate) unsafe fn store_bytes(from: *const u8, to: *mut u8, bytes: usize) {
     let (first, lines) = cut(to, bytes);
@@ -76,7 +77,7 @@ pub(crate) unsafe fn store_bytes(from: *const u8, to: *mut u8, bytes: usize) {
     if lines > 0 {
         // SAFETY: the first of the bytes that the caller promises.
         unsafe { store_words(from, to, first) };
-        // SAFETY: those behind them; the shared side is aligned, by `cut`.
+        // SAFETY: the bytes after them; the shared side is aligned, by `cut`.
         unsafe { store_lines(from.wrapping_add(first), to.wrapping_add(first), lines) };
     }
     // SAFETY: the rest of them.
@@ -87,11 +88,11 @@ pub(crate) unsafe fn store_bytes(from: *const u8, to: *mut u8, bytes: usize) {
 ///
 /// # Safety
 ///
-/// As [`load_bytes`]; `bytes` is a multiple of [`LINE`] and not 0, and `from` of [`VECTOR`].
+/// As [`load_bytes`]; `bytes` is a nonzero multiple of [`LINE`], and `from` a multiple of [`VECTOR`].
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn load_lines(from: *const u8, to: *mut u8, bytes: usize) {
-    // SAFETY: `bytes` bytes are read and written, at places the caller promises; it reads shared memory as relaxed
-    // loads would. Flags and the named registers are all that is changed besides.
+    // SAFETY: `bytes` bytes are read and written, at places the caller promises. Shared memory is read as by relaxed
+    // loads. Besides, only the flags and the named registers change.
     unsafe {
         std::arch::asm!(
             "2:",
@@ -123,7 +124,7 @@ unsafe fn load_lines(from: *const u8, to: *mut u8, bytes: usize) {
 ///
 /// # Safety
 ///
-/// As [`store_bytes`]; `bytes` is a multiple of [`LINE`] and not 0, and `to` of [`VECTOR`].
+/// As [`store_bytes`]; `bytes` is a nonzero multiple of [`LINE`], and `to` a multiple of [`VECTOR`].
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn store_lines(from: *const u8, to: *mut u8, bytes: usize) {
     // SAFETY: as in `load_lines`, with relaxed stores.
@@ -161,7 +162,7 @@ unsafe fn store_lines(from: *const u8, to: *mut u8, bytes: usize) {
 /// As [`load_bytes`].
 #[cfg(any(not(target_arch = "x86_64"), miri))]
 unsafe fn load_lines(from: *const u8, to: *mut u8, bytes: usize) {
-    // SAFETY: the caller's promise is the one asked for.
+    // SAFETY: `load_words` asks for what the caller promises here.
     unsafe { load_words(from, to, bytes) };
 }
 
@@ -172,7 +173,7 @@ unsafe fn load_lines(from: *const u8, to: *mut u8, bytes: usize) {
 /// As [`store_bytes`].
 #[cfg(any(not(target_arch = "x86_64"), miri))]
 unsafe fn store_lines(from: *const u8, to: *mut u8, bytes: usize) {
-    // SAFETY: the caller's promise is the one asked for.
+    // SAFETY: `store_words` asks for what the caller promises here.
     unsafe { store_words(from, to, bytes) };
 }
 
@@ -184,10 +185,10 @@ unsafe fn store_lines(from: *const u8, to: *mut u8, bytes: usize) {
 unsafe fn load_words(from: *const u8, to: *mut u8, bytes: usize) {
     let mut at = 0;
     if from.addr().is_multiple_of(WORD) {
-        // As nearly all are: whole words need no choice.
+        // The common case: whole words need no choice of a width.
         while bytes - at >= WORD {
             let (from, to) = (from.wrapping_add(at), to.wrapping_add(at));
-            // SAFETY: mapped (the caller's promise), and aligned to it.
+            // SAFETY: mapped (the caller's promise), and aligned for the word.
             let word = unsafe { AtomicU64::from_ptr(from.cast_mut().cast()) };
             // SAFETY: writable and ours (the caller's promise).
             unsafe {
@@ -203,7 +204,7 @@ unsafe fn load_words(from: *const u8, to: *mut u8, bytes: usize) {
         let (from, to) = (from.wrapping_add(at), to.wrapping_add(at));
         match width {
             WORD => {
-                // SAFETY: mapped (the caller's promise), and aligned to it.
+                // SAFETY: mapped (the caller's promise), and aligned for the word.
                 let word = unsafe { AtomicU64::from_ptr(from.cast_mut().cast()) };
                 // SAFETY: writable and ours (the caller's promise).
                 unsafe {
@@ -248,12 +249,12 @@ unsafe fn load_words(from: *const u8, to: *mut u8, bytes: usize) {
 unsafe fn store_words(from: *const u8, to: *mut u8, bytes: usize) {
     let mut at = 0;
     if to.addr().is_multiple_of(WORD) {
-        // As nearly all are: whole words need no choice.
+        // The common case: whole words need no choice of a width.
         while bytes - at >= WORD {
             let (from, to) = (from.wrapping_add(at), to.wrapping_add(at));
             // SAFETY: readable (the caller's promise).
             let word = unsafe { from.cast::<u64>().read_unaligned() };
-            // SAFETY: mapped (the caller's promise), and aligned to it.
+            // SAFETY: mapped (the caller's promise), and aligned for the word.
             unsafe { AtomicU64::from_ptr(to.cast()) }.store(word, Ordering::Relaxed);
             at += WORD;
         }
@@ -266,7 +267,7 @@ unsafe fn store_words(from: *const u8, to: *mut u8, bytes: usize) {
             WORD => {
                 // SAFETY: readable (the caller's promise).
                 let word = unsafe { from.cast::<u64>().read_unaligned() };
-                // SAFETY: mapped (the caller's promise), and aligned to it.
+                // SAFETY: mapped (the caller's promise), and aligned for the word.
                 unsafe { AtomicU64::from_ptr(to.cast()) }.store(word, Ordering::Relaxed);
             }
             4 => {
@@ -303,7 +304,7 @@ mod tests {
         for at in 0..17 {
             for bytes in (0..40).chain(250..340).chain([512, 513, 575, 576, 583]) {
                 memory.fill(0, 1024, 0xee);
-                // The private side is anywhere, too.
+                // The private side has any alignment, too.
                 let from = &pattern[bytes % 13..][..bytes];
                 memory.write_bytes(at, from);
                 let mut all = vec![0; 1025];

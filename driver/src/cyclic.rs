@@ -1,35 +1,35 @@
-//! What is remembered beside a ring: entries found by a count that runs on and wraps.
+//! A table beside a ring, indexed by a counter that increases without end and wraps.
 //!
-//! A queue remembers of each request what its completion must say, in a table of a power of two of entries, and finds
-//! the entry by masking a counter. The mask follows from the table's length, which never changes, so no access can
-//! leave it, and none is compared with the length. Nor is the length kept: a table is a quarter of a cache line, with
-//! the count of its oldest entry.
+//! A queue remembers for each request what its completion must report, in a table whose size is a power of two, and
+//! finds the entry by masking a counter. The mask is the table's length minus one and never changes, so a masked
+//! index is always inside and needs no bounds check. The length itself is not stored: a table is a quarter of a cache
+//! line, including the count of its oldest entry.
 
 // UNSAFETY: accesses without a bounds check.
 #![expect(unsafe_code, reason = "the mask is the length minus one")]
 
 use std::ptr::NonNull;
 
-/// A power of two of entries, found by a count that is masked on access.
+/// A table of a power of two of entries, indexed by a count that is masked on access.
 #[repr(C)]
 pub struct Cyclic<T> {
-    /// `mask + 1` of them: a box whose length is in `mask`.
+    /// Start of a boxed slice of `mask + 1` entries.
     entries: NonNull<T>,
     mask: u32,
-    /// The count of the oldest entry that is of interest. The table does not look at it.
+    /// Count of the oldest entry still in use. The table itself does not use it.
     pub oldest: u32,
 }
 
-// SAFETY: it owns its entries, as a box does.
+// SAFETY: the table owns its entries, as a box does.
 unsafe impl<T: Send> Send for Cyclic<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Cyclic<T> {}
 
 impl<T: Copy> Cyclic<T> {
-    /// At least `entries` entries, rounded up to a power of two, each of them `value`.
+    /// Makes a table of at least `entries` entries, rounded up to a power of two, each of them `value`.
     ///
     /// # Panics
-    /// When there is no power of two for it below 2^32.
+    /// If the next power of two is not below 2^32.
     #[must_use]
     pub fn new(entries: u32, value: T) -> Self {
         // PANIC: queues have at most 2^24 entries.
@@ -43,14 +43,14 @@ impl<T: Copy> Cyclic<T> {
         }
     }
 
-    /// The count without what lies beyond the table: the same for all counts of an entry.
+    /// Returns the count masked to the table: equal for all counts of one entry.
     #[inline(always)]
     #[must_use]
     pub const fn slot(&self, count: u32) -> u32 {
         count & self.mask
     }
 
-    /// The entry of a count.
+    /// Returns the entry of a count.
     #[inline(always)]
     #[must_use]
     pub fn at(&self, count: u32) -> &T {
@@ -60,7 +60,7 @@ impl<T: Copy> Cyclic<T> {
         unsafe { entry.as_ref() }
     }
 
-    /// The entry of a count.
+    /// Returns the entry of a count, mutably.
     #[inline(always)]
     #[must_use]
     pub fn at_mut(&mut self, count: u32) -> &mut T {
@@ -70,7 +70,7 @@ impl<T: Copy> Cyclic<T> {
         unsafe { entry.as_mut() }
     }
 
-    /// Makes every entry `value`.
+    /// Sets every entry to `value`.
     pub fn fill(&mut self, value: T) {
         for count in 0..=self.mask {
             *self.at_mut(count) = value;
@@ -81,7 +81,7 @@ impl<T: Copy> Cyclic<T> {
 impl<T> Drop for Cyclic<T> {
     fn drop(&mut self) {
         let all = NonNull::slice_from_raw_parts(self.entries, self.mask as usize + 1);
-        // SAFETY: the box that `new` took apart, whole again.
+        // SAFETY: this is the box that `new` leaked, with its full length.
         drop(unsafe { Box::from_raw(all.as_ptr()) });
     }
 }

@@ -1,4 +1,4 @@
-//! [`Device`]: a model of a PCI function, as a function in this process or a server of one drives it.
+//! [`Device`]: a model of a PCI function, which a function in this process or a vfio-user server drives.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -11,57 +11,57 @@ use crate::memory::SharedMemory;
 /// Bytes of PCI Express configuration space.
 pub(crate) const CONFIG_BYTES: usize = 4096;
 
-/// Memory of another process, which reads and writes it when asked. Each access waits for the answer, for a bounded
-/// time.
+/// Memory of another process, which performs reads and writes on request. Each access waits for the answer, for a
+/// bounded time.
 pub trait MessageMemory: Send + Sync + std::fmt::Debug {
-    /// Reads what is mapped at an I/O address.
+    /// Reads the memory mapped at an I/O address.
     ///
     /// # Errors
     /// The other process refused, is gone, or did not answer in time. Part of `out` may have been read.
     fn read(&self, iova: u64, out: &mut [u8]) -> io::Result<()>;
 
-    /// Writes what is mapped at an I/O address, the last byte last.
+    /// Writes the memory mapped at an I/O address, the last byte last.
     ///
     /// # Errors
-    /// As [`MessageMemory::read`]; part of it may have been written.
+    /// As [`MessageMemory::read`]; part of the data may have been written.
     fn write(&self, iova: u64, data: &[u8]) -> io::Result<()>;
 }
 
-/// A device model living in this process, seen from under the driver.
+/// A device model in this process, as the driver's side sees it.
 ///
-/// Methods take `&self`: the model locks itself. A method may be called from inside another thread's call, and
-/// may signal interrupts before it returns.
+/// Methods take `&self`: the model does its own locking. A method may be called while a call of another thread is in
+/// progress, and may signal interrupts before it returns.
 pub trait Device: Send + Sync {
-    /// What the function calls itself, for messages.
+    /// Returns the function's name, for messages.
     fn name(&self) -> &str;
 
-    /// A configuration read of 1, 2 or 4 bytes; bytes as they stand in configuration space.
+    /// Reads 1, 2 or 4 bytes of configuration space, in their order there.
     fn config_read(&self, offset: u16, out: &mut [u8]);
 
-    /// A configuration write of 1, 2 or 4 bytes.
+    /// Writes 1, 2 or 4 bytes of configuration space.
     fn config_write(&self, offset: u16, data: &[u8]);
 
-    /// The memory behind a BAR, the same at each call; `None` if there is no such BAR.
+    /// Returns the memory behind a BAR, the same at each call; `None` if there is no such BAR.
     fn bar(&self, index: u8) -> Option<SharedMemory>;
 
-    /// `bytes` (1 to 8) are already in the BAR's memory. Told exactly once, in program order; bytes as they
-    /// stand in memory.
+    /// Informs the model of a write of 1 to 8 `bytes`, which are already in the BAR's memory. Called exactly once per
+    /// write, in program order; the bytes are in memory order.
     fn bar_written(&self, index: u8, offset: u64, bytes: &[u8]);
 
-    /// A function level reset.
+    /// Performs a function level reset.
     fn reset(&self);
 
-    /// MSI-X vectors the function has.
+    /// Returns the number of MSI-X vectors of the function.
     fn interrupt_count(&self) -> usize;
 
-    /// The eventfds of the vectors that the driver has enabled, the first ones, in vector order. None: it has disabled
-    /// all.
+    /// Sets the eventfds of the vectors that the driver has enabled: the first ones, in vector order. An empty list
+    /// disables all.
     fn set_interrupts(&self, vectors: Vec<Interrupt>);
 
     /// Makes `bytes` bytes of `memory` from `offset` on reachable at `iova`. Whole 4 KiB pages.
     ///
     /// # Errors
-    /// In words: why the model does not let this be mapped.
+    /// A text with the reason why the model refuses the mapping.
     fn dma_map(
         &self,
         iova: u64,
@@ -70,11 +70,11 @@ pub trait Device: Send + Sync {
         bytes: usize,
     ) -> Result<(), String>;
 
-    /// Maps memory as [`dma_map`](Self::dma_map) does, for the device to read only: a write there is one to an address
-    /// that is not mapped.
+    /// Maps memory as [`dma_map`](Self::dma_map) does, but read-only for the device: a write to it is a write to an
+    /// unmapped address.
     ///
     /// # Errors
-    /// As [`Device::dma_map`]; by itself a model knows no such memory.
+    /// As [`Device::dma_map`]; the default implementation always refuses.
     fn dma_map_read_only(
         &self,
         iova: u64,
@@ -87,11 +87,11 @@ pub trait Device: Send + Sync {
         ))
     }
 
-    /// Makes `bytes` bytes at `iova` reachable that lie in another process, which is asked for each access: reads, and
-    /// writes if it is `writable`. Whole 4 KiB pages. Nothing of it is here to be mapped.
+    /// Makes `bytes` bytes at `iova` reachable that lie in another process. Each read is a message to it, and each
+    /// write if the memory is `writable`. Whole 4 KiB pages. None of the memory can be mapped here.
     ///
     /// # Errors
-    /// As [`Device::dma_map`]; by itself a model knows no such memory.
+    /// As [`Device::dma_map`]; the default implementation always refuses.
     fn dma_map_by_message(
         &self,
         iova: u64,
@@ -104,21 +104,21 @@ pub trait Device: Send + Sync {
         ))
     }
 
-    /// Takes back exactly one mapping. The device must not touch the memory afterwards.
+    /// Unmaps exactly one mapping. The device must not touch the memory afterwards.
     ///
     /// # Errors
-    /// In words: there is no such mapping.
+    /// A text: there is no such mapping.
     fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String>;
 
-    /// I/O addresses that can be mapped.
+    /// Returns the I/O addresses that can be mapped.
     fn iova_ranges(&self) -> Vec<RangeInclusive<u64>>;
 
-    /// The eventfds for what the model's system has to say of the device. A system that never says anything ignores
+    /// Sets the eventfds by which the model's system sends notices about the device. A system that sends none ignores
     /// them.
     fn set_notices(&self, notices: Notices) {
         drop(notices);
     }
 
-    /// The time the model lives in.
+    /// Returns the clock of the model's time.
     fn clock(&self) -> Arc<dyn Clock>;
 }

@@ -1,18 +1,18 @@
-//! DMA memory: the arena, the buffers cut from it, and what a memory region can be made of.
+//! DMA memory: the arena, the buffers cut from it, and the memory a region can be made of.
 //!
-//! An arena belongs to one function and grows by chunks. A chunk is a memfd (on huge pages when the pool has
-//! some), mapped once, as a whole, in the function's I/O address space. Its virtual address and its I/O address are
-//! congruent modulo 1 GiB, so that any piece of it, addressed virtually by the device, is described by translation
-//! entries as large as the piece allows. Requests larger than a chunk get a chunk of their own.
+//! An arena belongs to one function and grows by chunks. A chunk is a memfd (on huge pages if the pool has some),
+//! mapped once, as a whole, in the function's I/O address space. Its virtual address and its I/O address are
+//! congruent modulo 1 GiB. So any piece of it, addressed virtually by the device, is described by translation entries
+//! as large as the piece allows. Requests larger than a chunk get a chunk of their own.
 //!
-//! Life and death: a [`DmaBuffer`] keeps its chunk; the last clone gives its bytes back to the chunk; the last of the
-//! arena and the buffers takes the chunk's mapping back from the function and then unmaps the memory. In that
-//! order: memory outlives the device's permission to reach it. Should the function refuse to unmap,
-//! the device's bus mastering goes off and the memory is leaked, because the device may still write it. Whoever drops a
-//! buffer has stopped the queue that used it and seen the device's answer.
+//! Lifetime: a [`DmaBuffer`] keeps its chunk. The last clone of a buffer returns its bytes to the chunk. The last
+//! owner, arena or buffer, unmaps the chunk from the function and then frees the memory. In that order: memory
+//! outlives the device's permission to reach it. If the function refuses to unmap, the device's bus mastering is
+//! disabled and the memory is leaked, because the device may still write it. Before dropping a buffer, its owner
+//! stops the queue that used it and waits for the device's answer.
 //!
-//! Buffers are zeroed. Fresh chunks are zero already and are not touched, so a sparse gigabyte costs nothing
-//! until it is used; recycled bytes are cleared when they are given out again.
+//! Buffers are zeroed. Fresh chunks are zero already and are not touched, so a sparse gigabyte costs nothing until it
+//! is used. Recycled bytes are cleared when they are allocated again.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -32,23 +32,23 @@ use crate::space::Mapped;
 use crate::space::Space;
 use crate::span::Span;
 
-/// Bytes of a chunk unless a request needs more. Miri really has them all, and looks at each.
+/// Bytes of a chunk unless a request needs more. Fewer under Miri, which allocates and tracks each byte.
 const CHUNK_BYTES: usize = if cfg!(miri) { 1 << 20 } else { 64 << 20 };
 /// Smallest unit of allocation: no two buffers share a cache line.
 const LINE_BYTES: usize = 64;
 
-/// The state of a chunk's bytes.
-struct Room {
-    /// Free offsets, plus one chunk length so that offset 0 can be given out.
+/// Allocation state of a chunk's bytes.
+struct ChunkState {
+    /// Free offsets, plus one chunk length so that offset 0 can be allocated.
     free: IovaAllocator,
-    /// Bytes below this have been given out before and may hold anything.
+    /// Bytes below this offset have been allocated before and may hold anything.
     used_below: usize,
 }
 
-/// A piece of memory mapped for the function as a whole.
+/// A piece of memory that is mapped for the function as a whole.
 struct Chunk {
     mapped: Mapped,
-    room: Mutex<Room>,
+    state: Mutex<ChunkState>,
 }
 
 impl Chunk {
@@ -61,7 +61,7 @@ impl Chunk {
         Self::over(function.space(), bytes, memory)
     }
 
-    /// Maps `bytes` bytes, whole pages, that are made for an address with this remainder modulo 1 GiB.
+    /// Maps `bytes` bytes, whole pages. `memory` makes them for an address with the given remainder modulo 1 GiB.
     fn over(
         space: &Arc<Space>,
         bytes: usize,
@@ -84,14 +84,14 @@ impl Chunk {
         let len = bytes as u64;
         Ok(Self {
             mapped: Mapped::new(space, memory, iova)?,
-            room: Mutex::new(Room {
+            state: Mutex::new(ChunkState {
                 free: IovaAllocator::new(std::slice::from_ref(&(len..=2 * len - 1))),
                 used_below: 0,
             }),
         })
     }
 
-    /// Memory at a virtual address with this remainder, on huge pages if that works.
+    /// Maps memory at a virtual address with this remainder, on huge pages if possible.
     fn memory(bytes: usize, remainder: usize, huge: bool) -> Result<SharedMemory, MemoryError> {
         let size = PageSize::Huge2M;
         let enough = || Machine.free(size, None).unwrap_or(0) >= bytes / size.bytes();
@@ -104,24 +104,24 @@ impl Chunk {
         SharedMemory::congruent(bytes, GIB, remainder, PageSize::Base)
     }
 
-    /// Takes `bytes` bytes, already rounded to lines, and zeroes them.
+    /// Allocates `bytes` bytes, already rounded to lines, and zeroes them.
     fn take(self: &Arc<Self>, bytes: usize, align: usize) -> Option<Lease> {
         let len = self.mapped.memory().len();
-        let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
-        // The chunk is aligned to its size or 1 GiB and offsets are counted from one chunk length on, which may be
-        // less aligned than `align`: ask for the remainder that makes the address right.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // The chunk is aligned to its size or 1 GiB, and offsets start at one chunk length, which may be less aligned
+        // than `align`: ask for the remainder that makes the address right.
         let modulus = align as u64;
         let remainder =
             (len as u64).wrapping_sub(self.mapped.memory().address() as u64) & (modulus - 1);
-        let at = room
+        let at = state
             .free
             .alloc_congruent(bytes as u64, modulus, remainder)
             .ok()?;
         // PANIC: `at` is between `len` and `2 * len`, and `len` came from a usize.
         let offset = usize::try_from(at).expect("an offset within a chunk") - len;
-        let dirty = room.used_below.saturating_sub(offset).min(bytes);
-        room.used_below = room.used_below.max(offset + bytes);
-        drop(room);
+        let dirty = state.used_below.saturating_sub(offset).min(bytes);
+        state.used_below = state.used_below.max(offset + bytes);
+        drop(state);
         self.mapped.memory().fill(offset, dirty, 0);
         Some(Lease {
             chunk: Arc::clone(self),
@@ -132,7 +132,7 @@ impl Chunk {
     }
 }
 
-/// Bytes of a chunk that are in use. Given back on drop.
+/// Bytes of a chunk that are in use. Returned on drop.
 pub(crate) struct Lease {
     chunk: Arc<Chunk>,
     offset: usize,
@@ -143,12 +143,13 @@ pub(crate) struct Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let len = self.chunk.mapped.memory().len();
-        let mut room = self
+        let mut state = self
             .chunk
-            .room
+            .state
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        room.free
+        state
+            .free
             .free((self.offset + len) as u64, self.bytes as u64);
     }
 }
@@ -161,16 +162,16 @@ struct ArenaInner {
     kept: Mutex<Vec<Box<dyn Send>>>,
 }
 
-/// The arena some memory belongs to, without being a reason for it to live.
+/// A weak reference to the arena that some memory belongs to.
 #[derive(Clone, Default)]
 pub struct WeakArena {
     inner: Weak<ArenaInner>,
 }
 
 impl WeakArena {
-    /// Keeps memory that the device may still write although nobody needs it any more: none of it is given out again
-    /// or unmapped until the arena goes. Whoever owns the arena stops the device before; if it has gone already, the
-    /// memory is freed at once.
+    /// Keeps memory that the device may still write although it is no longer needed: it is neither reused nor
+    /// unmapped before the arena is dropped. The arena's owner stops the device before that. If the arena is gone
+    /// already, the memory is freed at once.
     pub fn keep(&self, memory: impl Send + 'static) {
         if let Some(arena) = self.inner.upgrade() {
             let mut kept = arena.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -192,15 +193,15 @@ pub struct DmaArena {
 }
 
 impl DmaArena {
-    /// An empty arena; memory is mapped when it is first asked for.
+    /// Makes an empty arena; memory is mapped on the first request.
     ///
     /// # Errors
-    /// Those of [`DmaArena::with_chunk_bytes`], of which this size has none.
+    /// Those of [`DmaArena::with_chunk_bytes`]; the default chunk size causes none.
     pub fn new(function: &Function) -> Result<Self, DmaError> {
         Self::with_chunk_bytes(function, CHUNK_BYTES)
     }
 
-    /// An arena that grows by `chunk_bytes`, a power of two of at least 4 KiB.
+    /// Makes an arena that grows by `chunk_bytes`, a power of two of at least 4 KiB.
     ///
     /// # Errors
     /// [`DmaError::Request`]: `chunk_bytes` is no power of two, or less than 4 KiB.
@@ -221,7 +222,7 @@ impl DmaArena {
         })
     }
 
-    /// The arena by name, not as one of its owners.
+    /// Returns a weak reference to the arena.
     #[must_use]
     pub fn downgrade(&self) -> WeakArena {
         WeakArena {
@@ -229,15 +230,16 @@ impl DmaArena {
         }
     }
 
-    /// Bytes that are mapped for the function so that requests share them, in use or not: what a kernel pins. What is
-    /// larger than a chunk has a mapping of its own and does not count here.
+    /// Bytes of all shared chunks, in use or not: the amount that a kernel pins. A request larger than a chunk has a
+    /// mapping of its own and does not count here.
     #[must_use]
     pub fn mapped_bytes(&self) -> usize {
         let chunks = self.inner.chunks.lock();
         chunks.unwrap_or_else(PoisonError::into_inner).len() * self.inner.chunk_bytes
     }
 
-    /// `bytes` zeroed bytes whose virtual and I/O addresses are multiples of `align`, a power of two up to 1 GiB.
+    /// Allocates `bytes` zeroed bytes whose virtual and I/O addresses are multiples of `align`, a power of two up to
+    /// 1 GiB.
     ///
     /// # Errors
     /// [`DmaError::Request`]: no bytes, or an alignment that is no power of two up to 1 GiB. [`DmaError::Memory`],
@@ -261,7 +263,7 @@ impl DmaArena {
         Ok(DmaBuffer::new(lease, bytes))
     }
 
-    /// From a chunk that is there, or from a new one.
+    /// Allocates from an existing chunk, or from a new one.
     fn shared(&self, bytes: usize, align: usize) -> Result<Lease, DmaError> {
         let mut chunks = self
             .inner
@@ -279,7 +281,7 @@ impl DmaArena {
             .ok_or(DmaError::Request { bytes, align })
     }
 
-    /// From a chunk of its own, which goes when the buffer goes.
+    /// Allocates a chunk of its own, which is freed with the buffer.
     fn dedicated(&self, bytes: usize, align: usize) -> Result<Lease, DmaError> {
         let chunk = Arc::new(Chunk::new(&self.inner.function, bytes.max(align))?);
         chunk
@@ -323,10 +325,10 @@ impl DmaBuffer {
         }
     }
 
-    /// The `bytes` bytes from `offset` on. They keep all of it.
+    /// Returns the `bytes` bytes from `offset` on. They keep the whole buffer alive.
     ///
     /// # Panics
-    /// When they are not inside.
+    /// If they are not inside.
     #[must_use]
     pub fn part(&self, offset: usize, bytes: usize) -> Self {
         Self {
@@ -336,20 +338,20 @@ impl DmaBuffer {
         }
     }
 
-    /// The arena it is a piece of.
+    /// Returns the arena that the buffer was allocated from.
     #[must_use]
     pub fn arena(&self) -> WeakArena {
         self.lease.arena.clone()
     }
 
-    /// I/O address of the first byte.
+    /// Returns the I/O address of the first byte.
     #[inline]
     #[must_use]
     pub const fn iova(&self) -> Iova {
         self.iova
     }
 
-    /// Virtual address of the first byte.
+    /// Returns the virtual address of the first byte.
     #[inline]
     #[must_use]
     pub fn address(&self) -> u64 {
@@ -357,7 +359,7 @@ impl DmaBuffer {
         self.memory.address() as u64
     }
 
-    /// Length in bytes; never zero.
+    /// Returns the length in bytes; never zero.
     #[inline]
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a buffer is never empty")]
@@ -365,18 +367,18 @@ impl DmaBuffer {
         self.memory.len()
     }
 
-    /// Pointer to `bytes` bytes at `offset`, valid while a clone of `self` lives.
-    // PANIC: outside.
+    /// Returns a pointer to `bytes` bytes at `offset`, valid while a clone of `self` lives.
+    // PANIC: if they are not inside.
     pub(crate) fn pointer(&self, offset: usize, bytes: usize) -> NonNull<u8> {
         self.memory.pointer(offset, bytes)
     }
 
-    /// Where the bytes are, for whoever keeps the [lease](Self::lease) as well.
+    /// Returns the location of the bytes. The caller must also keep the [lease](Self::lease).
     pub(crate) const fn span(&self) -> Span {
         self.memory.span()
     }
 
-    /// What keeps the bytes mapped and ours.
+    /// Returns the lease that keeps the bytes mapped and allocated.
     pub(crate) fn lease(&self) -> Arc<Lease> {
         Arc::clone(&self.lease)
     }
@@ -397,23 +399,23 @@ impl std::fmt::Debug for DmaBuffer {
     }
 }
 
-/// What a memory region can be made of.
+/// Memory that a region can be made of.
 #[derive(Clone, Debug)]
 pub enum DmaMemory {
     /// A part of an arena buffer.
     Arena {
         /// The buffer.
         buffer: DmaBuffer,
-        /// Where in it the memory starts.
+        /// Offset of the memory in the buffer.
         offset: usize,
-        /// How much of it is meant.
+        /// Bytes of the memory.
         bytes: usize,
     },
     /// Memory the caller lent.
     Lent(Arc<LentMemory>),
 }
 
-/// All of it.
+/// The whole buffer.
 impl From<DmaBuffer> for DmaMemory {
     fn from(buffer: DmaBuffer) -> Self {
         Self::Arena {
@@ -425,7 +427,7 @@ impl From<DmaBuffer> for DmaMemory {
 }
 
 impl DmaMemory {
-    /// The I/O address space whose addresses it has. In any other they mean other bytes, or none.
+    /// Returns the I/O address space of its addresses. In another space they mean other bytes, or none.
     fn space(&self) -> &Arc<Space> {
         match self {
             Self::Arena { buffer, .. } => buffer.lease.chunk.mapped.space(),
@@ -433,8 +435,8 @@ impl DmaMemory {
         }
     }
 
-    /// Its owner has it back, although somebody still keeps it ([`LentMemory::withdraw`]); memory of the arena is
-    /// nobody's to have back.
+    /// Ends the access to lent memory that its owner takes back while a reference to it remains
+    /// ([`LentMemory::withdraw`]). Does nothing for memory of an arena.
     pub fn withdraw(&self) {
         match self {
             Self::Arena { .. } => {}
@@ -442,20 +444,20 @@ impl DmaMemory {
         }
     }
 
-    /// Whether a function reaches it at its I/O addresses: it was made for that function, or for one whose I/O address
-    /// space that function shares ([`Function::shares_memory_with`]).
+    /// Returns whether a function reaches the memory at its I/O addresses: it was made for that function, or for one
+    /// whose I/O address space that function shares ([`Function::shares_memory_with`]).
     #[must_use]
     pub fn is_reached_by(&self, function: &Function) -> bool {
         Arc::ptr_eq(self.space(), function.space())
     }
 
-    /// What the function is called that its I/O address space was made for, for messages.
+    /// Returns the name of the function whose I/O address space has the memory, for messages.
     #[must_use]
     pub fn made_for(&self) -> &str {
         self.space().name()
     }
 
-    /// I/O address of the first byte.
+    /// Returns the I/O address of the first byte.
     #[must_use]
     pub fn iova(&self) -> Iova {
         match self {
@@ -464,7 +466,7 @@ impl DmaMemory {
         }
     }
 
-    /// Whether it is memory that other processes can have mapped too.
+    /// Returns whether other processes can have mapped the memory too.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         match self {
@@ -474,7 +476,7 @@ impl DmaMemory {
         }
     }
 
-    /// Virtual address of the first byte.
+    /// Returns the virtual address of the first byte.
     #[must_use]
     pub fn address(&self) -> u64 {
         match self {
@@ -484,7 +486,7 @@ impl DmaMemory {
         }
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -493,7 +495,7 @@ impl DmaMemory {
         }
     }
 
-    /// True if no byte is meant, or the part named is not inside its buffer.
+    /// True if it has no bytes, or if the part is not inside its buffer.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         match self {

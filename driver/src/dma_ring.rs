@@ -1,13 +1,13 @@
-//! Rings and words in DMA memory whose bounds are proven once.
+//! Rings and words in DMA memory whose bounds are checked once.
 //!
-//! A post or a poll touches the same few places over and over: a block of a ring whose size is a power
-//! of two, and a word of a doorbell record. [`DmaBuffer`](crate::DmaBuffer)'s accessors compare offset, length and
-//! alignment each time, which is a fifth of the instructions of a post. Here the comparison is made when
-//! the ring or the word is made, and what is left on each access cannot leave it: an index is masked to
-//! the ring's size, and where in a block an access falls is checked when the program is compiled.
+//! A post or a poll touches the same few places repeatedly: a block of a ring whose size is a power of two, and a
+//! word of a doorbell record. [`DmaBuffer`](crate::DmaBuffer)'s accessors check offset, length and alignment each
+//! time, which costs a fifth of the instructions of a post. Here the check is made once, when the ring or the word is
+//! made. Later accesses cannot go outside: an index is masked to the ring's size, and the offset within a block is
+//! checked at compile time.
 //!
-//! All keep the memory they are in, as a clone of the buffer would. They are small, because each of ten thousand queues
-//! has them among what a post reads: no length is kept, for none is asked.
+//! Each of these types keeps its memory alive, as a clone of the buffer would. They are small, because each of ten
+//! thousand queues has them among the data a post reads. No length is stored, because none is needed.
 
 // UNSAFETY: accesses whose bounds were checked when the ring or the word was made.
 #![expect(unsafe_code, reason = "accesses proven once")]
@@ -24,26 +24,26 @@ use crate::span::Span;
 
 /// A ring of a power of two of blocks of `BLOCK` bytes, itself a power of two of at least 8.
 ///
-/// Indices count blocks and may run on: they are masked on access.
+/// Indices count blocks and increase without end: they are masked on access.
 #[derive(Clone)]
 pub struct DmaRing<const BLOCK: usize> {
     place: Place<BLOCK>,
     _lease: Arc<Lease>,
 }
 
-/// Where a ring is: `(mask + 1) * BLOCK` bytes that were found inside a buffer, aligned to 8. Whoever has it keeps them
-/// mapped.
+/// Location of a ring: `(mask + 1) * BLOCK` bytes, checked to be inside a buffer and aligned to 8. The owner of a
+/// `Place` keeps the bytes mapped.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Place<const BLOCK: usize> {
     base: NonNull<u8>,
-    /// Blocks minus one, less than 2^32.
+    /// Number of blocks minus one, less than 2^32.
     mask: u32,
-    /// Not the ring's: see [`DmaQueue::count`].
+    /// Not part of the location: see [`DmaQueue::count`].
     count: u32,
 }
 
-// SAFETY: an address, as a span is, and two numbers; what is done there is done through a span.
+// SAFETY: an address, as in a span, and two numbers; all accesses go through a span.
 unsafe impl<const BLOCK: usize> Send for Place<BLOCK> {}
 // SAFETY: as above.
 unsafe impl<const BLOCK: usize> Sync for Place<BLOCK> {}
@@ -51,10 +51,10 @@ unsafe impl<const BLOCK: usize> Sync for Place<BLOCK> {}
 impl<const BLOCK: usize> Place<BLOCK> {
     const BLOCK_IS_A_POWER_OF_TWO: () = assert!(BLOCK.is_power_of_two() && BLOCK >= 8);
 
-    /// The ring of `blocks` blocks from `offset` of a buffer on.
+    /// Locates the ring of `blocks` blocks from `offset` of a buffer on.
     ///
     /// # Panics
-    /// When `blocks` is not a power of two, or the ring is not inside the buffer or not aligned to 8.
+    /// If `blocks` is not a power of two, or the ring is not inside the buffer or not aligned to 8.
     fn new(buffer: &DmaBuffer, offset: usize, blocks: u32) -> Self {
         let () = Self::BLOCK_IS_A_POWER_OF_TWO;
         let bytes = (blocks as usize).checked_mul(BLOCK);
@@ -77,12 +77,12 @@ impl<const BLOCK: usize> Place<BLOCK> {
     const fn span(&self) -> Span {
         // CAST: widening.
         let bytes = (self.mask as usize + 1) * BLOCK;
-        // SAFETY: `new` has found so many bytes inside a buffer, which whoever has the place keeps mapped; a span of
-        // the buffer promises the rest.
+        // SAFETY: `new` has checked that so many bytes are inside a buffer, which the owner of the place keeps
+        // mapped; a span of the buffer promises the rest.
         unsafe { Span::new(self.base, bytes) }
     }
 
-    /// One of the parts of `PART` bytes of which the ring consists, by an index that is masked.
+    /// Returns a part of `PART` bytes of the ring, by an index that counts such parts and is masked.
     #[inline]
     const fn part<const PART: usize>(&self, index: u32) -> DmaBlock<'_, PART> {
         const {
@@ -103,10 +103,10 @@ impl<const BLOCK: usize> Place<BLOCK> {
 }
 
 impl<const BLOCK: usize> DmaRing<BLOCK> {
-    /// The ring of `blocks` blocks from `offset` of a buffer on.
+    /// Makes the ring of `blocks` blocks from `offset` of a buffer on.
     ///
     /// # Panics
-    /// When `blocks` is not a power of two, or the ring is not inside the buffer or not aligned to 8.
+    /// If `blocks` is not a power of two, or the ring is not inside the buffer or not aligned to 8.
     #[must_use]
     pub fn new(buffer: &DmaBuffer, offset: usize, blocks: u32) -> Self {
         Self {
@@ -115,14 +115,14 @@ impl<const BLOCK: usize> DmaRing<BLOCK> {
         }
     }
 
-    /// An index masked to the ring: the same for all indices of a block.
+    /// Returns an index masked to the ring: equal for all indices of one block.
     #[inline]
     #[must_use]
     pub const fn slot(&self, index: u32) -> u32 {
         index & self.place.mask
     }
 
-    /// The block of an index.
+    /// Returns the block of an index.
     #[inline]
     #[must_use]
     pub const fn block(&self, index: u32) -> DmaBlock<'_, BLOCK> {
@@ -135,23 +135,23 @@ impl<const BLOCK: usize> DmaRing<BLOCK> {
     }
 }
 
-/// A ring, the word of its doorbell record, and a count: what a work queue needs of its memory for a post, half a cache
-/// line.
+/// A ring, the word of its doorbell record, and a count: the memory that a work queue needs for a post, in half a
+/// cache line.
 #[repr(C)]
 pub struct DmaQueue<const BLOCK: usize> {
     place: Place<BLOCK>,
-    /// Four bytes, aligned to 4, as [`DmaWord`] finds them.
+    /// Four bytes, aligned to 4, as [`DmaWord`] checks them.
     word: NonNull<u8>,
     _leases: Arc<[Arc<Lease>; 2]>,
 }
 
-// SAFETY: `word` is an address, as a span is, and what is done there is done through a span.
+// SAFETY: `word` is an address, as in a span; all accesses go through a span.
 unsafe impl<const BLOCK: usize> Send for DmaQueue<BLOCK> {}
 // SAFETY: as above.
 unsafe impl<const BLOCK: usize> Sync for DmaQueue<BLOCK> {}
 
 impl<const BLOCK: usize> DmaQueue<BLOCK> {
-    /// The ring of `blocks` blocks from `offset` of a buffer on, and the word at `record.1` of another.
+    /// Makes the ring of `blocks` blocks from `offset` of a buffer on, with the word at `record.1` of another buffer.
     ///
     /// # Panics
     /// As [`DmaRing::new`] and [`DmaWord::new`].
@@ -170,14 +170,14 @@ impl<const BLOCK: usize> DmaQueue<BLOCK> {
         }
     }
 
-    /// The block of an index.
+    /// Returns the block of an index.
     #[inline]
     #[must_use]
     pub const fn block(&self, index: u32) -> DmaBlock<'_, BLOCK> {
         self.place.part(index)
     }
 
-    /// One of the parts of `PART` bytes of which the ring consists, by an index that is masked.
+    /// Returns a part of `PART` bytes of the ring, by an index that counts such parts and is masked.
     #[inline]
     #[must_use]
     pub const fn part<const PART: usize>(&self, index: u32) -> DmaBlock<'_, PART> {
@@ -187,11 +187,12 @@ impl<const BLOCK: usize> DmaQueue<BLOCK> {
     /// Stores the word in a single relaxed access.
     #[inline]
     pub fn store(&self, value: u32) {
-        // SAFETY: `new` has it from a `DmaWord`, and `_leases` keep its buffer.
+        // SAFETY: `new` took the address from a `DmaWord`, and `_leases` keep its buffer.
         unsafe { store_word(self.word, value) };
     }
 
-    /// How far its owner has come: a number that is his alone, kept here because it is read and written with the ring.
+    /// Progress of the queue: a private number of its owner, stored here because it is read and written with the
+    /// ring.
     #[inline]
     #[must_use]
     pub const fn count(&self) -> u32 {
@@ -217,30 +218,30 @@ impl<const BLOCK: usize> std::fmt::Debug for DmaQueue<BLOCK> {
     }
 }
 
-/// A block of a ring. Where in it an access falls is checked when the program is compiled.
+/// A block of a ring. The offset of an access in it is checked at compile time.
 #[derive(Clone, Copy)]
 pub struct DmaBlock<'a, const BLOCK: usize> {
     span: Span,
     /// Offset of the block, whose `BLOCK` bytes are inside the span.
     at: usize,
-    /// Keeps the memory.
+    /// Keeps the memory alive.
     ring: PhantomData<&'a Arc<Lease>>,
 }
 
 impl<const BLOCK: usize> DmaBlock<'_, BLOCK> {
-    /// Copies an object to the start of the block, in no particular order of its bytes.
+    /// Copies an object to the start of the block, its bytes in no particular order.
     #[inline]
     pub fn write<T: IntoBytes + Immutable>(self, value: &T) {
         const { assert!(size_of::<T>() <= BLOCK, "the object is larger than a block") };
-        // SAFETY: the block's `BLOCK` bytes are inside the span (whoever makes a block masks its index, `Place::new`
-        // has measured the ring), and the object has no more.
+        // SAFETY: the block's `BLOCK` bytes are inside the span (its index was masked, and `Place::new` has checked
+        // the ring), and the object has no more bytes.
         unsafe { self.span.write_obj_unchecked(self.at, value) }
     }
 
     /// Copies an object into the block, from byte `at` on.
     ///
     /// # Panics
-    /// When it is not inside the block.
+    /// If the object is not inside the block.
     #[inline]
     pub fn write_at<T: IntoBytes + Immutable>(self, at: usize, value: &T) {
         assert!(
@@ -265,8 +266,8 @@ impl<const BLOCK: usize> DmaBlock<'_, BLOCK> {
         unsafe { self.span.read_obj_unchecked(self.at + AT) }
     }
 
-    /// Loads a big-endian 64-bit word of the block in a single relaxed access. It stays as it is: comparisons of it
-    /// do not need the host's order.
+    /// Loads a big-endian 64-bit word of the block in a single relaxed access. It is not converted: comparisons do
+    /// not need the host's order.
     #[inline]
     #[must_use]
     pub fn load_be64<const AT: usize>(self) -> Be64 {
@@ -301,7 +302,7 @@ pub struct DmaWord {
     _lease: Arc<Lease>,
 }
 
-// SAFETY: an address, as a span is; what is done there is done through a span.
+// SAFETY: an address, as in a span; all accesses go through a span.
 unsafe impl Send for DmaWord {}
 // SAFETY: as above.
 unsafe impl Sync for DmaWord {}
@@ -309,23 +310,23 @@ unsafe impl Sync for DmaWord {}
 /// Stores a word in a single relaxed access.
 ///
 /// # Safety
-/// [`DmaWord::new`] has found it, and whoever calls has kept its buffer since.
+/// [`DmaWord::new`] has checked the word, and the caller has kept its buffer since.
 #[inline]
 unsafe fn store_word(at: NonNull<u8>, value: u32) {
-    // SAFETY: `DmaWord::new` has accessed these four bytes of a buffer with all checks, and they are there still.
+    // SAFETY: `DmaWord::new` has accessed these four bytes of a buffer with all checks, and the buffer still exists.
     let word = unsafe { Span::new(at, 4) };
     // SAFETY: as above.
     unsafe { word.store_be32_unchecked(0, value) }
 }
 
 impl DmaWord {
-    /// The word at `offset` of a buffer.
+    /// Locates the word at `offset` of a buffer.
     ///
     /// # Panics
-    /// When it is not inside or not aligned.
+    /// If it is not inside the buffer or not aligned.
     #[must_use]
     pub fn new(buffer: &DmaBuffer, offset: usize) -> Self {
-        // The checked access says what is wrong with the place.
+        // The checked access panics with the reason if the place is wrong.
         let _there = buffer.load_be32(offset);
         Self {
             at: buffer.span().at(offset, 4),
@@ -333,10 +334,10 @@ impl DmaWord {
         }
     }
 
-    /// Stores it in a single relaxed access.
+    /// Stores the word in a single relaxed access.
     #[inline]
     pub fn store(&self, value: u32) {
-        // SAFETY: `new` has found it, and `_lease` keeps its buffer.
+        // SAFETY: `new` has checked it, and `_lease` keeps its buffer.
         unsafe { store_word(self.at, value) };
     }
 }
@@ -375,7 +376,7 @@ mod tests {
         buffer.read_bytes(1024 + 7 * 64, &mut bytes);
         assert_eq!((bytes[0], bytes[15], bytes[16]), (3, 3, 0));
         assert_eq!((ring.slot(7), ring.slot(8), ring.slot(u32::MAX)), (7, 0, 7));
-        // Nothing before and nothing behind it was touched.
+        // Nothing before or after it was touched.
         assert!(
             (0..1024)
                 .chain(1024 + 8 * 64..4096)

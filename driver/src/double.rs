@@ -1,4 +1,4 @@
-//! A device double for this crate's tests: it records what it is told, and reaches memory as a device would.
+//! A device double for this crate's tests: it records the calls it receives, and reaches memory as a device would.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -20,19 +20,19 @@ type Mapping = (SharedMemory, usize, usize);
 #[derive(Default)]
 struct State {
     config: BTreeMap<u16, u8>,
-    told: Vec<(u8, u64, Vec<u8>)>,
+    writes: Vec<(u8, u64, Vec<u8>)>,
     resets: usize,
     interrupts: Vec<Vec<Interrupt>>,
     notices: Notices,
     mappings: BTreeMap<u64, Mapping>,
-    /// Where mappings start that can only be read.
+    /// Start addresses of read-only mappings.
     read_only: Vec<u64>,
-    /// Memory that has to be asked for.
+    /// Memory that is accessed by messages.
     asked: BTreeMap<u64, (Arc<dyn MessageMemory>, usize)>,
     /// `dma_map` and `dma_unmap` are refused.
-    stubborn: bool,
+    refuses_dma: bool,
     /// `dma_unmap` is refused.
-    keeping: bool,
+    refuses_unmap: bool,
 }
 
 /// The double. Clones share it.
@@ -58,8 +58,8 @@ impl Double {
         Function::in_process(Arc::new(self.clone())).unwrap()
     }
 
-    pub(crate) fn told(&self) -> Vec<(u8, u64, Vec<u8>)> {
-        self.state().told.clone()
+    pub(crate) fn writes(&self) -> Vec<(u8, u64, Vec<u8>)> {
+        self.state().writes.clone()
     }
 
     pub(crate) fn bar_memory(&self) -> SharedMemory {
@@ -74,7 +74,7 @@ impl Double {
         self.state().interrupts.len()
     }
 
-    /// Vectors that are enabled.
+    /// Returns the number of enabled vectors.
     pub(crate) fn interrupts_set(&self) -> usize {
         self.state().interrupts.last().map_or(0, Vec::len)
     }
@@ -87,22 +87,22 @@ impl Double {
         self.state().notices.clone()
     }
 
-    pub(crate) fn set_stubborn(&self, stubborn: bool) {
-        self.state().stubborn = stubborn;
+    pub(crate) fn set_refuses_dma(&self, refuses_dma: bool) {
+        self.state().refuses_dma = refuses_dma;
     }
 
-    pub(crate) fn set_keeping(&self, keeping: bool) {
-        self.state().keeping = keeping;
+    pub(crate) fn set_refuses_unmap(&self, refuses_unmap: bool) {
+        self.state().refuses_unmap = refuses_unmap;
     }
 
-    /// Whether it may start DMA.
+    /// Returns whether the device may start DMA.
     pub(crate) fn masters_the_bus(&self) -> bool {
         let mut command = [0];
         self.config_read(4, &mut command);
         command[0] & 4 != 0
     }
 
-    /// IOVA and length of all mappings.
+    /// Returns IOVA and length of all mappings.
     pub(crate) fn mappings(&self) -> Vec<(u64, usize)> {
         self.state()
             .mappings
@@ -111,12 +111,12 @@ impl Double {
             .collect()
     }
 
-    /// Where mappings started that could only be read.
+    /// Returns the start addresses of the mappings that were read-only.
     pub(crate) fn read_only(&self) -> Vec<u64> {
         self.state().read_only.clone()
     }
 
-    /// The memory behind an IOVA that has to be asked for, as DMA finds it.
+    /// Returns the memory behind an IOVA that is accessed by messages, as DMA finds it.
     pub(crate) fn asks(&self, iova: u64) -> Arc<dyn MessageMemory> {
         let state = self.state();
         let (&start, (memory, bytes)) = state.asked.range(..=iova).next_back().unwrap();
@@ -125,13 +125,13 @@ impl Double {
         Arc::clone(memory)
     }
 
-    /// IOVA and length of all mappings that have to be asked for.
+    /// Returns IOVA and length of all mappings that are accessed by messages.
     pub(crate) fn asked(&self) -> Vec<(u64, usize)> {
         let of = |(&iova, &(_, bytes)): (&u64, &(_, usize))| (iova, bytes);
         self.state().asked.iter().map(of).collect()
     }
 
-    /// The memory behind an IOVA, and the offset there, as DMA finds it.
+    /// Returns the memory behind an IOVA and the offset there, as DMA finds it.
     pub(crate) fn reach(&self, iova: u64) -> (SharedMemory, usize) {
         let state = self.state();
         let (&start, (memory, offset, bytes)) = state.mappings.range(..=iova).next_back().unwrap();
@@ -171,7 +171,7 @@ impl Device for Double {
             stored, bytes,
             "told of a write at {offset:#x} that is not in memory"
         );
-        self.state().told.push((index, offset, bytes.to_vec()));
+        self.state().writes.push((index, offset, bytes.to_vec()));
     }
 
     fn reset(&self) {
@@ -198,8 +198,8 @@ impl Device for Double {
         bytes: usize,
     ) -> Result<(), String> {
         let mut state = self.state();
-        if state.stubborn {
-            return Err("stubborn".to_owned());
+        if state.refuses_dma {
+            return Err("refused by the double".to_owned());
         }
         let end = iova + u64::try_from(bytes).unwrap();
         let overlapped = state
@@ -234,8 +234,8 @@ impl Device for Double {
         writable: bool,
     ) -> Result<(), String> {
         let mut state = self.state();
-        if state.stubborn {
-            return Err("stubborn".to_owned());
+        if state.refuses_dma {
+            return Err("refused by the double".to_owned());
         }
         if !writable {
             state.read_only.push(iova);
@@ -246,8 +246,8 @@ impl Device for Double {
 
     fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {
         let mut state = self.state();
-        if state.stubborn || state.keeping {
-            return Err("stubborn".to_owned());
+        if state.refuses_dma || state.refuses_unmap {
+            return Err("refused by the double".to_owned());
         }
         if state.asked.get(&iova).is_some_and(|asked| asked.1 == bytes) {
             state.asked.remove(&iova);

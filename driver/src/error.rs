@@ -1,7 +1,7 @@
-//! What can go wrong, one enum per layer.
+//! Errors, one enum per layer.
 //!
-//! The texts carry the numbers a person needs: the address, the length, the system call and its errno.
-//! What only a bug of ours can cause is not here; it is an assertion where it would happen.
+//! The texts carry the numbers a person needs: the address, the length, the system call and its errno. A failure that
+//! only a bug of this crate can cause is not here; it is an assertion at its place.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,10 +12,10 @@ use thiserror::Error;
 use crate::vfio::VfioError;
 use crate::vfio_user::VfioUserError;
 
-/// An errno as people look for it: its name, its number, and what the system calls it.
-pub(crate) struct Told(pub(crate) Errno);
+/// An errno in the form people search for: its name, its number, and the system's text.
+pub(crate) struct ErrnoText(pub(crate) Errno);
 
-impl fmt::Display for Told {
+impl fmt::Display for ErrnoText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(errno) = *self;
         write!(f, "{errno:?} ({}): {}", errno as i32, errno.desc())
@@ -43,17 +43,17 @@ pub enum MemoryError {
         offset: u64,
         /// Bytes the file has.
         len: u64,
-        /// What is wrong with it.
+        /// The problem with the file.
         what: &'static str,
     },
-    /// A system call refused.
-    #[error("{call} for a mapping of {bytes:#x} bytes: {}", Told(*errno))]
+    /// A system call failed.
+    #[error("{call} for a mapping of {bytes:#x} bytes: {}", ErrnoText(*errno))]
     System {
         /// Name of the system call.
         call: &'static str,
         /// Bytes asked for.
         bytes: usize,
-        /// What it answered.
+        /// Its error.
         errno: Errno,
     },
 }
@@ -70,14 +70,14 @@ pub enum IovaError {
         bytes: u64,
         /// Alignment asked for.
         modulus: u64,
-        /// Where within the alignment.
+        /// Remainder asked for, modulo the alignment.
         remainder: u64,
         /// Total still free.
         free: u64,
         /// Longest free range.
         longest: u64,
     },
-    /// The request makes no sense: no bytes, or an alignment that is no power of two.
+    /// The request is invalid: no bytes, or an alignment that is no power of two.
     #[error(
         "a range of {bytes:#x} units at {remainder:#x} modulo {modulus:#x} is no legal request"
     )]
@@ -86,15 +86,15 @@ pub enum IovaError {
         bytes: u64,
         /// Alignment asked for.
         modulus: u64,
-        /// Where within the alignment.
+        /// Remainder asked for, modulo the alignment.
         remainder: u64,
     },
 }
 
-/// DMA memory could not be had.
+/// DMA memory could not be allocated.
 #[derive(Debug, Error)]
 pub enum DmaError {
-    /// The request makes no sense: no bytes, or an alignment that is no power of two up to 1 GiB.
+    /// The request is invalid: no bytes, or an alignment that is no power of two up to 1 GiB.
     #[error("DMA memory of {bytes:#x} bytes aligned to {align:#x} is no legal request")]
     Request {
         /// Bytes asked for.
@@ -107,58 +107,58 @@ pub enum DmaError {
     HugePages {
         /// Pages asked for.
         needed: usize,
-        /// Bytes of one.
+        /// Bytes of one page.
         page_bytes: usize,
-        /// The NUMA node they are to be of, if of one.
+        /// NUMA node of the pages, if one was asked for.
         node: Option<u32>,
-        /// Pages that are free there; `None` if there is no such pool.
+        /// Free pages there; `None` if there is no such pool.
         free: Option<usize>,
     },
-    /// The function takes no pages of the hugetlb pool: it is played by another process, which would die of one that
-    /// the pool lacks.
+    /// The function takes no pages of the hugetlb pool: another process plays it, and a page missing from the pool
+    /// would kill that process.
     #[error(
         "{name}: is played by another process, and takes no pages of the hugetlb pool ({page_bytes:#x} bytes)"
     )]
     NoHugePages {
         /// The function.
         name: String,
-        /// Bytes of such a page.
+        /// Bytes of one page.
         page_bytes: usize,
     },
     /// Memory could not be bound to a NUMA node.
     #[error(
         "mbind of {bytes:#x} bytes to NUMA node {node}: {}: is there such a node (/sys/devices/system/node/has_memory), and may this process use it (Mems_allowed of /proc/self/status)?",
-        Told(*errno)
+        ErrnoText(*errno)
     )]
     Node {
         /// The node.
         node: u32,
-        /// Bytes that were to be of it.
+        /// Bytes to bind.
         bytes: usize,
-        /// What the system answered; EINVAL too where the number is none of a node.
+        /// Error of the system; EINVAL also for a number that is no node's.
         errno: Errno,
     },
     /// Memory could not be populated.
     #[error(
         "MADV_POPULATE_WRITE of {bytes:#x} bytes at {at:#x} of {of:#x}, pages of {page_bytes:#x}: {}: EFAULT is a lack of huge pages, ENOMEM one of memory, EINVAL a kernel before Linux 5.14",
-        Told(*errno)
+        ErrnoText(*errno)
     )]
     Populate {
-        /// Bytes that were populated at a time.
+        /// Bytes populated at a time.
         bytes: usize,
-        /// Where they begin.
+        /// Offset at which they begin.
         at: usize,
         /// Bytes in all.
         of: usize,
         /// Bytes of a page.
         page_bytes: usize,
-        /// What the system answered.
+        /// Error of the system.
         errno: Errno,
     },
-    /// Memory of the caller's is not all there.
+    /// Part of the caller's memory is not mapped.
     #[error("not all of {bytes:#x} bytes at {address:#x} is mapped (EFAULT)")]
     NotMapped {
-        /// Its first page.
+        /// Address of its first page.
         address: usize,
         /// Bytes of its pages.
         bytes: usize,
@@ -172,7 +172,7 @@ pub enum DmaError {
         bytes: usize,
         /// Alignment asked for.
         align: usize,
-        /// Bytes that are free, together or not.
+        /// Bytes that are free, contiguous or not.
         free: usize,
         /// Bytes of the pool.
         of: usize,
@@ -188,7 +188,7 @@ pub enum DmaError {
     Function(#[from] FunctionError),
 }
 
-/// What is said of addresses that are not there, and what to do.
+/// Returns the text for an exhausted address space, with advice.
 fn no_addresses(error: &IovaError) -> String {
     match error {
         IovaError::Exhausted {
@@ -203,7 +203,7 @@ fn no_addresses(error: &IovaError) -> String {
     }
 }
 
-/// What is said of huge pages that are not there, and what to do.
+/// Returns the text for missing huge pages, with advice.
 fn huge_pages(needed: usize, page_bytes: usize, node: Option<u32>, free: Option<usize>) -> String {
     let pool = format!("hugepages-{}kB/nr_hugepages", page_bytes >> 10);
     let (place, path) = match node {
@@ -266,12 +266,12 @@ pub enum FunctionError {
         /// Bytes the memory has.
         len: usize,
     },
-    /// There is no memory for the BARs of a function that this process plays.
+    /// The memory for the BARs of a function that this process plays could not be mapped.
     #[error("{name}: memory of a BAR: {error}")]
     Memory {
         /// The function.
         name: String,
-        /// Why.
+        /// The cause.
         error: MemoryError,
     },
     /// The device model refused a DMA mapping.
@@ -283,9 +283,9 @@ pub enum FunctionError {
         operation: &'static str,
         /// I/O virtual address.
         iova: u64,
-        /// Bytes.
+        /// Length in bytes.
         bytes: usize,
-        /// The answer, in words.
+        /// The model's reason.
         reason: String,
     },
     /// A function cannot share the I/O address space of others.
@@ -295,10 +295,10 @@ pub enum FunctionError {
         name: String,
         /// The function that the space was made for.
         space: String,
-        /// Why not.
+        /// The reason.
         what: String,
     },
-    /// A function of the I/O address space did not let go of memory, and all of them were stopped.
+    /// A function of the I/O address space refused to unmap memory, and all functions of the space were stopped.
     #[error(
         "{name}: the functions in the I/O address space of {space} were stopped for good, because one of them did not let go of memory: close them all and open them anew"
     )]
@@ -325,15 +325,15 @@ pub enum FunctionError {
         vector: usize,
         /// Vectors the function has.
         count: usize,
-        /// What the system answered.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// No eventfd to wake a sleeper with.
-    #[error("{name}: no eventfd for waking whoever sleeps: {source}")]
+    /// The eventfd that wakes a sleeping thread could not be made.
+    #[error("{name}: no eventfd to wake a sleeping thread: {source}")]
     Wakeup {
         /// The function.
         name: String,
-        /// What the system answered.
+        /// Error of the system.
         source: std::io::Error,
     },
 }
@@ -367,7 +367,7 @@ pub enum BarError {
     },
 }
 
-/// The ring, or an operation on it, failed.
+/// The io_uring, or an operation on it, failed.
 #[derive(Debug, Error)]
 pub enum ReactorError {
     /// The ring itself could not be made or entered.
@@ -377,15 +377,15 @@ pub enum ReactorError {
         call: &'static str,
         /// Size of the submission queue.
         entries: u32,
-        /// What the system answered.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// The system makes no ring for this process, and operations on files take one.
+    /// The system refuses this process an io_uring, which file operations need.
     #[error(
         "disks need io_uring, which this process may not use ({source}): kernel.io_uring_disabled, a filter of system calls, SELinux, the kernel's build or the limit of locked memory forbids it; `datctl doctor` tells which"
     )]
     NoDisks {
-        /// What the system answered.
+        /// Error of the system.
         source: std::io::Error,
     },
     /// The bytes named are not inside the buffer.
@@ -407,7 +407,7 @@ pub enum ReactorError {
     Open {
         /// The file.
         path: PathBuf,
-        /// What the system answered.
+        /// Error of the system.
         source: std::io::Error,
     },
     /// An operation on a file failed.
@@ -421,22 +421,22 @@ pub enum ReactorError {
         offset: u64,
         /// Bytes that were still to do.
         bytes: usize,
-        /// What the system answered.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// What a file is like could not be read.
+    /// The properties of a file could not be read.
     #[error("{path}: {call}: {source}")]
     Geometry {
         /// The file.
         path: PathBuf,
         /// The system call.
         call: &'static str,
-        /// What the system answered.
+        /// Error of the system.
         source: std::io::Error,
     },
 }
 
-/// An operation on a file, with the bytes it is of, if it is of some.
+/// Describes an operation on a file, with its bytes and offset unless it is a sync.
 fn what(operation: &str, offset: u64, bytes: usize) -> String {
     match operation {
         "sync" => operation.to_owned(),
@@ -445,7 +445,7 @@ fn what(operation: &str, offset: u64, bytes: usize) -> String {
 }
 
 impl ReactorError {
-    /// What the system answered, if it was asked.
+    /// Returns the error of the system, if the cause is one.
     fn answer(&self) -> Option<&std::io::Error> {
         match self {
             Self::Ring { source, .. }
@@ -457,7 +457,7 @@ impl ReactorError {
         }
     }
 
-    /// The system's error number, if it gave one.
+    /// Returns the system's error number, if there is one.
     #[must_use]
     pub fn raw_os_error(&self) -> Option<i32> {
         self.answer().and_then(std::io::Error::raw_os_error)
@@ -478,7 +478,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_the_device_has_no_addresses_for_is_told_in_bytes_with_what_there_is() {
+    fn an_error_for_lack_of_addresses_has_the_bytes_wanted_and_free() {
         let error = DmaError::from(IovaError::Exhausted {
             bytes: 1 << 40,
             modulus: 1 << 30,

@@ -1,21 +1,21 @@
-//! How often addresses are taken: ranges that overlap, each taken and given back for itself.
+//! Use counts of addresses: ranges may overlap, and each is added and removed on its own.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// From each address on, how often it is taken, up to the next one.
+/// Use count from each key on, up to the next key.
 #[derive(Debug, Default)]
 pub(crate) struct Extents(BTreeMap<usize, usize>);
 
 impl Extents {
-    /// Cuts the count at an address, so that it can change there.
+    /// Splits the count at an address, so that it can change there.
     fn cut(&mut self, at: usize) {
         let (_, &count) = self.0.range(..=at).next_back().unwrap_or((&0, &0));
         self.0.entry(at).or_insert(count);
     }
 
-    /// Takes a range once more.
+    /// Adds one use of a range.
     pub(crate) fn add(&mut self, range: &Range<usize>) {
         self.cut(range.start);
         self.cut(range.end);
@@ -25,7 +25,7 @@ impl Extents {
         self.join(range);
     }
 
-    /// Gives a range back that was taken; what of it nobody has any more.
+    /// Removes one use of a range. Returns the parts that have no use left.
     pub(crate) fn remove(&mut self, range: &Range<usize>) -> Vec<Range<usize>> {
         self.cut(range.start);
         self.cut(range.end);
@@ -44,7 +44,7 @@ impl Extents {
         free
     }
 
-    /// Joins what counts the same, at and between the ends of a range.
+    /// Joins neighbours with equal counts, at and between the ends of a range.
     fn join(&mut self, range: &Range<usize>) {
         let below = self.0.range(..range.start).next_back();
         let mut before = below.map_or(0, |(_, &count)| count);
@@ -60,13 +60,13 @@ impl Extents {
         }
     }
 
-    /// Whether nothing is taken.
+    /// Returns whether no range is in use.
     pub(crate) fn is_empty(&self) -> bool {
-        // What counts the same is joined.
+        // Equal counts are joined, so a map without uses has no entries.
         self.0.is_empty()
     }
 
-    /// What of a range is taken.
+    /// Returns the parts of a range that are in use.
     pub(crate) fn taken_of(&self, range: &Range<usize>) -> Vec<Range<usize>> {
         let below = self.0.range(..=range.start).next_back();
         let mut open = below
@@ -87,7 +87,7 @@ impl Extents {
         taken
     }
 
-    /// Whether all of a range is taken.
+    /// Returns whether all of a range is in use.
     pub(crate) fn covers(&self, range: &Range<usize>) -> bool {
         let first = self.0.range(..=range.start).next_back();
         let taken = |(_, &count): (&usize, &usize)| count > 0;
@@ -95,12 +95,12 @@ impl Extents {
     }
 }
 
-/// Addresses that may be accessed for others, as long as the lock is held.
+/// Addresses that may be accessed on behalf of others, while the lock is held.
 #[derive(Debug, Default)]
 pub(crate) struct Open(Mutex<Extents>);
 
 impl Open {
-    /// For adding, giving back and accessing: who gives back waits for who accesses.
+    /// Locks for adding, removing and accessing: removal waits for an access in progress.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Extents> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_covered_while_somebody_has_each_byte_of_it() {
+    fn a_range_is_covered_while_each_byte_of_it_is_in_use() {
         let mut extents = Extents::default();
         assert!(!extents.covers(&(0..1)));
         extents.add(&(10..20));

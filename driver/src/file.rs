@@ -1,4 +1,4 @@
-//! [`File`]: an open file that knows its name, and what it can do.
+//! [`File`]: an open file with its name and its capabilities.
 
 mod geometry;
 
@@ -22,12 +22,12 @@ pub struct File {
 struct Inner {
     file: std::fs::File,
     path: PathBuf,
-    /// Files are numbered in the order of their opening.
+    /// Number of the file, in the order of opening.
     number: u32,
     is_block_device: bool,
-    /// Whether its file system makes holes, once that was asked.
+    /// True if the file system punches holes; unset until the first query.
     makes_holes: OnceLock<bool>,
-    /// Whether a ring that polls has been told that it cannot be polled.
+    /// True once an operation has shown that the file cannot be polled.
     is_not_polled: AtomicBool,
 }
 
@@ -42,7 +42,7 @@ impl File {
         Self::open_with(OpenOptions::new().read(true), path)
     }
 
-    /// Opens a file as the options say.
+    /// Opens a file with the given options.
     ///
     /// # Errors
     /// [`ReactorError::Open`].
@@ -59,7 +59,7 @@ impl File {
 
     /// Takes a file that is open already; `path` is for errors only.
     pub fn from_std(file: std::fs::File, path: impl AsRef<Path>) -> Self {
-        // The call fails for no file that is open; what it then is an operation finds out.
+        // The call fails for no open file; if it did, a later operation would report the problem.
         let kind = file.metadata().map(|metadata| metadata.file_type());
         let is_block_device = kind.is_ok_and(|kind| kind.is_block_device());
         Self {
@@ -74,13 +74,13 @@ impl File {
         }
     }
 
-    /// Its name.
+    /// Returns the file's name.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.inner.path
     }
 
-    /// The file itself, for everything but transfers.
+    /// Returns the file itself, for everything but transfers.
     #[must_use]
     pub fn as_std(&self) -> &std::fs::File {
         &self.inner.file
@@ -90,12 +90,12 @@ impl File {
         self.inner.file.as_fd()
     }
 
-    /// Whether it is the same open file.
+    /// Returns whether both are the same open file.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// A number that files opened near to it in time do not have.
+    /// Returns the file's number. It differs from those of files opened shortly before or after.
     pub(crate) fn number(&self) -> u32 {
         self.inner.number
     }
@@ -104,16 +104,16 @@ impl File {
         self.inner.is_block_device
     }
 
-    /// Whether nothing has said that it cannot be polled.
+    /// Returns whether polling has not been found impossible yet.
     pub(crate) fn may_be_polled(&self) -> bool {
         !self.inner.is_not_polled.load(Ordering::Relaxed)
     }
 
-    /// It cannot be polled, which is told once.
+    /// Records that the file cannot be polled, and logs that once.
     pub(crate) fn cannot_be_polled(&self) {
         if !self.inner.is_not_polled.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "{}: cannot be polled (it needs O_DIRECT and a device with queues for that): interrupts tell of its transfers",
+                "{}: cannot be polled (it needs O_DIRECT and a device with queues for that): its transfers complete by interrupt",
                 self.path().display()
             );
         }

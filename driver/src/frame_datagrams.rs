@@ -1,8 +1,8 @@
 //! Ethernet frames between processes as UNIX datagrams: one datagram, one frame, no connection.
 //!
-//! The wire of programs that we did not write, such as QEMU's `-netdev dgram,local.type=unix,remote.type=unix`. Each
-//! side has a path of its own and knows the other's. Nobody hears of the other's coming and going: a frame that finds
-//! nobody there is lost, as is one that finds the other side too slow.
+//! This is the wire format of foreign programs, such as QEMU's `-netdev dgram,local.type=unix,remote.type=unix`. Each
+//! side has a path of its own and knows the other's. Neither side learns when the other starts or ends: a frame is
+//! lost if the other side is absent or too slow.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd};
@@ -17,21 +17,21 @@ use nix::sys::socket::{MsgFlags, UnixAddr, sendto};
 use crate::frame_socket::FRAME_BYTES;
 use crate::socket_path::{PathClaim, TakenPath};
 
-/// Our side of such a wire. Clones share it.
+/// Our end of such a wire. Clones share it.
 #[derive(Clone, Debug)]
 pub struct FrameDatagrams {
-    /// Free again before the socket is closed.
+    /// Our path. Dropped before the socket, which frees the path first.
     _here: Arc<TakenPath>,
     socket: Arc<UnixDatagram>,
     there: UnixAddr,
 }
 
 impl FrameDatagrams {
-    /// Takes the path `here` for us; frames will go to `there`.
+    /// Binds to the path `here`; frames will go to `there`.
     ///
     /// # Errors
-    /// Something else is at `here`, which stays as it is ([`SocketPathError`](crate::SocketPathError)), or what else
-    /// the system answered.
+    /// Something else is at `here`, which stays unchanged ([`SocketPathError`](crate::SocketPathError)), or another
+    /// error of the system.
     pub fn bind(here: &Path, there: &Path) -> io::Result<Self> {
         let there = UnixAddr::new(there)?;
         let (socket, here) = PathClaim::new(here)?.bind(|here| UnixDatagram::bind(here))?;
@@ -42,11 +42,11 @@ impl FrameDatagrams {
         })
     }
 
-    /// Sends a frame; waits that long for room at the other side, which the system gives it for few. False: nobody was
-    /// there, or had no room, and the frame is lost.
+    /// Sends a frame; waits up to `patience` for room at the other side, whose socket queue holds few frames. Returns
+    /// false if the other side was absent or had no room; then the frame is lost.
     ///
     /// # Errors
-    /// The frame is empty or longer than any (EMSGSIZE), or what the system answered.
+    /// The frame is empty or longer than any (EMSGSIZE), or another error of the system.
     pub fn send_within(&self, frame: &[u8], patience: Duration) -> io::Result<bool> {
         if frame.is_empty() || frame.len() > FRAME_BYTES {
             return Err(Errno::EMSGSIZE.into());
@@ -70,17 +70,17 @@ impl FrameDatagrams {
         }
     }
 
-    /// Takes our leave: whoever waits for a frame here is woken.
+    /// Shuts the socket down, which wakes threads that wait for a frame here.
     pub fn shut(&self) {
         crate::frame_socket::shut(self.socket.as_fd().as_raw_fd());
     }
 
-    /// Waits for a frame.
+    /// Waits for a frame and returns it.
     ///
     /// # Errors
-    /// The datagram is empty or longer than any frame (`InvalidData`; it is lost), or what the system answered.
+    /// The datagram is empty or longer than any frame (`InvalidData`; it is lost), or another error of the system.
     pub fn receive(&self) -> io::Result<Vec<u8>> {
-        // A byte more than any frame has shows one that is too long.
+        // The extra byte reveals a datagram that is longer than any frame.
         let mut frame = vec![0; FRAME_BYTES + 1];
         loop {
             match self.socket.recv(&mut frame) {
@@ -106,7 +106,7 @@ mod tests {
     const NOW: Duration = Duration::ZERO;
 
     #[test]
-    fn frames_go_both_ways_and_those_for_nobody_are_lost() {
+    fn frames_go_both_ways_and_are_lost_without_a_receiver() {
         let directory = tempfile::tempdir().unwrap();
         let [a, b] = ["a", "b"].map(|name| directory.path().join(name));
         let one = FrameDatagrams::bind(&a, &b).unwrap();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_left_by_the_dead_is_taken_and_one_of_the_living_is_not() {
+    fn a_path_of_a_killed_process_is_taken_and_one_in_use_is_not() {
         let directory = tempfile::tempdir().unwrap();
         let [a, b] = ["a", "b"].map(|name| directory.path().join(name));
         let first = FrameDatagrams::bind(&a, &b).unwrap();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_is_refused_in_both_directions() {
+    fn a_datagram_that_is_no_frame_is_refused_in_both_directions() {
         let directory = tempfile::tempdir().unwrap();
         let [a, b] = ["a", "b"].map(|name| directory.path().join(name));
         let one = FrameDatagrams::bind(&a, &b).unwrap();

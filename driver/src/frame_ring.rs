@@ -1,18 +1,18 @@
 //! Frames in memory that two processes share: one direction of a wire, with one writer and one reader.
 //!
 //! ```text
-//!    +0    head    what has been written, in bytes since the beginning, modulo 2^32       the writer's
-//!  +128    tail    what has been taken, likewise                                          the reader's
-//!  +256    waits   1: the reader sleeps, and wants a word when there is something         both
+//!    +0    head    bytes written since the beginning, modulo 2^32                         the writer's
+//!  +128    tail    bytes taken, likewise                                                  the reader's
+//!  +256    waits   1: the reader sleeps, and has to be woken for the next frame           both
 //! +4096    data    records: the length of a frame, the frame, up to the next 64 bytes
 //! ```
 //!
-//! A record lies in one piece. One that does not fit before the end of the data begins at its start, and a length that
-//! no frame has ([`WRAP`]) stands where it would have begun.
+//! A record is contiguous. If it does not fit before the end of the data, it begins at the start, and a length that
+//! no frame has ([`WRAP`]) stands where the record would have begun.
 //!
-//! The other side may write anything at any time. So each number is read once and compared with what it may be; what
-//! this side knows (how far it has written or taken) it keeps to itself; and frames are copied out before anybody looks
-//! at them. A number that cannot be is [`Broken`], for good. Neither side can make the other wait in here.
+//! The other side may write anything at any time. So each number is read once and checked against its legal range.
+//! Each side keeps a private copy of its own position. Frames are copied out before they are parsed. An impossible
+//! number is [`Broken`], permanently. Neither side can make the other wait in here.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -24,67 +24,67 @@ use crate::memory::SharedMemory;
 
 /// Bytes of the data of one direction.
 const DATA_BYTES: u32 = 1 << 20;
-/// Where the data of one direction begins.
+/// Offset of the data of one direction.
 const DATA: usize = 4096;
 /// Bytes of one direction.
 const DIRECTION: usize = DATA + DATA_BYTES as usize;
-/// Bytes of both.
+/// Bytes of both directions.
 pub(crate) const RINGS_BYTES: usize = 2 * DIRECTION;
 
 const HEAD: usize = 0;
 const TAIL: usize = 128;
 const WAITS: usize = 256;
 
-/// Bytes of the length before a frame.
+/// Bytes of the length that precedes a frame.
 const PREFIX: usize = 4;
-/// Records begin at multiples of this.
+/// Alignment in bytes of records.
 const GRANULE: u32 = 64;
-/// In place of a length: the next record is at the start of the data.
+/// Stands in place of a length: the next record is at the start of the data.
 const WRAP: u32 = u32::MAX;
 
-/// The other side has written what cannot be.
+/// The other side has written an impossible number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the other side of a wire has broken the memory in common: {what} {value:#x} at {at:#x}")]
+#[error("the other side of a wire has corrupted the shared memory: {what} {value:#x} at {at:#x}")]
 pub(crate) struct Broken {
     what: &'static str,
     value: u32,
     at: u32,
 }
 
-/// Which of the two processes.
+/// One of the two processes of a wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// Who made the memory. It writes the first direction.
+    /// The process that made the memory. It writes the first direction.
     Maker,
-    /// Who was given it.
+    /// The process that received the memory.
     Other,
 }
 
-/// Fresh memory for both directions.
+/// Allocates memory for both directions.
 pub(crate) fn fresh() -> Result<SharedMemory, MemoryError> {
     SharedMemory::anonymous(RINGS_BYTES)
 }
 
-/// Bytes that a frame takes.
+/// Returns the bytes of the record that holds a frame.
 fn record_bytes(frame: usize) -> u32 {
     // CAST: a frame has at most FRAME_BYTES.
     let bytes = u32::try_from(frame + PREFIX).unwrap_or(u32::MAX - GRANULE);
     bytes.next_multiple_of(GRANULE)
 }
 
-/// Where in the memory of a direction a count of bytes is.
+/// Returns the offset in the memory of the byte at a count, for a direction that starts at `begin`.
 fn place(begin: usize, count: u32) -> usize {
     // CAST: below DATA_BYTES.
     begin + DATA + (count % DATA_BYTES) as usize
 }
 
-/// Writes one direction.
+/// Writer of one direction.
 #[derive(Debug)]
 pub(crate) struct Writer {
     memory: SharedMemory,
     begin: usize,
     head: u32,
-    /// How far the reader was when it was looked at last.
+    /// The reader's position when it was last read.
     tail: u32,
 }
 
@@ -102,7 +102,7 @@ impl Writer {
         }
     }
 
-    /// Writes a frame if there is room for it. It has a byte, and [`FRAME_BYTES`] at most.
+    /// Writes a frame of 1 to [`FRAME_BYTES`] bytes. Returns false if there is no room.
     pub(crate) fn push(&mut self, frame: &[u8]) -> Result<bool, Broken> {
         let record = record_bytes(frame.len());
         let to_end = DATA_BYTES - self.head % DATA_BYTES;
@@ -121,7 +121,7 @@ impl Writer {
         self.memory.store_be32(at, length);
         self.memory.write_bytes(at + PREFIX, frame);
         self.head = self.head.wrapping_add(record);
-        // The frame before the count that says it is there.
+        // The frame must be written before the count that announces it.
         fence(Ordering::Release);
         self.memory.store_be32(self.begin + HEAD, self.head);
         Ok(true)
@@ -133,7 +133,7 @@ impl Writer {
             return Ok(true);
         }
         let tail = self.memory.load_be32(self.begin + TAIL);
-        // What it has taken is taken before it is written over.
+        // The reader's copies come before our stores to the same place.
         fence(Ordering::Acquire);
         let room = room(self.head, tail).ok_or(Broken {
             what: "tail",
@@ -144,15 +144,15 @@ impl Writer {
         Ok(room >= wanted)
     }
 
-    /// The reader could not be woken: that is to be tried again.
-    pub(crate) fn has_not_woken(&self) {
+    /// Records that waking the reader failed, so that the next [`must_wake`](Self::must_wake) tries again.
+    pub(crate) fn wake_failed(&self) {
         self.memory.store_be32(self.begin + WAITS, 1);
     }
 
-    /// Whether the reader sleeps and is to be woken: by this call, and no other.
+    /// Returns whether the reader sleeps and this caller has to wake it. True for one caller only.
     pub(crate) fn must_wake(&self) -> bool {
-        // The head is written before this is read, as `Reader::arm` does it the other way round: one of the two sees
-        // the other.
+        // The head is written before this flag is read; `Reader::arm` does it the other way round. So at least one
+        // side sees the other's store.
         fence(Ordering::SeqCst);
         let waits = self.memory.load_be32(self.begin + WAITS) != 0;
         if waits {
@@ -162,12 +162,12 @@ impl Writer {
     }
 }
 
-/// Reads one direction. One thread at a time takes; any may look.
+/// Reader of one direction. One thread at a time takes frames; any thread may check for some.
 #[derive(Debug)]
 pub(crate) struct Reader {
     memory: SharedMemory,
     begin: usize,
-    /// What has been taken.
+    /// Bytes taken so far.
     tail: AtomicU32,
 }
 
@@ -184,12 +184,12 @@ impl Reader {
         }
     }
 
-    /// Whether there is something to take, or to complain about.
+    /// Returns whether there is a frame to take, or a broken count to report.
     pub(crate) fn has_some(&self) -> bool {
         self.memory.load_be32(self.begin + HEAD) != self.tail.load(Ordering::Relaxed)
     }
 
-    /// From now on the writer says when there is something. False: there is something now.
+    /// Asks the writer to announce the next frame. Returns false if there is something to take already.
     pub(crate) fn arm(&self) -> bool {
         self.memory.store_be32(self.begin + WAITS, 1);
         fence(Ordering::SeqCst);
@@ -203,7 +203,7 @@ impl Reader {
         if head == tail {
             return Ok(false);
         }
-        // What the count says is there before the count.
+        // The record is read only after the count that announces it.
         fence(Ordering::Acquire);
         let broken = |what, value, at| Broken { what, value, at };
         let mut there = head.wrapping_sub(tail);
@@ -212,7 +212,8 @@ impl Reader {
         }
         let mut length = self.memory.load_be32(place(self.begin, tail));
         if length == WRAP {
-            // A record that begins at the start fits, and one that is written over is complete with what follows.
+            // A record at the start fits, so it is never announced by a wrap; and a wrap is published with its
+            // successor.
             let to_end = DATA_BYTES - tail % DATA_BYTES;
             if to_end == DATA_BYTES || to_end >= there {
                 return Err(broken("wrap", head, tail));
@@ -232,7 +233,7 @@ impl Reader {
         self.memory.read_bytes(at + PREFIX, frame);
         tail = tail.wrapping_add(record_bytes(bytes));
         self.tail.store(tail, Ordering::Relaxed);
-        // The copy before the count that gives its place away.
+        // The copy must be complete before the count that frees its place.
         fence(Ordering::Release);
         self.memory.store_be32(self.begin + TAIL, tail);
         Ok(true)
@@ -294,7 +295,7 @@ mod tests {
         assert!(writer.push(&[1]).unwrap());
         assert!(writer.must_wake());
         assert!(!writer.must_wake());
-        writer.has_not_woken();
+        writer.wake_failed();
         assert!(writer.must_wake());
         assert!(!reader.arm(), "there is one");
         let mut out = Vec::new();
@@ -313,12 +314,12 @@ mod tests {
         for head in [1, 63, DATA_BYTES + GRANULE, u32::MAX, u32::MAX - 63] {
             assert_eq!(harmed(&|memory| memory.store_be32(HEAD, head)), "head");
         }
-        // Of no frame, longer than any, and longer than what is there.
+        // A length of 0, longer than any frame, and longer than the bytes written.
         for bytes in [0, 16 << 10 | 1, u32::MAX - 1, 125, 1 << 31] {
             assert_eq!(harmed(&|memory| memory.store_be32(length, bytes)), "length");
         }
         assert_eq!(harmed(&|memory| memory.store_be32(length, WRAP)), "wrap");
-        // A record that would go on behind the end, and a wrap with nothing behind it.
+        // A record that would continue beyond the end, and a wrap without a record after it.
         let (mut writer, reader, memory) = ends();
         while writer.push(&[1; 4096 - PREFIX]).unwrap() {
             assert!(reader.pop(&mut out).unwrap());
@@ -333,7 +334,7 @@ mod tests {
         memory.store_be32(place(0, DATA_BYTES - 4096), WRAP);
         memory.store_be32(HEAD, DATA_BYTES);
         assert_eq!(reader.pop(&mut out).unwrap_err().what, "wrap");
-        // A reader that has taken what was never written.
+        // A reader whose tail is beyond the head.
         let (mut writer, _, memory) = ends();
         memory.store_be32(TAIL, 2 * DATA_BYTES);
         let refused = std::iter::repeat_with(|| writer.push(&[1; 9000])).find_map(Result::err);

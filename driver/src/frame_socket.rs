@@ -1,26 +1,27 @@
-//! Ethernet frames between processes: a wire that is a UNIX socket, and memory in common beside it.
+//! Ethernet frames between processes: a wire that is a UNIX socket with shared memory beside it.
 //!
-//! The socket keeps boundaries (`SOCK_SEQPACKET`): one message, one frame. It has two ends and no names but its path.
-//! Who comes first listens there, who comes second connects; two that come at once are not both first (module
-//! `socket_path`). The second has a name, too, for as long as it is there: `PATH.2`. Who comes third finds both names
-//! taken, even if the first has not accepted the second yet, or finds a listener that has met its other end; either way
-//! it is told that both ends are taken. A frame that finds the other side too slow is lost, as on a wire.
+//! The socket keeps message boundaries (`SOCK_SEQPACKET`): one message, one frame. It has two ends and no name but
+//! its path. The first process to arrive listens there, the second connects; if two arrive at once, only one becomes
+//! the first (module `socket_path`). While it is connected, the second holds a name, too: `PATH.2`. A third process
+//! finds both names taken, even if the first has not accepted the second yet, or finds a listener that is connected
+//! already. Either way it gets the error that both ends are taken. A frame is lost if the other side is too slow, as
+//! on a wire.
 //!
-//! The first offers memory for two rings ([`frame_ring`](crate::frame_ring)). Each side then sends its frames through
-//! its ring, from when it has said so on the socket:
+//! The first side offers memory for two rings ([`frame_ring`](crate::frame_ring)). Each side then sends its frames
+//! through its ring, as soon as it has announced that on the socket:
 //!
 //! ```text
 //!    first                               second
 //!      |--- offer, with the memory -------->|      frames go over the socket, both ways
-//!      |<------------ frames by memory -----|      from here on what the second sends is in its ring
-//!      |--- frames by memory -------------->|      and what the first sends in the first's
-//!      |<--- wake / wake ------------------>|      to who has said in the memory that it sleeps
+//!      |<------------ frames by memory -----|      from here on frames of the second are in its ring
+//!      |--- frames by memory -------------->|      and frames of the first in the first's
+//!      |<--- wake / wake ------------------>|      to a side whose flag in the memory says that it sleeps
 //! ```
 //!
-//! The socket stays for that, and for the end: who reads that the other side is gone has taken all frames before. These
-//! words are shorter than the header of a frame, so who does not know them (a version before this one, a stranger)
-//! takes them for a broken frame and drops it, and all frames go over the socket. A word that is none is dropped here,
-//! too.
+//! The socket remains for these control messages and for the end: a side that reads the end of the connection first
+//! takes all frames that were sent before. The control messages are shorter than the header of a frame. A peer that
+//! does not know them (an older version, a foreign program) drops them as broken frames, and all frames go over the
+//! socket. An unknown control message is dropped here, too.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -49,20 +50,20 @@ use crate::real_clock::poll_until;
 use crate::signals::HeldSignals;
 use crate::socket_path::{Occupant, PathClaim, SocketPathError, TakenPath};
 
-/// The longest frame: a jumbo frame of 9978 bytes, and then some.
+/// Bytes of the longest frame: larger than a jumbo frame of 9978 bytes.
 pub(crate) const FRAME_BYTES: usize = 16 << 10;
 
-/// What a word between the two sides begins with; what follows says which.
-const WORD: &[u8; 7] = b"frames1";
-/// The memory comes with it.
+/// Prefix of a control message; the byte after it is its kind.
+const CONTROL_PREFIX: &[u8; 7] = b"frames1";
+/// Offers the memory, which comes with the message.
 const OFFER: u8 = 1;
-/// From now on frames are in the ring.
+/// Announces that from now on frames are in the ring.
 const BY_MEMORY: u8 = 2;
-/// There is something in the ring.
+/// Wakes the receiver: there is a frame in the ring.
 const WAKE: u8 = 3;
-const WORD_BYTES: usize = WORD.len() + 1;
+const CONTROL_BYTES: usize = CONTROL_PREFIX.len() + 1;
 
-/// Between two looks whether the other side has made room in its ring.
+/// Interval at which a sender checks for room in the other side's ring.
 const ROOM: Duration = Duration::from_micros(50);
 
 /// One end of a wire. Clones share it.
@@ -73,67 +74,67 @@ pub struct FrameSocket {
 
 #[derive(Debug)]
 struct End {
-    /// The second one's name. Free again before the socket is closed.
+    /// Name of the second end. Dropped before the socket, which frees the name first.
     _taken: Option<TakenPath>,
     fd: OwnedFd,
-    /// Frames leave in order.
+    /// The writer, once frames go by memory. The lock keeps frames in order.
     sends: Mutex<Option<Writer>>,
-    /// Where frames are once the other side has said so.
+    /// The reader, once the other side has announced that its frames go by memory.
     reader: OnceLock<Reader>,
-    /// The memory in common, and whose it is. Who has this takes.
+    /// Shared memory and our side of it. The holder of the lock may take frames.
     taking: Mutex<Option<(SharedMemory, Side)>>,
 }
 
-/// What was there to be taken.
+/// Result of taking without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// A frame.
     Frame,
-    /// Nothing, for now.
+    /// No frame yet.
     Nothing,
-    /// The other side is gone, and there will be nothing more.
+    /// The other side is gone; no more frames will come.
     Gone,
 }
 
-/// Why a wait at a wire is over.
+/// Reason why a wait at a wire ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrived {
-    /// A frame has come by memory.
+    /// A frame has arrived by memory.
     ByMemory,
-    /// A frame, a word, or the end may be at the socket.
+    /// The socket is readable: a frame, a control message, or the end.
     AtSocket,
-    /// What ends waits without a wire.
+    /// The wait ended for a reason that has nothing to do with the wire.
     Not(Woken),
 }
 
-/// What was found at a path.
+/// Our end of the wire at a path.
 #[derive(Debug)]
 pub enum FrameEnd {
-    /// The other side listens there, and this is the wire to it.
+    /// The other side listens there; this is the wire to it.
     Second(FrameSocket),
-    /// Nobody was there, so we listen now.
+    /// Nothing listened there, so this side listens now.
     First(FrameListener),
 }
 
-/// Waits for the other side.
+/// Listener that waits for the other side.
 #[derive(Debug)]
 pub struct FrameListener {
-    /// Free again before the socket is closed.
+    /// Our name. Dropped before the socket, which frees the name first.
     _taken: TakenPath,
     fd: OwnedFd,
 }
 
 impl FrameEnd {
-    /// Connects to a path, or listens there if nobody does.
+    /// Connects to a path, or listens there if there is no listener.
     ///
     /// # Errors
-    /// `AddrInUse`: both ends of the wire are taken. Or something else is at the path, which stays as it is
-    /// ([`SocketPathError`](crate::SocketPathError)), or what else the system answered.
+    /// `AddrInUse`: both ends of the wire are taken. Or something else is at the path, which stays unchanged
+    /// ([`SocketPathError`](crate::SocketPathError)), or another error of the system.
     pub fn at(path: &Path) -> io::Result<Self> {
         let claim = PathClaim::new(path)?;
         let address = UnixAddr::new(path)?;
         let mut has_met = false;
-        if claim.occupant()? == Occupant::Somebody {
+        if claim.occupant()? == Occupant::Process {
             let second = FrameSocket::named(&second(path)).map_err(|error| {
                 let error = io::Error::from(error);
                 if error.kind() == ErrorKind::AddrInUse {
@@ -144,9 +145,9 @@ impl FrameEnd {
             })?;
             match connect(second.fd(), &address) {
                 Ok(()) => return Ok(Self::Second(second)),
-                // Its socket is there and listens no more: it has met its other end.
+                // The socket exists but listens no more: the first end is connected already.
                 Err(Errno::ECONNREFUSED) => has_met = true,
-                // Whoever was there has just left, or is no wire's end: the claim will say.
+                // The listener has just closed, or the path is no wire's end: the claim decides.
                 Err(Errno::ENOENT | Errno::EPROTOTYPE) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -165,7 +166,7 @@ impl FrameEnd {
     }
 }
 
-/// The name of who comes second.
+/// Returns the name of the second end.
 fn second(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".2");
@@ -183,18 +184,18 @@ fn both_taken(path: &Path) -> io::Error {
 }
 
 impl FrameListener {
-    /// Waits until the other side is there. Nobody else can come then: a third is refused until this is dropped, by
-    /// which the path is free again.
+    /// Waits until the other side connects. It is the only one: a third side is refused until this listener is
+    /// dropped, which frees the path.
     ///
     /// # Errors
-    /// What the system answered; EINVAL after [`FrameListener::shut`].
+    /// Error of the system; EINVAL after [`FrameListener::shut`].
     // UNSAFETY: a descriptor arrives as a number and is taken into ownership.
     #[expect(unsafe_code, reason = "an accepted descriptor")]
     pub fn accept(&self) -> io::Result<FrameSocket> {
         let fd = accepting::next("a wire's end", || {
             Ok(accept4(self.fd.as_raw_fd(), SockFlag::SOCK_CLOEXEC)?)
         })?;
-        // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
+        // SAFETY: the kernel has just made this descriptor for us; no other code knows it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         self.shut();
         let socket = FrameSocket::new(fd);
@@ -202,15 +203,15 @@ impl FrameListener {
         Ok(socket)
     }
 
-    /// Ends the wait of whoever accepts.
+    /// Wakes threads that wait in [`accept`](Self::accept).
     pub fn shut(&self) {
         shut(self.fd.as_raw_fd());
     }
 }
 
-/// Ends both directions of a socket. Whoever waits at it is woken.
+/// Shuts down both directions of a socket, which wakes threads that wait for it.
 pub(crate) fn shut(fd: RawFd) {
-    // It fails where nobody is connected; who waits there is woken all the same.
+    // An unconnected socket returns an error, but its waiters are woken nevertheless.
     let _none_there = shutdown(fd, Shutdown::Both);
 }
 
@@ -239,7 +240,7 @@ impl FrameSocket {
         Self { end: Arc::new(end) }
     }
 
-    /// One that is connected to nobody yet, at a path of its own.
+    /// Makes a socket at a path of its own, not connected yet.
     fn named(path: &Path) -> Result<Self, SocketPathError> {
         let (fd, taken) = PathClaim::new(path)?.bind(|path| {
             let fd = open_socket()?;
@@ -253,10 +254,10 @@ impl FrameSocket {
         self.end.fd.as_raw_fd()
     }
 
-    /// Two ends of a wire within a process, all of whose frames go over the socket.
+    /// Makes two ends of a wire within a process; all their frames go over the socket.
     ///
     /// # Errors
-    /// What the system answered.
+    /// Error of the system.
     pub fn pair() -> io::Result<[Self; 2]> {
         let (one, other) = nix::sys::socket::socketpair(
             AddressFamily::Unix,
@@ -272,23 +273,23 @@ impl FrameSocket {
         let memory = match fresh() {
             Ok(memory) => memory,
             Err(error) => {
-                tracing::warn!("a wire without memory in common: {error}");
+                tracing::warn!("a wire without shared memory: {error}");
                 return;
             }
         };
         let Some(file) = memory.as_fd() else {
             return;
         };
-        match self.say(OFFER, &[file]) {
+        match self.send_control(OFFER, &[file]) {
             Ok(()) => *locked(&self.end.taking) = Some((memory, Side::Maker)),
-            Err(error) => tracing::warn!("a wire without memory in common: {error}"),
+            Err(error) => tracing::warn!("a wire without shared memory: {error}"),
         }
     }
 
-    /// Says a word, which does not wait for room.
-    fn say(&self, word: u8, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let mut bytes = [word; WORD_BYTES];
-        bytes[..WORD.len()].copy_from_slice(WORD);
+    /// Sends a control message without waiting for room.
+    fn send_control(&self, word: u8, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut bytes = [word; CONTROL_BYTES];
+        bytes[..CONTROL_PREFIX.len()].copy_from_slice(CONTROL_PREFIX);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
@@ -297,8 +298,8 @@ impl FrameSocket {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         loop {
             match sendmsg(&self.end.fd, &[IoSlice::new(&bytes)], &mut control, flags) {
-                Ok(WORD_BYTES) => return Ok(()),
-                // Not whole, so it is none.
+                Ok(CONTROL_BYTES) => return Ok(()),
+                // A message sent in part is useless.
                 Ok(_) => return Err(ErrorKind::WriteZero.into()),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
@@ -306,32 +307,32 @@ impl FrameSocket {
         }
     }
 
-    /// From here on what is sent goes through the ring, if the other side can be told.
+    /// Sends frames through the ring from now on, if the announcement reaches the other side.
     fn send_by_memory(&self, memory: &SharedMemory, side: Side) {
         let mut sends = locked(&self.end.sends);
         if sends.is_some() {
             return;
         }
-        match self.say(BY_MEMORY, &[]) {
+        match self.send_control(BY_MEMORY, &[]) {
             Ok(()) => *sends = Some(Writer::new(memory.clone(), side)),
             Err(error) => tracing::debug!("frames go over the socket: {error}"),
         }
     }
 
-    /// Whether what the other side sends comes by memory.
+    /// Returns whether the other side's frames come by memory.
     #[must_use]
     pub fn is_by_memory(&self) -> bool {
         self.end.reader.get().is_some()
     }
 
-    /// Sends a frame without waiting. False: there was no room, and the frame is lost.
+    /// Sends a frame without waiting. Returns false if there was no room; then the frame is lost.
     ///
     /// # Errors
-    /// The other side is gone, or has broken the memory in common; or the frame is longer than any, or a word between
-    /// the sides (EMSGSIZE).
+    /// The other side is gone or has broken the shared memory; or the frame is longer than any, or is a control
+    /// message (EMSGSIZE).
     pub fn send(&self, frame: &[u8]) -> io::Result<bool> {
-        let is_word = frame.len() == WORD_BYTES && frame.starts_with(WORD);
-        if frame.is_empty() || frame.len() > FRAME_BYTES || is_word {
+        let is_control = frame.len() == CONTROL_BYTES && frame.starts_with(CONTROL_PREFIX);
+        if frame.is_empty() || frame.len() > FRAME_BYTES || is_control {
             return Err(Errno::EMSGSIZE.into());
         }
         let mut sends = locked(&self.end.sends);
@@ -339,16 +340,15 @@ impl FrameSocket {
             let pushed = writer.push(frame).map_err(io::Error::other)?;
             if pushed
                 && writer.must_wake()
-                && let Err(error) = self.say(WAKE, &[])
+                && let Err(error) = self.send_control(WAKE, &[])
             {
-                // What fills the socket wakes the other side as well; what the system has no room for now is said with
-                // the next frame.
+                // A full socket wakes the other side as well. A wake that found no room is sent with the next frame.
                 let is_gone = [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset];
                 if is_gone.contains(&error.kind()) {
                     return Err(error);
                 }
                 if error.kind() != ErrorKind::WouldBlock {
-                    writer.has_not_woken();
+                    writer.wake_failed();
                 }
             }
             return Ok(pushed);
@@ -364,7 +364,8 @@ impl FrameSocket {
         }
     }
 
-    /// Sends a frame, and waits for room so long at most. False: there was none, and the frame is lost.
+    /// Sends a frame, and waits for room for at most `patience`. Returns false if there was none; then the frame is
+    /// lost.
     ///
     /// # Errors
     /// As [`FrameSocket::send`].
@@ -379,7 +380,7 @@ impl FrameSocket {
                 return Ok(false);
             }
             if locked(&self.end.sends).is_some() {
-                // Nobody says when there is room in the ring.
+                // No event announces room in the ring.
                 poll_until(&[], None, monotonic_now() + ROOM.min(left), None);
                 continue;
             }
@@ -392,28 +393,29 @@ impl FrameSocket {
         }
     }
 
-    /// Takes our leave: the other side reads what was sent, and then that nobody is there. Whoever waits for a frame
-    /// here is woken.
+    /// Shuts the wire down: the other side reads the frames sent so far, and then the end. Threads that wait for a
+    /// frame here are woken.
     pub fn shut(&self) {
         shut(self.fd());
     }
 
-    /// Whether a frame has come by memory. It costs a look at the memory.
+    /// Returns whether a frame has arrived by memory. Costs one read of the memory.
     #[must_use]
     pub fn has_some(&self) -> bool {
         self.end.reader.get().is_some_and(Reader::has_some)
     }
 
-    /// Has the other side wake who sleeps here with the next frame that comes by memory. False: one has come.
+    /// Asks the other side to wake this thread's sleep with its next frame by memory. Returns false if a frame is
+    /// there already.
     #[must_use]
     pub fn arm(&self) -> bool {
         self.end.reader.get().is_none_or(Reader::arm)
     }
 
-    /// Takes a frame that has come by memory, without a system call.
+    /// Takes a frame that has arrived by memory, without a system call.
     ///
     /// # Errors
-    /// The other side has broken the memory in common.
+    /// The other side has broken the shared memory.
     pub fn take_by_memory(&self, frame: &mut Vec<u8>) -> io::Result<bool> {
         let Some(reader) = self.end.reader.get() else {
             return Ok(false);
@@ -425,8 +427,8 @@ impl FrameSocket {
     /// Takes a frame, without waiting for one.
     ///
     /// # Errors
-    /// The frame is longer than any (`InvalidData`; it is lost), the other side has broken the memory in common, or
-    /// what the system answered.
+    /// The frame is longer than any (`InvalidData`; it is lost), the other side has broken the shared memory, or
+    /// another error of the system.
     pub fn take(&self, frame: &mut Vec<u8>) -> io::Result<Taken> {
         let mut taking = locked(&self.end.taking);
         let by_memory = |frame: &mut Vec<u8>| match self.end.reader.get() {
@@ -440,7 +442,7 @@ impl FrameSocket {
             frame.resize(FRAME_BYTES, 0);
             let (bytes, given) = match self.message(frame)? {
                 None => return Ok(Taken::Nothing),
-                // The last may have come since the look above.
+                // The last frame may have arrived since the read of the ring above.
                 Some((0, _)) if by_memory(frame)? => return Ok(Taken::Frame),
                 Some((0, _)) => return Ok(Taken::Gone),
                 Some(message) => message,
@@ -450,15 +452,15 @@ impl FrameSocket {
                 return Err(io::Error::new(ErrorKind::InvalidData, what));
             }
             frame.truncate(bytes);
-            match frame.strip_prefix(WORD) {
-                Some(&[word]) => self.heard(word, given, &mut taking),
+            match frame.strip_prefix(CONTROL_PREFIX) {
+                Some(&[word]) => self.handle_control(word, given, &mut taking),
                 _ => return Ok(Taken::Frame),
             }
         }
     }
 
-    /// The next message at the socket: its length and a descriptor that came with it; without a byte the other side is
-    /// gone. `None`: there is none.
+    /// Receives the next message at the socket: its length and a descriptor that came with it. A length of 0 means
+    /// that the other side is gone. `None`: there is no message.
     fn message(&self, bytes: &mut [u8]) -> io::Result<Option<(usize, Option<OwnedFd>)>> {
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT | RecvFlags::TRUNC;
         loop {
@@ -472,7 +474,7 @@ impl FrameSocket {
             );
             match received {
                 Ok(received) => {
-                    // All that came is ours, and closed unless it is used.
+                    // All received descriptors are ours; unused ones are closed.
                     let given = control.drain().find_map(|message| {
                         if let RecvAncillaryMessage::ScmRights(mut rights) = message {
                             rights.next()
@@ -480,13 +482,13 @@ impl FrameSocket {
                             None
                         }
                     });
-                    // The real length comes back even if it did not fit.
+                    // With TRUNC the real length is returned even if the message did not fit.
                     return Ok(Some((received.bytes, given)));
                 }
                 Err(rustix::io::Errno::CONNRESET) => return Ok(Some((0, None))),
                 Err(rustix::io::Errno::AGAIN) => return Ok(None),
                 Err(rustix::io::Errno::INTR) => {}
-                // The frame waits for memory.
+                // The frame stays queued until the system has memory.
                 Err(errno @ (rustix::io::Errno::NOMEM | rustix::io::Errno::NOBUFS)) => {
                     tracing::warn!("a wire's end: recvmsg: {errno}; trying again");
                     accepting::pause();
@@ -496,8 +498,13 @@ impl FrameSocket {
         }
     }
 
-    /// The other side has said a word. One that comes out of turn means nothing.
-    fn heard(&self, word: u8, given: Option<OwnedFd>, taking: &mut Option<(SharedMemory, Side)>) {
+    /// Handles a control message. An unexpected one is ignored.
+    fn handle_control(
+        &self,
+        word: u8,
+        given: Option<OwnedFd>,
+        taking: &mut Option<(SharedMemory, Side)>,
+    ) {
         match (word, given) {
             (OFFER, Some(file)) if taking.is_none() => {
                 match SharedMemory::imported(file, 0, RINGS_BYTES) {
@@ -520,11 +527,11 @@ impl FrameSocket {
         }
     }
 
-    /// Waits until there may be something to take. `looks` is how long the memory is looked at before this thread
-    /// sleeps.
+    /// Waits until there may be something to take. `looks` is the time for which the memory is polled before this
+    /// thread sleeps.
     ///
     /// # Errors
-    /// What the system answered.
+    /// Error of the system.
     pub fn wait(&self, looks: Duration) -> io::Result<Arrived> {
         if let Some(reader) = self.end.reader.get() {
             let until = Instant::now() + looks;
@@ -552,7 +559,7 @@ impl FrameSocket {
         }
     }
 
-    /// Sleeps as a clock does, until there may be something to take at the latest.
+    /// Sleeps as a clock does, but no longer than until there may be something to take.
     #[must_use]
     pub fn wait_beside(
         &self,
@@ -563,7 +570,7 @@ impl FrameSocket {
         let has_some = self.end.reader.get().is_some_and(|reader| !reader.arm());
         let is_over = monotonic_now() >= deadline;
         if has_some || is_over {
-            // Frames without end keep nobody from what he sleeps for.
+            // A constant stream of frames must not hide the interrupts and the deadline of the wait.
             return match poll_until(interrupts, None, Moment(0), signals) {
                 Some(Woken::Deadline) if !is_over => Arrived::ByMemory,
                 woken => Arrived::Not(woken.unwrap_or(Woken::Deadline)),
@@ -598,7 +605,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_first_listens_and_who_comes_second_connects() {
+    fn the_first_process_listens_and_the_second_connects() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("wire");
         for _ in 0..2 {
@@ -642,7 +649,7 @@ mod tests {
             assert!(said.contains("datctl sim serve --socket A"), "{said}");
             assert!(said.contains("--switch rate=100G"), "{said}");
         }
-        // Who leaves before it was accepted leaves its place to another.
+        // A second end that closes before it was accepted frees its place.
         drop(second);
         let FrameEnd::Second(second) = FrameEnd::at(&path).unwrap() else {
             panic!("somebody listens");
@@ -668,7 +675,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_at_a_socket_is_woken_when_it_is_shut() {
+    fn a_thread_that_waits_at_a_socket_is_woken_when_it_is_shut() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("wire");
         let FrameEnd::First(listener) = FrameEnd::at(&path).unwrap() else {
@@ -687,15 +694,15 @@ mod tests {
         });
         assert_eq!(other.receive().unwrap().unwrap(), b"last words");
         assert!(other.receive().unwrap().is_none());
-        // Who waits afterwards does not wait either.
+        // A later wait returns at once, too.
         assert!(listener.accept().is_err() && one.receive().unwrap().is_none());
     }
 
     #[test]
-    fn a_socket_left_by_the_dead_is_replaced() {
+    fn a_socket_left_by_a_killed_process_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("wire");
-        // As a killed process leaves it: closed, and the path still there.
+        // The state that a killed process leaves: the socket closed, and the path still there.
         let left = open_socket().unwrap();
         bind(left.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
         listen(&left, Backlog::new(1).unwrap()).unwrap();
@@ -717,7 +724,7 @@ mod tests {
         for _ in 0..sent {
             assert_eq!(other.receive().unwrap().unwrap().len(), 9000);
         }
-        // Whoever waits for room gets it when the other side makes some, and gives up otherwise.
+        // A sender that waits for room continues when the other side makes some, and gives up otherwise.
         while one.send(&[1; 9000]).unwrap() {}
         let patience = Duration::from_millis(1);
         assert!(!one.send_within(&[2; 9000], patience).unwrap());
@@ -729,7 +736,7 @@ mod tests {
             while other.receive().unwrap().unwrap() != [2; 9000] {}
         });
         assert!(one.send(&[]).is_err() && one.send(&[0; FRAME_BYTES + 1]).is_err());
-        // Somebody who is not us sends what no frame is.
+        // A foreign program sends a message that is no frame.
         send(one.fd(), &[0; FRAME_BYTES + 1], MsgFlags::empty()).unwrap();
         assert_eq!(other.receive().unwrap_err().kind(), ErrorKind::InvalidData);
         assert!(one.send(b"on it goes").unwrap());
@@ -767,7 +774,7 @@ mod tests {
         let mut frame = Vec::new();
         assert!(second.has_some() && second.take_by_memory(&mut frame).unwrap());
         assert_eq!(frame, b"five");
-        // A ping-pong of two that sleep.
+        // A ping-pong between two sides that sleep.
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..1000 {
@@ -780,7 +787,7 @@ mod tests {
                 assert_eq!(first.receive().unwrap().unwrap(), turn.to_be_bytes());
             }
         });
-        // What was said before the end is heard.
+        // A frame sent before the end is received.
         assert!(first.send(b"last words").unwrap());
         first.shut();
         assert_eq!(second.receive().unwrap().unwrap(), b"last words");
@@ -788,7 +795,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_the_word_that_was_for_a_sleeper_has_the_next_frame_wake_it() {
+    fn a_sleeper_whose_wake_up_another_thread_took_is_woken_by_the_next_frame() {
         let [first, second] = first_and_second();
         second.take(&mut Vec::new()).unwrap();
         first.take(&mut Vec::new()).unwrap();
@@ -825,7 +832,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_beside_a_wire_is_woken_by_frames_interrupts_and_time() {
+    fn a_wait_beside_a_wire_is_ended_by_frames_interrupts_and_time() {
         let [first, second] = first_and_second();
         second.take(&mut Vec::new()).unwrap();
         first.take(&mut Vec::new()).unwrap();
@@ -840,7 +847,7 @@ mod tests {
             assert!(by_either, "{arrived:?}");
         });
         assert_eq!(second.receive().unwrap().unwrap(), b"frame");
-        // Frames keep nobody from an interrupt, or from the end of his time.
+        // Frames do not hide an interrupt or the deadline.
         assert!(first.send(b"more").unwrap());
         assert_eq!(wait(Moment(u64::MAX)), Arrived::ByMemory);
         assert_eq!(wait(Moment(0)), Arrived::Not(Woken::Deadline));
@@ -863,11 +870,11 @@ mod tests {
         let file = nix::sys::memfd::memfd_create("no", nix::sys::memfd::MFdFlags::empty());
         let file = file.unwrap();
         for word in [BY_MEMORY, WAKE, OFFER, 0, 99] {
-            one.say(word, &[]).unwrap();
+            one.send_control(word, &[]).unwrap();
         }
-        // One that could become shorter under who has mapped it.
-        one.say(OFFER, &[file.as_fd()]).unwrap();
-        one.say(BY_MEMORY, &[]).unwrap();
+        // A file that can be truncated while it is mapped.
+        one.send_control(OFFER, &[file.as_fd()]).unwrap();
+        one.send_control(BY_MEMORY, &[]).unwrap();
         assert!(one.send(b"a frame").unwrap());
         assert_eq!(other.receive().unwrap().unwrap(), b"a frame");
         assert!(!other.is_by_memory());
@@ -875,7 +882,7 @@ mod tests {
         assert_eq!(one.receive().unwrap().unwrap(), b"another");
         let word = one.send(b"frames1\x02").unwrap_err();
         assert_eq!(word.raw_os_error(), Some(Errno::EMSGSIZE as i32));
-        // Who knows no words drops them as frames that are too short.
+        // A side that knows no control messages drops them as short frames.
         assert!(one.send(b"frames1 is no word").unwrap());
         assert_eq!(other.receive().unwrap().unwrap(), b"frames1 is no word");
     }

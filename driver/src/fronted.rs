@@ -1,11 +1,11 @@
-//! A device with somebody in front of it.
+//! A device with a front: code that intercepts some of its calls.
 //!
 //! A device model that sits behind a wire, is served to other processes, or is watched by a test is the same model,
-//! with something more to be done when its driver touches it. [`Fronted`] is a [`Device`] that passes every call on to
-//! the model, but four on which a [`Front`] has a say: register writes, configuration writes, resets, and the clock.
+//! with extra work when its driver touches it. [`Fronted`] is a [`Device`] that passes every call on to the model,
+//! except four that a [`Front`] may intercept: register writes, configuration writes, resets, and the clock.
 //!
-//! What a front does not define goes straight to the model. What it defines it passes on itself, before or after what
-//! it does, or not at all.
+//! A call that a front does not override goes straight to the model. An override decides itself when to pass the call
+//! on: before or after its own work, or not at all.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -15,34 +15,34 @@ use crate::device::{Device, MessageMemory};
 use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
 
-/// Who is in front of a device.
+/// Code in front of a device.
 pub trait Front<D: Device>: Send + Sync {
-    /// The driver has written a register ([`Device::bar_written`]).
+    /// Handles a register write of the driver ([`Device::bar_written`]).
     fn bar_written(&self, device: &D, index: u8, offset: u64, bytes: &[u8]) {
         device.bar_written(index, offset, bytes);
     }
 
-    /// The driver writes configuration space ([`Device::config_write`]).
+    /// Handles a configuration space write of the driver ([`Device::config_write`]).
     fn config_write(&self, device: &D, offset: u16, data: &[u8]) {
         device.config_write(offset, data);
     }
 
-    /// The driver resets the function ([`Device::reset`]).
+    /// Handles a reset of the function by the driver ([`Device::reset`]).
     fn reset(&self, device: &D) {
         device.reset();
     }
 
-    /// The time the driver lives in ([`Device::clock`]).
+    /// Returns the clock that the driver sees ([`Device::clock`]).
     fn clock(&self, device: &D) -> Arc<dyn Clock> {
         device.clock()
     }
 }
 
-/// A device, and who is in front of it.
+/// A device and the front before it.
 pub struct Fronted<D, F> {
-    /// What is behind.
+    /// The device.
     pub device: Arc<D>,
-    /// Who is before it.
+    /// The front.
     pub front: F,
 }
 
@@ -137,11 +137,11 @@ mod tests {
     use crate::function::Function;
     use crate::real_clock::RealClock;
 
-    /// Passes on what it has no say on.
+    /// A front that overrides nothing.
     struct Nobody;
     impl Front<Double> for Nobody {}
 
-    /// Notes what comes, and passes on all but the writes of BAR 0.
+    /// Records the calls, and passes on all but writes to BAR 0.
     #[derive(Default)]
     struct Guard(Mutex<Vec<String>>);
 
@@ -164,7 +164,7 @@ mod tests {
     impl Front<Double> for Guard {
         fn bar_written(&self, device: &Double, index: u8, offset: u64, bytes: &[u8]) {
             self.note(format!("BAR {index}+{offset:#x}: {bytes:?}"));
-            assert_eq!(device.told(), [], "not told yet");
+            assert_eq!(device.writes(), [], "not told yet");
         }
         fn config_write(&self, device: &Double, offset: u16, data: &[u8]) {
             self.note(format!("config+{offset:#x}"));
@@ -197,7 +197,7 @@ mod tests {
         device.config_read(4, &mut config);
         assert_eq!(config, [6, 0]);
         device.bar_written(0, 8, &[0; 4]);
-        assert_eq!(double.told(), [(0, 8, vec![0; 4])]);
+        assert_eq!(double.writes(), [(0, 8, vec![0; 4])]);
         device.reset();
         assert_eq!(double.resets(), 1);
         assert_eq!(device.interrupt_count(), double.interrupt_count());
@@ -219,14 +219,14 @@ mod tests {
     }
 
     #[test]
-    fn a_front_hears_first_and_decides() {
+    fn a_front_gets_calls_first_and_decides() {
         let (double, device) = fronted(Guard::default());
         device.bar_written(0, 0x10, &[1, 2, 3, 4]);
         device.config_write(4, &[6, 0]);
         device.reset();
         let heard = device.front.0.lock().unwrap().clone();
         assert_eq!(heard, ["BAR 0+0x10: [1, 2, 3, 4]", "config+0x4", "reset 0"]);
-        assert_eq!((double.told(), double.resets()), (vec![], 1));
+        assert_eq!((double.writes(), double.resets()), (vec![], 1));
         assert_eq!(device.clock().now(), Instant(7));
     }
 }

@@ -1,14 +1,15 @@
-//! A PCI function, whatever stands behind it.
+//! A PCI function, independent of its backend.
 //!
-//! [`Function`] is one type for everything above; the kind of backend is an enum inside, so that no generic
-//! parameter and no `dyn` call reaches a driver's hot path. Here is everything that happens rarely: configuration
-//! space, reset, interrupts, DMA mappings. What happens often goes through a [`Bar`]'s register blocks.
+//! [`Function`] is one type for all code above. The kind of backend is an enum inside, so that no generic parameter
+//! and no `dyn` call reaches a driver's hot path. Rare operations are here: configuration space, reset, interrupts,
+//! DMA mappings. Frequent ones go through a [`Bar`]'s register blocks.
 //!
-//! The function has an I/O address space ([`Space`]), its own or one that it shares, because whoever maps memory (the
-//! arena, lent memory) must not collide with the others.
+//! The function has an I/O address space ([`Space`]), its own or a shared one. All mappings (of the arena, of lent
+//! memory) take their addresses from it, so that they do not collide.
 //!
-//! [`Device`] is the other side of the in-process backend and of a vfio-user server, implemented by a device model. It
-//! sees what a device sees: configuration cycles, register writes, a reset, and the memory the IOMMU lets it reach.
+//! [`Device`] is the device's side of the in-process backend and of a vfio-user server, implemented by a device
+//! model. It sees the same as a device: configuration cycles, register writes, a reset, and the memory the IOMMU lets
+//! it reach.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -45,7 +46,7 @@ pub struct Function {
 }
 
 impl Function {
-    /// A function that a model in this process plays.
+    /// Opens a function that a model in this process plays.
     ///
     /// # Errors
     /// [`FunctionError::Interrupt`]: the system has no eventfd left.
@@ -53,13 +54,13 @@ impl Function {
         Self::played(device, None)
     }
 
-    /// A function that a model in this process plays, in the I/O address space of others that are: what is mapped for
-    /// one of them is mapped for all, and memory of one can be registered on each.
+    /// Opens a function that a model in this process plays, in the I/O address space of other such functions: memory
+    /// mapped for one of them is mapped for all, and memory of one can be registered on each.
     ///
     /// # Errors
-    /// As [`Function::in_process`]. [`FunctionError::Space`]: no function of the space is open any more, they are of
-    /// another kind, or memory is mapped where this one cannot reach it. [`FunctionError::DmaRefused`]: the model
-    /// refuses what is mapped.
+    /// As [`Function::in_process`]. [`FunctionError::Space`]: no function of the space is open any more, its
+    /// functions are of another kind, or memory is mapped where this one cannot reach it.
+    /// [`FunctionError::DmaRefused`]: the model refuses a mapping of the space.
     pub fn in_process_in(device: Arc<dyn Device>, space: &DmaSpace) -> Result<Self, FunctionError> {
         Self::played(device, Some(space))
     }
@@ -80,23 +81,23 @@ impl Function {
         Ok(function)
     }
 
-    /// The function at a PCI address, such as `0000:3b:00.2` or `3b:00.2`, through the kernel's VFIO.
+    /// Opens the function at a PCI address, such as `0000:3b:00.2` or `3b:00.2`, through the kernel's VFIO.
     ///
     /// # Errors
-    /// [`FunctionError::Vfio`], which names what has to be set up.
+    /// [`FunctionError::Vfio`], which names the missing setup.
     pub fn vfio(address: &str) -> Result<Self, FunctionError> {
         let address: PciAddress = address.parse().map_err(Box::new)?;
         let vfio = Vfio::open(address, &Roots::default(), Arc::new(Kernel));
         Self::from_vfio(vfio.map_err(Box::new)?)
     }
 
-    /// The function at a PCI address, in the container of others, so that memory is pinned and mapped once for all of
-    /// them (Linux `Documentation/driver-api/vfio.rst`, `VFIO_GROUP_SET_CONTAINER`). Any of them reaches, as far as the
-    /// IOMMU is concerned, whatever is mapped for one of them; what its peers reach its keys decide, as ever.
+    /// Opens the function at a PCI address in the container of others, so that memory is pinned and mapped once for
+    /// all of them (Linux `Documentation/driver-api/vfio.rst`, `VFIO_GROUP_SET_CONTAINER`). The IOMMU lets each of
+    /// them reach all memory mapped for any of them; memory keys limit the access of remote peers as before.
     ///
     /// # Errors
-    /// As [`Function::vfio`], and as [`Function::in_process_in`] for the space. The kernel refuses a group whose IOMMU
-    /// does not get along with the others', or which has reserved addresses where memory is mapped.
+    /// As [`Function::vfio`], and as [`Function::in_process_in`] for the space. The kernel refuses a group whose
+    /// IOMMU is incompatible with the others', or which has reserved addresses where memory is mapped.
     pub fn vfio_in(address: &str, space: &DmaSpace) -> Result<Self, FunctionError> {
         let address: PciAddress = address.parse().map_err(Box::new)?;
         Self::joining(address, &Roots::default(), space)
@@ -117,10 +118,10 @@ impl Function {
         Self::new(Backend::Vfio(Arc::new(vfio)), Some(space), notices)
     }
 
-    /// A function that somebody with more rights has opened. `address` is its PCI address.
+    /// Takes over a function that a process with more privileges has opened. `address` is its PCI address.
     ///
     /// # Errors
-    /// [`FunctionError::Vfio`]: the descriptors are not that.
+    /// [`FunctionError::Vfio`]: the descriptors are no such function.
     pub fn vfio_from_fds(address: &str, fds: VfioFds) -> Result<Self, FunctionError> {
         let address: PciAddress = address.parse().map_err(Box::new)?;
         let vfio = Vfio::from_fds(
@@ -137,22 +138,22 @@ impl Function {
         Self::new(Backend::Vfio(Arc::new(vfio)), None, notices)
     }
 
-    /// What the system says of the device.
+    /// Returns the eventfds for notices of the system about the device.
     #[must_use]
     pub fn notices(&self) -> &Notices {
         &self.inner.notices
     }
 
-    /// DMA mappings that can still be made in its I/O address space: under VFIO what the kernel says is left of
-    /// `dma_entry_limit`, 65,535 by itself (`VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL`, `linux/vfio.h`), and as many for a
-    /// function in this process; of a server what it takes (`max_dma_maps`). `None` where nobody says, as kernels
-    /// before 5.10 do not.
+    /// Returns the number of DMA mappings that can still be made in the I/O address space. Under VFIO it is the rest
+    /// of the kernel's `dma_entry_limit`, by default 65,535 (`VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL`, `linux/vfio.h`). For
+    /// a function in this process the limit is the same; for a server it is the server's (`max_dma_maps`). `None` if
+    /// it is not reported, as by kernels before 5.10.
     #[must_use]
     pub fn dma_mappings_left(&self) -> Option<u32> {
         self.inner.space.mappings_left()
     }
 
-    /// Its I/O address space, for opening others in it.
+    /// Returns the I/O address space, for opening other functions in it.
     #[must_use]
     pub fn dma_space(&self) -> DmaSpace {
         DmaSpace(Arc::clone(&self.inner.space))
@@ -166,8 +167,8 @@ impl Function {
         &self.inner.space
     }
 
-    /// Whether memory of the hugetlb pool can be mapped for it. A server in another process takes none: it would die of
-    /// a page that the pool lacks.
+    /// Returns whether memory of the hugetlb pool can be mapped for the function. A server in another process takes
+    /// none: a page missing from the pool would kill it.
     pub(crate) fn takes_huge_pages(&self) -> bool {
         match &self.inner.backend {
             Backend::InProcess(_) | Backend::Vfio(_) => true,
@@ -175,16 +176,16 @@ impl Function {
         }
     }
 
-    /// A function that another process plays, a vfio-user server at the socket `path`. Time is the machine's.
+    /// Opens a function that a vfio-user server at the socket `path` plays. Its clock is the machine's.
     ///
     /// # Errors
-    /// [`FunctionError::VfioUser`]: nobody is there, or it is no PCI function.
+    /// [`FunctionError::VfioUser`]: there is no server, or it plays no PCI function.
     pub fn vfio_user(path: impl AsRef<Path>) -> Result<Self, FunctionError> {
         Self::served(path.as_ref(), None)
     }
 
-    /// A function that another process plays, in the I/O address space of others that are: each server is given all of
-    /// the memory.
+    /// Opens a function that another process plays, in the I/O address space of other such functions: each server
+    /// receives all of the memory.
     ///
     /// # Errors
     /// As [`Function::vfio_user`], and as [`Function::in_process_in`] for the space.
@@ -205,7 +206,7 @@ impl Function {
         self.inner.backend.remote()
     }
 
-    /// In an I/O address space of its own, or in that of others.
+    /// Makes a function with an I/O address space of its own, or with that of others.
     fn new(
         backend: Backend,
         space: Option<&DmaSpace>,
@@ -229,15 +230,15 @@ impl Function {
         })
     }
 
-    /// Whether both have the same I/O address space, so that an I/O address means the same bytes to both. It is so of
-    /// clones, and of functions that were opened in the space of another one; a function that was closed and opened
-    /// again by itself has a new one.
+    /// Returns whether both have the same I/O address space, so that an I/O address means the same bytes to both.
+    /// This holds for clones, and for functions that were opened in the space of another one. A function that was
+    /// closed and opened again on its own has a new space.
     #[must_use]
     pub fn shares_memory_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner.space, &other.inner.space)
     }
 
-    /// What the function is called, for messages.
+    /// Returns the function's name, for messages.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.inner.name
@@ -305,7 +306,7 @@ impl Function {
         self.config_write(offset, &value.to_le_bytes())
     }
 
-    // Configuration space is little-endian, whatever the host is; the integers above are made accordingly.
+    // Configuration space is little-endian on every host; the integers above are made accordingly.
     fn config_read<const N: usize>(&self, offset: u16) -> Result<[u8; N], FunctionError> {
         self.check_config(offset, N)?;
         let mut out = [0; N];
@@ -329,11 +330,11 @@ impl Function {
         Ok(())
     }
 
-    /// Switches BAR decoding and bus mastering on; or bus mastering off, which leaves the registers reachable.
+    /// Enables BAR decoding and bus mastering; or disables bus mastering only, which leaves the registers reachable.
     ///
     /// # Errors
-    /// As [`Function::config_write_u16`]. [`FunctionError::Stopped`]: on, after a function of the I/O address space
-    /// kept memory.
+    /// As [`Function::config_write_u16`]. [`FunctionError::Stopped`]: enabling, after a function of the I/O address
+    /// space refused to unmap memory.
     pub fn set_bus_master(&self, on: bool) -> Result<(), FunctionError> {
         if on {
             return self.inner.space.start(&self.inner.backend);
@@ -341,18 +342,18 @@ impl Function {
         self.inner.backend.set_bus_master(false)
     }
 
-    /// Ends the function's use of memory, whatever its firmware says: bus mastering off, then a reset. Either is
-    /// enough.
+    /// Ends the function's use of memory without relying on its firmware: disables bus mastering, then resets. Either
+    /// of the two is enough.
     ///
     /// # Errors
-    /// As [`Function::set_bus_master`]: neither could be done.
+    /// As [`Function::set_bus_master`]: both have failed.
     pub fn stop(&self) -> Result<(), FunctionError> {
         self.inner.backend.stop()
     }
 
-    /// Why the function cannot be reached any more, where that is known: the process that played it is gone, or does
-    /// not answer. Its registers read as ones. What memory it was given by descriptors reaches nobody once it is
-    /// unmapped here; what it had to ask for it is not given any more.
+    /// Returns why the function cannot be reached any more, if known: the process that played it is gone, or does not
+    /// answer. Its registers read as ones. It cannot reach memory received by descriptor once that is unmapped here,
+    /// and its requests for memory by message are not answered any more.
     #[must_use]
     pub fn lost(&self) -> Option<FunctionError> {
         match &self.inner.backend {
@@ -361,7 +362,7 @@ impl Function {
         }
     }
 
-    /// Function level reset. Registers, queues and interrupts of the device are gone; DMA mappings stay.
+    /// Performs a function level reset. Registers, queues and interrupts of the device are lost; DMA mappings stay.
     ///
     /// # Errors
     /// [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the other process or the kernel refused.
@@ -372,8 +373,8 @@ impl Function {
     /// Maps a BAR.
     ///
     /// # Errors
-    /// [`FunctionError::NoBar`]: there is none of this number. [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: it
-    /// could not be mapped.
+    /// [`FunctionError::NoBar`]: there is none of this number. [`FunctionError::VfioUser`], [`FunctionError::Vfio`]:
+    /// it could not be mapped.
     pub fn bar(&self, index: u8) -> Result<Bar, FunctionError> {
         match &self.inner.backend {
             Backend::InProcess(device) => {
@@ -410,8 +411,7 @@ impl Function {
         }
     }
 
-    /// A BAR of another process: its size, and memory to keep a shadow of the writes in, which costs address space
-    /// only.
+    /// Makes a BAR of another process: memory of the BAR's size that shadows the writes. It costs address space only.
     fn remote_bar(&self, client: &Arc<Client>, index: u8) -> Result<Bar, FunctionError> {
         let bytes = match index {
             0..=5 => client.bar_bytes(index).map_err(self.remote())?,
@@ -437,7 +437,7 @@ impl Function {
         Ok(Bar::new(index, memory, Some(listener)))
     }
 
-    /// MSI-X vectors the function has.
+    /// Returns the number of MSI-X vectors of the function.
     #[must_use]
     pub fn interrupt_count(&self) -> usize {
         match &self.inner.backend {
@@ -447,7 +447,7 @@ impl Function {
         }
     }
 
-    /// A descriptor for waking whoever sleeps on the function's interrupts, which the device knows nothing of.
+    /// Makes an eventfd that wakes threads sleeping on the function's interrupts. The device does not know it.
     ///
     /// # Errors
     /// [`FunctionError::Wakeup`]: the system has no eventfd left.
@@ -455,7 +455,7 @@ impl Function {
         Interrupt::new().map_err(|source| self.no_wakeup(source))
     }
 
-    /// A descriptor for sleeping on these interrupts in an event loop.
+    /// Makes a descriptor for waiting on these interrupts in an event loop.
     ///
     /// # Errors
     /// [`FunctionError::Wakeup`]: the system has no descriptor left.
@@ -475,8 +475,8 @@ impl Function {
         }
     }
 
-    /// Enables the first `most` interrupt vectors, or all if there are fewer, and returns them in vector order. Asked
-    /// again, it returns the same ones: a machine that has enabled MSI-X can add no vector without losing interrupts of
+    /// Enables the first `most` interrupt vectors, or all if there are fewer, and returns them in vector order. Later
+    /// calls return the same ones: once MSI-X is enabled, a machine cannot add a vector without losing interrupts of
     /// the others (Linux `vfio_pci_intrs.c`, VFIO_IRQ_INFO_NORESIZE).
     ///
     /// # Errors
@@ -515,14 +515,14 @@ impl Function {
         Ok(enabled.clone())
     }
 
-    /// I/O addresses that can be mapped.
+    /// Returns the I/O addresses that can be mapped.
     #[must_use]
     pub fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
         self.inner.backend.iova_ranges()
     }
 
-    /// Lets the device, and all functions of its I/O address space, reach `bytes` bytes of `memory` from `offset` on at
-    /// `iova`. All three are whole 4 KiB pages.
+    /// Lets the device, and all functions of its I/O address space, reach `bytes` bytes of `memory` from `offset` on
+    /// at `iova`. All three are whole 4 KiB pages.
     ///
     /// # Errors
     /// [`FunctionError::DmaRange`]: not whole pages, or not inside `memory`. [`FunctionError::DmaRefused`],
@@ -549,12 +549,11 @@ impl Function {
         self.inner.space.map(iova, memory, offset, bytes)
     }
 
-    /// Takes back one mapping, exactly as it was made: from every function of the I/O address space, as it was made for
-    /// all of them.
+    /// Unmaps exactly one mapping, from every function of the I/O address space.
     ///
     /// # Errors
-    /// There is no such one; nothing has changed then. [`FunctionError::DmaRefused`], [`FunctionError::VfioUser`],
-    /// [`FunctionError::Vfio`]: the model, the other process or the kernel refused.
+    /// There is no such mapping; then nothing has changed. [`FunctionError::DmaRefused`],
+    /// [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the model, the other process or the kernel refused.
     pub fn dma_unmap(&self, iova: Iova, bytes: usize) -> Result<(), FunctionError> {
         self.inner.space.unmap(iova, bytes)
     }
@@ -563,13 +562,13 @@ impl Function {
 impl Drop for Inner {
     fn drop(&mut self) {
         match &self.backend {
-            // A model outlives its driver; the driver's eventfds are not for it to keep open.
+            // A model outlives its driver, and must not keep the driver's eventfds open.
             Backend::InProcess(device) => {
                 device.set_interrupts(Vec::new());
                 device.set_notices(Notices::default());
             }
             Backend::VfioUser(_) => {}
-            Backend::Vfio(vfio) => vfio.quieten(),
+            Backend::Vfio(vfio) => vfio.disable(),
         }
         self.space.leave(&self.backend);
     }
@@ -707,11 +706,11 @@ mod tests {
         let device = Double::new();
         let function = device.function();
         let memory = SharedMemory::anonymous(DMA_PAGE).unwrap();
-        device.set_stubborn(true);
+        device.set_refuses_dma(true);
         let error = function.dma_map(Iova(0x7000), &memory, 0, DMA_PAGE);
         let error = error.unwrap_err().to_string();
         assert!(
-            error.contains("0x7000") && error.contains("stubborn"),
+            error.contains("0x7000") && error.contains("refused by the double"),
             "{error}"
         );
         let error = function.dma_unmap(Iova(0x7000), DMA_PAGE).unwrap_err();

@@ -1,22 +1,23 @@
 //! Checks that lent memory is still mapped where it was lent.
 //!
-//! VFIO pins the pages that it maps. A simulated device uses virtual addresses, so the program may unmap or replace the
-//! pages under it. A [`Guard`] is asked before each access, and copies by system calls that can fail: the device gets
-//! an error, never a signal, and never pages that were not lent.
+//! VFIO pins the pages that it maps. A simulated device uses virtual addresses, so the program may unmap or replace
+//! the pages under it. Each access of the device first checks with a [`Guard`], and copies by system calls that can
+//! fail: the device gets an error, never a signal, and never pages that were not lent.
 //!
 //! **Replaced pages.** A guard registers its pages with userfaultfd(2) for write protection and never protects one.
-//! munmap and mmap take the registration away, so an address without it holds other pages. A replacement is not noticed
-//! without userfaultfd, of memory that it cannot register (files, a kernel without write-protection faults), and beyond
-//! the first [`MOST_REGISTERED`] guards.
+//! munmap and mmap end the registration, so an address without it holds other pages. A replacement goes unnoticed
+//! without userfaultfd, for memory that it cannot register (files, a kernel without write-protection faults), and
+//! beyond the first [`MOST_REGISTERED`] guards.
 //!
-//! **Unmapped pages.** process_vm_readv(2) and process_vm_writev(2) answer EFAULT where a load would raise SIGSEGV.
-//! Where the system refuses these calls, plain loads and stores are used.
+//! **Unmapped pages.** process_vm_readv(2) and process_vm_writev(2) fail with EFAULT where a load would raise
+//! SIGSEGV. Where the system refuses these calls, plain loads and stores are used.
 //!
 //! **Race.** A page that another thread replaces between the check and the access may be read or written once.
 //!
-//! **fork.** A child has the guards of its parent and watches over nothing with them. It lends nothing before an exec.
+//! **fork.** A child inherits its parent's guards, but they check nothing there. A child lends no memory before an
+//! exec.
 
-// UNSAFETY: userfaultfd(2), msync(2) and process_vm_readv(2) on addresses that somebody else owns.
+// UNSAFETY: userfaultfd(2), msync(2) and process_vm_readv(2) on addresses that the caller owns.
 #![expect(unsafe_code, reason = "system calls on addresses of the caller's")]
 
 use std::io::{Error, IoSlice, IoSliceMut, Result};
@@ -34,18 +35,18 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::extents::Extents;
 use crate::page::page_bytes;
 
-/// `UFFD_USER_MODE_ONLY` (Linux include/uapi/linux/userfaultfd.h), as are those below: no right is needed then.
+/// `UFFD_USER_MODE_ONLY` (Linux include/uapi/linux/userfaultfd.h, as for those below): needs no privilege.
 const USER_MODE_ONLY: libc::c_int = 1;
 /// `UFFD_API`.
 const VERSION: u64 = 0xaa;
 /// `UFFDIO_REGISTER_MODE_WP`.
 const REGISTER_PROTECTION: u64 = 1 << 1;
-/// `UFFDIO_WRITEPROTECT_MODE_DONTWAKE`; without `UFFDIO_WRITEPROTECT_MODE_WP` protection is taken away, and there is
-/// none.
+/// `UFFDIO_WRITEPROTECT_MODE_DONTWAKE`. Without `UFFDIO_WRITEPROTECT_MODE_WP` it removes protection, of which there
+/// is none.
 const PROTECT_NOTHING: u64 = 1 << 1;
 
-/// Guards that are registered at a time. Each may cut the list of mappings of the process in two places, and the kernel
-/// has a limit for those (`vm.max_map_count`, 65,530 unless it is set).
+/// Limit on guards that are registered at a time. Each may split the process's list of mappings in two places, and
+/// the kernel limits its length (`vm.max_map_count`, by default 65,530).
 const MOST_REGISTERED: usize = 4096;
 
 /// `struct uffdio_api`.
@@ -84,7 +85,7 @@ struct Protect {
 
 /// A request to a userfaultfd.
 trait Request: FromBytes + IntoBytes {
-    /// The number of the request, which names the size of its structure.
+    /// Number of the request, which includes the size of its structure.
     const NUMBER: libc::c_ulong;
 }
 
@@ -108,7 +109,7 @@ impl Request for Protect {
     const NUMBER: libc::c_ulong = 0xc018_aa06;
 }
 
-/// Bytes of the structure of a request (`_IOC_SIZE`).
+/// Returns the bytes of the structure of a request (`_IOC_SIZE`).
 const fn size_of_request<R: Request>() -> usize {
     (R::NUMBER >> 16 & 0x3fff) as usize // CAST: 14 bits.
 }
@@ -141,10 +142,10 @@ impl Descriptor {
             return None;
         }
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
-        // SAFETY: it takes flags, and makes a descriptor.
+        // SAFETY: the call takes flags and makes a descriptor.
         let made = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
         let made = i32::try_from(made).ok().filter(|made| *made >= 0)?;
-        // SAFETY: made just now, and nobody else's.
+        // SAFETY: the descriptor was made just now and has no other owner.
         let file = unsafe { OwnedFd::from_raw_fd(made) };
         let descriptor = Self { file, of: getpid() };
         let mut api = Api {
@@ -159,7 +160,7 @@ impl Descriptor {
     fn ask<R: Request>(&self, what: &mut R) -> nix::Result<()> {
         // CAST: `Ioctl` has another sign with other C libraries.
         let request = R::NUMBER as _;
-        // SAFETY: the request is the one of exactly this structure, whose size it names; any bytes that the kernel
+        // SAFETY: the request is the one of exactly this structure, whose size it names. Any bytes that the kernel
         // writes there are a valid `R`, and it changes no contents of other memory.
         let done = unsafe { libc::ioctl(self.file.as_raw_fd(), request, what) };
         Errno::result(done).map(drop)
@@ -174,13 +175,13 @@ impl Descriptor {
         self.ask(&mut register).is_ok()
     }
 
-    /// Pages that are there no more, or others, are not registered.
+    /// Unregisters pages. An error is ignored: pages that were unmapped or replaced are not registered.
     fn unregister(&self, pages: &Range<usize>) {
         let _ = self.ask(&mut Place::of(pages));
     }
 
-    /// Whether all of the pages are registered. Before Linux 6.3 the kernel answers ENOENT for pages of two mappings as
-    /// well, so pages are asked for one by one then.
+    /// Returns whether all of the pages are registered. Before Linux 6.3 the kernel also returns ENOENT for pages of
+    /// two mappings, so then each page is checked on its own.
     fn has(&self, pages: &Range<usize>) -> bool {
         let page = page_bytes();
         self.has_together(pages)
@@ -196,20 +197,20 @@ impl Descriptor {
             range: Place::of(pages),
             mode: PROTECT_NOTHING,
         };
-        // Others say that it cannot be known: pages of other sizes, a mapping that is being changed.
+        // Other errors mean that it cannot be known: pages of other sizes, a mapping that is being changed.
         self.ask(&mut protect) != Err(Errno::ENOENT)
     }
 }
 
-/// What is guarded in this process.
+/// The guards of this process.
 #[derive(Default)]
 struct Watch {
     descriptor: Option<Arc<Descriptor>>,
     tried: Option<Pid>,
-    /// Pages of guards that are registered.
+    /// Pages of registered guards.
     taken: Extents,
     registered: usize,
-    /// Those that are registered, and some that are no more.
+    /// Registered guards, and some that were dropped.
     guards: Vec<Weak<Guard>>,
 }
 
@@ -233,12 +234,12 @@ impl Watch {
     }
 }
 
-/// Pages of the caller's that a model of a device reaches by their addresses.
+/// Pages of the caller that a device model reaches by virtual address.
 pub(crate) struct Guard {
     pages: Range<usize>,
-    /// Where they are registered.
+    /// The userfaultfd at which they are registered.
     descriptor: Option<Arc<Descriptor>>,
-    /// Those that were found to be others, for good.
+    /// Pages that were found to be replaced; they stay listed.
     replaced: Mutex<Extents>,
 }
 
@@ -248,12 +249,12 @@ impl Guard {
         if !is_mapped(&pages) {
             return None;
         }
-        // Dropped behind the lock, which the last owner of a guard takes.
+        // Dropped after the lock is released, because the drop of a guard takes the lock.
         let all: Vec<Arc<Self>>;
         let mut watch = watch();
         let descriptor = watch.descriptor();
         if !watch.taken.taken_of(&pages).is_empty() {
-            // Guards whose pages are others by now would take the new registration for theirs.
+            // Guards whose pages have been replaced would take the new registration for their own.
             all = watch.guards.iter().filter_map(Weak::upgrade).collect();
             for other in &all {
                 let shared = other.pages.start.max(pages.start)..other.pages.end.min(pages.end);
@@ -281,7 +282,7 @@ impl Guard {
         Some(guard)
     }
 
-    /// Whether these are the pages that were lent.
+    /// Returns whether these are still the pages that were lent.
     fn is_there(&self, range: &Range<usize>) -> bool {
         let Some(descriptor) = &self.descriptor else {
             return true;
@@ -299,21 +300,21 @@ impl Guard {
         there
     }
 
-    /// Whether it notices that other pages are there.
+    /// Returns whether it detects replaced pages.
     #[cfg(test)]
     pub(crate) const fn notices(&self) -> bool {
         self.descriptor.is_some()
     }
 
-    /// Whether all of these pages are mapped, and are those that were lent.
+    /// Returns whether all of these pages are mapped, and are those that were lent.
     pub(crate) fn is_whole(&self, pages: &Range<usize>) -> bool {
         self.is_there(pages) && is_mapped(pages)
     }
 
-    /// Whether an access may be made.
+    /// Checks that an access is allowed.
     ///
     /// # Errors
-    /// In words: other pages are there.
+    /// A text: the pages have been replaced.
     pub(crate) fn check(&self, address: usize, bytes: usize) -> Result<()> {
         if self.is_there(&(address..address + bytes)) {
             return Ok(());
@@ -323,7 +324,7 @@ impl Guard {
         )))
     }
 
-    /// Copies bytes out. `None` where the system does not do it.
+    /// Copies bytes out by a system call. `None` if the system refuses the call.
     ///
     /// # Panics
     /// If they are not inside.
@@ -338,7 +339,7 @@ impl Guard {
         answer(done, address, bytes)
     }
 
-    /// Copies bytes in. `None` where the system does not do it.
+    /// Copies bytes in by a system call. `None` if the system refuses the call.
     ///
     /// # Panics
     /// If they are not inside.
@@ -353,31 +354,31 @@ impl Guard {
     }
 }
 
-/// What came of a copy by the kernel.
+/// Converts the result of a copy by the kernel.
 fn answer(done: nix::Result<usize>, address: usize, bytes: usize) -> Option<Result<()>> {
     match done {
         Ok(done) if done == bytes => Some(Ok(())),
         Ok(_) | Err(Errno::EFAULT) => Some(Err(Error::other(format!(
-            "memory at {address:#x}, which was lent, is not mapped, or may not be accessed so"
+            "memory at {address:#x}, which was lent, is not mapped or does not permit the access"
         )))),
         Err(_) => None,
     }
 }
 
-/// Whether something is mapped at all of these pages.
+/// Returns whether all of these pages are mapped.
 fn is_mapped(pages: &Range<usize>) -> bool {
     if cfg!(miri) {
         return true;
     }
     let start = std::ptr::without_provenance_mut(pages.start);
-    // SAFETY: with MS_ASYNC it changes nothing; it looks at the list of mappings.
+    // SAFETY: with MS_ASYNC the call changes nothing; it only walks the list of mappings.
     let found = unsafe { libc::msync(start, pages.len(), libc::MS_ASYNC) };
     Errno::result(found) != Err(Errno::ENOMEM)
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // Looked at before the lock, which a child of `fork` may find locked for good.
+        // Checked before the lock is taken, because a child of `fork` may find it locked forever.
         let own = self.descriptor.as_ref();
         let Some(descriptor) = own.filter(|one| one.of == getpid()) else {
             return;

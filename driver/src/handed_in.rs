@@ -1,7 +1,7 @@
-//! Descriptors that whoever started the process has opened for it (sd_listen_fds(3)): sockets, disks, devices.
+//! Descriptors that the parent has opened for this process (sd_listen_fds(3)): sockets, disks, devices.
 //!
-//! `LISTEN_FDS` says how many there are, from 3 on, `LISTEN_FDNAMES` what they are called, with colons between, and
-//! `LISTEN_PID` whom they are for. So a process can have what it may not open.
+//! `LISTEN_FDS` is their number, counted from descriptor 3. `LISTEN_FDNAMES` has their names, separated by colons.
+//! `LISTEN_PID` is the process they are for. This way a process can use files that it may not open itself.
 
 // UNSAFETY: a number becomes a descriptor that is owned.
 #![expect(unsafe_code, reason = "descriptors by their number")]
@@ -13,23 +13,23 @@ use std::{env, io, process};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
-/// The first one.
+/// The first descriptor.
 const FIRST: RawFd = 3;
-/// More than a process is started with.
+/// Upper limit; no process is started with so many.
 const MOST: RawFd = 4096;
 
 static HANDED_IN: OnceLock<Vec<(String, OwnedFd)>> = OnceLock::new();
 
-/// Why a descriptor is not to be had.
+/// Reason why a descriptor is not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandedInError {
-    /// Nothing of this name was handed in.
+    /// No descriptor of this name was handed in.
     #[error("no descriptor {name:?} was handed in; there are {}", said(known))]
     Unknown {
         /// The name.
         name: String,
-        /// What was.
+        /// The names that were handed in.
         known: Vec<String>,
     },
     /// The system has no room for one more descriptor.
@@ -37,12 +37,12 @@ pub enum HandedInError {
     System {
         /// The name.
         name: String,
-        /// The system's answer.
+        /// Error of the system.
         error: io::Error,
     },
 }
 
-/// What was handed in, for people.
+/// Lists the names of the descriptors, for people.
 fn said(known: &[String]) -> String {
     if known.is_empty() {
         "none (LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES would say so)".to_owned()
@@ -51,9 +51,9 @@ fn said(known: &[String]) -> String {
     }
 }
 
-/// A copy of the descriptor of this name.
+/// Returns a copy of the descriptor of this name.
 ///
-/// It has to be asked for once before the process opens anything, or its environment is changed.
+/// The first call must come before the process opens anything or changes its environment.
 ///
 /// # Errors
 /// [`HandedInError`], with the name.
@@ -72,7 +72,7 @@ pub fn handed_in(name: &str) -> Result<OwnedFd, HandedInError> {
         })
 }
 
-/// What they are called.
+/// Returns the names of all descriptors.
 pub fn names_handed_in() -> impl Iterator<Item = &'static str> {
     let all = HANDED_IN.get_or_init(take);
     all.iter().map(|(name, _)| name.as_str())
@@ -100,11 +100,11 @@ fn take() -> Vec<(String, OwnedFd)> {
             );
             continue;
         }
-        // SAFETY: it is open, and by the protocol ours: nobody else in this process has it, and the OnceLock takes it
-        // once.
+        // SAFETY: the descriptor is open, and by the protocol ours: no other code in this process has it, and the
+        // OnceLock takes it only once.
         let owned = unsafe { OwnedFd::from_raw_fd(at) };
         if let Err(error) = fcntl(&owned, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)) {
-            tracing::warn!(descriptor = owned.as_raw_fd(), %error, "programs that are started will have it");
+            tracing::warn!(descriptor = owned.as_raw_fd(), %error, "cannot be made close-on-exec: child programs will inherit it");
         }
         taken.push((name, owned));
     }

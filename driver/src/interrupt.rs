@@ -1,10 +1,10 @@
 //! Interrupts as eventfds.
 //!
-//! An interrupt vector is a counter in the kernel: the device adds one, the driver reads and clears. VFIO has the
-//! kernel signal it from the MSI-X vector, a device model signals it itself, and whoever waits polls it, in its
-//! own ring or in ours. Signals that arrive before they are taken merge, as edges do.
+//! An interrupt vector is a counter in the kernel: the device adds one, the driver reads and clears it. With VFIO the
+//! kernel signals it from the MSI-X vector; a device model signals it itself. A waiting thread polls it, in its own
+//! io_uring or in the reactor's. Signals merge until they are taken, as edges do.
 
-// UNSAFETY: an eventfd that another process gave us is taken as one.
+// UNSAFETY: a descriptor received from another process is used as an eventfd.
 #![expect(unsafe_code, reason = "received eventfds")]
 
 use std::io;
@@ -16,18 +16,18 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::courier::{Courier, Errands};
+use crate::event_signaller::{EventSignaller, SignalQueue};
 
 /// One interrupt vector. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Interrupt {
     event: Arc<EventFd>,
-    /// Who signals it, if that may block.
-    errands: Option<Arc<Errands>>,
+    /// The thread's queue that signals it, if writing may block.
+    queue: Option<Arc<SignalQueue>>,
 }
 
 impl Interrupt {
-    /// A new one, not signalled.
+    /// Makes an interrupt that is not signalled.
     ///
     /// # Errors
     /// The system has no eventfd left.
@@ -36,35 +36,36 @@ impl Interrupt {
             EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         Ok(Self {
             event: Arc::new(event),
-            errands: None,
+            queue: None,
         })
     }
 
-    /// One that another process gave us, to be signalled. Refused unless it is an eventfd.
+    /// Takes an eventfd of another process, to be signalled here. Any other descriptor is refused.
     ///
-    /// It is made nonblocking, but the other process shares that flag and may take it back: the courier signals it.
-    pub(crate) fn imported(fd: OwnedFd, courier: &Courier) -> io::Result<Self> {
+    /// The eventfd is made nonblocking, but the other process shares that flag and may clear it, so the signaller
+    /// signals it.
+    pub(crate) fn imported(fd: OwnedFd, signaller: &EventSignaller) -> io::Result<Self> {
         let kind = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
         if kind.as_os_str() != "anon_inode:[eventfd]" {
             return Err(Errno::EINVAL.into());
         }
         let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?);
         fcntl(&fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
-        // SAFETY: the kernel just said that it is an eventfd.
+        // SAFETY: the kernel just confirmed that it is an eventfd.
         let event = unsafe { EventFd::from_owned_fd(fd) };
         Ok(Self {
             event: Arc::new(event),
-            errands: Some(Arc::clone(courier.errands())),
+            queue: Some(Arc::clone(signaller.queue())),
         })
     }
 
-    /// Signals it, as the device does.
+    /// Signals the interrupt, as the device does.
     pub fn signal(&self) {
-        if let Some(errands) = &self.errands {
-            errands.signal(&self.event);
+        if let Some(queue) = &self.queue {
+            queue.signal(&self.event);
             return;
         }
-        // The only refusal of a descriptor that is ours is a counter about to overflow, which is signalled anyway.
+        // The only error for an eventfd of our own is a counter about to overflow, and then it is signalled already.
         if let Err(errno) = self.event.write(1)
             && errno != Errno::EAGAIN
         {
@@ -72,7 +73,7 @@ impl Interrupt {
         }
     }
 
-    /// How often it was signalled since it was last taken, 0 if not; clears it.
+    /// Returns the number of signals since the last call, 0 if none, and clears it.
     #[must_use = "the count is gone with this call"]
     pub fn take(&self) -> u64 {
         match self.event.read() {
@@ -85,38 +86,38 @@ impl Interrupt {
         }
     }
 
-    /// True if it is signalled; leaves it so.
+    /// True if it is signalled; leaves it signalled.
     #[must_use]
     pub fn is_pending(&self) -> bool {
         let mut fds = [PollFd::new(self.event.as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
-    /// Whether it is the same vector.
+    /// Returns whether both are the same vector.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.event, &other.event)
     }
 
-    /// The descriptor, for a ring or a poll of one's own.
+    /// Returns the descriptor, for an io_uring or a poll of the caller.
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 }
 
-/// What the system says of a device, which the device itself would not: eventfds like its vectors. Nobody says
-/// what is `None`.
+/// Notices of the system about a device, which the device itself cannot send: eventfds like its vectors. `None` where
+/// no backend sends such a notice.
 #[derive(Clone, Debug, Default)]
 pub struct Notices {
-    /// The bus reports an uncorrectable error of the device: what it did last may be wrong, what it does next as well.
+    /// The bus reported an uncorrectable error of the device: its latest results and all further ones may be wrong.
     pub error: Option<Interrupt>,
-    /// Somebody wants the device back (it is being unbound, or unplugged) and waits until we close it.
+    /// The device is being unbound or unplugged, and the system waits until we close it.
     pub requested: Option<Interrupt>,
 }
 
 impl Notices {
-    /// Both, not signalled.
+    /// Makes both eventfds, not signalled.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             error: Some(Interrupt::new()?),

@@ -1,4 +1,4 @@
-//! Several interrupts as one descriptor: what an event loop polls.
+//! Several interrupts as one descriptor, for an event loop to poll.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -24,7 +24,7 @@ impl AsFd for Descriptor {
     }
 }
 
-/// For event loops that take no borrowed descriptors. It is open as long as this or a clone is there.
+/// For event loops that take no borrowed descriptors. The descriptor is open as long as a clone exists.
 impl AsRawFd for Descriptor {
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
@@ -32,7 +32,7 @@ impl AsRawFd for Descriptor {
 }
 
 impl InterruptSet {
-    /// None yet.
+    /// Makes an empty set.
     ///
     /// # Errors
     /// The system has no descriptor left.
@@ -43,10 +43,10 @@ impl InterruptSet {
         })
     }
 
-    /// These from now on, and no others.
+    /// Makes these interrupts the members of the set, in place of the previous ones.
     ///
     /// # Errors
-    /// The system has no memory, or the user has as many watches as he may have; some of them may be missing.
+    /// The system has no memory, or the user has reached the limit of watches; then some of them may be missing.
     pub fn watch(&mut self, interrupts: &[Interrupt]) -> io::Result<()> {
         let gone = |member: &Interrupt| !interrupts.iter().any(|one| one.is(member));
         for member in self.members.extract_if(.., |member| gone(member)) {
@@ -62,7 +62,7 @@ impl InterruptSet {
         Ok(())
     }
 
-    /// What an event loop polls.
+    /// Returns the descriptor for an event loop.
     #[must_use]
     pub fn descriptor(&self) -> Descriptor {
         self.epoll.clone()

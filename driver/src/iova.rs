@@ -1,22 +1,22 @@
-//! I/O address space: who has which addresses.
+//! I/O address space: the allocation of its addresses.
 //!
-//! We own the I/O virtual addresses of a function, minus the holes its IOMMU reserves (on x86 the MSI window at
-//! `0xfee0_0000`). The allocator is a map of free ranges, first fit from the bottom, joined again when freed. It does
-//! no I/O and knows no unit: the DMA arena uses a second one for the bytes within a chunk.
+//! The driver allocates the I/O virtual addresses of a function, except the holes its IOMMU reserves (on x86 the MSI
+//! window at `0xfee0_0000`). The allocator is a map of free ranges, first fit from the bottom, joined again when
+//! freed. It does no I/O and knows no unit: the DMA arena uses a second one for the bytes within a chunk.
 //!
-//! Address 0 is never given out: devices and people take it for "none".
+//! Address 0 is never allocated: devices and people take it for "none".
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use crate::error::IovaError;
 
-/// An I/O virtual address: what the device puts on the bus.
+/// An I/O virtual address: the address the device puts on the bus.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Iova(pub u64);
 
 impl Iova {
-    /// The address `bytes` further.
+    /// Returns the address `bytes` further.
     #[must_use]
     pub const fn advance(self, bytes: usize) -> Self {
         // CAST: usize has at most 64 bits on every target Rust has.
@@ -27,14 +27,15 @@ impl Iova {
 /// Free ranges of an address space.
 #[derive(Debug, Clone)]
 pub struct IovaAllocator {
-    /// Start to last address, both inclusive; disjoint and never adjacent.
+    /// First address to last address, both inclusive; disjoint and never adjacent.
     free: BTreeMap<u64, u64>,
-    /// What may be free at all, in the same form; `None`: everything that was given out.
+    /// Ranges that may be free at all, in the same form; `None`: no restriction.
     allowed: Option<BTreeMap<u64, u64>>,
 }
 
 impl IovaAllocator {
-    /// All of `ranges` is free, except address 0. Ranges may overlap or touch; an empty one counts for nothing.
+    /// Makes an allocator with all of `ranges` free, except address 0. Ranges may overlap or touch; empty ones are
+    /// ignored.
     #[must_use]
     pub fn new(ranges: &[RangeInclusive<u64>]) -> Self {
         let mut sorted: Vec<(u64, u64)> = ranges
@@ -61,7 +62,7 @@ impl IovaAllocator {
         }
     }
 
-    /// The lowest free range of `bytes` addresses whose start is a multiple of `align` (a power of two).
+    /// Allocates the lowest free range of `bytes` addresses whose start is a multiple of `align` (a power of two).
     ///
     /// # Errors
     /// As [`IovaAllocator::alloc_congruent`].
@@ -69,10 +70,11 @@ impl IovaAllocator {
         self.alloc_congruent(bytes, align, 0)
     }
 
-    /// The lowest free range of `bytes` addresses whose start is `remainder` modulo `modulus` (a power of two).
+    /// Allocates the lowest free range of `bytes` addresses whose start is `remainder` modulo `modulus` (a power of
+    /// two).
     ///
     /// # Errors
-    /// [`IovaError::Request`]: no bytes, a modulus that is no power of two, or a remainder that is none.
+    /// [`IovaError::Request`]: no bytes, a modulus that is no power of two, or a remainder not below it.
     /// [`IovaError::Exhausted`]: no free range is long enough.
     pub fn alloc_congruent(
         &mut self,
@@ -111,10 +113,10 @@ impl IovaAllocator {
         Ok(at)
     }
 
-    /// Gives back `bytes` addresses from `start` on. Those that are not allowed any more are nobody's.
+    /// Frees `bytes` addresses from `start` on. Addresses that are not allowed any more do not become free.
     ///
     /// # Panics
-    /// If a part of them is free already: two owners would follow.
+    /// If a part of them is free already, because it would then get two owners.
     pub fn free(&mut self, start: u64, bytes: u64) {
         assert!(bytes > 0, "freeing nothing at {start:#x}");
         let last = start + (bytes - 1);
@@ -150,8 +152,8 @@ impl IovaAllocator {
         self.free.insert(first, last);
     }
 
-    /// What is free outside of `ranges` is nobody's from now on. What is taken stays taken, and is nobody's when it is
-    /// freed.
+    /// Restricts allocation to `ranges`. Free addresses outside are removed now; allocated ones outside are removed
+    /// when they are freed.
     pub fn restrict(&mut self, ranges: &[RangeInclusive<u64>]) {
         let allowed = Self::new(ranges).free;
         let allowed = match &self.allowed {
@@ -162,7 +164,7 @@ impl IovaAllocator {
         self.allowed = Some(allowed);
     }
 
-    /// The free ranges, from the bottom.
+    /// Returns the free ranges, from the bottom.
     pub fn free_ranges(&self) -> impl Iterator<Item = RangeInclusive<u64>> + '_ {
         self.free.iter().map(|(&start, &last)| start..=last)
     }
@@ -174,7 +176,7 @@ impl IovaAllocator {
     }
 }
 
-/// What two sets of ranges have in common.
+/// Returns the intersection of two sets of ranges.
 fn common(one: &BTreeMap<u64, u64>, other: &BTreeMap<u64, u64>) -> BTreeMap<u64, u64> {
     let mut both = BTreeMap::new();
     for (&start, &last) in one {
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_freed_outside_of_what_is_allowed_is_nobodys() {
+    fn addresses_freed_outside_of_the_allowed_ranges_stay_unused() {
         let mut allocator = IovaAllocator::new(&[0x1000..=0xffff]);
         assert_eq!(allocator.alloc(0x8000, 0x1000), Ok(0x1000));
         allocator.restrict(&[0x2000..=0x3fff, 0x6000..=0xafff]);

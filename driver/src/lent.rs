@@ -1,29 +1,30 @@
 //! Memory the caller owns, lent to a device.
 //!
-//! Most DMA memory comes from the arena, where the device's writes hurt nobody. A caller that has its own memory may
-//! lend it: the device then writes behind Rust's back, which is why lending is unsafe.
+//! Most DMA memory comes from the arena, where the device's writes do no harm. A caller with memory of its own may
+//! lend it: the device then writes it without Rust's knowledge, so lending is unsafe.
 //!
-//! The memory is mapped as the whole pages around it, at an I/O address congruent to its virtual address, so
-//! that a memory region with virtual addressing needs one translation entry when the page size allows. Whoever lent it
-//! must have stopped the device's use of it by the time it drops.
+//! The memory is mapped as the whole pages around it, at an I/O address congruent to its virtual address, so that a
+//! memory region with virtual addressing needs one translation entry if the page size allows. The caller must have
+//! stopped the device's use of the memory before it drops the lease.
 //!
 //! **Mappings are shared.** The kernel's VFIO has 65,535 of them for a container, and pins the pages of each. Memory
-//! that lies in pages which are lent already takes no mapping of its own: a program with many small regions in one heap
-//! lends the heap once, as a whole, and then takes [parts](LentMemory::part) of it, or lends them one by one; a second
-//! region over the same bytes is free, too. A mapping is taken back with the last memory that is lent through it.
+//! in pages that are lent already takes no mapping of its own. So a program with many small regions in one heap lends
+//! the heap once and then takes [parts](LentMemory::part) of it, or lends them one by one; a second region over the
+//! same bytes is free, too. A mapping is removed with the last memory that is lent through it.
 //!
-//! **What is mapped beyond what is lent.** When a large piece is given back while a small one inside it stays lent, all
-//! pages of the mapping stay mapped and pinned. No key names them any more (a key has its own bounds, "Memory Key
-//! Context" in the PRM, and the one of the large piece was destroyed before), so no peer and no request reaches them. A
-//! device that breaks its own rules could, but such a one reaches every page of its I/O address space anyway. A device
-//! in another process that has to ask for memory is given what is lent at that moment, to the byte.
+//! **Mapped pages beyond the lent ones.** When a large piece is given back while a small one inside it stays lent,
+//! all pages of the mapping stay mapped and pinned. No key covers them any more (a key has its own bounds, "Memory
+//! Key Context" in the PRM, and the key of the large piece was destroyed before), so no peer and no request reaches
+//! them. A device that breaks its own rules could, but such a device reaches every page of its I/O address space
+//! anyway. A device in another process that requests memory by message gets only the bytes that are lent at that
+//! moment.
 //!
-//! **Why no more is mapped than was asked for.** Mapping a generous range around small memory would share more, but
-//! what is mapped are the pages that are there now. If the program unmaps one that it has not lent, and maps something
-//! else at its address, the mapping still leads to the old page, and nobody tells us. So a page of a mapping is trusted
-//! only while it has been lent without a break since the mapping was made; its owner has promised that it stays where
-//! it is for as long. A page that was given back is never trusted again in that mapping: memory lent there later gets a
-//! new one.
+//! **No mapping beyond the request.** A generous mapping around small memory would share more, but a mapping refers
+//! to the pages that are there when it is made. If the program unmaps a page that it has not lent, and maps another
+//! at its address, the mapping still leads to the old page, without notice. So a page of a mapping is trusted only
+//! while it has been lent without interruption since the mapping was made; for that time its owner has promised that
+//! it stays in place. A page that was given back is never trusted again in that mapping: memory lent there later gets
+//! a new mapping.
 
 // UNSAFETY: wraps a caller's pointer as shared memory.
 #![expect(unsafe_code, reason = "foreign memory")]
@@ -44,7 +45,7 @@ use crate::page::page_bytes;
 use crate::space::Mapped;
 use crate::space::Space;
 
-/// Memory of the caller's that the device may read and write.
+/// Memory of the caller that the device may read and write.
 #[derive(Debug)]
 pub struct LentMemory {
     lease: Arc<Lease>,
@@ -57,17 +58,17 @@ pub struct LentMemory {
 #[derive(Debug)]
 struct Lease {
     mapped: Arc<Mapped>,
-    /// Number of the mapping in [`Lendings`].
+    /// Number of the mapping in [`LentRanges`].
     number: u64,
     pages: Range<usize>,
-    /// The addresses that the caller has named.
+    /// Addresses that the caller has lent.
     bytes: Range<usize>,
-    /// Given back, though the mapping is still needed.
+    /// True once the lease was given back while the mapping is still needed.
     withdrawn: AtomicBool,
 }
 
 impl Lease {
-    /// What is lent is its owner's again: nothing is lent by it any more, but the mapping stays as long as the lease.
+    /// Gives the memory back to its owner: its pages are lent no more, but the mapping stays as long as the lease.
     fn withdraw(&self) {
         if self.withdrawn.swap(true, Ordering::Relaxed) {
             return;
@@ -80,7 +81,7 @@ impl Lease {
             .space()
             .lent()
             .give_back(self.number, &self.pages);
-        // Behind the lock: the kernel takes its time.
+        // After the lock is released: unmapping takes the kernel some time.
         drop(last);
     }
 }
@@ -96,15 +97,16 @@ impl LentMemory {
     ///
     /// # Safety
     ///
-    /// Until the result and its [parts](Self::part) have dropped: the memory stays mapped, readable and writable, on
-    /// the very pages it is on (the whole pages around it are mapped for the device; nothing else is mapped in their
-    /// place, and they are not discarded, as `MADV_DONTNEED` does), and is accessed by nobody through a Rust reference
-    /// while the device may write it, that is while a memory region covers it and work that names it is outstanding.
+    /// Until the result and its [parts](Self::part) have dropped, the memory stays mapped, readable and writable, on
+    /// the very pages it is on: the whole pages around it are mapped for the device, no other pages are mapped in
+    /// their place, and they are not discarded, as `MADV_DONTNEED` does. No Rust reference accesses the memory while
+    /// the device may write it, that is while a memory region covers it and work that names it is outstanding.
     ///
     /// # Errors
-    /// [`DmaError::Request`]: null, or no bytes. [`DmaError::NotMapped`]: not all of it is there (under the kernel's
-    /// VFIO an error of the function's). [`DmaError::Iova`], [`DmaError::Memory`], [`DmaError::Function`]: no room in
-    /// the I/O address space, or the function refused the mapping ([`Function::dma_mappings_left`]).
+    /// [`DmaError::Request`]: null, or no bytes. [`DmaError::NotMapped`]: part of it is not mapped (under the
+    /// kernel's VFIO this is an error of the function). [`DmaError::Iova`], [`DmaError::Memory`],
+    /// [`DmaError::Function`]: no room in the I/O address space, or the function refused the mapping
+    /// ([`Function::dma_mappings_left`]).
     pub unsafe fn new(
         function: &Function,
         ptr: *mut u8,
@@ -127,7 +129,7 @@ impl LentMemory {
         let pages = address - head..address - head + mapped_bytes;
         let space = function.space();
         let shared = space.lent().share(&pages);
-        // What was replaced meanwhile, against the owner's promise, is lent anew.
+        // Pages that were replaced meanwhile, against the owner's promise, get a new mapping.
         let shared = shared.filter(|(mapped, number)| {
             let whole = mapped.memory().is_whole(&pages);
             if !whole {
@@ -143,10 +145,10 @@ impl LentMemory {
                 // SAFETY: `head` bytes down is the start of the page `ptr` is in, which is mapped as `ptr` is.
                 let base = unsafe { ptr.sub(head) };
                 // SAFETY: pages are mapped as a whole, so these are, for as long as the caller promised. The mapping
-                // may outlive that promise by other leases of pages in it; nobody accesses the rest through this memory
-                // but a device that is told of no address there, or a model of one, whose keys are bounded likewise.
-                // For a process that asks (vfio-user) nothing is accessed but what is lent at that moment
-                // (`SharedMemory::open`).
+                // may outlive that promise by other leases of pages in it. The rest is then accessed through this
+                // memory only by a device that knows no address there, or by a model of one, whose keys are bounded
+                // likewise. A process that requests memory by message (vfio-user) accesses only bytes that are lent
+                // at that moment (`SharedMemory::open`).
                 let memory = unsafe { SharedMemory::foreign(base, mapped_bytes, guard) };
                 let iova =
                     space.alloc_iova(mapped_bytes, spanning, pages.start & (spanning - 1))?;
@@ -172,8 +174,8 @@ impl LentMemory {
         }))
     }
 
-    /// The `bytes` bytes from `offset` on, through the same mapping. All of it stays lent until its last part has
-    /// dropped.
+    /// Returns the `bytes` bytes from `offset` on, lent through the same mapping. The whole memory stays lent until
+    /// its last part has dropped.
     ///
     /// # Errors
     /// [`DmaError::Request`]: no bytes, or not inside.
@@ -189,19 +191,19 @@ impl LentMemory {
         }))
     }
 
-    /// Its owner has been told that it is his alone again, although somebody still keeps it: it stays mapped as long as
-    /// it is kept, but what is lent there from now on does not count on this mapping, since another page may be at the
-    /// address by then. Of all its parts and clones.
+    /// Ends the lease for all parts and clones, when the owner takes the memory back while a reference to it remains.
+    /// The mapping stays as long as the reference, but memory lent at these addresses from now on does not use it,
+    /// because another page may be there by then.
     pub fn withdraw(&self) {
         self.lease.withdraw();
     }
 
-    /// The I/O address space it is lent in.
+    /// Returns the I/O address space it is lent in.
     pub(crate) fn space(&self) -> &Arc<Space> {
         self.lease.mapped.space()
     }
 
-    /// I/O address of the first byte.
+    /// Returns the I/O address of the first byte.
     #[must_use]
     pub fn iova(&self) -> Iova {
         let mapped = &self.lease.mapped;
@@ -210,15 +212,15 @@ impl LentMemory {
             .advance(self.address - mapped.memory().address())
     }
 
-    /// Virtual address of the first byte.
+    /// Returns the virtual address of the first byte.
     #[must_use]
     pub const fn address(&self) -> u64 {
         // CAST: usize has at most 64 bits on every target Rust has.
         self.address as u64
     }
 
-    /// Whether it is memory that other processes can have mapped too: all of it in shared mappings, as the kernel
-    /// lists them (proc(5), `/proc/pid/maps`). Without that list nobody can say, and it counts as shared.
+    /// Returns whether other processes can have mapped the memory too: true if all of it lies in shared mappings
+    /// according to the kernel's list (proc(5), `/proc/pid/maps`). Without that list it counts as shared.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         let start = self.address();
@@ -230,7 +232,7 @@ impl LentMemory {
         }
     }
 
-    /// Bytes lent; never zero.
+    /// Returns the number of bytes lent; never zero.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "lending nothing is refused")]
     pub const fn len(&self) -> usize {
@@ -238,7 +240,7 @@ impl LentMemory {
     }
 }
 
-/// What watches over pages that nothing keeps: under the kernel's VFIO the kernel pins them.
+/// Makes a guard for pages that may be unmapped; none under the kernel's VFIO, which pins them.
 fn guard(space: &Space, pages: &Range<usize>) -> Result<Option<Arc<Guard>>, DmaError> {
     if space.container().is_some() {
         return Ok(None);
@@ -250,7 +252,7 @@ fn guard(space: &Space, pages: &Range<usize>) -> Result<Option<Arc<Guard>>, DmaE
     Ok(Some(guard))
 }
 
-/// Bytes of `start..end` that lie in shared mappings of a list of mappings.
+/// Returns the bytes of `start..end` that lie in shared mappings of the list `maps`.
 fn shared_bytes(maps: &str, start: u64, end: u64) -> u64 {
     let shared = |line: &str| {
         let mut words = line.split(' ');
@@ -265,7 +267,8 @@ fn shared_bytes(maps: &str, start: u64, end: u64) -> u64 {
     maps.lines().filter_map(shared).sum()
 }
 
-/// The smallest power of two, from 4 KiB to 1 GiB, whose one aligned page spans the range; 1 GiB if none does.
+/// Returns the smallest power of two, from 4 KiB to 1 GiB, such that one page of that size spans the range; 1 GiB if
+/// none does.
 fn spanning_power(start: usize, bytes: usize) -> usize {
     let last = start + (bytes - 1);
     let mut power = DMA_PAGE;

@@ -1,20 +1,20 @@
-//! Userspace driver framework: what a driver for a PCI function needs of the machine.
+//! Userspace driver framework: everything a driver for a PCI function needs from the machine.
 //!
-//! A [`Function`] is a PCI function, whatever stands behind it. It gives configuration space, [`Bar`]s
-//! with typed register [`Block`]s, [`Interrupt`]s as eventfds, and an I/O address space into which
-//! memory is mapped. [`DmaArena`] hands out memory the device can reach, [`barrier`] names the orders
-//! that matter between that memory and a register, [`Clock`] is time and sleeping, and [`Reactor`] is
-//! the io_uring that sleeping and disk I/O share.
+//! A [`Function`] is a PCI function: real, simulated, or played by another process. It gives access to configuration
+//! space, [`Bar`]s with typed register [`Block`]s, [`Interrupt`]s as eventfds, and an I/O address space into which
+//! memory is mapped. [`DmaArena`] hands out memory the device can reach. [`barrier`] names the orders that matter
+//! between that memory and a register. [`Clock`] is time and sleeping. [`Reactor`] is the io_uring that sleeping and
+//! disk I/O share.
 //!
-//! A function can also live in another process: [`Function::vfio_user`] is a client of such a one, and
-//! [`VfioUserServer`] lets any [`Device`] be reached so.
+//! A function can also live in another process: [`Function::vfio_user`] connects to one as a client, and
+//! [`VfioUserServer`] serves any [`Device`] to such clients.
 //!
-//! This crate knows no particular device. It is also where the unsafe code lives: mappings, register
-//! cells, barriers and the ring. A module that needs it says so in an `UNSAFETY` line at its top, keeps its
-//! fields private and stays small, so that its argument can be read in one sitting.
+//! This crate knows no particular device. It also holds all the unsafe code: mappings, register cells, barriers and
+//! the ring. A module that needs unsafe code says so in an `UNSAFETY` line at its top, keeps its fields private and
+//! stays small, so that its argument can be read in one sitting.
 //!
-//! Memory the device may write is never behind a reference. [`SharedMemory`] and [`DmaBuffer`] copy
-//! objects in and out, and move in one access what the other side may see half-written.
+//! Memory the device may write is never behind a reference. [`SharedMemory`] and [`DmaBuffer`] copy objects in and
+//! out. A word that the other side may see half-written moves in one access.
 #![warn(clippy::missing_errors_doc)]
 
 mod accepting;
@@ -24,7 +24,6 @@ pub mod barrier;
 mod bytes;
 mod clock;
 mod copy;
-mod courier;
 mod cyclic;
 mod device;
 mod dma;
@@ -32,6 +31,7 @@ mod dma_ring;
 #[cfg(test)]
 mod double;
 mod error;
+mod event_signaller;
 mod extents;
 mod file;
 mod frame_datagrams;
@@ -44,8 +44,8 @@ mod handed_in;
 mod interrupt;
 mod interrupt_set;
 mod iova;
-mod lendings;
 mod lent;
+mod lent_ranges;
 mod mac;
 mod mapping;
 mod memory;

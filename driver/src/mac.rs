@@ -1,12 +1,12 @@
-//! The address of a station on an Ethernet, as people write it.
+//! MAC addresses as text.
 
-/// A MAC address as text: six bytes in hex, colons between.
+/// Parses a MAC address: six bytes in hex, separated by colons.
 #[must_use]
 pub fn mac_of(text: &str) -> Option<[u8; 6]> {
     let bytes: Option<Vec<u8>> = text
         .split(':')
         .map(|byte| {
-            // A sign would be taken for one of the two.
+            // `from_str_radix` would accept a sign as one of the two characters.
             let is_hex = byte.len() == 2 && byte.bytes().all(|digit| digit.is_ascii_hexdigit());
             is_hex.then(|| u8::from_str_radix(byte, 16).ok())?
         })

@@ -1,11 +1,11 @@
-//! Mappings: how shared memory comes into the address space, and out of it.
+//! Mappings: placement of shared memory in the address space, and its removal.
 //!
-//! A memfd is memory of ours that other processes can map too. It is placed at an address of a wanted congruence:
-//! reserve enough address space that such an address is inside, put the memory there, and give back what is left on
-//! both sides. It is sealed against changes of its size: a page that disappears under a mapping ends the process that
-//! touches it, so nobody we give the descriptor to can do that to us, nor we to them, and a file of another process is
-//! mapped only if it is sealed so. Mappings go when they drop. Foreign memory belongs to somebody who promised that it
-//! outlives us.
+//! A memfd is memory of this process that other processes can map too. It is placed at an address of a given
+//! congruence: reserve enough address space to contain such an address, map the memory there, and unmap the rest on
+//! both sides. The memfd is sealed against changes of its size, because a page that disappears under a mapping kills
+//! the process that touches it. So a process that receives the descriptor cannot do that to us, nor we to it, and a
+//! file of another process is mapped only if it is sealed likewise. A mapping is removed when it drops. Foreign
+//! memory has an owner, who promised that it outlives the mapping.
 //!
 //! A memfd is not inherited over `fork`: pages the device knows must stay the parent's.
 
@@ -33,17 +33,17 @@ use crate::page::page_bytes;
 /// A piece of address space with readable and writable memory in it.
 pub(crate) struct Mapping {
     base: NonNull<u8>,
-    /// Bytes that are ours, unmapped on drop.
+    /// Bytes to unmap on drop; none for foreign memory.
     own: Option<NonZeroUsize>,
-    /// The file behind them, if others may have it.
+    /// The file behind the memory, if other processes may map it.
     file: Option<File>,
-    /// What of somebody else's memory may be accessed for others.
+    /// Parts of foreign memory that may be accessed on behalf of another process.
     open: Option<Open>,
-    /// Whether somebody else's memory is still there, where nothing keeps its pages.
+    /// Detects replaced pages of foreign memory that is not pinned.
     guard: Option<Arc<Guard>>,
 }
 
-/// A piece of a device's file, and where it goes in a mapping. Whole pages.
+/// A piece of a device's file, and its place in a mapping. Whole pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Area {
     /// Offset in the mapping.
@@ -53,13 +53,13 @@ pub(crate) struct Area {
     pub(crate) file_offset: u64,
 }
 
-// SAFETY: `base` is an address; all that is done with it here is to unmap it, by the thread that drops the mapping.
+// SAFETY: `base` is an address; here it is only used for unmapping, by the thread that drops the mapping.
 unsafe impl Send for Mapping {}
-// SAFETY: `&Mapping` gives out the address and the file, both of which any thread may have.
+// SAFETY: `&Mapping` exposes the address and the file, both of which any thread may use.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// At least `bytes` zeroed bytes at an address that is `remainder` modulo `modulus`, a power of two.
+    /// Maps at least `bytes` zeroed bytes at an address that is `remainder` modulo `modulus`, a power of two.
     pub(crate) fn memfd(
         bytes: usize,
         modulus: usize,
@@ -71,7 +71,7 @@ impl Mapping {
             "modulus {modulus:#x} is no power of two"
         );
         let granule = pages.bytes();
-        // Of the hugetlb pool; it fails when that has too few.
+        // Pages of the hugetlb pool; the mapping fails if it has too few.
         let flags = match pages {
             PageSize::Base => MFdFlags::empty(),
             PageSize::Huge2M => MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_2MB,
@@ -104,9 +104,9 @@ impl Mapping {
         let head = remainder.wrapping_sub(reservation.addr().get()) & (modulus - 1);
         // SAFETY: `head < modulus`, and `mapped + modulus` bytes are reserved.
         let base = unsafe { reservation.add(head) };
-        // SAFETY: what this replaces is inside the reservation, which nobody knows of but we.
+        // SAFETY: the range replaced is inside the reservation, which no other code knows.
         if let Err(errno) = unsafe { place(base, mapped, &file, 0) } {
-            // SAFETY: the reservation as a whole, which nobody knows of but we.
+            // SAFETY: the whole reservation, which no other code knows.
             unsafe { unmap(reservation, reserved.get()) };
             return Err(failed("mmap")(errno));
         }
@@ -121,7 +121,7 @@ impl Mapping {
         unsafe { unmap(reservation, head) };
         // SAFETY: `head + mapped <= reserved`.
         let end = unsafe { base.add(mapped.get()) };
-        // SAFETY: the reservation's bytes behind what was placed: `modulus` less the head.
+        // SAFETY: the reservation's bytes after the placed memory: `modulus` less the head.
         unsafe { unmap(end, modulus - head) };
         // SAFETY: the advice concerns a later `fork` only, and the range is the mapping.
         unsafe { madvise(base.cast(), mapped.get(), MmapAdvise::MADV_DONTFORK) }
@@ -129,13 +129,13 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Closes the file; the memory stays mapped. Nobody else can map it any more.
+    /// Closes the file; the memory stays mapped. No other process can map it any more.
     pub(crate) fn close_file(&mut self) {
         self.file = None;
     }
 
-    /// [`memfd`](Self::memfd) where there are no files to map: under Miri. At a page's begin and no further congruent,
-    /// for Miri really has every byte that is reserved; and never unmapped.
+    /// Replaces [`memfd`](Self::memfd) under Miri, which has no files to map. The address is page-aligned but not
+    /// congruent, because Miri allocates every reserved byte; and it is never unmapped.
     fn interpreted(mapped: NonZeroUsize) -> Result<Self, Errno> {
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_ANONYMOUS;
@@ -150,12 +150,12 @@ impl Mapping {
         })
     }
 
-    /// `bytes` bytes from `offset` on of a file that another process gave us. The descriptor is closed here.
+    /// Maps `bytes` bytes from `offset` on of a file that another process sent. The descriptor is closed here.
     pub(crate) fn imported(fd: OwnedFd, offset: u64, bytes: usize) -> Result<Self, MemoryError> {
         let mapped = NonZeroUsize::new(bytes).ok_or(MemoryError::Empty)?;
         let failed = |call| move |errno| MemoryError::System { call, bytes, errno };
         let file = File::from(fd);
-        // The seal first: the length that is asked for afterwards is one that stays.
+        // The seals are checked first, so that the length read afterwards cannot shrink.
         let seals = fcntl(&file, FcntlArg::F_GET_SEALS).map_err(failed("fcntl(F_GET_SEALS)"))?;
         let len = file
             .metadata()
@@ -201,8 +201,8 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// `bytes` bytes in which pieces of a device's file lie at their places. Between them is memory of ours: an access
-    /// there reaches nobody, but it does not fault.
+    /// Maps `bytes` bytes in which pieces of a device's file lie at their places. Anonymous memory fills the gaps: an
+    /// access there has no effect on the device, but it does not fault.
     pub(crate) fn device(
         device: BorrowedFd<'_>,
         bytes: usize,
@@ -233,9 +233,9 @@ impl Mapping {
             );
             let area_bytes = NonZeroUsize::new(area.bytes).ok_or(MemoryError::Empty)?;
             let file_offset = i64::try_from(area.file_offset).map_err(|_| too_large.clone())?;
-            // SAFETY: inside what was just mapped (asserted above).
+            // SAFETY: inside the range that was just mapped (asserted above).
             let at = unsafe { mapping.base.add(area.at) };
-            // SAFETY: what this replaces is a part of the ground, which nobody knows of but we.
+            // SAFETY: the range replaced is a part of the anonymous mapping, which no other code knows.
             unsafe { place(at, area_bytes, device, file_offset) }.map_err(failed("mmap"))?;
         }
         // SAFETY: the advice concerns a later `fork` only, and the range is the mapping.
@@ -244,7 +244,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Memory that is somebody else's to unmap.
+    /// Wraps foreign memory, which its owner unmaps.
     pub(crate) fn foreign(base: NonNull<u8>, guard: Option<Arc<Guard>>) -> Self {
         Self {
             base,
@@ -255,23 +255,23 @@ impl Mapping {
         }
     }
 
-    /// What of somebody else's memory may be accessed for others: nothing at first. All of it, if there is no such
-    /// list.
+    /// Returns the parts of foreign memory that may be accessed on behalf of another process: none at first. `None`
+    /// if all of the memory may be accessed.
     pub(crate) const fn open(&self) -> Option<&Open> {
         self.open.as_ref()
     }
 
-    /// What is asked before somebody else's memory is accessed, if something is.
+    /// Returns the guard to check before an access to foreign memory, if there is one.
     pub(crate) const fn guard(&self) -> Option<&Arc<Guard>> {
         self.guard.as_ref()
     }
 
-    /// The first byte.
+    /// Returns the address of the first byte.
     pub(crate) const fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// The file behind it, if it is ours.
+    /// Returns the file behind the memory, if it is ours.
     pub(crate) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
     }
@@ -280,13 +280,13 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if let Some(mapped) = self.own {
-            // SAFETY: `memfd` or `imported` mapped this range, and whoever used it held this mapping.
+            // SAFETY: `memfd` or `imported` mapped this range, and every user of it held this mapping.
             unsafe { unmap(self.base, mapped.get()) };
         }
     }
 }
 
-/// Takes address space without memory.
+/// Reserves address space without memory.
 fn reserve(bytes: NonZeroUsize) -> Result<NonNull<u8>, Errno> {
     let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
     // SAFETY: a mapping at an address of the kernel's choice replaces nothing.
@@ -294,11 +294,11 @@ fn reserve(bytes: NonZeroUsize) -> Result<NonNull<u8>, Errno> {
     Ok(reservation.cast())
 }
 
-/// Maps a file at exactly `base`, in place of what is there.
+/// Maps a file at exactly `base`, replacing the previous mapping.
 ///
 /// # Safety
 ///
-/// Nobody uses what is there.
+/// The replaced range is not in use.
 unsafe fn place(
     base: NonNull<u8>,
     bytes: NonZeroUsize,
@@ -316,44 +316,45 @@ unsafe fn place(
 ///
 /// # Safety
 ///
-/// The range was mapped by this module, and nobody uses it any more.
+/// The range was mapped by this module, and is not in use any more.
 unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
     if bytes == 0 {
         return;
     }
     let process = std::process::id();
-    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
-    // A child of `fork` may have something else there.
-    left.retain(|range| range.process == process);
-    left.push(Left {
+    let mut pending = PENDING_UNMAPS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    // In a child of `fork` these addresses may hold other memory.
+    pending.retain(|range| range.process == process);
+    pending.push(PendingUnmap {
         base,
         bytes,
         process,
     });
-    left.retain(|range| {
-        // SAFETY: the caller's promise, now or when it was left: it is mapped still, so nobody else has got it
-        // meanwhile.
+    pending.retain(|range| {
+        // SAFETY: the caller's promise, now or when the range was queued. It is still mapped, so it has no new owner.
         let unmapped = unsafe { munmap(range.base.cast(), range.bytes) };
         if let Err(errno) = unmapped {
-            let Left { base, bytes, .. } = range;
+            let PendingUnmap { base, bytes, .. } = range;
             tracing::error!("munmap of {bytes:#x} bytes at {base:?}: {errno}");
         }
         unmapped.is_err()
     });
 }
 
-/// What was to be unmapped and could not be: who has too many mappings cannot cut one in two (munmap(2), ENOMEM). It is
-/// tried again with the next.
-static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
+/// Ranges whose unmapping failed: a process at the limit of mappings cannot split one in two (munmap(2), ENOMEM). The
+/// next unmap tries them again.
+static PENDING_UNMAPS: Mutex<Vec<PendingUnmap>> = Mutex::new(Vec::new());
 
-struct Left {
+struct PendingUnmap {
     base: NonNull<u8>,
     bytes: usize,
     process: u32,
 }
 
-// SAFETY: an address that is used to unmap it, which any thread may do.
-unsafe impl Send for Left {}
+// SAFETY: an address that is only used for unmapping, which any thread may do.
+unsafe impl Send for PendingUnmap {}
 
 fn errno_of(error: &std::io::Error) -> Errno {
     error

@@ -1,14 +1,14 @@
-//! Memory that somebody else may write at any time.
+//! Memory that others may write at any time.
 //!
 //! A [`SharedMemory`] is memory that is shared with a device, with a device model, or with another process. No Rust
-//! reference ever points into it: objects are copied in and out, and what the other side may read half-written (a
-//! doorbell record, an owner byte) moves in one load or store. What is read may be anything, so only types for which
-//! every bit pattern is a value can be read (`FromBytes`).
+//! reference ever points into it. Objects are copied in and out, and a word that the other side may read half-written
+//! (a doorbell record, an owner byte) moves in one load or store. The bytes read may be anything, so only types for
+//! which every bit pattern is a value can be read (`FromBytes`).
 //!
-//! It is a [`Span`], which does the accesses, and the [`Mapping`] that keeps the span mapped. A part shares the
-//! mapping of the whole and keeps all of it.
+//! It consists of a [`Span`], which does the accesses, and the [`Mapping`] that keeps the span mapped. A part shares
+//! the mapping of the whole and keeps all of it.
 
-// UNSAFETY: joins a span and the mapping that keeps its promise.
+// UNSAFETY: joins a span and the mapping that keeps the span's promise.
 #![expect(unsafe_code, reason = "spans are promised to stay mapped")]
 
 use std::io;
@@ -24,10 +24,10 @@ use crate::mapping::{Area, Mapping};
 use crate::page::PageSize;
 use crate::span::Span;
 
-/// The accessors to shared memory, forwarded to the field that has them. All assert that the access lies inside.
+/// Accessors to shared memory, forwarded to the field that implements them. All assert that the access lies inside.
 macro_rules! shared_memory_accessors {
     ($inner:ident) => {
-        /// True if `bytes` bytes at `offset` lie inside; ask before using an untrusted offset.
+        /// True if `bytes` bytes at `offset` lie inside. Check an untrusted offset with this before using it.
         #[inline]
         #[must_use]
         pub const fn contains(&self, offset: usize, bytes: usize) -> bool {
@@ -37,7 +37,7 @@ macro_rules! shared_memory_accessors {
         /// Copies bytes out.
         ///
         /// # Panics
-        /// If they are not inside, as all accessors do.
+        /// If they are not inside, as for all accessors.
         #[inline]
         pub fn read_bytes(&self, offset: usize, out: &mut [u8]) {
             self.$inner.read_bytes(offset, out);
@@ -62,7 +62,7 @@ macro_rules! shared_memory_accessors {
             self.$inner.read_obj(offset)
         }
 
-        /// Copies an object in, in no particular order of its bytes.
+        /// Copies an object in, its bytes in no particular order.
         #[inline]
         pub fn write_obj<T>(&self, offset: usize, value: &T)
         where
@@ -113,7 +113,7 @@ macro_rules! shared_memory_accessors {
 }
 pub(crate) use shared_memory_accessors;
 
-/// A mapping that somebody else may write at any time. Clones share it.
+/// A mapping that others may write at any time. Clones share it.
 #[derive(Clone)]
 pub struct SharedMemory {
     /// Inside `mapping`.
@@ -122,17 +122,17 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Maps `bytes` bytes of fresh zeroed memory that can be shared with other processes by descriptor (a memfd).
-    /// A child of `fork` does not get it: the device would keep writing the parent's pages while copy-on-write
-    /// moved the parent to others.
+    /// Maps `bytes` bytes of fresh zeroed memory that can be shared with other processes by descriptor (a memfd). A
+    /// child of `fork` does not inherit it: otherwise copy-on-write could move the parent to other pages while the
+    /// device keeps writing the old ones.
     ///
     /// # Errors
-    /// [`MemoryError::Empty`], [`MemoryError::TooLarge`]: `bytes`. [`MemoryError::System`]: the system refused.
+    /// [`MemoryError::Empty`], [`MemoryError::TooLarge`]: `bytes`. [`MemoryError::System`]: a system call failed.
     pub fn anonymous(bytes: usize) -> Result<Self, MemoryError> {
         Self::congruent(bytes, 1, 0, PageSize::Base)
     }
 
-    /// Maps fresh zeroed memory that no other process will map. It costs no descriptor.
+    /// Maps fresh zeroed memory that no other process will map. It uses no descriptor.
     ///
     /// # Errors
     /// As [`anonymous`](Self::anonymous).
@@ -146,8 +146,8 @@ impl SharedMemory {
         })
     }
 
-    /// Like [`anonymous`](Self::anonymous), at an address that is `remainder` modulo `modulus` (a power of two), and
-    /// on the pages asked for. Nothing is touched: pages appear when they are used.
+    /// Does the same as [`anonymous`](Self::anonymous), at an address that is `remainder` modulo `modulus` (a power
+    /// of two), and on pages of the given size. The memory is not touched: pages are allocated on first use.
     pub(crate) fn congruent(
         bytes: usize,
         modulus: usize,
@@ -157,18 +157,18 @@ impl SharedMemory {
         let mapping = Mapping::memfd(bytes, modulus, remainder, pages)?;
         Ok(Self {
             // SAFETY: a mapping is readable and writable from its base on, for at least the bytes asked for, until it
-            // drops, which is after `span`. Nobody else has its address, so no reference exists.
+            // drops, which is after `span`. No other code has its address, so no reference exists.
             span: unsafe { Span::new(mapping.base(), bytes) },
             mapping: Arc::new(mapping),
         })
     }
 
-    /// Maps `bytes` bytes from `offset` on of a file that another process gave us.
+    /// Maps `bytes` bytes from `offset` on of a file that another process sent.
     pub(crate) fn imported(fd: OwnedFd, offset: u64, bytes: usize) -> Result<Self, MemoryError> {
         let mapping = Mapping::imported(fd, offset, bytes)?;
         Ok(Self {
-            // SAFETY: as in `congruent`; the file cannot get shorter than what is mapped. What the other process does
-            // to it is what a device does to shared memory.
+            // SAFETY: as in `congruent`; the file cannot become shorter than the mapping. Writes of the other process
+            // are like those of a device to shared memory.
             span: unsafe { Span::new(mapping.base(), bytes) },
             mapping: Arc::new(mapping),
         })
@@ -188,26 +188,26 @@ impl SharedMemory {
         })
     }
 
-    /// Wraps memory somebody else owns.
+    /// Wraps foreign memory.
     ///
     /// # Safety
     ///
     /// As long as a clone or a part of the result exists, `bytes` bytes from `base` on are mapped, readable and
-    /// writable, and accessed through no Rust reference while anybody accesses them through the result.
+    /// writable, and no Rust reference accesses them while the result is used to access them.
     pub(crate) unsafe fn foreign(
         base: NonNull<u8>,
         bytes: usize,
         guard: Option<Arc<Guard>>,
     ) -> Self {
         Self {
-            // SAFETY: the caller's promise is the one asked for.
+            // SAFETY: `Span::new` asks for what the caller promises here.
             span: unsafe { Span::new(base, bytes) },
             mapping: Arc::new(Mapping::foreign(base, guard)),
         }
     }
 
-    /// A part of the memory, which keeps the whole mapped.
-    // PANIC: outside.
+    /// Returns a part of the memory, which keeps the whole mapped.
+    // PANIC: if the part is not inside.
     pub(crate) fn part(&self, offset: usize, bytes: usize) -> Self {
         Self {
             span: self.span.part(offset, bytes),
@@ -215,7 +215,7 @@ impl SharedMemory {
         }
     }
 
-    /// Length in bytes; never zero.
+    /// Returns the length in bytes; never zero.
     #[inline]
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a mapping is never empty")]
@@ -223,42 +223,42 @@ impl SharedMemory {
         self.span.len()
     }
 
-    /// Virtual address of the first byte, as a number.
+    /// Returns the virtual address of the first byte, as a number.
     #[inline]
     #[must_use]
     pub fn address(&self) -> usize {
         self.span.address()
     }
 
-    /// The address range, for whoever also keeps it mapped.
+    /// Returns the address range. The caller must also keep it mapped.
     pub(crate) const fn span(&self) -> Span {
         self.span
     }
 
-    /// Pointer to `bytes` bytes at `offset`, valid while a clone of `self` lives.
-    // PANIC: outside.
+    /// Returns a pointer to `bytes` bytes at `offset`, valid while a clone of `self` lives.
+    // PANIC: if they are not inside.
     #[inline]
     pub(crate) fn pointer(&self, offset: usize, bytes: usize) -> NonNull<u8> {
         self.span.at(offset, bytes)
     }
 
-    /// What of it may be accessed for another process, if that is not all: addresses of somebody else's memory, none at
-    /// first.
+    /// Returns the addresses that may be accessed on behalf of another process, for foreign memory: none at first.
+    /// `None` if all may be accessed.
     pub(crate) fn open(&self) -> Option<&Open> {
         self.mapping.open()
     }
 
-    /// Whether these pages are mapped, and the ones that it was made of: a caller may unmap or replace its memory.
+    /// Returns whether these pages are mapped and are still the lent ones; a caller may unmap or replace its memory.
     pub(crate) fn is_whole(&self, pages: &Range<usize>) -> bool {
         self.mapping
             .guard()
             .is_none_or(|guard| guard.is_whole(pages))
     }
 
-    /// Copies bytes out, as a device reads them: of memory that was lent, as long as it is where it was.
+    /// Copies bytes out, as a device reads them. Lent memory is read only while it is still in its place.
     ///
     /// # Errors
-    /// In words: its owner has unmapped or replaced it.
+    /// A text: the owner has unmapped or replaced the memory.
     ///
     /// # Panics
     /// If they are not inside.
@@ -287,7 +287,8 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// An access of memory that is guarded, by its address. `None`: it is not, or cannot be made so.
+    /// Runs an access to guarded memory, by address. `None` if the memory has no guard, or the system refuses the
+    /// call.
     #[inline]
     fn guarded(
         &self,
@@ -307,10 +308,10 @@ impl SharedMemory {
         }
     }
 
-    /// The descriptor behind the mapping, if there is one. Byte 0 of the file is byte 0 of this memory.
+    /// Returns the descriptor behind the mapping, if there is one. Byte 0 of the file is byte 0 of this memory.
     #[must_use]
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        // Parts never leave this crate; for one that does not start the mapping there is no honest answer.
+        // A part that does not start the mapping has no descriptor; parts never leave this crate.
         let whole = self.mapping.base().addr().get() == self.address();
         self.mapping.as_fd().filter(|_| whole)
     }
@@ -372,13 +373,13 @@ mod tests {
     }
 
     /// PCI Express Base Specification, "Update Ordering and Granularity Observed by a Read Transaction": a naturally
-    /// aligned dword is read and written whole. A doorbell record is one.
+    /// aligned dword, such as a doorbell record, is read and written whole.
     #[test]
     fn a_dword_is_never_seen_half_written_wherever_a_copy_begins_and_ends() {
         const TURNS: usize = 1_000_000;
         let memory = SharedMemory::anonymous(64).unwrap();
         let both = std::sync::Barrier::new(2);
-        // Before the first word of eight bytes, behind the last, and both at once.
+        // Before the first word of eight bytes, after the last, and both at once.
         for (begin, bytes, dword) in [(4, 4, 4), (8, 4, 8), (4, 16, 4), (4, 16, 16)] {
             std::thread::scope(|scope| {
                 scope.spawn(|| {

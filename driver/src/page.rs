@@ -2,10 +2,10 @@
 
 /// Smallest unit of a DMA mapping.
 pub(crate) const DMA_PAGE: usize = 4096;
-/// The modulus of the congruence between virtual and I/O addresses.
+/// Modulus of the congruence between virtual and I/O addresses.
 pub(crate) const GIB: usize = 1 << 30;
 
-/// Size of the pages that memory is on.
+/// Size of the pages of memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 #[non_exhaustive]
 pub enum PageSize {
@@ -13,13 +13,12 @@ pub enum PageSize {
     Base,
     /// 2 MiB, from the hugetlb pool of that size.
     Huge2M,
-    /// 1 GiB, from the hugetlb pool of that size. Such pages are best reserved when the machine starts (`hugepagesz=1G
-    /// hugepages=N`).
+    /// 1 GiB, from the hugetlb pool of that size. Such pages are best reserved at boot (`hugepagesz=1G hugepages=N`).
     Huge1G,
 }
 
 impl PageSize {
-    /// Bytes of a page.
+    /// Returns the bytes of a page.
     #[must_use]
     pub fn bytes(self) -> usize {
         match self {
@@ -29,7 +28,7 @@ impl PageSize {
         }
     }
 
-    /// The next smaller one.
+    /// Returns the next smaller size.
     pub(crate) const fn smaller(self) -> Option<Self> {
         match self {
             Self::Base => None,
@@ -38,16 +37,16 @@ impl PageSize {
         }
     }
 
-    /// Directory of the pool in sysfs, below a machine's or a node's.
+    /// Returns the directory of the pool in sysfs, below a machine's or a node's.
     pub(crate) fn pool(self) -> String {
         format!("hugepages-{}kB", self.bytes() >> 10)
     }
 }
 
-/// Size of the system's base pages.
+/// Returns the bytes of the system's base pages.
 pub(crate) fn page_bytes() -> usize {
     use nix::unistd::{SysconfVar, sysconf};
-    // The call cannot fail on Linux; 4096 is what it would say there.
+    // The call cannot fail on Linux; 4096 is the usual value.
     sysconf(SysconfVar::PAGE_SIZE)
         .ok()
         .flatten()

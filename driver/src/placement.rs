@@ -1,16 +1,16 @@
-//! Where memory lies: on which pages, of which NUMA node, and from when on.
+//! Placement of memory: its page size, its NUMA node, and the time of its allocation.
 //!
-//! Three things are decided before memory is used for the first time. Its pages are those of the file behind it
-//! (memfd_create(2), `MFD_HUGETLB`). Its node is a policy of the range (mbind(2), `MPOL_BIND`), which rules where the
-//! kernel takes a page from when one is first touched: from that node, or not at all. And touching can be done
-//! beforehand, by several threads (madvise(2), `MADV_POPULATE_WRITE`, Linux 5.14): a page of 1 GiB takes a good part of
-//! a second to clear, and the kernel's VFIO, which pins everything when it is mapped, would clear one after the other.
+//! Three things are decided before memory is first used. Its page size is that of the file behind it
+//! (memfd_create(2), `MFD_HUGETLB`). Its node is a policy of the range (mbind(2), `MPOL_BIND`): when a page is first
+//! touched, the kernel takes it from that node, or not at all. And pages can be touched in advance, by several
+//! threads (madvise(2), `MADV_POPULATE_WRITE`, Linux 5.14): a page of 1 GiB takes a good part of a second to clear,
+//! and the kernel's VFIO, which pins all pages when it maps them, would clear one after the other.
 //!
-//! A page of the hugetlb pool that is not there ends a process that touches it (SIGBUS). Reserving counts for the whole
-//! machine, not for a node (Linux `Documentation/admin-guide/mm/hugetlbpage.rst`), so memory of the pool that is bound
-//! to a node is always populated here: what is missing is an error then, and no signal later.
+//! Touching a missing page of the hugetlb pool kills the process (SIGBUS). Reservations count for the whole machine,
+//! not for a node (Linux `Documentation/admin-guide/mm/hugetlbpage.rst`). So hugetlb memory that is bound to a node
+//! is always populated here: a missing page is then an error now instead of a signal later.
 //!
-//! The system calls go through [`Pages`], in whose place tests put a machine of several nodes, or of an old kernel.
+//! The system calls go through [`Pages`], which tests replace by a machine of several nodes, or of an old kernel.
 
 // UNSAFETY: mbind and madvise take raw addresses.
 #![expect(unsafe_code, reason = "system calls about memory")]
@@ -27,17 +27,16 @@ use crate::error::DmaError;
 use crate::memory::SharedMemory;
 use crate::page::PageSize;
 
-/// Highest number of a NUMA node that can be asked for, and one: as many as Linux can be built for (`NODES_SHIFT` is at
-/// most 10).
+/// Highest number of a NUMA node plus one: the most that Linux can be built for (`NODES_SHIFT` is at most 10).
 pub(crate) const MOST_NODES: u32 = 1024;
 /// Words of a mask of nodes.
 const MASK_WORDS: usize = MOST_NODES as usize / 64;
-/// What one thread populates at a time, unless a page is larger.
+/// Bytes that one thread populates at a time, unless a page is larger.
 const SLICE_BYTES: usize = 64 << 20;
 
-/// What the system is asked about pages.
+/// System calls and queries about pages.
 pub(crate) trait Pages: Sync {
-    /// `mbind` of all of `memory`, with a mask of nodes.
+    /// Calls `mbind` for all of `memory`, with a mask of nodes.
     fn mbind(
         &self,
         memory: &SharedMemory,
@@ -46,9 +45,9 @@ pub(crate) trait Pages: Sync {
         maxnode: usize,
         flags: u32,
     ) -> Result<(), Errno>;
-    /// `madvise` of `MADV_POPULATE_WRITE`.
+    /// Calls `madvise` with `MADV_POPULATE_WRITE`.
     fn populate(&self, memory: &SharedMemory) -> Result<(), Errno>;
-    /// Free pages of a hugetlb pool, of the machine or of a node; `None` where there is no such pool.
+    /// Returns the free pages of a hugetlb pool, of the machine or of a node; `None` if there is no such pool.
     fn free(&self, size: PageSize, node: Option<u32>) -> Option<usize>;
 }
 
@@ -64,14 +63,14 @@ impl Pages for Machine {
         maxnode: usize,
         flags: u32,
     ) -> Result<(), Errno> {
-        // The kernel counts from 1 (`get_nodes` in mm/mempolicy.c takes one off).
+        // The kernel counts from 1 (`get_nodes` in mm/mempolicy.c subtracts one).
         assert!(
             maxnode <= nodes.len() * 64 + 1,
             "a mask of {} words",
             nodes.len()
         );
         // SAFETY: the range is mapped as long as `memory` is borrowed, and the kernel reads `maxnode - 1` bits of a
-        // mask that has them (asserted). A policy changes where pages come from and nothing that is in them.
+        // mask that has them (asserted). A policy changes where pages come from, not their contents.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
@@ -88,8 +87,8 @@ impl Pages for Machine {
 
     fn populate(&self, memory: &SharedMemory) -> Result<(), Errno> {
         let at = memory.pointer(0, memory.len());
-        // SAFETY: the range is mapped as long as `memory` is borrowed. Populating changes no byte: what is not there
-        // comes as a write of nothing would bring it.
+        // SAFETY: the range is mapped as long as `memory` is borrowed. Populating changes no byte: a missing page is
+        // allocated as by a write that changes nothing.
         let result =
             unsafe { libc::madvise(at.as_ptr().cast(), memory.len(), libc::MADV_POPULATE_WRITE) };
         Errno::result(result).map(drop)
@@ -106,17 +105,17 @@ impl Pages for Machine {
     }
 }
 
-/// Where the pages of memory are to be, and whether now.
+/// Node and time of allocation of the pages of memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Placement {
     /// The NUMA node, below [`MOST_NODES`].
     pub(crate) node: Option<u32>,
-    /// Threads that populate it.
+    /// Number of threads that populate it; `None` to populate on first use.
     pub(crate) threads: Option<NonZeroUsize>,
 }
 
 impl Placement {
-    /// Places memory that nobody has touched.
+    /// Places memory that has not been touched yet.
     pub(crate) fn apply(
         self,
         pages: &dyn Pages,
@@ -126,7 +125,7 @@ impl Placement {
         if let Some(node) = self.node {
             bind(pages, memory, node)?;
         }
-        // What is missing at its first use would be a signal, see above.
+        // A page missing at its first use would be a signal, see the module's opening.
         let must = self.node.is_some() && size != PageSize::Base;
         match self.threads {
             Some(threads) => populate(pages, memory, size, threads, !must),
@@ -156,8 +155,8 @@ fn bind(pages: &dyn Pages, memory: &SharedMemory, node: u32) -> Result<(), DmaEr
         })
 }
 
-/// Has the pages there now, each thread a slice at a time. With an old kernel they are touched one by one, if that may
-/// be.
+/// Populates the pages now, each thread a slice at a time. On an old kernel they are touched one by one, if
+/// `may_touch`.
 fn populate(
     pages: &dyn Pages,
     memory: &SharedMemory,
@@ -178,7 +177,7 @@ fn populate(
             let at = number * slice;
             let part = memory.part(at, slice.min(memory.len() - at));
             let done = match pages.populate(&part) {
-                // Linux before 5.14 knows no such advice.
+                // Linux before 5.14 does not know this advice.
                 Err(Errno::EINVAL) if may_touch => {
                     for page in (0..part.len()).step_by(size.bytes()) {
                         part.store_u8(page, 0);
@@ -196,7 +195,7 @@ fn populate(
                     page_bytes: size.bytes(),
                     errno,
                 });
-                // Nobody begins another slice.
+                // Stops all threads from starting another slice.
                 next.store(slices, Ordering::Relaxed);
             }
         }
@@ -205,7 +204,7 @@ fn populate(
         for _ in 1..threads.get().min(slices) {
             let helper = std::thread::Builder::new().name("populate".to_owned());
             if let Err(error) = helper.spawn_scoped(scope, work) {
-                tracing::debug!(%error, "no thread more for populating memory");
+                tracing::debug!(%error, "cannot start another thread for populating memory");
                 break;
             }
         }
@@ -224,13 +223,13 @@ mod tests {
     /// A call of mbind: address, length, mode, mask, `maxnode`, flags.
     type Bound = (usize, usize, i32, Vec<u64>, usize, u32);
 
-    /// A machine of two nodes, and what it was asked.
+    /// A machine of two nodes that records its calls.
     #[derive(Default)]
     struct Recorded {
         bound: Mutex<Vec<Bound>>,
         populated: Mutex<Vec<(usize, usize)>>,
         threads: Mutex<Vec<std::thread::ThreadId>>,
-        /// What populating is answered with, from an address on.
+        /// The address from which populating fails, and its error.
         refuses: Option<(usize, Errno)>,
     }
 
@@ -283,7 +282,7 @@ mod tests {
         }
     }
 
-    /// mbind(2): `MPOL_BIND` is 2; the mask has a bit for each node; `maxnode` is the number of bits and one
+    /// mbind(2): `MPOL_BIND` is 2; the mask has a bit for each node; `maxnode` is the number of bits plus one
     /// (`get_nodes` in mm/mempolicy.c of Linux).
     #[test]
     fn a_node_is_bound_by_its_bit_in_the_mask_and_nothing_else() {
@@ -351,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_populated_is_told_and_the_rest_is_not_begun() {
+    fn memory_that_cannot_be_populated_is_an_error_and_the_rest_is_not_begun() {
         let memory = SharedMemory::of_this_process(8 * SLICE_BYTES).unwrap();
         let pages = Recorded {
             refuses: Some((memory.address() + 2 * SLICE_BYTES, Errno::EFAULT)),

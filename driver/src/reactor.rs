@@ -1,31 +1,31 @@
 //! The reactor: one io_uring for interrupts, deadlines and disk I/O.
 //!
 //! A thread that waits for a device usually waits for disks and timers too. [`Reactor::wait`] sleeps until an
-//! interrupt is signalled, an operation has ended or the deadline has come, whichever is first. Reads and writes go
-//! straight between files and DMA memory, without a copy: several are queued, then waited for together.
+//! interrupt is signalled, an operation has ended or the deadline has passed. Reads and writes go straight between
+//! files and DMA memory, without a copy: several are queued, then waited for together.
 //!
-//! An operation is a small state: what is still to do ([`FileOperation`]). A short read or write is continued where it
-//! stopped; a read that gets nothing has met the end of the file and ends with the bytes it has. An operation owns its
-//! buffer and its file until the kernel is done with them, even if nobody waits for it any more. Its [`Completion`]
-//! carries the tag that it was queued with.
+//! An operation ([`FileOperation`]) keeps track of its remaining work. A short read or write is continued where it
+//! stopped. A read that gets no bytes has reached the end of the file and ends with the bytes it has. An operation
+//! owns its buffer and its file until the kernel has finished, even if its caller does not wait for it any more. Its
+//! [`Completion`] carries the tag that it was queued with.
 //!
-//! Once tables have grown to what is in use at once, queueing, waiting and taking completions allocate nothing. Looking
-//! (a wait whose deadline has passed) is one system call, or none where nothing was queued and the kernel has nothing
-//! to say. Sleeping is one, and one more if something else than the descriptors has ended the sleep, since polls of
-//! lent descriptors end with it.
+//! Once the tables have grown to the size in use, queueing, waiting and taking completions allocate nothing. A look
+//! (a wait whose deadline has passed) is one system call, or none if nothing was queued and the kernel has nothing to
+//! report. A sleep is one call, and one more if it did not end by a descriptor, because the polls of borrowed
+//! descriptors must end with it.
 //!
-//! Buffers that were [registered](Reactor::register) are pinned once and not at each transfer, and
-//! [files](Reactor::register_files) are looked up once. The first needs permission to lock memory; without either,
-//! operations work as well, only slower.
+//! Buffers that were [registered](Reactor::register) are pinned once instead of at each transfer, and [registered
+//! files](Reactor::register_files) are looked up once. Registering buffers needs permission to lock memory. Without
+//! either, operations work as well, only slower.
 //!
-//! A reactor is for one thread at a time. It may go to another one while nothing is outstanding.
+//! A reactor is for one thread at a time. It may move to another thread while nothing is outstanding.
 //!
-//! Where the system forbids io_uring or has none (RHEL 9 as delivered, many containers), a reactor still waits, by
+//! Where the system forbids io_uring or lacks it (RHEL 9 by default, many containers), a reactor still waits, by
 //! ppoll(2), and refuses operations on files with [`ReactorError::NoDisks`].
 //!
-//! [`Reactor::wait_for`] sleeps on whatever has a descriptor: sockets, timers of the kernel's, an adapter's
-//! [`Descriptor`](crate::Descriptor). A daemon with a ring of its own submits [`poll_entry`] there instead, or polls
-//! that descriptor.
+//! [`Reactor::wait_for`] sleeps on anything with a descriptor: sockets, timerfds, an adapter's
+//! [`Descriptor`](crate::Descriptor). A daemon with an io_uring of its own submits [`poll_entry`] there instead, or
+//! polls that descriptor.
 
 pub(crate) mod operation;
 
@@ -47,61 +47,62 @@ use crate::ring::{Kind, Ring};
 pub use operation::FileOperation;
 use operation::Operation;
 
-/// That there is no io_uring is logged once.
+/// Makes the missing io_uring be logged only once.
 static FIRST_REFUSAL: Once = Once::new();
 
-/// Names a queued operation. Later ones compare greater.
+/// Identifies a queued operation. Later ones compare greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(u64);
 
-/// An operation that has ended.
+/// The result of an operation that has ended.
 #[derive(Debug)]
 pub struct Completion {
-    /// Which one.
+    /// The operation.
     pub token: Token,
-    /// What it was queued with.
+    /// The tag it was queued with.
     pub tag: u64,
-    /// Bytes moved, of reads and writes: a write moves all; a read moves fewer only at the end of the file. 0 of
-    /// others.
+    /// Bytes moved by a read or a write: a write moves all; a read moves fewer only at the end of the file. 0 for
+    /// other operations.
     pub result: Result<usize, ReactorError>,
 }
 
-/// Why [`Reactor::wait`] returned.
+/// Reason why [`Reactor::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// An interrupt is signalled, or a descriptor is readable (and still is).
     Interrupt,
     /// An operation has ended; see [`Reactor::take_completion`].
     Transfer,
-    /// The deadline has come.
+    /// The deadline has passed.
     Deadline,
 }
 
-/// A ring with the operations and waits in it.
+/// An io_uring with its operations and waits.
 pub struct Reactor {
-    /// Or the system's answer, if it forbids rings or has none. Then waits go by ppoll(2), and there are no operations.
+    /// The io_uring, or the system's error if it forbids or lacks io_uring. Then waits use ppoll(2), and there are no
+    /// operations.
     ring: Result<Ring, Errno>,
-    /// For reads and writes of what can be polled.
+    /// The io_uring for reads and writes of devices that can be polled.
     polled: Option<Ring>,
     entries: u32,
     queued: u64,
-    /// Ended, not yet taken.
+    /// Ended operations that were not taken yet.
     finished: VecDeque<Completion>,
 }
 
 impl Reactor {
-    /// A reactor that has up to `entries` operations in the kernel at once.
+    /// Makes a reactor that has up to `entries` operations in the kernel at once.
     ///
-    /// Where the system forbids io_uring, or has none, it waits by ppoll(2) and refuses operations
+    /// Where the system forbids io_uring or lacks it, the reactor waits by ppoll(2) and refuses operations
     /// ([`Reactor::check_disks`]).
     ///
     /// # Errors
-    /// [`ReactorError::Ring`]: the system makes no ring of that size.
+    /// [`ReactorError::Ring`]: the system cannot make an io_uring of that size.
     pub fn new(entries: u32) -> Result<Self, ReactorError> {
         Self::of(Kind::OneThread, entries)
     }
 
-    /// One that goes from thread to thread.
+    /// Makes a reactor that may move from thread to thread at any time.
     pub(crate) fn of_any_thread(entries: u32) -> Result<Self, ReactorError> {
         Self::of(Kind::AnyThread, entries)
     }
@@ -110,11 +111,12 @@ impl Reactor {
         let ring = match Ring::new(kind, entries) {
             Ok(ring) => Ok(ring),
             Err(source) => match source.raw_os_error().map(Errno::from_raw) {
-                // A switch or a filter, no io_uring in the kernel, SELinux, RLIMIT_MEMLOCK (before Linux 5.12).
+                // Forbidden by a sysctl or a filter, not in the kernel, forbidden by SELinux, limited by
+                // RLIMIT_MEMLOCK (before Linux 5.12).
                 Some(errno @ (Errno::EPERM | Errno::ENOSYS | Errno::EACCES | Errno::ENOMEM)) => {
                     FIRST_REFUSAL.call_once(|| {
                         tracing::warn!(
-                            "no io_uring: waiting goes by ppoll, disks are refused: {errno}"
+                            "no io_uring: waits use ppoll, disk operations are refused: {errno}"
                         );
                     });
                     Err(errno)
@@ -137,10 +139,10 @@ impl Reactor {
         })
     }
 
-    /// A reactor that polls devices for the end of reads and writes, on a second ring of as many `entries`. It does not
-    /// sleep while there are any. That takes a processor and saves interrupts. It needs files opened with `O_DIRECT`,
-    /// on devices with queues for it (`nvme.poll_queues`). If a file cannot be polled the log says so, and its
-    /// transfers are made as by any other reactor.
+    /// Makes a reactor that polls devices for the end of reads and writes, on a second io_uring of as many `entries`.
+    /// It does not sleep while there are any. That occupies a processor and saves interrupts. It needs files opened
+    /// with `O_DIRECT`, on devices with queues for polling (`nvme.poll_queues`). For a file that cannot be polled it
+    /// logs a warning, and makes the transfers as any other reactor does.
     ///
     /// # Errors
     /// As [`Reactor::new`].
@@ -151,12 +153,14 @@ impl Reactor {
         }
         match Ring::new(Kind::Polled, entries) {
             Ok(ring) => reactor.polled = Some(ring),
-            Err(error) => tracing::warn!("no ring that polls can be had, and nothing is: {error}"),
+            Err(error) => {
+                tracing::warn!("cannot make an io_uring for polling, so no file is polled: {error}")
+            }
         }
         Ok(reactor)
     }
 
-    /// Whether there can be operations on files.
+    /// Checks that operations on files are possible.
     ///
     /// # Errors
     /// [`ReactorError::NoDisks`]: the system makes no io_uring.
@@ -167,11 +171,11 @@ impl Reactor {
         }
     }
 
-    /// Pins memory for transfers, in place of what was pinned before: buffers, and ranges of a region
-    /// ([`DmaMemory::bytes`](crate::DmaMemory::bytes)), of several arenas if need be. False: the system does not allow
-    /// it, which costs speed alone.
+    /// Pins memory for transfers, in place of the memory pinned before: buffers, and ranges of a region
+    /// ([`DmaMemory::bytes`](crate::DmaMemory::bytes)), also of several arenas. Returns false if the system does not
+    /// allow it, which only costs speed.
     ///
-    /// Waits for operations in flight first, since they may use the old buffers.
+    /// Waits for operations in flight first, because they may use the old buffers.
     ///
     /// # Errors
     /// [`ReactorError::Ring`]: the ring could not be entered.
@@ -188,9 +192,9 @@ impl Reactor {
         self.pin(|ring| ring.pin_buffers(&buffers))
     }
 
-    /// Registers files with the kernel, in place of those registered before, so that operations reach them faster. They
-    /// stay open until others take their place, or the reactor is dropped. False: the system does not allow it, which
-    /// costs speed alone.
+    /// Registers files with the kernel, in place of those registered before, so that operations reach them faster.
+    /// They stay open until others replace them, or the reactor is dropped. Returns false if the system does not
+    /// allow it, which only costs speed.
     ///
     /// Waits for operations in flight first, as [`register`](Self::register) does.
     ///
@@ -222,7 +226,7 @@ impl Reactor {
     ///
     /// # Errors
     /// [`ReactorError::Bounds`]: the bytes are not inside the buffer. [`ReactorError::Transfer`] with `EINVAL`: they
-    /// are not inside what a file can be. [`ReactorError::NoDisks`]: the system makes no io_uring.
+    /// are beyond the largest possible file. [`ReactorError::NoDisks`]: the system makes no io_uring.
     #[inline]
     pub fn submit(
         &mut self,
@@ -286,14 +290,14 @@ impl Reactor {
         self.submit(file, write, 0)
     }
 
-    /// Operations queued or running.
+    /// Returns the number of operations queued or running.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         let of = |ring: Option<&Ring>| ring.map_or(0, Ring::outstanding);
         of(self.ring.as_ref().ok()) + of(self.polled.as_ref())
     }
 
-    /// Operations in a ring.
+    /// Returns the number of operations in an io_uring.
     fn in_ring(&self) -> usize {
         let of = |ring: Option<&Ring>| ring.map_or(0, Ring::in_ring);
         of(self.ring.as_ref().ok()) + of(self.polled.as_ref())
@@ -309,10 +313,11 @@ impl Reactor {
     /// queued. The others stay outstanding.
     ///
     /// # Errors
-    /// [`ReactorError::Ring`]: the ring could not be entered. What an operation came to is in its [`Completion`].
+    /// [`ReactorError::Ring`]: the io_uring could not be entered. The result of an operation is in its
+    /// [`Completion`].
     pub fn wait_all(&mut self, deadline: Instant) -> Result<Vec<Completion>, ReactorError> {
         loop {
-            self.turn()?;
+            self.reap_and_fill()?;
             let left = deadline.since(monotonic_now()).min(MAX_WAIT);
             if self.outstanding() == 0 {
                 break;
@@ -328,7 +333,7 @@ impl Reactor {
         Ok(ended)
     }
 
-    /// Reads and waits: bytes read, fewer than asked for only at the end of the file.
+    /// Reads and waits. Returns the bytes read, fewer than asked for only at the end of the file.
     ///
     /// # Errors
     /// As [`Reactor::queue_read`]; [`ReactorError::Transfer`]: the read failed.
@@ -344,7 +349,7 @@ impl Reactor {
         self.finish(token, file, offset, bytes, "read")
     }
 
-    /// Writes and waits: always all bytes.
+    /// Writes all bytes and waits.
     ///
     /// # Errors
     /// As [`Reactor::queue_write`]; [`ReactorError::Transfer`]: the write failed.
@@ -371,7 +376,7 @@ impl Reactor {
     ) -> Result<usize, ReactorError> {
         let deadline = monotonic_now() + MAX_WAIT;
         loop {
-            self.turn()?;
+            self.reap_and_fill()?;
             if let Some(at) = self.finished.iter().position(|ended| ended.token == token)
                 && let Some(completion) = self.finished.remove(at)
             {
@@ -391,8 +396,8 @@ impl Reactor {
         }
     }
 
-    /// Sleeps until an interrupt is signalled, an operation has ended, or `deadline` has come; at most [`MAX_WAIT`].
-    /// With a deadline that has passed it only starts what was queued and looks.
+    /// Sleeps until an interrupt is signalled, an operation has ended, or `deadline` has passed; at most
+    /// [`MAX_WAIT`]. If the deadline has passed already, it only submits queued operations and looks.
     ///
     /// # Errors
     /// [`ReactorError::Ring`]: the ring could not be entered.
@@ -405,7 +410,7 @@ impl Reactor {
         self.wait_polling(descriptors, deadline)
     }
 
-    /// Waits with descriptors instead of interrupts ([`Reactor::wait`]): until one of them is readable.
+    /// Waits as [`Reactor::wait`] does, with descriptors instead of interrupts: until one of them is readable.
     ///
     /// # Errors
     /// [`ReactorError::Ring`]: the ring could not be entered.
@@ -417,7 +422,7 @@ impl Reactor {
         self.wait_polling(readable.iter().copied(), deadline)
     }
 
-    /// Waits beside polls, which end with the wait: their descriptors are lent for as long.
+    /// Waits with polls of borrowed descriptors. The polls end with the wait.
     fn wait_polling<'a>(
         &mut self,
         descriptors: impl Iterator<Item = BorrowedFd<'a>> + Clone,
@@ -446,7 +451,7 @@ impl Reactor {
         })
     }
 
-    /// Sleeps until there is something to say; looks once if there is already, or the deadline has passed.
+    /// Sleeps until there is a result; looks only once if there is one already, or the deadline has passed.
     fn until_ready<'a>(
         &mut self,
         descriptors: impl Iterator<Item = BorrowedFd<'a>> + Clone,
@@ -458,7 +463,7 @@ impl Reactor {
         let mut left = deadline.since(now);
         loop {
             self.fill()?;
-            // Once, or again if the ring was made anew.
+            // Once, or again if the io_uring was replaced.
             if let Some(ring) = self
                 .ring
                 .as_mut()
@@ -472,7 +477,7 @@ impl Reactor {
                 }
             }
             if left.is_zero() || !self.finished.is_empty() {
-                // Polls that are taken back at once have looked.
+                // A poll checks its descriptor when it is submitted, so it may be removed at once.
                 self.remove_polls()?;
                 self.look()?;
                 return Ok(());
@@ -486,7 +491,7 @@ impl Reactor {
         }
     }
 
-    /// Takes back the polls that are left, and waits for the kernel to say that they are gone.
+    /// Removes the remaining polls, and waits until the kernel confirms that they are gone.
     fn end_polls(&mut self) -> Result<(), ReactorError> {
         if self.polls_left() == 0 {
             return Ok(());
@@ -498,8 +503,8 @@ impl Reactor {
             if self.polls_left() == 0 {
                 return Ok(());
             }
-            // A removal that meets a poll which is about to end takes back none: another one has to be asked for, or
-            // nothing would end this sleep but the poll that is left.
+            // A removal that meets a poll which is just ending removes none. Another one has to be submitted, or only
+            // the remaining poll could end this sleep.
             if self.ring.as_ref().is_ok_and(Ring::is_removing) || monotonic_now() >= deadline {
                 self.sleep_until(deadline)?;
             }
@@ -520,13 +525,13 @@ impl Reactor {
         removed.map_err(|source| self.ring_error("io_uring_enter", source))
     }
 
-    /// Takes what has completed, and moves queued operations into the ring as far as there is room.
-    fn turn(&mut self) -> Result<(), ReactorError> {
+    /// Takes completions, and moves queued operations into the io_uring as far as there is room.
+    fn reap_and_fill(&mut self) -> Result<(), ReactorError> {
         self.reap();
         self.fill()
     }
 
-    /// Moves queued operations into the ring as far as there is room.
+    /// Moves queued operations into the io_uring as far as there is room.
     #[inline]
     fn fill(&mut self) -> Result<(), ReactorError> {
         for polled in [false, true] {
@@ -542,7 +547,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Takes what has completed.
+    /// Takes completions.
     #[inline]
     fn reap(&mut self) {
         let Ok(ring) = &mut self.ring else {
@@ -564,7 +569,8 @@ impl Reactor {
         }
     }
 
-    /// Waits until nothing is in the ring, at most [`MAX_WAIT`]. What ends is kept for `take_completion`.
+    /// Waits until no operation is in the io_uring, at most [`MAX_WAIT`]. Ended operations are kept for
+    /// `take_completion`.
     fn drain(&mut self) -> Result<(), ReactorError> {
         let deadline = monotonic_now() + MAX_WAIT;
         while self.in_ring() > 0 {
@@ -574,7 +580,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Sleeps until something completes; nothing doing so until `deadline` is an error.
+    /// Sleeps until an operation completes. It is an error if none does before `deadline`.
     fn sleep_until(&mut self, deadline: Instant) -> Result<(), ReactorError> {
         let left = deadline.since(monotonic_now());
         if left.is_zero() {
@@ -592,7 +598,7 @@ impl Reactor {
         slept.map_err(|source| self.ring_error("io_uring_enter", source))
     }
 
-    /// Submits what was queued, and takes what has completed.
+    /// Submits queued entries, and takes completions.
     fn look(&mut self) -> Result<(), ReactorError> {
         let looked = self.ring.as_mut().map_or(Ok(()), Ring::look);
         let looked = looked.and_then(|()| self.polled.as_mut().map_or(Ok(()), Ring::look));
@@ -625,7 +631,7 @@ fn completion(operation: &Operation, came_to: Result<usize, Errno>) -> Completio
     }
 }
 
-/// Looks at both rings until one has a completion, or the time is up.
+/// Polls both io_urings until one has a completion, or the time is up.
 fn poll_both(ring: &mut Ring, polled: &mut Ring, timeout: Duration) -> std::io::Result<()> {
     let deadline = monotonic_now() + timeout;
     loop {
@@ -650,8 +656,8 @@ impl std::fmt::Debug for Reactor {
     }
 }
 
-/// The entry that completes when `interrupt` is signalled, for a ring of one's own. The interrupt stays
-/// signalled until it is taken; the caller keeps a clone of it until the entry has completed, and sets the user data.
+/// Returns the entry that completes when `interrupt` is signalled, for an io_uring of the caller. The interrupt stays
+/// signalled until it is taken. The caller keeps a clone of it until the entry has completed, and sets the user data.
 #[must_use]
 pub fn poll_entry(interrupt: &Interrupt) -> io_uring::squeue::Entry {
     crate::ring::poll_entry(interrupt)

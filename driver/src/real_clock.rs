@@ -1,4 +1,4 @@
-//! The machine's time, and sleeping in it.
+//! The machine's clock, and sleeping by it.
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
@@ -14,15 +14,15 @@ use crate::interrupt::Interrupt;
 use crate::reactor::{Reactor, Wake};
 use crate::signals::HeldSignals;
 
-/// The machine's monotonic clock. Waits through an io_uring, or by ppoll(2) where there is none.
+/// The machine's monotonic clock. Waits use an io_uring, or ppoll(2) without one.
 #[derive(Default)]
 pub struct RealClock {
-    /// Rings not in use: one for every thread that has waited at the same time as others.
+    /// Reactors not in use. There are as many as threads that ever waited at the same time.
     idle: Mutex<Vec<Reactor>>,
 }
 
 impl RealClock {
-    /// A clock.
+    /// Makes a clock.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -63,8 +63,9 @@ impl Clock for RealClock {
     }
 }
 
-/// Waits without a ring, which containers and small memory limits deny, and which has no say over signals: once around
-/// ppoll(2). Without `signals` no signal ends the wait. `None`: the other descriptor is ready, and no interrupt.
+/// Waits by one ppoll(2) without an io_uring, which containers and small memory limits deny, and which cannot change
+/// the signal mask. Without `signals` no signal ends the wait. `None`: the other descriptor is ready, and no
+/// interrupt.
 pub(crate) fn poll_until(
     interrupts: &[Interrupt],
     other: Option<BorrowedFd<'_>>,
@@ -101,7 +102,8 @@ pub(crate) fn poll_until(
     }
 }
 
-/// Sleeps without a ring until one of `readable` is, or `deadline` has come; at most [`MAX_WAIT`]. No signal ends it.
+/// Sleeps without an io_uring until one of `readable` is readable, or `deadline` has passed; at most [`MAX_WAIT`]. No
+/// signal ends it.
 pub(crate) fn poll_readable<'a>(
     readable: impl Iterator<Item = BorrowedFd<'a>>,
     deadline: Instant,
@@ -121,7 +123,7 @@ pub(crate) fn poll_readable<'a>(
 }
 
 impl Function {
-    /// Time and sleeping in the world this function lives in.
+    /// Returns the clock of the world this function lives in: the machine's, or a simulation's.
     #[must_use]
     pub fn clock(&self) -> Arc<dyn Clock> {
         match self.backend() {

@@ -4,9 +4,9 @@
 //! transaction of its width. `Be32` and `Be64` hold the device's byte order; they are not zerocopy's integers,
 //! whose alignment of 1 would turn a read into four one-byte loads.
 //!
-//! A cell (`Ro`, `Rw`, `Wo`) says in a register block what may be done with the register at that place.
-//! It is a declaration: it has the size and alignment of its value and no methods. The access itself is
-//! [`Block`](crate::Block)'s, through `volatile-register`'s cell of the same kind at the mapped address.
+//! A cell (`Ro`, `Rw`, `Wo`) declares in a register block which accesses the register at that place allows. It has
+//! the size and alignment of its value and no methods. [`Block`](crate::Block) does the access, through
+//! `volatile-register`'s cell of the same kind at the mapped address.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -16,14 +16,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub struct Be32(u32);
 
 impl Be32 {
-    /// From a value in the host's order.
+    /// Converts from the host's order.
     #[inline]
     #[must_use]
     pub const fn new(value: u32) -> Self {
         Self(value.to_be())
     }
 
-    /// The value in the host's order.
+    /// Returns the value in the host's order.
     #[inline]
     #[must_use]
     pub const fn get(self) -> u32 {
@@ -43,29 +43,29 @@ impl std::fmt::Debug for Be32 {
 pub struct Be64(u64);
 
 impl Be64 {
-    /// From a value in the host's order. `Be64::new(u64::from_be_bytes(bytes))` is the value whose
-    /// memory is `bytes`, which is how a doorbell takes the first eight bytes of a WQE.
+    /// Converts from the host's order. `Be64::new(u64::from_be_bytes(bytes))` is the value whose memory is `bytes`;
+    /// this is how a doorbell takes the first eight bytes of a WQE.
     #[inline]
     #[must_use]
     pub const fn new(value: u64) -> Self {
         Self(value.to_be())
     }
 
-    /// The value in the host's order.
+    /// Returns the value in the host's order.
     #[inline]
     #[must_use]
     pub const fn get(self) -> u64 {
         u64::from_be(self.0)
     }
 
-    /// Which of the bits of `mask` differ from `other`'s. Needs no change of order.
+    /// Returns the bits of `mask` that differ from `other`'s. Needs no conversion of byte order.
     #[inline]
     #[must_use]
     pub const fn difference(self, other: Self, mask: Self) -> Self {
         Self((self.0 ^ other.0) & mask.0)
     }
 
-    /// Whether no bit is set.
+    /// Returns whether no bit is set.
     #[inline]
     #[must_use]
     pub const fn is_zero(self) -> bool {
@@ -79,11 +79,11 @@ impl std::fmt::Debug for Be64 {
     }
 }
 
-/// What a register can hold: an integer whose alignment is its size, so that one access is one transaction.
+/// Value of a register: an integer whose alignment is its size, so that one access is one transaction.
 pub trait RegisterValue: Copy + FromBytes + IntoBytes + Immutable + sealed::Sealed {}
 
 mod sealed {
-    /// Only this crate says what a bus can carry in one piece.
+    /// Sealed: only this crate decides which types a bus can carry in one piece.
     pub trait Sealed {}
 }
 
@@ -114,13 +114,13 @@ pub struct Wo<V>(V);
 
 /// A cell that can be read.
 pub trait Readable: sealed::Sealed {
-    /// What it holds.
+    /// Type of its value.
     type Value: RegisterValue;
 }
 
 /// A cell that can be written.
 pub trait Writable: sealed::Sealed {
-    /// What it holds.
+    /// Type of its value.
     type Value: RegisterValue;
 }
 

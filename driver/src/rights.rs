@@ -1,15 +1,15 @@
-//! Rights that this process has and who started it has not.
+//! Privileges that this process has gained over its caller.
 
 // UNSAFETY: getauxval(3) has no safe wrapper in our packages.
 #![expect(unsafe_code, reason = "auxiliary vector")]
 
 use nix::libc::{AT_SECURE, getauxval};
 
-/// Whether the program was started with more rights than its caller has: set-user-ID, set-group-ID, or file
-/// capabilities (getauxval(3), `AT_SECURE`). The caller's environment then decides nothing.
+/// Returns whether the program was started with more privileges than its caller has: set-user-ID, set-group-ID, or
+/// file capabilities (getauxval(3), `AT_SECURE`). The caller's environment must then be ignored.
 #[must_use]
 pub fn has_gained_rights() -> bool {
-    // SAFETY: it reads a word that the kernel has put there at the start, and touches nothing of ours.
+    // SAFETY: the call reads a word that the kernel stored at the start, and has no side effect.
     unsafe { getauxval(AT_SECURE) != 0 }
 }
 

@@ -1,25 +1,27 @@
-//! The io_uring and what is in flight in it.
+//! The io_uring and its operations in flight.
 //!
-//! One rule makes a ring safe: an operation owns what the kernel may touch on its behalf until its completion has been
-//! seen. [`Ring`] keeps every operation in a table and gives it back with its last answer, and only then; a caller that
-//! loses interest changes nothing. Dropping the ring cancels what is in flight and waits for it. Should that
-//! fail, the operations are leaked, because the kernel may still write their buffers.
+//! One rule makes an io_uring safe: an operation owns everything the kernel may touch on its behalf until its
+//! completion has been seen. [`Ring`] keeps every operation in a table and returns it only with its last completion,
+//! even if the caller loses interest. Dropping the ring cancels the operations in flight and waits for them. If that
+//! fails, the operations are leaked, because the kernel may still write their buffers.
 //!
 //! The number that an entry carries to its completion (`user_data`) is an operation's place in the table and the
-//! generation of that place, so that no completion is looked for, and one that comes twice finds nobody. Generations
-//! are odd; numbers with none are those of polls and of what ends them, which own nothing.
+//! generation of that place. So a completion finds its operation without a search, and a repeated one finds none.
+//! Generations are odd. Numbers without a generation belong to polls, their removals and cancellations, which own
+//! nothing.
 //!
-//! Polls last as long as the wait that makes them: their descriptors are only lent for that long. All of one wait have
-//! the same number, and are counted. A wait that is woken by anything else takes back those that are left, in one call.
+//! Polls last as long as the wait that makes them, because their descriptors are only borrowed for that long. All
+//! polls of one wait have the same number, and are counted. A wait that wakes for another reason removes the
+//! remaining ones, in one call.
 //!
-//! Sleeping has a timeout as an argument of the system call, so no timeout operation needs to be cancelled. One call
-//! submits, sleeps and runs what the kernel has put off until then (`DEFER_TASKRUN`). None is made where nothing
-//! was queued and the kernel says that it has put off nothing.
+//! A sleep has its timeout as an argument of the system call, so no timeout operation needs to be cancelled. One call
+//! submits, sleeps and runs the work that the kernel has deferred (`DEFER_TASKRUN`). No call is made if nothing was
+//! queued and the kernel reports no deferred work.
 //!
-//! A ring belongs to one thread at a time (`SINGLE_ISSUER`), the one that enters it first. Where another one enters, it
-//! is made anew, if the kernel has nothing of it in hand; otherwise the caller is told.
+//! A ring belongs to one thread at a time (`SINGLE_ISSUER`), the one that enters it first. When another thread
+//! enters, the ring is replaced by a new one, if no operation is in the kernel; otherwise the call fails.
 
-// UNSAFETY: io-uring cannot know how long the memory an entry names lives; here it is known.
+// UNSAFETY: io-uring does not know how long the memory an entry names lives; this module does.
 #![expect(unsafe_code, reason = "io_uring submission")]
 
 mod pins;
@@ -44,25 +46,26 @@ use crate::interrupt::Interrupt;
 use crate::reactor::operation::{Operation, Step};
 use pins::Pins;
 
-/// Numbers without a generation: what they are of, and, of polls and their removals, of which wait.
+/// Kind bits of a number without a generation. The bits of `WAIT` below them name the wait, for polls and their
+/// removals.
 const KIND: u64 = 3 << 30;
 const POLL: u64 = 1 << 30;
 const REMOVAL: u64 = 2 << 30;
 const CANCEL: u64 = 3 << 30;
 const WAIT: u64 = (1 << 30) - 1;
 
-/// How a ring is made.
+/// Kind of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// For one thread at a time.
     OneThread,
     /// For any thread at any time.
     AnyThread,
-    /// For one thread at a time, and for reads and writes of devices that it polls for what has ended.
+    /// For one thread at a time, and only for reads and writes of devices that it polls for completions.
     Polled,
 }
 
-/// This process runs under valgrind, which preloads a library of its own into it.
+/// True if this process runs under valgrind, which preloads a library of its own into it.
 static UNDER_VALGRIND: LazyLock<bool> = LazyLock::new(|| {
     let preloaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     preloaded.to_string_lossy().contains("vgpreload_")
@@ -71,50 +74,50 @@ static UNDER_VALGRIND: LazyLock<bool> = LazyLock::new(|| {
 /// An operation in the table.
 struct Flight {
     operation: Operation,
-    /// Its entry is in the submission queue, or the kernel has it.
+    /// True if its entry is in the submission queue or the kernel.
     in_ring: bool,
-    /// How many entries were pushed before its own.
+    /// Number of entries pushed before its own.
     entry: u64,
 }
 
 /// The polls of a wait.
 #[derive(Default)]
 struct Polls {
-    /// The number of the wait they are of.
+    /// Number of the wait.
     wait: u64,
-    /// In the ring.
+    /// Polls in the ring.
     armed: usize,
-    /// Their descriptors were ready.
+    /// Polls whose descriptors were ready.
     fired: usize,
     /// Removals whose completion has not been seen.
     removals: usize,
 }
 
-/// A ring.
+/// An io_uring and its operations.
 pub(crate) struct Ring {
     ring: IoUring,
     kind: Kind,
     entries: u32,
-    /// It was made to be enabled by the thread that enters it first, and that was not yet.
+    /// True if the ring still has to be enabled by the first thread that enters it.
     disabled: bool,
-    /// Operations from when they are queued to their last answer.
+    /// Operations from queueing to their last completion.
     flights: SlotMap<DefaultKey, Flight>,
-    /// Queued, and not in the ring: at most `entries` are.
+    /// Queued operations that are not in the ring, which holds at most `entries`.
     waiting: VecDeque<DefaultKey>,
     /// Operations in the ring.
     in_ring: usize,
-    /// Entries that were ever pushed.
+    /// Number of entries ever pushed.
     pushed: u64,
     polls: Polls,
     pins: Pins,
-    /// Told of completions, and of what the kernel has put off; from the first sleep beside the ring on.
-    news: Option<Arc<EventFd>>,
+    /// Eventfd that is signalled for completions and deferred work; made by the first sleep beside the ring.
+    completion_event: Option<Arc<EventFd>>,
     /// Calls of `io_uring_enter`.
     #[cfg(test)]
     pub(crate) calls: usize,
 }
 
-/// Makes a ring with as much of what makes it quick as this kernel has.
+/// Makes a ring with as many of the faster modes as this kernel supports.
 fn make(kind: Kind, entries: u32) -> io::Result<(IoUring, bool)> {
     let polled = kind == Kind::Polled;
     if kind != Kind::AnyThread {
@@ -156,38 +159,38 @@ impl Ring {
             pushed: 0,
             polls: Polls::default(),
             pins: Pins::default(),
-            news: None,
+            completion_event: None,
             #[cfg(test)]
             calls: 0,
         })
     }
 
-    /// Operations in the ring.
+    /// Returns the number of operations in the ring.
     pub(crate) const fn in_ring(&self) -> usize {
         self.in_ring
     }
 
-    /// Operations queued, in the ring or not.
+    /// Returns the number of operations queued, in the ring or not.
     pub(crate) fn outstanding(&self) -> usize {
         self.flights.len()
     }
 
-    /// Polls in the ring, and what ends them.
+    /// Returns the number of polls and removals in the ring.
     pub(crate) const fn polls_left(&self) -> usize {
         self.polls.armed + self.polls.removals
     }
 
-    /// Removals of polls are in the ring, of which each completes.
+    /// Returns whether removals of polls are in the ring. Each of them completes.
     pub(crate) const fn is_removing(&self) -> bool {
         self.polls.removals > 0
     }
 
-    /// Polls of this wait whose descriptors were ready.
+    /// Returns the number of polls of this wait whose descriptors were ready.
     pub(crate) const fn polls_fired(&self) -> usize {
         self.polls.fired
     }
 
-    /// Puts an operation behind those that wait for room in the ring.
+    /// Appends an operation to those that wait for room in the ring.
     #[inline]
     pub(crate) fn queue(&mut self, operation: Operation) {
         let key = self.flights.insert(Flight {
@@ -198,7 +201,7 @@ impl Ring {
         self.waiting.push_back(key);
     }
 
-    /// Moves queued operations into the ring as far as there is room. One for which there is nothing to do comes back.
+    /// Moves queued operations into the ring as far as there is room. One with no work to do is passed to `ended`.
     #[inline]
     pub(crate) fn fill(&mut self, mut ended: impl FnMut(Operation)) -> io::Result<()> {
         // CAST: 32 bits fit on every target with an io_uring.
@@ -218,9 +221,9 @@ impl Ring {
             }
             let entry = flight.operation.entry(&self.pins);
             let entry = entry.user_data(key.data().as_ffi());
-            // SAFETY: what the entry names is owned by the operation, which stays in `flights` while `in_ring` says so,
-            // that is until its completion is taken by `next`: the descriptor by the file, the memory by the buffer's
-            // lease.
+            // SAFETY: the operation owns everything that the entry names: the descriptor by the file, the memory by
+            // the buffer's lease. It stays in `flights` while `in_ring` is set, that is until `next` takes its
+            // completion.
             let pushed = unsafe { self.ring.submission().push(&entry) };
             if pushed.is_err() {
                 self.flush()?;
@@ -240,15 +243,16 @@ impl Ring {
         Ok(())
     }
 
-    /// Takes completions: the first operation that has ended, with what it came to. Others may go on, and polls are
-    /// counted.
+    /// Takes completions until an operation has ended, and returns it with its result. Operations with work left are
+    /// queued again, and polls are counted.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<(Operation, Result<usize, Errno>)> {
         loop {
             let completion = self.ring.completion().next()?;
             let (number, result) = (completion.user_data(), completion.result());
             let key = DefaultKey::from(KeyData::from_ffi(number));
-            // slotmap makes an odd generation of an even one, so a number without one could pass for another's key.
+            // slotmap changes an even generation to an odd one, so a number without a generation could equal another
+            // entry's key.
             if number >> 32 == 0 {
                 self.poll_ended(number, result);
                 continue;
@@ -285,7 +289,7 @@ impl Ring {
         }
     }
 
-    /// A new wait begins, of which no poll has fired.
+    /// Begins a new wait, of which no poll has fired.
     pub(crate) fn begin_wait(&mut self) {
         self.polls = Polls {
             wait: (self.polls.wait + 1) & WAIT,
@@ -301,8 +305,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Ends the polls of this wait that are left. Those that have not been submitted yet are looked at once, since
-    /// entries are begun in their order.
+    /// Removes the remaining polls of this wait. A poll that was not submitted yet still checks its descriptor once,
+    /// because entries are started in order.
     pub(crate) fn remove_polls(&mut self) -> io::Result<()> {
         for _ in self.polls.removals..self.polls.armed {
             let entry = opcode::PollRemove::new(POLL | self.polls.wait).build();
@@ -317,8 +321,8 @@ impl Ring {
         if self.ring.submission().is_full() {
             self.flush()?;
         }
-        // SAFETY: polls and cancellations name a descriptor or a number, and no memory. A poll takes a hold on its
-        // file when it begins; should its number be another file's by then, it is a poll of that.
+        // SAFETY: polls and cancellations name a descriptor or a number, and no memory. A poll takes a reference to
+        // its file when it starts; if its number belongs to another file by then, it polls that one.
         let pushed = unsafe { self.ring.submission().push(entry) };
         if pushed.is_err() {
             return Err(Errno::EBUSY.into());
@@ -333,11 +337,11 @@ impl Ring {
         self.enter_now(queued)
     }
 
-    /// Submits what was started, and lets the kernel do what it has put off. No call where there is neither.
+    /// Submits queued entries, and runs the kernel's deferred work. Makes no call if there is neither.
     pub(crate) fn look(&mut self) -> io::Result<()> {
         let submission = self.ring.submission();
         let queued = submission.len();
-        // A device that is polled says nothing unless it is asked.
+        // A polled device reports completions only in a call.
         let asks = self.kind == Kind::Polled && self.in_ring > 0;
         if queued == 0 && !asks && !submission.taskrun() && !submission.cq_overflow() {
             return Ok(());
@@ -351,13 +355,13 @@ impl Ring {
         let queued = u32::try_from(queued).unwrap_or(u32::MAX);
         let flags = EnterFlags::GETEVENTS.bits();
         let submitter = self.ring.submitter();
-        // SAFETY: the call reads no memory but the ring's own; each entry in it was pushed as it has to be.
+        // SAFETY: the call reads no memory but the ring's own; each entry in it was pushed under the rules above.
         let entered = unsafe { submitter.enter::<nix::libc::sigset_t>(queued, 0, flags, None) };
         self.entered(entered)
     }
 
-    /// Submits what was started, and sleeps until a completion is there or the time is up. A ring that polls does not
-    /// sleep, but looks again and again.
+    /// Submits queued entries, and sleeps until there is a completion or the time is up. A ring that polls does not
+    /// sleep, but looks repeatedly.
     pub(crate) fn sleep(&mut self, timeout: Duration) -> io::Result<()> {
         if self.kind == Kind::Polled {
             let deadline = monotonic_now() + timeout;
@@ -376,54 +380,54 @@ impl Ring {
         self.entered(entered)
     }
 
-    /// [`Ring::sleep`], with the sleep in poll(2): valgrind lets one thread run at a time and takes io_uring_enter(2)
-    /// for a call that does not block, so that nobody could do what a sleeper there waits for.
+    /// As [`Ring::sleep`], but sleeps in poll(2): valgrind runs one thread at a time and takes io_uring_enter(2) for
+    /// a call that does not block, so that no other thread could do the work that the sleeper waits for.
     ///
-    /// Not on the ring itself: what the kernel has put off (`DEFER_TASKRUN`) wakes nobody who polls that, seen in Linux
-    /// 6.18. A registered eventfd is told.
+    /// It polls a registered eventfd, not the ring itself: deferred work (`DEFER_TASKRUN`) does not wake a poll of
+    /// the ring, seen in Linux 6.18.
     fn sleep_beside(&mut self, timeout: Duration) -> io::Result<()> {
         self.enable()?;
-        // The polls of a ring that was made anew are gone: the caller comes again.
-        let Some(news) = self.news()? else {
+        // The polls of a replaced ring are gone: the caller calls again.
+        let Some(event) = self.completion_event()? else {
             return Ok(());
         };
-        match news.read() {
-            // What it tells of is seen below.
+        match event.read() {
+            // The reason of the signal is found below.
             Ok(_) | Err(Errno::EAGAIN) => {}
             Err(errno) => return Err(errno.into()),
         }
         let queued = self.ring.submission().len();
         self.enter_now(queued)?;
-        // A ring that was made anew tells nobody yet: the caller comes again.
-        if self.has_completions() || self.news.is_none() {
+        // A replaced ring has no eventfd yet: the caller calls again.
+        if self.has_completions() || self.completion_event.is_none() {
             return Ok(());
         }
         // Rounded up: a wait does not end before its time.
         let time = timeout.saturating_add(Duration::from_nanos(999_999));
         let time = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
-        match poll(&mut [PollFd::new(news.as_fd(), PollFlags::POLLIN)], time) {
+        match poll(&mut [PollFd::new(event.as_fd(), PollFlags::POLLIN)], time) {
             Ok(_) => self.enter_now(0),
-            // As a signal ends the other sleep.
+            // A signal ends the other kind of sleep in the same way.
             Err(Errno::EINTR) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
     }
 
-    /// What the ring tells of completions, and of what the kernel has put off. None if another thread had entered the
-    /// ring, which was made anew for this one.
-    fn news(&mut self) -> io::Result<Option<Arc<EventFd>>> {
-        if self.news.is_none() {
+    /// Returns the eventfd for completions and deferred work. `None` if another thread had entered the ring, which
+    /// was replaced for this one.
+    fn completion_event(&mut self) -> io::Result<Option<Arc<EventFd>>> {
+        if self.completion_event.is_none() {
             let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-            let news = EventFd::from_value_and_flags(0, flags)?;
-            match self.ring.submitter().register_eventfd(news.as_raw_fd()) {
-                Ok(()) => self.news = Some(Arc::new(news)),
+            let event = EventFd::from_value_and_flags(0, flags)?;
+            match self.ring.submitter().register_eventfd(event.as_raw_fd()) {
+                Ok(()) => self.completion_event = Some(Arc::new(event)),
                 Err(error) if error.raw_os_error() == Some(Errno::EEXIST as i32) => {
                     self.make_anew()?;
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(self.news.clone())
+        Ok(self.completion_event.clone())
     }
 
     /// True if a completion can be taken.
@@ -439,7 +443,8 @@ impl Ring {
         match entered {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error().map(Errno::from_raw) {
-                // The time is up; a signal came; completions wait to be taken first. The caller looks and decides.
+                // The time is up, a signal arrived, or completions have to be taken first. The caller looks and
+                // decides.
                 Some(Errno::ETIME | Errno::EINTR | Errno::EBUSY | Errno::EAGAIN) => Ok(()),
                 Some(Errno::EEXIST) => self.make_anew(),
                 _ => Err(error),
@@ -456,22 +461,22 @@ impl Ring {
         Ok(())
     }
 
-    /// Another thread than before enters: a ring of its own takes the place of this one. What was not submitted is
-    /// queued again; polls are gone, and their wait starts them again.
+    /// Replaces the ring because another thread than before enters. Operations that were not submitted are queued
+    /// again. Polls are gone, and their wait starts them again.
     fn make_anew(&mut self) -> io::Result<()> {
         // CAST: usize has at most 64 bits on every target Rust has.
         let submitted = self.pushed - self.ring.submission().len() as u64;
         let mut in_ring = self.flights.values().filter(|flight| flight.in_ring);
         if in_ring.any(|flight| flight.entry < submitted) {
             return Err(io::Error::other(
-                "operations of another thread are in the kernel: a reactor goes to another thread when nothing is outstanding",
+                "operations of another thread are in the kernel: a reactor may move to another thread only while nothing is outstanding",
             ));
         }
-        tracing::debug!("the ring is made anew for another thread");
+        tracing::debug!("the ring is replaced for another thread");
         let (ring, disabled) = make(self.kind, self.entries)?;
         self.ring = ring;
         self.disabled = disabled;
-        self.news = None;
+        self.completion_event = None;
         self.in_ring = 0;
         self.pushed = 0;
         self.polls.armed = 0;
@@ -487,14 +492,14 @@ impl Ring {
         Ok(())
     }
 
-    /// Pins `buffers` in the kernel in place of those pinned before; false if the system does not let us.
-    /// Nothing may be in the ring.
+    /// Pins `buffers` in the kernel in place of those pinned before. Returns false if the system does not allow it.
+    /// No operation may be in the ring.
     pub(crate) fn pin_buffers(&mut self, buffers: &[DmaBuffer]) -> io::Result<bool> {
         self.pin(|pins, ring| pins.pin_buffers(ring, buffers))
     }
 
-    /// Gives `files` to the kernel in place of those given before; false if the system does not let us.
-    /// Nothing may be in the ring.
+    /// Registers `files` with the kernel in place of those registered before. Returns false if the system does not
+    /// allow it. No operation may be in the ring.
     pub(crate) fn pin_files(&mut self, files: &[File]) -> io::Result<bool> {
         self.pin(|pins, ring| pins.pin_files(ring, files))
     }
@@ -516,7 +521,7 @@ impl Ring {
         }
     }
 
-    /// Has the kernel give up the operations that it has, and drops the others.
+    /// Cancels the operations in the kernel, and drops the others.
     fn cancel_all(&mut self) -> io::Result<()> {
         let keys: Vec<DefaultKey> = self.flights.keys().collect();
         for key in keys {
@@ -534,7 +539,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // One that goes on would go into the queue, which nobody empties any more.
+        // An operation with work left would be queued again, but the queue is not emptied any more.
         if self.cancel_all().is_ok() {
             for _ in 0..60 {
                 if self.in_ring == 0 || self.sleep(Duration::from_secs(1)).is_err() {
@@ -545,7 +550,7 @@ impl Drop for Ring {
         }
         if self.in_ring > 0 {
             tracing::error!(
-                "{} operations would not end; what they own is leaked",
+                "{} operations did not end; their buffers and files are leaked",
                 self.in_ring
             );
             std::mem::forget(std::mem::take(&mut self.flights));
@@ -554,12 +559,12 @@ impl Drop for Ring {
     }
 }
 
-/// An entry that completes when the interrupt is signalled.
+/// Returns an entry that completes when the interrupt is signalled.
 pub(crate) fn poll_entry(interrupt: &Interrupt) -> squeue::Entry {
     readable(interrupt.as_fd().as_raw_fd())
 }
 
-/// An entry that completes when the descriptor is readable.
+/// Returns an entry that completes when the descriptor is readable.
 fn readable(fd: RawFd) -> squeue::Entry {
     let events = u32::from(nix::poll::PollFlags::POLLIN.bits().cast_unsigned());
     opcode::PollAdd::new(Fd(fd), events).build()
@@ -589,7 +594,7 @@ mod tests {
         assert_eq!(interrupt.take(), 1);
     }
 
-    /// What programs do under valgrind.
+    /// The way of sleeping for programs under valgrind.
     #[test]
     fn a_sleep_beside_the_ring_ends_with_what_it_waits_for_or_with_its_time() {
         for kind in [Kind::OneThread, Kind::AnyThread] {
@@ -601,14 +606,14 @@ mod tests {
             ring.push_plain(&entry).unwrap();
             std::thread::scope(|scope| {
                 scope.spawn(|| interrupt.signal());
-                // Told by the ring: nobody would wait for this time to pass.
+                // The eventfd ends the sleep; its timeout would never pass.
                 ring.sleep_beside(Duration::MAX).unwrap();
             });
             assert!(ring.has_completions(), "{kind:?}");
         }
     }
 
-    /// Who makes a ring for another thread may enter it first, to give the kernel buffers and files.
+    /// A thread that makes a ring for another one may enter it first, to register buffers and files.
     #[test]
     fn a_sleep_beside_a_ring_that_another_thread_has_entered_is_like_any_other() {
         for kind in [Kind::OneThread, Kind::AnyThread] {

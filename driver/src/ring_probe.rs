@@ -1,23 +1,22 @@
-//! What this process may do with io_uring, found out by doing it.
+//! The io_uring support available to this process, found by trial.
 //!
-//! A switch of the kernel, its build, a container's filter of system calls or a limit may be in the way of a ring, and
-//! none of them tells of the others. So a ring is made, as [`Ring`](crate::ring) makes its own, and asked which
-//! operations it knows.
+//! A sysctl, the kernel's build, a container's seccomp filter or a limit may prevent an io_uring, and each can hide
+//! the others. So a ring is made, as [`Ring`](crate::ring) makes its own, and asked for its operations.
 
 use std::io;
 
 use io_uring::{IoUring, Probe, opcode};
 
-/// What a ring can do.
+/// Capabilities of an io_uring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RingProbe {
-    /// Operations that we use and the kernel does not know, by their names in `io_uring.h`.
+    /// Operations that this crate uses and the kernel lacks, by their names in `io_uring.h`.
     pub missing: Vec<&'static str>,
-    /// Rings of one thread, whose work is put off until it asks (Linux 6.1). Without, waiting costs more.
+    /// True if rings of one thread with deferred work are supported (Linux 6.1). Otherwise waiting costs more.
     pub deferred: bool,
 }
 
-/// What waiting and disks need.
+/// Operations needed for waiting and for disks.
 const USED: [(&str, u8); 9] = [
     ("IORING_OP_POLL_ADD", opcode::PollAdd::CODE),
     ("IORING_OP_POLL_REMOVE", opcode::PollRemove::CODE),
@@ -31,10 +30,10 @@ const USED: [(&str, u8); 9] = [
 ];
 
 impl RingProbe {
-    /// Makes a ring and asks it.
+    /// Makes an io_uring and queries it.
     ///
     /// # Errors
-    /// What the system answered: EPERM where a switch or a filter forbids it, ENOSYS where the kernel has none.
+    /// Error of the system: EPERM if a sysctl or a filter forbids it, ENOSYS if the kernel has none.
     pub fn new() -> io::Result<Self> {
         let deferred: io::Result<IoUring> = IoUring::builder()
             .setup_single_issuer()

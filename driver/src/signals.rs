@@ -1,12 +1,12 @@
-//! Signals of the program, held back from a thread that is at work for it.
+//! Blocking of the program's signals in a thread that works for it.
 //!
-//! A call that blocks has to end when a signal comes. A signal that comes just before the thread falls asleep would be
-//! handled and forgotten, and the thread would sleep on. So the thread holds signals back for as long as it waits, and
-//! lets them in only where it sleeps ([`Clock::wait_unless_signalled`](crate::Clock::wait_unless_signalled)) or asks
+//! A blocking call has to end when a signal arrives. A signal that arrives just before the thread falls asleep would
+//! be handled and forgotten, and the thread would sleep on. So the thread blocks signals while it waits, and admits
+//! them only where it sleeps ([`Clock::wait_unless_signalled`](crate::Clock::wait_unless_signalled)) or asks
 //! ([`HeldSignals::let_in`]), as programs do with ppoll(2).
 //!
-//! A thread inherits what its maker holds back. One that is started while signals are held never takes one: those for
-//! the process as a whole go to the program's own threads.
+//! A thread inherits its creator's signal mask. So a thread started while signals are blocked never takes one:
+//! signals for the process go to the program's own threads.
 
 use std::marker::PhantomData;
 
@@ -15,7 +15,7 @@ use nix::poll::ppoll;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::time::TimeSpec;
 
-/// What says that the thread itself has failed, and has to be dealt with where it comes.
+/// Signals that report a fault of the thread itself. They are handled where they arise and are never blocked.
 const FAULTS: [Signal; 6] = [
     Signal::SIGSEGV,
     Signal::SIGBUS,
@@ -25,23 +25,23 @@ const FAULTS: [Signal; 6] = [
     Signal::SIGSYS,
 ];
 
-/// Signals held back from the thread that made this, until it is dropped; all but faults. Those that came meanwhile
-/// come then, if they have not been let in.
+/// Blocks all signals except faults in the thread that made this, until it is dropped. Signals that arrived meanwhile
+/// are delivered then, unless they were admitted before.
 #[derive(Debug)]
 pub struct HeldSignals {
-    /// What the thread held back before.
+    /// Signal mask of the thread before.
     before: Option<SigSet>,
-    /// It is the thread's, and may not go to another one.
+    /// Makes the guard `!Send`: it belongs to the thread that made it.
     _of_this_thread: PhantomData<*const ()>,
 }
 
 impl HeldSignals {
-    /// Holds them back.
+    /// Blocks the signals.
     #[must_use]
     pub fn hold() -> Self {
         let mut held = SigSet::all();
         FAULTS.into_iter().for_each(|fault| held.remove(fault));
-        // It fails only for what is no way to change the mask.
+        // The call fails only for an invalid way of changing the mask.
         let before = held.thread_swap_mask(SigmaskHow::SIG_BLOCK).ok();
         Self {
             before,
@@ -49,14 +49,14 @@ impl HeldSignals {
         }
     }
 
-    /// Lets those in that have come, one that has a handler; whether there was one.
+    /// Admits pending signals. Returns whether one with a handler was delivered.
     #[must_use]
     pub fn let_in(&self) -> bool {
         let at_once = TimeSpec::new(0, 0);
         ppoll(&mut [], Some(at_once), self.before) == Err(Errno::EINTR)
     }
 
-    /// What is held back where signals are let in.
+    /// Returns the signal mask to use where signals are admitted.
     pub(crate) const fn before(&self) -> Option<SigSet> {
         self.before
     }
@@ -65,7 +65,7 @@ impl HeldSignals {
 impl Drop for HeldSignals {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            // As above.
+            // The call cannot fail, as above.
             let _restored = before.thread_set_mask();
         }
     }

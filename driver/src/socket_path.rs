@@ -1,20 +1,20 @@
-//! Paths of sockets: who may take one, and what becomes of what lies there.
+//! Paths of UNIX sockets: taking a path, and handling a file that is already there.
 //!
-//! Two processes that meet at a UNIX socket agree on nothing but a path. Whoever is to listen there may find something
-//! at it. A socket of the same user that nobody has open any more was left by a process that was killed, and is
-//! removed. Everything else is somebody's: it stays as it is, and the error says what it is.
+//! Two processes that meet at a UNIX socket share nothing but a path. A process that wants to listen there may find a
+//! file. A socket of the same user that no process has open was left by a killed process, and is removed. Any other
+//! file stays unchanged, and the error describes it.
 //!
-//! Whether anybody has a socket open is asked by connecting a datagram socket to it. The system answers ECONNREFUSED if
-//! nobody has, and EPROTOTYPE if who has it open speaks otherwise (Linux `net/unix/af_unix.c` `unix_find_bsd`); so the
-//! question never takes a place in the queue of a listener.
+//! The test for an open socket connects a datagram socket to it. The system returns ECONNREFUSED if no process has
+//! the socket open, and EPROTOTYPE if it is open with another type (Linux `net/unix/af_unix.c` `unix_find_bsd`). So
+//! the test never takes a place in the queue of a listener.
 //!
-//! Between the question and the answer's use nobody else may take the path. `PATH.lock` sees to that. It is made
-//! without following links and never written, held while a path is being taken ([`PathClaim`]) and removed before it is
-//! let go; who waited for a lock that is gone by then makes a new one. So it outlives a process only if that is killed
-//! just then.
+//! Between the test and the bind no other process may take the path. The lock file `PATH.lock` ensures that. It is
+//! created without following links and never written. It is held while a path is being taken ([`PathClaim`]) and
+//! removed before it is released; a process that waited for a lock that is gone by then makes a new one. So the file
+//! outlives a process only if that is killed in between.
 //!
-//! A path that was taken ([`TakenPath`]) is free again when it is dropped, unless it has become another's meanwhile:
-//! while our socket is open, no other can have its inode number.
+//! Dropping a [`TakenPath`] frees the path, unless another socket has taken its place meanwhile: while our socket is
+//! open, no other file can have its inode number.
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -36,40 +36,40 @@ use thiserror::Error;
 use crate::clock::Clock;
 use crate::real_clock::RealClock;
 
-/// How long another process may take to take a path.
+/// Longest time to wait for another process that is taking the path.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it is asked meanwhile.
+/// Interval between attempts meanwhile.
 const ASK: Duration = Duration::from_millis(1);
-/// Connections that wait to be taken, as the standard library has it.
+/// Backlog of the listener, the same as in the standard library.
 const BACKLOG: i32 = 128;
 
-/// Why a path cannot be taken for a socket.
+/// Reason why a path cannot be taken for a socket.
 #[derive(Debug, Error)]
 pub enum SocketPathError {
-    /// Something else is there.
+    /// The file there is no socket.
     #[error("{} is {kind}, not a socket; it stays as it is", path.display())]
     NotASocket {
         /// The path.
         path: PathBuf,
-        /// What it is.
+        /// Its kind.
         kind: &'static str,
     },
-    /// There is no folder to make it in.
+    /// There is no folder at that path.
     #[error("the folder {} is {what}", folder.display())]
     NoFolder {
         /// The folder.
         folder: PathBuf,
-        /// What it is instead.
+        /// The kind of file that is there, or its absence.
         what: &'static str,
     },
-    /// Nobody has the socket open, but it is not ours to remove.
+    /// No process has the socket open, but another user owns it.
     #[error("{} is a socket that user {owner} has left, and this is user {user}; it stays as it is", path.display())]
     AnothersSocket {
         /// The path.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         owner: u32,
-        /// Who we are.
+        /// Our user.
         user: u32,
     },
     /// A process has the socket open.
@@ -78,28 +78,28 @@ pub enum SocketPathError {
         /// The path.
         path: PathBuf,
     },
-    /// What is at the lock's path is no lock of ours.
+    /// The file at the lock's path is no lock of ours.
     #[error("{}, where the lock of a socket would be, is {what}; it stays as it is", path.display())]
     NotALock {
         /// The path of the lock.
         path: PathBuf,
-        /// What it is.
+        /// Its description.
         what: String,
     },
-    /// Another process is taking the path, and does not come to an end.
+    /// Another process is taking the path, and does not finish.
     #[error("{} has been locked by another process for {PATIENCE:?}", path.display())]
     Locked {
         /// The path of the lock.
         path: PathBuf,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("{}: {call}: {source}", path.display())]
     System {
-        /// The path it was asked about.
+        /// The path it was called for.
         path: PathBuf,
-        /// What it was asked.
+        /// The call.
         call: &'static str,
-        /// What it answered.
+        /// Its error.
         source: io::Error,
     },
 }
@@ -128,15 +128,16 @@ fn system(path: &Path, call: &'static str) -> impl FnOnce(io::Error) -> SocketPa
 /// Listens for connections at a path.
 ///
 /// # Errors
-/// [`SocketPathError`]: what is there, or what the system answered.
+/// [`SocketPathError`]: a file is at the path, or a system call failed.
 pub fn listen_at(path: &Path) -> Result<(UnixListener, TakenPath), SocketPathError> {
     PathClaim::new(path)?.bind(|path| UnixListener::bind(path))
 }
 
-/// [`listen_at`], at a socket that is its owner's alone from the first moment on: it has its mode before it has a name.
+/// As [`listen_at`], but the socket is accessible to its owner only from the start: its mode is set before it has a
+/// name.
 ///
 /// # Errors
-/// [`SocketPathError`]: what is there, or what the system answered.
+/// [`SocketPathError`]: a file is at the path, or a system call failed.
 pub fn listen_privately(path: &Path) -> Result<(UnixListener, TakenPath), SocketPathError> {
     PathClaim::new(path)?.bind(|path| {
         let flags = SockFlag::SOCK_CLOEXEC;
@@ -149,16 +150,16 @@ pub fn listen_privately(path: &Path) -> Result<(UnixListener, TakenPath), Socket
     })
 }
 
-/// What is known of a path while nobody else can take it.
+/// State of a path while no other process can take it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Occupant {
-    /// Nothing is there, or a socket of ours that nobody has open.
-    Nobody,
+    /// No file is there, or a socket of ours that no process has open.
+    None,
     /// A process has a socket open there.
-    Somebody,
+    Process,
 }
 
-/// A path that is being taken. Nobody else who goes by this type takes it meanwhile.
+/// A path that is being taken. No other process that uses this type takes it meanwhile.
 #[derive(Debug)]
 pub(crate) struct PathClaim {
     path: PathBuf,
@@ -167,14 +168,14 @@ pub(crate) struct PathClaim {
 }
 
 impl PathClaim {
-    /// Waits until nobody else is taking the path.
+    /// Waits until no other process is taking the path.
     pub(crate) fn new(path: &Path) -> Result<Self, SocketPathError> {
         Self::of_user(path, geteuid().as_raw())
     }
 
     fn of_user(path: &Path, user: u32) -> Result<Self, SocketPathError> {
         folder_of(path)?;
-        // What is no socket will be none later; no lock has to lie beside it.
+        // A file that is no socket is refused before a lock file is made.
         look(path)?;
         let mut beside = path.as_os_str().to_owned();
         beside.push(".lock");
@@ -185,18 +186,18 @@ impl PathClaim {
         })
     }
 
-    /// Who is there. What is no socket, or another user's, is an error.
+    /// Determines who has the path. A file that is no socket, or is another user's, is an error.
     pub(crate) fn occupant(&self) -> Result<Occupant, SocketPathError> {
         let Some(found) = look(&self.path)? else {
-            return Ok(Occupant::Nobody);
+            return Ok(Occupant::None);
         };
         let asks = UnixDatagram::unbound().map_err(system(&self.path, "socket"))?;
         match asks.connect(&self.path) {
-            Ok(()) => Ok(Occupant::Somebody),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Occupant::Nobody),
+            Ok(()) => Ok(Occupant::Process),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Occupant::None),
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                 if found.uid() == self.user {
-                    return Ok(Occupant::Nobody);
+                    return Ok(Occupant::None);
                 }
                 Err(SocketPathError::AnothersSocket {
                     path: self.path.clone(),
@@ -204,38 +205,41 @@ impl PathClaim {
                     user: self.user,
                 })
             }
-            // It speaks otherwise, or with one other only.
+            // The socket is open, with another type or connected to one peer only.
             Err(error)
                 if [Errno::EPROTOTYPE, Errno::EPERM]
                     .map(|errno| Some(errno as i32))
                     .contains(&error.raw_os_error()) =>
             {
-                Ok(Occupant::Somebody)
+                Ok(Occupant::Process)
             }
             Err(source) => Err(system(&self.path, "connect")(source)),
         }
     }
 
-    /// Binds a socket there. `make` makes it, and has it listen if it is to.
+    /// Binds a socket to the path. `make` makes it, and may make it listen.
     pub(crate) fn bind<S>(
         self,
         make: impl FnOnce(&Path) -> io::Result<S>,
     ) -> Result<(S, TakenPath), SocketPathError> {
         let path = &self.path;
-        if self.occupant()? == Occupant::Somebody {
+        if self.occupant()? == Occupant::Process {
             return Err(SocketPathError::InUse { path: path.clone() });
         }
         match fs::remove_file(path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 return Err(system(path, "unlink")(error));
             }
-            Ok(()) => tracing::debug!("{}: a socket nobody has open is gone", path.display()),
+            Ok(()) => tracing::debug!(
+                "{}: removed a socket that no process has open",
+                path.display()
+            ),
             Err(_) => {}
         }
         let socket = make(path).map_err(system(path, "bind"))?;
         let metadata = fs::symlink_metadata(path).map_err(system(path, "lstat"))?;
         let taken = TakenPath {
-            // The program may change its directory before the path is given back.
+            // Absolute, because the program may change its directory before the path is freed.
             path: absolute(path).map_err(system(path, "getcwd"))?,
             inode: inode(&metadata),
         };
@@ -243,7 +247,7 @@ impl PathClaim {
     }
 }
 
-/// Whether the folder of a path is there. Where the system does not say so, it says what it wants to say later.
+/// Checks that the folder of a path exists. If the system does not tell, a later call reports the error.
 fn folder_of(path: &Path) -> Result<(), SocketPathError> {
     let folder = path.parent();
     let Some(folder) = folder.filter(|folder| !folder.as_os_str().is_empty()) else {
@@ -261,7 +265,7 @@ fn folder_of(path: &Path) -> Result<(), SocketPathError> {
     })
 }
 
-/// The socket at a path, if there is anything; what is something else is an error.
+/// Returns the socket at a path, if there is one. Any other file is an error.
 fn look(path: &Path) -> Result<Option<Metadata>, SocketPathError> {
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.file_type().is_socket() => Ok(Some(metadata)),
@@ -285,12 +289,12 @@ fn kind(file: FileType) -> &'static str {
     }
 }
 
-/// What a file is, whatever its name: device and inode number.
+/// Returns a file's identity: device and inode number.
 fn inode(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// A path where a socket of ours is. Dropped before the socket is, it removes what it made, and nothing else.
+/// A path with a socket of ours. Must be dropped before the socket; it then removes only the file that it made.
 #[derive(Debug)]
 pub struct TakenPath {
     path: PathBuf,
@@ -298,11 +302,11 @@ pub struct TakenPath {
 }
 
 impl TakenPath {
-    /// Gives the socket to a user and a group, or leaves it with its own, and sets its mode. The socket that was made
-    /// is meant, and nothing that has taken its name meanwhile.
+    /// Changes the owner and group of the socket, if given, and sets its mode. It changes the socket that was made,
+    /// and no other file that has taken its name meanwhile.
     ///
     /// # Errors
-    /// Something else is at the path; the system refuses.
+    /// Another file is at the path, or a system call failed.
     pub fn give_to(&self, user: Option<u32>, group: Option<u32>, mode: u32) -> io::Result<()> {
         let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW;
         let opened = OpenOptions::new()
@@ -313,9 +317,9 @@ impl TakenPath {
             let what = "another file has taken the place of the socket";
             return Err(io::Error::new(ErrorKind::AlreadyExists, what));
         }
-        // Neither call takes a descriptor of a path alone; the kernel's name for it leads to the file itself.
+        // Neither call takes an `O_PATH` descriptor; the kernel's name for it in /proc leads to the file itself.
         let itself = format!("/proc/self/fd/{}", opened.as_raw_fd());
-        // In this order: no group may connect that is not meant.
+        // In this order, so that no unintended group may connect in between.
         chown(&itself, user, group)?;
         fs::set_permissions(&itself, fs::Permissions::from_mode(mode))
     }
@@ -327,7 +331,7 @@ impl Drop for TakenPath {
     }
 }
 
-/// Removes a file of ours, unless the path has become another's.
+/// Removes a file of ours, unless another file has taken its place.
 fn remove(path: &Path, ours: (u64, u64)) {
     let still = fs::symlink_metadata(path).is_ok_and(|metadata| inode(&metadata) == ours);
     if still && let Err(error) = fs::remove_file(path) {
@@ -360,13 +364,13 @@ impl Lock {
         }
     }
 
-    /// `None`: another process holds it, or has just removed it.
+    /// Tries to take the lock. `None`: another process holds it, or has just removed it.
     fn try_take(path: &Path, user: u32) -> Result<Option<Self>, SocketPathError> {
         let not_a_lock = |what: String| SocketPathError::NotALock {
             path: path.to_owned(),
             what,
         };
-        // A FIFO is not waited for, and a terminal does not become ours.
+        // With these flags the open does not block on a FIFO, and a terminal does not become the controlling one.
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let opened = OpenOptions::new()
             .read(true)
@@ -408,7 +412,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Still held: the file closes behind this.
+        // The lock is still held: the file closes after this.
         remove(&self.path, self.inode);
     }
 }

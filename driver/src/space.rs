@@ -1,16 +1,17 @@
-//! I/O address spaces: which addresses are taken, what is mapped at them, and which functions reach it.
+//! I/O address spaces: allocated addresses, mappings, and the functions that reach them.
 //!
 //! A function has an I/O address space of its own, unless it was opened in that of others
-//! ([`dma_space`](crate::Function::dma_space)). Whatever is mapped in a space is mapped once and reached by every
-//! function in it: memory made for one can be registered on all of them. Under the kernel's VFIO a space is a
-//! container, and the kernel pins a page once for each mapping of the container, however many groups are in it (Linux
-//! `drivers/vfio/vfio_iommu_type1.c`). Of functions in this process, or in others, each is told of every mapping.
+//! ([`dma_space`](crate::Function::dma_space)). Memory is mapped in a space once and reached by every function in it:
+//! memory made for one can be registered on all of them. Under the kernel's VFIO a space is a container, and the
+//! kernel pins a page once for each mapping of the container, regardless of the number of groups (Linux
+//! `drivers/vfio/vfio_iommu_type1.c`). For functions in this process, or in others, each mapping is made at every
+//! function.
 //!
-//! Functions come and go. One that comes is told of what is there; one that goes is told that it is there no more, and
-//! the last one leaves nothing mapped. Memory may outlive them all; its addresses are given back with it.
+//! Functions join and leave. A function that joins receives all existing mappings; one that leaves has them removed,
+//! and the last one leaves nothing mapped. Memory may outlive them all; its addresses are freed with it.
 //!
-//! A mapping that a function does not let go of stays in the books: its addresses are not used again, and all functions
-//! of the space are stopped for good ([`Space::stop`]). One that goes, and keeps a mapping, is stopped alone.
+//! A mapping that a function refuses to unmap stays recorded: its addresses are not used again, and all functions of
+//! the space are stopped permanently ([`Space::stop`]). A leaving function that keeps a mapping is stopped alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -19,16 +20,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::backend::{Backend, MOST_MAPPINGS};
 use crate::error::{DmaError, FunctionError, IovaError};
 use crate::iova::{Iova, IovaAllocator};
-use crate::lendings::Lendings;
+use crate::lent_ranges::LentRanges;
 use crate::memory::SharedMemory;
 use crate::vfio::Container;
 
-/// A mapping: memory, where in it, how much.
+/// A mapping: memory, offset in it, length in bytes.
 struct Entry {
     memory: SharedMemory,
     offset: usize,
     bytes: usize,
-    /// A function that is no member kept it: its addresses are not used again.
+    /// True if a former member refused to unmap it: its addresses are not used again.
     kept: bool,
 }
 
@@ -36,14 +37,14 @@ struct Entry {
 struct State {
     members: Vec<Backend>,
     mapped: BTreeMap<u64, Entry>,
-    /// Where mappings started that are over, and that a function has kept.
+    /// Start addresses of former mappings that a function refused to unmap.
     kept: BTreeSet<u64>,
-    /// All were stopped, since a member did not let go of memory.
+    /// True once all members were stopped, because one refused to unmap memory.
     broken: bool,
 }
 
 impl State {
-    /// Ends the use of memory by all members, for good. What came of it.
+    /// Ends the use of memory by all members, permanently. Returns the results.
     fn stop(&mut self) -> Vec<Result<(), FunctionError>> {
         self.broken = true;
         let stop = |member: &Backend| member.set_bus_master(false).or_else(|_| member.reset());
@@ -57,10 +58,10 @@ pub(crate) struct Space {
     name: String,
     iova: Mutex<IovaAllocator>,
     state: Mutex<State>,
-    lent: Mutex<Lendings<Mapped>>,
+    lent: Mutex<LentRanges<Mapped>>,
 }
 
-/// Memory that is mapped in an I/O address space. Taken back on drop.
+/// Memory that is mapped in an I/O address space. Unmapped on drop.
 pub(crate) struct Mapped {
     space: Arc<Space>,
     iova: Iova,
@@ -70,7 +71,7 @@ pub(crate) struct Mapped {
 }
 
 impl Mapped {
-    /// Maps all of `memory` at `iova`, which was allocated for it; given back here if a function refuses.
+    /// Maps all of `memory` at `iova`, which was allocated for it. Frees `iova` if a function refuses.
     pub(crate) fn new(
         space: &Arc<Space>,
         memory: SharedMemory,
@@ -110,7 +111,7 @@ impl Drop for Mapped {
         match self.space.unmap(self.iova, self.bytes) {
             Ok(()) => self.space.free_iova(self.iova, self.bytes),
             Err(error) => {
-                // Memory of ours is leaked. Memory of somebody else's is his again whatever we do, so the devices must
+                // Memory of our own is leaked. Foreign memory returns to its owner in any case, so the devices must
                 // stop.
                 let stopped = self.space.stop();
                 tracing::error!(
@@ -140,13 +141,13 @@ impl std::fmt::Debug for DmaSpace {
 }
 
 impl DmaSpace {
-    /// The function that it was made for.
+    /// Returns the name of the function that it was made for.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Whether a function of it is open, beside which others can be.
+    /// Returns whether one of its functions is open, so that others can join.
     #[must_use]
     pub fn is_open(&self) -> bool {
         !self.0.state().members.is_empty()
@@ -154,7 +155,7 @@ impl DmaSpace {
 }
 
 impl Space {
-    /// The space of one function.
+    /// Makes the space of one function.
     pub(crate) fn of(backend: &Backend) -> Arc<Self> {
         Arc::new(Self {
             name: backend.name().to_owned(),
@@ -167,7 +168,7 @@ impl Space {
         })
     }
 
-    /// The function that it was made for.
+    /// Returns the name of the function that it was made for.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -180,12 +181,12 @@ impl Space {
         self.iova.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory that is lent in it.
-    pub(crate) fn lent(&self) -> MutexGuard<'_, Lendings<Mapped>> {
+    /// Returns the record of memory lent in the space.
+    pub(crate) fn lent(&self) -> MutexGuard<'_, LentRanges<Mapped>> {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a range of I/O addresses that nothing is mapped at.
+    /// Allocates a range of I/O addresses.
     pub(crate) fn alloc_iova(
         &self,
         bytes: usize,
@@ -198,8 +199,7 @@ impl Space {
             .map(Iova)
     }
 
-    /// Gives a range back, once nothing is mapped at it any more, or could not be. If a function has kept what was
-    /// mapped there, it is nobody's.
+    /// Frees a range at which nothing is mapped any more. If a function has kept the mapping, the range stays unused.
     pub(crate) fn free_iova(&self, iova: Iova, bytes: usize) {
         if self.state().kept.contains(&iova.0) {
             return;
@@ -207,7 +207,7 @@ impl Space {
         self.addresses().free(iova.0, bytes as u64);
     }
 
-    /// The container, if its functions are under VFIO and one is open.
+    /// Returns the container, if its functions are under VFIO and one is open.
     pub(crate) fn container(&self) -> Option<Arc<Container>> {
         match self.state().members.first()? {
             Backend::Vfio(vfio) => Some(Arc::clone(vfio.container())),
@@ -215,7 +215,7 @@ impl Space {
         }
     }
 
-    /// Mappings that can still be made; `None` where nobody says.
+    /// Returns the number of mappings that can still be made; `None` if it is not known.
     pub(crate) fn mappings_left(&self) -> Option<u32> {
         let state = self.state();
         // CAST: there are at most as many as the limits allow.
@@ -223,13 +223,13 @@ impl Space {
         let left = state.members.iter().map(|member| match member {
             Backend::InProcess(_) => Some(MOST_MAPPINGS.saturating_sub(made)),
             Backend::VfioUser(client) => Some(client.most_mappings().saturating_sub(made)),
-            // The kernel counts.
+            // The kernel keeps count.
             Backend::Vfio(vfio) => vfio.container().mappings_left(),
         });
         left.flatten().min()
     }
 
-    /// The space is broken; what is refused to a function of that name.
+    /// Returns the error for a function of that name in a stopped space.
     fn stopped(&self, name: &str) -> FunctionError {
         FunctionError::Stopped {
             name: name.to_owned(),
@@ -237,9 +237,9 @@ impl Space {
         }
     }
 
-    /// Switches BAR decoding and bus mastering of a member on.
+    /// Enables BAR decoding and bus mastering of a member.
     pub(crate) fn start(&self, backend: &Backend) -> Result<(), FunctionError> {
-        // Held until it is done: who stops the members waits.
+        // The lock is held until bus mastering is on, so that a concurrent stop comes after it.
         let state = self.state();
         if state.broken {
             return Err(self.stopped(backend.name()));
@@ -247,8 +247,8 @@ impl Space {
         backend.set_bus_master(true)
     }
 
-    /// Makes memory reachable for every function of the space, or for none. Servers that are lost are not asked, unless
-    /// there is nobody else.
+    /// Maps memory for every function of the space, or for none. Servers that are lost are skipped, unless there is
+    /// no other function.
     pub(crate) fn map(
         &self,
         iova: Iova,
@@ -270,26 +270,26 @@ impl Space {
         if state.broken {
             return Err(self.stopped(&self.name));
         }
-        let mut told: Vec<usize> = Vec::new();
+        let mut mapped_at: Vec<usize> = Vec::new();
         let mut lost = None;
         for number in 0..state.members.len() {
             let member = &state.members[number];
             if number > 0 && matches!(member, Backend::Vfio(_)) {
-                // They share the container.
+                // Functions under VFIO share the container.
                 break;
             }
             let mapped = member.may_map(iova, bytes, made);
             let mapped = mapped.and_then(|()| member.dma_map(iova, memory, offset, bytes));
             match mapped {
-                Ok(()) => told.push(number),
+                Ok(()) => mapped_at.push(number),
                 Err(error) if member.is_lost() => lost = Some(error),
                 Err(error) => {
-                    self.roll_back(&mut state, &told, iova, memory, bytes);
+                    self.roll_back(&mut state, &mapped_at, iova, memory, bytes);
                     return Err(error);
                 }
             }
         }
-        if let Some(error) = lost.filter(|_| told.is_empty()) {
+        if let Some(error) = lost.filter(|_| mapped_at.is_empty()) {
             return Err(error);
         }
         let entry = Entry {
@@ -302,17 +302,17 @@ impl Space {
         Ok(())
     }
 
-    /// Takes a mapping back from the members that have it. If one of them keeps it, all are stopped, its addresses are
-    /// nobody's, and the memory is leaked: it is the device's for as long as it holds it.
+    /// Removes a mapping from the members that have it. If one of them keeps it, all are stopped, its addresses are
+    /// not used again, and the memory is leaked, because the device may still use it.
     fn roll_back(
         &self,
         state: &mut State,
-        told: &[usize],
+        mapped_at: &[usize],
         iova: Iova,
         memory: &SharedMemory,
         bytes: usize,
     ) {
-        for &number in told {
+        for &number in mapped_at {
             if let Err(second) = state.members[number].dma_unmap(iova, bytes) {
                 state.kept.insert(iova.0);
                 std::mem::forget(memory.clone());
@@ -326,14 +326,14 @@ impl Space {
         }
     }
 
-    /// Takes one mapping back, exactly as it was made, from every function of the space. The memory is let go of when
-    /// all of them have answered.
+    /// Unmaps exactly one mapping, from every function of the space. The memory is released when all of them have
+    /// answered.
     pub(crate) fn unmap(&self, iova: Iova, bytes: usize) -> Result<(), FunctionError> {
         let mut state = self.state();
         let known = state.mapped.get(&iova.0);
         let known = known.filter(|mapped| mapped.bytes == bytes);
         let Some(kept) = known.map(|mapped| mapped.kept) else {
-            // What would be unmapped is another mapping, or a part of one.
+            // The range is part of another mapping, or covers another one.
             let reason = "nothing was mapped exactly there";
             return Err(match state.members.first() {
                 Some(member) => member.not_unmapped(iova, bytes, reason),
@@ -359,18 +359,18 @@ impl Space {
         Ok(())
     }
 
-    /// Ends the use of memory by every function of the space, for good. What came of it.
+    /// Ends the use of memory by every function of the space, permanently. Returns the results.
     pub(crate) fn stop(&self) -> Vec<Result<(), FunctionError>> {
         self.state().stop()
     }
 
-    /// One more function, which is told of what is mapped already. Under the kernel's VFIO its group has joined the
-    /// container, and the kernel has told it.
+    /// Adds a function, and makes all existing mappings at it. Under the kernel's VFIO its group has joined the
+    /// container already, which makes the mappings.
     ///
     /// # Errors
-    /// [`FunctionError::Space`]: no function of the space is open any more, they are of another kind, or something is
-    /// mapped where the new one cannot reach it. [`FunctionError::Stopped`]. What the function refuses. It is no member
-    /// then.
+    /// [`FunctionError::Space`]: no function of the space is open any more, its functions are of another kind, or
+    /// memory is mapped where the new one cannot reach it. [`FunctionError::Stopped`]. Or an error of the function.
+    /// In each case it is no member.
     pub(crate) fn join(&self, backend: &Backend) -> Result<(), FunctionError> {
         let mut state = self.state();
         let refused = |what: String| FunctionError::Space {
@@ -402,14 +402,14 @@ impl Space {
             )));
         }
         if !matches!(backend, Backend::Vfio(_)) {
-            let mut told: Vec<u64> = Vec::new();
+            let mut mapped_at: Vec<u64> = Vec::new();
             for (&iova, mapped) in &state.mapped {
                 let (offset, bytes) = (mapped.offset, mapped.bytes);
                 if let Err(error) = backend.dma_map(Iova(iova), &mapped.memory, offset, bytes) {
-                    take_back(backend, &mut state.mapped, |iova| told.contains(&iova));
+                    take_back(backend, &mut state.mapped, |iova| mapped_at.contains(&iova));
                     return Err(error);
                 }
-                told.push(iova);
+                mapped_at.push(iova);
             }
         }
         self.addresses().restrict(&ranges);
@@ -417,7 +417,7 @@ impl Space {
         Ok(())
     }
 
-    /// A function closes: what is mapped is taken back from it. It has been told to be quiet.
+    /// Removes a function that closes, and its mappings. It has been stopped before.
     pub(crate) fn leave(&self, backend: &Backend) {
         let mut state = self.state();
         let State {
@@ -426,17 +426,17 @@ impl Space {
         let Some(place) = members.iter().position(|member| member.is_same(backend)) else {
             return;
         };
-        // Dropped where the caller has another one: never the last.
+        // The caller has another reference to it: this drop is never the last.
         members.swap_remove(place);
         if matches!(backend, Backend::Vfio(_)) && !members.is_empty() {
-            // The container is the others', too. The kernel takes the group out of it.
+            // Other functions still use the container. The kernel takes the group out of it.
             return;
         }
         take_back(backend, mapped, |_| true);
     }
 }
 
-/// Takes mappings back from a function that is no member. If it keeps some, it is stopped, their addresses are not used
+/// Removes mappings from a function that is no member. If it keeps some, it is stopped, their addresses are not used
 /// again, and the memory is leaked.
 fn take_back(backend: &Backend, mapped: &mut BTreeMap<u64, Entry>, which: impl Fn(u64) -> bool) {
     let mut refused = false;

@@ -1,17 +1,17 @@
 //! An address range of shared memory, and every access to it.
 //!
-//! [`Span`] is where raw pointers become bytes, objects and words. It checks bounds and alignment on each access and
+//! [`Span`] turns raw pointers into bytes, objects and words. It checks bounds and alignment on each access and
 //! relies on one promise, made where it is created: the range stays mapped while the span is used, and no Rust
-//! reference points into it. The `unchecked` few leave the bounds to their caller,
-//! [`dma_ring`](crate::dma_ring), which proves them once and not on each access. Only
-//! [`SharedMemory`](crate::SharedMemory) creates spans and keeps them together with what keeps them mapped.
+//! reference points into it. The few `unchecked` accesses leave the bounds to their caller,
+//! [`dma_ring`](crate::dma_ring), which checks them once. Only [`SharedMemory`](crate::SharedMemory) creates spans,
+//! and keeps each together with its mapping.
 //!
-//! Copies are made of relaxed atomic words and bytes ([`copy`](crate::copy)): clones of a memory may be used by several
-//! threads at once, and of a simulated device by its own, and two of them at the same bytes must be no more than a torn
-//! object, which is a value like any other; the owner-byte protocols of the callers decide whether it means anything.
-//! Single words are relaxed atomic accesses too, so they are never torn; ordering is the business of
-//! [`barrier`](crate::barrier). The queues of [`dma_ring`](crate::dma_ring) alone are written by plain copies
-//! (`write_obj_unchecked`, `write_plain`): they have one owner, and their reader is a device.
+//! Copies consist of relaxed atomic words and bytes ([`copy`](crate::copy)). Several threads may use clones of a
+//! memory at once, and so may the threads of a simulated device. Two of them at the same bytes must yield no worse
+//! than a torn object, which is a value like any other; the owner-byte protocols of the callers decide whether it
+//! counts. Single words are relaxed atomic accesses too, so they are never torn; [`barrier`](crate::barrier) provides
+//! ordering. Only the queues of [`dma_ring`](crate::dma_ring) are written by plain copies (`write_obj_unchecked`,
+//! `write_plain`): they have one owner, and their reader is a device.
 
 // UNSAFETY: shared memory is reached through raw pointers because no reference to it may exist.
 #![expect(unsafe_code, reason = "raw pointer access to shared memory")]
@@ -26,21 +26,21 @@ use crate::copy::{load_bytes, store_bytes};
 
 /// An address range that stays mapped, readable and writable for as long as its owner lives.
 ///
-/// It is `Copy` and carries no lifetime: whoever holds one also holds what keeps it mapped.
+/// It is `Copy` and carries no lifetime: the holder of a span must also keep it mapped.
 #[derive(Clone, Copy)]
 pub(crate) struct Span {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: a span is an address and a length. Every access goes through a raw pointer or an atomic, and the
-// memory is by definition written from elsewhere at any time, so a second thread adds nothing new.
+// SAFETY: a span is an address and a length. Every access goes through a raw pointer or an atomic, and others may
+// write the memory at any time by definition, so a second thread adds nothing new.
 unsafe impl Send for Span {}
 // SAFETY: as above; no access through `&Span` needs exclusivity.
 unsafe impl Sync for Span {}
 
 impl Span {
-    /// Takes over an address range.
+    /// Wraps an address range.
     ///
     /// # Safety
     ///
@@ -50,9 +50,9 @@ impl Span {
         Self { base, len }
     }
 
-    /// The part of `bytes` bytes from `offset` on, which must lie inside.
+    /// Returns the part of `bytes` bytes from `offset` on, which must lie inside.
     ///
-    /// It lives as long as the whole does; whoever takes it holds what keeps the whole mapped.
+    /// The part is valid as long as the whole; its holder must keep the whole mapped.
     pub(crate) fn part(self, offset: usize, bytes: usize) -> Self {
         Self {
             base: self.at(offset, bytes),
@@ -75,9 +75,9 @@ impl Span {
         bytes <= self.len && offset <= self.len - bytes
     }
 
-    /// Pointer to `bytes` bytes at `offset`.
-    // PANIC: outside the span. Offsets from untrusted sources are tried with `contains` first; what arrives
-    // here is ours, and a wrong one would reach memory that is not.
+    /// Returns a pointer to `bytes` bytes at `offset`.
+    // PANIC: outside the span. Offsets from untrusted sources are checked with `contains` first. Others are our own,
+    // and a wrong one would reach memory outside.
     #[inline]
     pub(crate) fn at(self, offset: usize, bytes: usize) -> NonNull<u8> {
         if !self.contains(offset, bytes) {
@@ -87,7 +87,7 @@ impl Span {
         unsafe { self.base.add(offset) }
     }
 
-    /// Pointer to one naturally aligned `T` at `offset`.
+    /// Returns a pointer to one naturally aligned `T` at `offset`.
     // PANIC: outside the span or misaligned; a misaligned access would not be a single one.
     #[inline]
     fn at_aligned<T>(self, offset: usize) -> NonNull<T> {
@@ -101,8 +101,8 @@ impl Span {
     #[inline]
     pub(crate) fn read_bytes(self, offset: usize, out: &mut [u8]) {
         let (from, bytes) = (self.at(offset, out.len()), out.len());
-        // SAFETY: `at` checked that so many bytes are mapped there, and no reference to them exists (`new`), so `out`,
-        // which has as many, cannot overlap them.
+        // SAFETY: `at` checked that so many bytes are mapped there, and no reference to them exists (`new`), so
+        // `out`, which has as many, cannot overlap them.
         unsafe { load_bytes(from.as_ptr(), out.as_mut_ptr(), bytes) }
     }
 
@@ -125,7 +125,8 @@ impl Span {
     pub(crate) fn read_obj<T: FromBytes>(self, offset: usize) -> T {
         let from = self.at(offset, size_of::<T>());
         let mut object = MaybeUninit::<T>::uninit();
-        // SAFETY: `at` checked that `size_of::<T>()` bytes are mapped there; `object` has as many, and is ours alone.
+        // SAFETY: `at` checked that `size_of::<T>()` bytes are mapped there; `object` has as many, and no one else
+        // accesses it.
         unsafe { load_bytes(from.as_ptr(), object.as_mut_ptr().cast(), size_of::<T>()) };
         // SAFETY: every byte was written; `T: FromBytes` accepts any.
         unsafe { object.assume_init() }
@@ -136,7 +137,7 @@ impl Span {
         self.write_bytes(offset, value.as_bytes());
     }
 
-    /// Writes an object by a plain copy: nobody else may touch these bytes meanwhile but a device.
+    /// Writes an object by a plain copy: meanwhile only a device may access these bytes.
     #[inline]
     pub(crate) fn write_plain<T: IntoBytes + Immutable>(self, offset: usize, value: &T) {
         let _inside = self.at(offset, size_of_val(value));
@@ -144,7 +145,7 @@ impl Span {
         unsafe { self.write_obj_unchecked(offset, value) }
     }
 
-    /// Writes an object by a plain copy at a place whose bounds somebody has proven.
+    /// Writes an object by a plain copy, at a place whose bounds the caller has checked.
     ///
     /// # Safety
     ///
@@ -166,7 +167,7 @@ impl Span {
         }
     }
 
-    /// Reads an object at a place whose bounds somebody has proven.
+    /// Reads an object at a place whose bounds the caller has checked.
     ///
     /// # Safety
     ///
@@ -180,7 +181,7 @@ impl Span {
         unsafe { from.as_ptr().read_unaligned() }
     }
 
-    /// Loads a big-endian number at a place whose bounds and alignment somebody has proven.
+    /// Loads a big-endian number at a place whose bounds and alignment the caller has checked.
     ///
     /// # Safety
     ///
@@ -195,7 +196,7 @@ impl Span {
         u64::from_be(word.load(Ordering::Relaxed))
     }
 
-    /// Stores a big-endian number at a place whose bounds and alignment somebody has proven.
+    /// Stores a big-endian number at a place whose bounds and alignment the caller has checked.
     ///
     /// # Safety
     ///
@@ -245,8 +246,8 @@ impl Span {
     #[inline]
     fn atomic_u8(&self, offset: usize) -> &AtomicU8 {
         let at = self.at_aligned::<u8>(offset);
-        // SAFETY: mapped and aligned (`at_aligned`) for as long as the span's owner, who holds it for the
-        // length of the one load or store this reference is for.
+        // SAFETY: mapped and aligned (`at_aligned`). The span's owner keeps it mapped for the one load or store this
+        // reference is for.
         unsafe { AtomicU8::from_ptr(at.as_ptr()) }
     }
 

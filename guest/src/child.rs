@@ -1,8 +1,8 @@
-//! Processes that end when their owner does, whatever its end is.
+//! Processes that end with their owner, however the owner ends.
 //!
-//! An owner that returns or panics ends them itself. One that is killed cannot: the kernel does it then, asked by
-//! setpriv(1) of util-linux, which every Debian has (`PR_SET_PDEATHSIG`). What it asks for outlives the program that
-//! asked: a shell and a dynamic loader stand between it and QEMU.
+//! An owner that returns or panics kills them itself. One that is killed cannot: then the kernel does it, as set up
+//! by setpriv(1) of util-linux, which every Debian has (`PR_SET_PDEATHSIG`). The setting survives exec: a shell and a
+//! dynamic loader are between setpriv and QEMU.
 
 use std::process::{Child, Command};
 
@@ -11,12 +11,12 @@ use anyhow::{Context, Result, bail};
 /// A process that ends with its owner.
 pub struct Running {
     what: &'static str,
-    /// Its ends of what it was given as input and output.
+    /// The child, with our ends of its input and output.
     pub child: Child,
 }
 
-/// The command tied to this process: what it starts is killed when this process ends. Its input and output are still to
-/// be said.
+/// Ties a command to this process: the process it starts is killed when this one ends. The caller still has to set
+/// its input and output.
 pub fn tied(command: &Command) -> Command {
     let mut tied = Command::new("setpriv");
     tied.args(["--pdeathsig", "KILL"])
@@ -35,7 +35,7 @@ pub fn tied(command: &Command) -> Command {
 }
 
 impl Running {
-    /// Starts a command that was [`tied`].
+    /// Starts a command made by [`tied`].
     ///
     /// # Errors
     /// It cannot be started.
@@ -46,10 +46,10 @@ impl Running {
         Ok(Self { what, child })
     }
 
-    /// It has not ended.
+    /// Checks that it is still running.
     ///
     /// # Errors
-    /// It has.
+    /// It has ended.
     pub fn check(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("{} ended early with {status}", self.what);
@@ -60,7 +60,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only if it has ended by itself.
+        // Both fail only if it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -76,13 +76,13 @@ mod tests {
 
     use super::*;
 
-    /// Tells the owner that it is one.
+    /// Environment variable that makes the test binary act as the owner.
     const OWNER: &str = "GUEST_TEST_OWNER";
-    /// The longest a process may live after its owner.
+    /// Time limit for a process to end after its owner.
     const SURELY: Duration = Duration::from_secs(20);
 
-    /// Runs in a process of its own, which is killed: what it starts says something and then waits for the end of an
-    /// input that does not end.
+    /// Runs in a separate process, which is killed. Its child prints a line and then waits for the end of an input
+    /// that does not end.
     #[test]
     fn owner() {
         if std::env::var_os(OWNER).is_none() {
@@ -105,7 +105,7 @@ mod tests {
             .stderr(Stdio::null())
             .spawn()
             .expect("this program runs");
-        // Held until the end: nothing else than its owner's death ends the process.
+        // Held until the end, so that only its owner's death ends the process.
         let input = owner.stdin.take().expect("its input");
         let mut output = BufReader::new(owner.stdout.take().expect("its output"));
         let mut line = String::new();
@@ -116,7 +116,7 @@ mod tests {
         }
         owner.kill().expect("it can be killed");
         owner.wait().expect("it ends");
-        // The output ends when nobody is left who could write to it.
+        // The output ends when its last writer is gone.
         let (sender, receiver) = channel();
         thread::spawn(move || sender.send(output.read_to_end(&mut Vec::new())));
         let ended = receiver.recv_timeout(SURELY);

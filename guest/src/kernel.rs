@@ -1,8 +1,8 @@
-//! The kernels a guest can have: Debian's, as its packages are.
+//! Kernels for guests, from Debian's packages.
 //!
-//! A kernel is one package up to 6.18, image and modules in it, and several from 6.19 on: `linux-base-`,
-//! `linux-binary-`, `linux-modules-`. Which ones is asked of apt, by letting it say what it would install. The image is
-//! in /boot, or with the modules; here it is beside them.
+//! A kernel is one package up to 6.18, with image and modules, and several from 6.19 on: `linux-base-`,
+//! `linux-binary-`, `linux-modules-`. The list comes from a simulated installation by apt. The image is in /boot, or
+//! with the modules; here it is moved beside them.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::program;
 use crate::progress::Progress;
 use crate::root::{Root, UNPACK, UNPACKED};
 
-/// A kernel, by the release of Debian that has it.
+/// A kernel, named by the release of Debian that has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Kernel {
     /// Debian 12's: 6.1.
@@ -21,14 +21,14 @@ pub enum Kernel {
     /// Debian 13's: 6.12.
     #[default]
     Trixie,
-    /// The newest that Debian 13 is offered.
+    /// The newest in the backports of Debian 13.
     Backports,
 }
 
-/// What depmod writes last: nothing is missing.
+/// Last file that depmod writes: if it exists, the modules are complete.
 const WHOLE: &str = "modules.symbols.bin";
 
-/// What a kernel's packages are called, before its version.
+/// Names of a kernel's packages, before its version.
 const PARTS: [&str; 4] = [
     "linux-image-",
     "linux-base-",
@@ -37,7 +37,7 @@ const PARTS: [&str; 4] = [
 ];
 
 impl Kernel {
-    /// The folder of everything that depends on the kernel, in /vm.
+    /// Returns the folder in /vm of everything that depends on the kernel.
     pub const fn folder(self) -> &'static str {
         match self {
             Self::Bookworm => "bookworm",
@@ -46,7 +46,7 @@ impl Kernel {
         }
     }
 
-    /// What apt calls the release.
+    /// Returns apt's name of the release.
     const fn release(self) -> &'static str {
         match self {
             Self::Bookworm => "bookworm",
@@ -55,10 +55,10 @@ impl Kernel {
         }
     }
 
-    /// The kernel, downloaded and unpacked if it is not there, which is told.
+    /// Returns the kernel. It is downloaded and unpacked, with progress, if it is missing.
     ///
     /// # Errors
-    /// Its packages cannot be had.
+    /// Its packages are not available.
     pub fn unpack(self, root: &Root, progress: &impl Progress) -> Result<Unpacked> {
         if let Some(unpacked) = self.unpacked(root) {
             return Ok(unpacked);
@@ -66,7 +66,7 @@ impl Kernel {
         let release = self.release();
         let folder = self.folder();
         progress.begins(&format!("fetching the kernel of {release}"));
-        // What is left of an interrupted download goes first.
+        // The rest of an interrupted download is removed first.
         root.fetch(&format!(
             "rm -rf {folder} debs; mkdir -p {folder}/kernel debs
              apt-get -s install -t {release} --no-install-recommends linux-image-amd64 > {folder}/simulated"
@@ -87,11 +87,11 @@ impl Kernel {
     }
 }
 
-/// A kernel that is unpacked: `vmlinuz`, and `usr/lib/modules/VERSION`.
+/// An unpacked kernel: `vmlinuz`, and `usr/lib/modules/VERSION`.
 #[derive(Clone, Debug)]
 pub struct Unpacked {
     folder: PathBuf,
-    /// Such as 6.12.107+deb13-amd64.
+    /// Kernel release, such as 6.12.107+deb13-amd64.
     pub version: String,
 }
 
@@ -106,10 +106,10 @@ impl Unpacked {
         Some(Self { folder, version })
     }
 
-    /// A kernel's package, unpacked into a folder of the root's. One that is there already stays.
+    /// Unpacks a kernel's package into a folder of the root, unless that was done before.
     ///
     /// # Errors
-    /// It cannot be unpacked, or is no kernel with its modules.
+    /// The package cannot be unpacked, or has no kernel with its modules.
     pub fn from_package(root: &Root, package: &std::path::Path, folder: &str) -> Result<Self> {
         if let Some(unpacked) = Self::in_folder(root.path(folder)) {
             return Ok(unpacked);
@@ -124,18 +124,18 @@ impl Unpacked {
             .with_context(|| format!("{}: no kernel with its modules", package.display()))
     }
 
-    /// The kernel's image.
+    /// Returns the path of the kernel's image.
     pub fn image(&self) -> PathBuf {
         self.folder.join("vmlinuz")
     }
 
-    /// The folder of the modules of this version.
+    /// Returns the folder of the modules of this version.
     pub fn modules(&self) -> PathBuf {
         self.folder.join("usr/lib/modules").join(&self.version)
     }
 }
 
-/// Where packages of several releases have image and modules, they are brought to the same place.
+/// Moves image and modules to the same place for packages of every release.
 fn arrange(root: &Root, folder: &str) -> Result<()> {
     let arrange = root.script(&format!(
         "if [ -d {folder}/lib ]; then mkdir -p {folder}/usr; mv {folder}/lib {folder}/usr/lib; fi
@@ -145,7 +145,7 @@ fn arrange(root: &Root, folder: &str) -> Result<()> {
     program::quietly(arrange).map(drop)
 }
 
-/// Of what apt would install, the packages with a kernel's files: those that name a version.
+/// Returns the kernel image packages among those apt would install: those with a version in their name.
 fn packages_of(simulated: &str) -> Vec<&str> {
     let names = simulated
         .lines()

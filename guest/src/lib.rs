@@ -1,11 +1,11 @@
 //! A stock Linux kernel under QEMU, from Debian's packages.
 //!
-//! QEMU and a kernel are unpacked once into a folder ([`Root`]), by the apt and the dpkg-deb of the host, which keep
-//! all that they know of it in that folder: nothing is installed, and no root is needed. What was unpacked is run where
-//! it lies, by its own dynamic loader. A guest is started with functions in its PCI slots, each of them
-//! a socket of vfio-user ([`qemu`]).
+//! QEMU and a kernel are unpacked once into a folder ([`Root`]), by the host's apt and dpkg-deb, which keep all their
+//! state in that folder: nothing is installed, and no root is needed. The unpacked programs run in place, by their
+//! own dynamic loader. A guest is started with functions in its PCI slots, each of them a vfio-user socket
+//! ([`qemu`]).
 //!
-//! What a guest consists of besides, and what runs in it, is its owner's: the suites of `cargo xtask vm`, and
+//! The user of this crate provides the rest of a guest and the programs in it: the suites of `cargo xtask vm`, and
 //! `simnic run`.
 #![forbid(unsafe_code)]
 

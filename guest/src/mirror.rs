@@ -1,50 +1,50 @@
-//! Debian's mirror: what is fetched from it, and what is said when it cannot be.
+//! Debian's mirror: fetching, and the error if that fails.
 //!
-//! A machine that was unpacked long ago has old lists of packages, and a mirror keeps only what the newest lists name:
-//! after a point release a download fails although nothing is wrong. So whatever fetches is run once more with fresh
-//! lists. Only then is the mirror to blame, and that is one sentence.
+//! A root that was unpacked long ago has old lists of packages, and a mirror keeps only the versions of the newest
+//! lists: after a point release a download fails although the mirror works. So a failed fetch is repeated once with
+//! fresh lists. Only if that fails too, the error is the mirror's, in one sentence.
 
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Where packages come from if nothing else is said.
+/// Default mirror.
 const MIRROR: &str = "http://deb.debian.org/debian";
-/// Says something else: a mirror that is nearer, or the only one that can be reached.
+/// Environment variable with another mirror: one that is nearer, or the only one reachable.
 const VARIABLE: &str = "DEBIAN_MIRROR";
-/// What apt is told wherever it fetches: to say soon that it cannot.
+/// Options for all fetches by apt: fail soon.
 pub const PATIENCE: [&str; 2] = ["-oAcquire::http::Timeout=20", "-oAcquire::Retries=1"];
-/// Fetch as who we are: the folder may be closed to apt's own user.
+/// Option to fetch as the current user: the folder may be closed to apt's own user.
 const AS_WE_ARE: &str = "-oAPT::Sandbox::User=root";
 
-/// Where packages come from.
+/// Returns the mirror's address.
 pub fn address() -> String {
     std::env::var(VARIABLE).unwrap_or_else(|_| MIRROR.to_owned())
 }
 
-/// Looks whether the mirror has a release, before much is begun that needs it. `folder` is for what comes.
+/// Checks that the mirror has a release, before work that needs it begins. `folder` is for the download.
 ///
 /// # Errors
-/// It cannot be reached, or has no such release: one sentence.
+/// One sentence: the mirror cannot be reached, or has no such release.
 pub fn reach(release: &str, folder: &Path) -> Result<()> {
     let mirror = address();
     let file = folder.join("reached");
-    // Goes where apt goes, through whatever proxy.
+    // Takes the same way as apt, with its proxy.
     let mut command = Command::new("/usr/lib/apt/apt-helper");
     command
         .args(PATIENCE)
         .args([AS_WE_ARE, "download-file"])
         .arg(format!("{mirror}/dists/{release}/InRelease"))
         .arg(&file);
-    told(&mut command, &mirror)?;
+    run_apt(&mut command, &mirror)?;
     std::fs::remove_file(&file).with_context(|| file.display().to_string())
 }
 
-/// Runs what fetches, and once more with fresh lists if that fails.
+/// Runs a fetch, and repeats it once with fresh lists if it fails.
 ///
 /// # Errors
-/// The lists cannot be had, or it fails with them too.
+/// The lists are not available, or the fetch fails with them too.
 pub fn with_fresh_lists(
     mut fetch: impl FnMut() -> Result<()>,
     update: impl FnOnce() -> Result<()>,
@@ -55,8 +55,8 @@ pub fn with_fresh_lists(
     fetch()
 }
 
-/// Runs a command of apt's; if it fails, its own reason in one sentence.
-pub fn told(command: &mut Command, mirror: &str) -> Result<()> {
+/// Runs a command of apt. If it fails, the error has apt's reason in one sentence.
+pub fn run_apt(command: &mut Command, mirror: &str) -> Result<()> {
     let output = command
         .output()
         .with_context(|| format!("cannot start {}", command.get_program().display()))?;
@@ -71,7 +71,7 @@ pub fn told(command: &mut Command, mirror: &str) -> Result<()> {
     );
 }
 
-/// What apt says was wrong: its first error or warning.
+/// Returns apt's reason of a failure: its first error or warning.
 pub(crate) fn reason(said: &str) -> &str {
     let complaint = |line: &str| line.starts_with("E: ") || line.starts_with("W: ");
     let line = said.lines().find(|line| complaint(line));
@@ -86,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    /// What the fetching with lists of this age ends with, if only fresh ones do; how often it was tried, and updated.
+    /// Returns the result of a fetch that only works with fresh lists, and the numbers of tries and updates.
     fn fetched(fresh: bool, mirror_answers: bool) -> (Result<()>, u32, u32) {
         let (tries, updates) = (Cell::new(0), Cell::new(0));
         let fetch = || {

@@ -1,16 +1,16 @@
-//! Kernel modules: which others a module needs, and in which order they are loaded.
+//! Kernel modules: their dependencies, and the order of loading.
 //!
-//! `modules.dep`, as depmod writes it, has one line per module: its file, a colon, and everything it needs, directly or
-//! not, the most basic last (modules.dep(5)).
+//! `modules.dep`, as depmod writes it, has one line per module: its file, a colon, and all its direct and indirect
+//! dependencies, the most basic last (modules.dep(5)).
 //!
-//! Kernels differ in what is a module. A name with a question mark behind it is loaded where there is such a module:
-//! elsewhere the kernel itself has what it did.
+//! A facility is a module in some kernels and built into others. A name with a question mark is loaded if there is
+//! such a module; otherwise it is taken as built in.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 
-/// The files of `wanted` modules and of all they need, in an order in which they can be loaded.
+/// Returns the files of `wanted` modules and of all their dependencies, in an order in which they can be loaded.
 pub fn load_order(dep: &str, wanted: &[&str]) -> Result<Vec<String>> {
     let lines: BTreeMap<String, (&str, Vec<&str>)> = dep
         .lines()
@@ -34,7 +34,7 @@ pub fn load_order(dep: &str, wanted: &[&str]) -> Result<Vec<String>> {
     Ok(order)
 }
 
-/// What the kernel calls a module: no folder, no suffix, no hyphens.
+/// Returns the kernel's name of a module: no folder, no suffix, no hyphens.
 pub fn name(file: &str) -> String {
     let base = file.rsplit('/').next().unwrap_or(file);
     base.split('.').next().unwrap_or(base).replace('-', "_")
@@ -57,7 +57,7 @@ mod tests {
         assert_eq!(names, ["vfio", "irqbypass", "vfio_pci_core", "vfio_pci"]);
     }
 
-    /// The CRCs of Linux 6.12 are modules; those of 7.3 are no modules, and no built-in ones either.
+    /// The CRCs of Linux 6.12 are modules; in 7.3 they are neither modules nor listed as built in.
     #[test]
     fn a_module_that_only_some_kernels_have_is_loaded_where_it_is() {
         assert!(load_order(DEP, &["crc32_generic?"]).unwrap().is_empty());

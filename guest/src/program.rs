@@ -6,10 +6,10 @@ use std::thread;
 
 use anyhow::{Context, Result, ensure};
 
-/// Lines of its error stream that an error repeats of a program that was run quietly.
+/// Lines of a quiet program's standard error that its error repeats.
 const TAIL: usize = 12;
 
-/// Says what is about to run.
+/// Prints the command that is about to run.
 pub fn announce(command: &Command) -> String {
     let shown = show(command);
     eprintln!("$ {shown}");
@@ -47,10 +47,10 @@ pub fn capture(mut command: Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs a command of which nothing is shown unless it fails; what it printed on standard output.
+/// Runs a command whose output is shown only if it fails. Returns its standard output.
 ///
 /// # Errors
-/// It cannot be started, or its exit status is not 0: then with the end of its error stream.
+/// It cannot be started, or its exit status is not 0: then with the end of its standard error.
 pub fn quietly(mut command: Command) -> Result<String> {
     let output = command
         .stdin(Stdio::null())
@@ -60,11 +60,11 @@ pub fn quietly(mut command: Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs a command of which nothing is shown unless it fails; `heard` gets each line of its standard output as it comes.
+/// Runs a command whose output is shown only if it fails. `on_line` gets each line of its standard output as it comes.
 ///
 /// # Errors
 /// As [`quietly`].
-pub fn followed(mut command: Command, mut heard: impl FnMut(&str)) -> Result<()> {
+pub fn followed(mut command: Command, mut on_line: impl FnMut(&str)) -> Result<()> {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -74,13 +74,13 @@ pub fn followed(mut command: Command, mut heard: impl FnMut(&str)) -> Result<()>
     let mut errors = child.stderr.take().context("its errors")?;
     let errors = thread::spawn(move || {
         let mut said = Vec::new();
-        // What could be read of a reason is better than none.
+        // A partial reason is better than none.
         let _ = errors.read_to_end(&mut said);
         said
     });
     let output = child.stdout.take().context("its output")?;
     for line in BufReader::new(output).lines() {
-        heard(&line?);
+        on_line(&line?);
     }
     let status = child.wait()?;
     succeeded(&command, status, &errors.join().unwrap_or_default())
@@ -98,14 +98,14 @@ fn succeeded(command: &Command, status: ExitStatus, errors: &[u8]) -> Result<()>
     Ok(())
 }
 
-/// Whether a program is on the path.
+/// Returns whether a program is on the path.
 pub fn exists(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| {
         std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
     })
 }
 
-/// The command on one line: of an argument of several, such as a script, the first.
+/// Returns the command on one line. Of a multi-line argument, such as a script, only the first line.
 pub fn show(command: &Command) -> String {
     let mut text = command.get_program().to_string_lossy().into_owned();
     for argument in command.get_args() {
@@ -139,10 +139,10 @@ mod tests {
     fn what_is_followed_is_heard_line_by_line_and_fails_with_one_line_of_its_script() {
         let mut command = Command::new("sh");
         command.args(["-c", "\n echo one\n echo two\n echo why >&2\n exit 3\n"]);
-        let mut heard = Vec::new();
-        let error = followed(command, |line| heard.push(line.to_owned()));
+        let mut lines = Vec::new();
+        let error = followed(command, |line| lines.push(line.to_owned()));
         let error = error.expect_err("it failed").to_string();
-        assert_eq!(heard, ["one", "two"]);
+        assert_eq!(lines, ["one", "two"]);
         assert_eq!(error, "`sh -c echo one …` ended with exit status: 3:\nwhy");
     }
 }

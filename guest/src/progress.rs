@@ -1,11 +1,11 @@
-//! How far is what takes minutes the first time: fetching and unpacking.
+//! Progress of the steps that take minutes the first time: fetching and unpacking.
 
-/// Hears of it.
+/// Receives progress.
 pub trait Progress {
     /// A step begins.
     fn begins(&self, step: &str);
 
-    /// So much of the step is done.
+    /// This percentage of the step is done.
     fn is_at(&self, _percent: u64) {}
 }
 
@@ -15,17 +15,17 @@ impl<F: Fn(&str)> Progress for F {
     }
 }
 
-/// What a line of a script says: apt's of its downloads (`APT::Status-Fd`), ours of packages.
+/// A line of a script's output: apt's about downloads (`APT::Status-Fd`), ours about packages.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// So much of what is fetched is there.
+    /// Percentage of the download that is done.
     Fetched { percent: u64 },
-    /// So many packages are unpacked, of all.
+    /// Number of packages unpacked, of all.
     Unpacked { done: u64, of: u64 },
 }
 
 impl Line {
-    /// `dlstatus:NUMBER:PERCENT:TEXT`, or `unpacked NUMBER OF`.
+    /// Parses `dlstatus:NUMBER:PERCENT:TEXT`, or `unpacked NUMBER OF`.
     pub(crate) fn parse(line: &str) -> Option<Self> {
         if let Some(fetched) = line.strip_prefix("dlstatus:") {
             let percent = fetched.split(':').nth(1)?;
@@ -39,8 +39,8 @@ impl Line {
         })
     }
 
-    /// Passes it on.
-    pub(crate) fn tell(&self, progress: &impl Progress) {
+    /// Reports the line as progress.
+    pub(crate) fn report(&self, progress: &impl Progress) {
         match *self {
             Self::Fetched { percent } => progress.is_at(percent),
             Self::Unpacked { done: 0, of } => {
@@ -58,7 +58,7 @@ mod tests {
 
     use super::*;
 
-    /// The first line is what apt 3.0 of Debian 13 writes.
+    /// The first line is from apt 3.0 of Debian 13.
     #[test]
     fn lines_of_apt_and_of_the_unpacking_script_are_steps_and_percents() {
         let fetched = "dlstatus:3:12.4567:Retrieving file 3 of 97";
@@ -96,7 +96,7 @@ mod tests {
             "unpacked 1 4",
             "unpacked 4 4",
         ] {
-            Line::parse(line).expect(line).tell(&heard);
+            Line::parse(line).expect(line).report(&heard);
         }
         let told = ["50 %", "unpacking 4 packages", "25 %", "100 %"];
         assert_eq!(*heard.0.borrow(), told);

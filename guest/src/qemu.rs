@@ -5,31 +5,31 @@
 //!                  \-- root port 4 --- bus 2 --- function 1     ...
 //! ```
 //!
-//! Each function is behind a root port of its own: on the root bus QEMU would show it as an integrated endpoint, which
-//! has no link. All memory is one memfd, which functions map to reach it by DMA.
+//! Each function is behind a root port of its own: on the root bus QEMU would show it as an integrated endpoint,
+//! which has no link. All memory is one memfd, which functions map to reach it by DMA.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Where the first function's root port is in the guest: bus 0, this device; the others' follow. The functions
-/// themselves are device 0 of the buses behind, 1 and on.
+/// Device number on bus 0 of the first function's root port in the guest; the others follow. The functions themselves
+/// are device 0 of the buses below, 1 and on.
 const FIRST_SLOT: u8 = 3;
-/// How long QEMU waits for an answer of a function's server until it takes the function for gone: on a machine with
-/// much else to do, five seconds (QEMU's own choice) may pass.
+/// Milliseconds that QEMU waits for an answer of a function's server before it takes the function for gone. QEMU's
+/// default of five seconds may pass on a busy machine.
 const PATIENCE_MS: u32 = 120_000;
 
-/// How the guest's instructions are executed.
+/// Way in which the guest's instructions are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accelerator {
     /// By the processor.
     Kvm,
-    /// One by one, in software.
+    /// By emulation in software.
     Tcg,
 }
 
 impl Accelerator {
-    /// What this machine can do. A machine without the processor's own virtualisation may have a `/dev/kvm` that does
-    /// not run a stock kernel.
+    /// Returns the best accelerator of this machine. A machine without the processor's own virtualisation may have a
+    /// `/dev/kvm` that does not run a stock kernel.
     pub fn best() -> Self {
         let opens = std::fs::File::options()
             .read(true)
@@ -43,7 +43,7 @@ impl Accelerator {
     }
 }
 
-/// Whether /proc/cpuinfo says that the processor has VMX or SVM.
+/// Returns whether /proc/cpuinfo lists VMX or SVM.
 fn virtualises(cpuinfo: &str) -> bool {
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags"));
     flags.is_some_and(|line| {
@@ -55,30 +55,30 @@ fn virtualises(cpuinfo: &str) -> bool {
 /// A machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Qemu<'a> {
-    /// How its instructions are executed.
+    /// Execution of its instructions.
     pub accelerator: Accelerator,
-    /// An emulated Intel IOMMU between the functions and its memory.
+    /// True for an emulated Intel IOMMU between the functions and its memory.
     pub iommu: bool,
-    /// As QEMU has it, 2G.
+    /// Memory size in QEMU's notation, such as 2G.
     pub memory: &'a str,
-    /// Kernel image.
+    /// Path of the kernel image.
     pub kernel: &'a Path,
-    /// The first file system.
+    /// Path of the initial file system.
     pub initramfs: &'a Path,
     /// Kernel parameters.
     pub append: &'a str,
 }
 
 impl Qemu<'_> {
-    /// Adds the machine to a command of QEMU, and the functions at these sockets. Serial ports and other devices are
-    /// still to be said, behind it.
-    pub fn tell(&self, command: &mut Command, functions: &[impl AsRef<Path>]) {
+    /// Adds the machine and the functions at these sockets to a command of QEMU. The caller adds serial ports and
+    /// other devices.
+    pub fn add_to(&self, command: &mut Command, functions: &[impl AsRef<Path>]) {
         let (accelerator, processor) = match self.accelerator {
             Accelerator::Kvm => ("kvm", "host"),
             Accelerator::Tcg => ("tcg,thread=multi", "max"),
         };
         command.args(["-accel", accelerator, "-cpu", processor, "-smp", "2"]);
-        // Interrupts are remapped by the IOMMU, which is QEMU's.
+        // The IOMMU that remaps interrupts is QEMU's, so the interrupt chip must be, too.
         let chip = if self.iommu {
             ",kernel-irqchip=off"
         } else {
@@ -129,7 +129,7 @@ mod tests {
             append: "quiet",
         };
         let mut command = Command::new("qemu");
-        machine.tell(&mut command, &["/a.sock", "/b.sock"]);
+        machine.add_to(&mut command, &["/a.sock", "/b.sock"]);
         let words: Vec<_> = command.get_args().filter_map(|it| it.to_str()).collect();
         for part in [
             "port3,bus=pcie.0,addr=0x3",

@@ -1,18 +1,18 @@
 //! A folder with QEMU and kernels, unpacked once from Debian's packages.
 //!
 //! ```text
-//!   ROOT/                what the packages unpack to: QEMU, busybox, xz, cpio, kmod; and what apt knows
-//!   ROOT/vm/             what is ours
+//!   ROOT/                the unpacked packages: QEMU, busybox, xz, cpio, kmod; and apt's state
+//!   ROOT/vm/             our own files
 //!             bin/         programs of the root, each run by its own dynamic loader; apt-get, which works on the root
-//!             RELEASE/     what depends on the kernel, by the release that has it:
+//!             RELEASE/     files that depend on the kernel, by its release of Debian:
 //!               kernel/      its packages, unpacked
 //!               ...          images of its guests
 //! ```
 //!
-//! Nothing is installed and nothing is changed outside: apt-get and dpkg-deb are the host's, but all that apt reads and
-//! writes lies in the root. So no root's privileges are needed, and no namespace.
+//! Nothing is installed and nothing is changed outside: apt-get and dpkg-deb are the host's, but all files that apt
+//! reads and writes are in the root folder. So neither root's privileges nor a namespace is needed.
 //!
-//! A folder that says it was made from the same list is used as it is; a half-made one is made again.
+//! A folder with a stamp of the same list is used as it is; an incomplete one is made again.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -25,43 +25,43 @@ use crate::{mirror, program};
 
 /// The release of everything in a guest.
 const RELEASE: &str = "trixie";
-/// Where QEMU comes from: vfio-user-pci is younger than the release.
+/// Source of QEMU: vfio-user-pci is younger than the release.
 const BACKPORTS: &str = "trixie-backports";
 /// The release that has an older kernel.
 const OLDER: &str = "bookworm";
-/// The package that has QEMU.
+/// Package of QEMU.
 pub const QEMU: &str = "qemu-system-x86";
-/// What unpacks kernels and makes images, besides.
+/// Further packages, for unpacking kernels and making images.
 pub const TOOLS: [&str; 4] = ["busybox-static", "xz-utils", "cpio", "kmod"];
-/// Changes when what is unpacked does, so that an older folder is made again; behind it comes the list of packages,
-/// where QEMU is not in it.
+/// Stamp of a folder. It changes with the unpacked contents, so that an older folder is made again. Without QEMU the
+/// list of packages is appended.
 const RECIPE: &str =
     "root 2: trixie, qemu-system-x86 and its friends from backports; lists of bookworm too";
-/// The loader of everything in the root, and where it looks for libraries.
+/// Dynamic loader of all programs in the root, and their libraries.
 const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
-/// Where the host keeps the keys that Debian's lists are signed with.
+/// Paths on the host of the keys for Debian's lists.
 const KEYRINGS: [&str; 2] = [
     "/usr/share/keyrings/debian-archive-keyring.gpg",
     "/usr/share/keyrings/debian-archive-keyring.pgp",
 ];
 
-/// Such a folder.
+/// A folder with unpacked packages.
 #[derive(Clone, Debug)]
 pub struct Root {
     folder: PathBuf,
 }
 
 impl Root {
-    /// Unpacks what is missing, which is told if it takes time.
+    /// Unpacks the missing parts, with progress if that takes time.
     ///
     /// # Errors
-    /// A program of the host that is missing, or a package that cannot be had, with the command that failed.
+    /// A missing program of the host, or a package that is not available, with the command that failed.
     pub fn prepare(folder: &Path, has_qemu: bool, progress: &impl Progress) -> Result<Self> {
         Self::prepare_for(folder, has_qemu, &[], progress)
     }
 
-    /// The same for one that wants these packages besides: if Debian has no such package, that is known before much is
+    /// Does the same for a caller that also wants these packages: an unknown package is reported before much is
     /// fetched.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl Root {
             false => format!("{RECIPE}; {}", TOOLS.join(" ")),
         };
         let stamp = root.path("recipe");
-        // One with QEMU is as good where none is needed.
+        // A root with QEMU also serves callers without.
         if std::fs::read_to_string(&stamp).is_ok_and(|made| made == recipe || made == RECIPE) {
             root.write_programs()?;
             return Ok(root);
@@ -127,8 +127,8 @@ impl Root {
         Ok(root)
     }
 
-    /// The programs that [`script`](Self::script) and [`program`](Self::program) find. They name the root, which may be
-    /// seen elsewhere than before.
+    /// Writes the programs that [`script`](Self::script) and [`program`](Self::program) run. They contain the path of
+    /// the root, which may have changed.
     fn write_programs(&self) -> Result<()> {
         let root = self.folder.display();
         let folder = self.path("bin");
@@ -156,12 +156,12 @@ impl Root {
         ] {
             replace(&folder.join(name), &format!("#!/bin/sh\n{text}"))?;
         }
-        // Told that nothing is installed, apt names and fetches everything.
+        // An empty list of installed packages makes apt list and fetch all dependencies.
         std::fs::write(self.path("nothing-installed"), "")?;
         Ok(())
     }
 
-    /// Fetches the lists of packages anew, from the mirror as it is named now.
+    /// Fetches fresh lists of packages, from the mirror that is configured now.
     fn update(&self) -> Result<()> {
         let mirror = mirror::address();
         let keys = KEYRINGS
@@ -179,27 +179,27 @@ impl Root {
         command
             .args(["update", "-qq", "-oAPT::Update::Error-Mode=any"])
             .args(mirror::PATIENCE);
-        mirror::told(&mut command, &mirror)
+        mirror::run_apt(&mut command, &mirror)
     }
 
-    /// A path of ours.
+    /// Returns a path in our part of the folder.
     pub fn path(&self, inside: &str) -> PathBuf {
         self.folder.join("vm").join(inside)
     }
 
-    /// A program of the root, run in the folder of what is ours.
+    /// Returns a command for a program of the root, run in our part of the folder.
     pub fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.path("bin").join(name));
         command.current_dir(self.path("")).env("LC_ALL", "C");
         command
     }
 
-    /// busybox, which needs nothing.
+    /// Returns the path of busybox, which is static.
     pub fn busybox(&self) -> PathBuf {
         self.folder.join("usr/bin/busybox")
     }
 
-    /// A shell script run in the folder of what is ours, with the programs of the root.
+    /// Returns a command for a shell script, run in our part of the folder, with the programs of the root.
     pub fn script(&self, script: &str) -> Command {
         let mut path = self.path("bin").into_os_string();
         if let Some(host) = std::env::var_os("PATH") {
@@ -215,23 +215,23 @@ impl Root {
         command
     }
 
-    /// Runs a script that fetches something, with fresh lists of packages if the old ones no longer do. Its output is
-    /// [how far it is](Line).
+    /// Runs a script that fetches something, and repeats it with fresh lists of packages if it fails. Its output is
+    /// [progress](Line).
     pub(crate) fn fetch(&self, script: &str, progress: &impl Progress) -> Result<()> {
         let run = || {
             program::followed(self.script(script), |line| {
                 if let Some(line) = Line::parse(line) {
-                    line.tell(progress);
+                    line.report(progress);
                 }
             })
         };
         mirror::with_fresh_lists(run, || self.update())
     }
 
-    /// Looks whether the lists have these packages, by name.
+    /// Checks that the lists have these packages.
     ///
     /// # Errors
-    /// They do not have one, which is named.
+    /// An unknown package, with its name.
     pub fn knows(&self, names: &[&str]) -> Result<()> {
         if names.is_empty() {
             return Ok(());
@@ -251,13 +251,13 @@ impl Root {
         }
     }
 
-    /// Downloads packages and all they need, and unpacks them into a folder of ours.
+    /// Downloads packages and all their dependencies, and unpacks them into our folder `folder`.
     pub fn unpack_packages(&self, packages: &[&str], folder: &str) -> Result<()> {
         self.unpack_from(None, packages, folder, &|_: &str| {})
     }
 
-    /// The same, and how far it is.
-    pub fn unpack_and_tell(
+    /// Does the same, with progress.
+    pub fn unpack_with_progress(
         &self,
         packages: &[&str],
         folder: &str,
@@ -278,7 +278,7 @@ impl Root {
         }
         let list = packages.join(" ");
         let release = release.map_or_else(String::new, |release| format!("-t {release}"));
-        // What is left of a download that was interrupted may be another guest's.
+        // The rest of an interrupted download may be of another guest.
         let script = format!(
             "rm -rf debs; mkdir -p debs/partial {folder}
              apt-get install -qq -y {release} --no-install-recommends --download-only \
@@ -291,21 +291,21 @@ impl Root {
     }
 }
 
-/// A loop over the packages of the folder, before what is done with each, and behind it. It says how far it is.
+/// Start and end of a shell loop over the packages of the folder, which prints its progress.
 pub(crate) const UNPACK: &str = "set -- *.deb; done=0; echo unpacked 0 $#; for deb; do";
 pub(crate) const UNPACKED: &str = "done=$((done + 1)); echo unpacked $done $#; done";
 
-/// What QEMU is called.
+/// Name of the emulator.
 pub const EMULATOR: &str = "qemu-system-x86_64";
 
-/// Where the host has a program.
+/// Returns the host's path of a program.
 fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let mut files = std::env::split_paths(&path).map(|folder| folder.join(name));
     files.find(|file| file.is_file())
 }
 
-/// Writes a program, unless it is there as it is to be: another process may run it.
+/// Writes a program, unless its text is the same already: another process may be running it.
 fn replace(path: &Path, text: &str) -> Result<()> {
     if std::fs::read_to_string(path).is_ok_and(|old| old == text) {
         return Ok(());
@@ -316,8 +316,7 @@ fn replace(path: &Path, text: &str) -> Result<()> {
     std::fs::rename(&new, path).with_context(|| path.display().to_string())
 }
 
-/// Removes a root that is of no use. One that mmdebstrap left half-made may still have the host's devices
-/// mounted in it.
+/// Removes an unusable root. One that mmdebstrap left incomplete may still have the host's devices mounted in it.
 fn remove(root: &Path) -> Result<()> {
     if !root.exists() {
         return Ok(());
@@ -332,7 +331,7 @@ fn remove(root: &Path) -> Result<()> {
     std::fs::remove_dir_all(root).with_context(|| root.display().to_string())
 }
 
-/// The mount points below a folder, in the order of mounting (proc_mounts(5)).
+/// Returns the mount points below a folder, in the order of mounting (proc_mounts(5)).
 fn mounted_below<'a>(mounts: &'a str, folder: &Path) -> Vec<&'a str> {
     let points = mounts
         .lines()
@@ -342,7 +341,7 @@ fn mounted_below<'a>(mounts: &'a str, folder: &Path) -> Vec<&'a str> {
         .collect()
 }
 
-/// The package that apt does not find, from what it says.
+/// Returns the package that apt does not find, from its message.
 fn missing(said: &str) -> Option<&str> {
     said.lines().find_map(|line| {
         let unknown = line.strip_prefix("E: Unable to locate package ");

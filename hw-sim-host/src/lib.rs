@@ -1,17 +1,17 @@
-//! What a process has that holds functions of the simulator, whoever drives them.
+//! Hosting of simulated functions in a process, independent of their driver.
 //!
-//! A world ([`hw_sim`]) has neither threads nor files nor a clock: its time moves when somebody moves it, its frames
-//! leave when somebody takes them. That somebody is here.
+//! A world ([`hw_sim`]) has neither threads nor files nor a clock: its host moves its time and takes its frames. This
+//! crate is that host.
 //!
 //! | module | concern |
 //! |---|---|
 //! | [`wire`] | a function's wire to another process, or to a network device of QEMU |
-//! | [`pace`] | how a world's time follows the machine's |
+//! | [`pace`] | steps of a world's time that follow the machine's |
 //! | [`timed`] | functions of this process whose worlds one thread moves |
-//! | [`profile`] | what a function is, by a generation's name or from a file |
+//! | [`profile`] | profiles of functions, by a generation's name or from a file |
 //!
-//! Absent on purpose: any driver. What drives a function is in this process (`udapl`, whose module `fabric` has all of
-//! this, too) or behind a socket (`simnic`).
+//! Absent on purpose: any driver. The driver of a function is in this process (`udapl`, whose module `fabric` exports
+//! all of this, too) or behind a socket (`simnic`).
 #![forbid(unsafe_code)]
 
 pub mod pace;
@@ -19,7 +19,7 @@ pub mod profile;
 pub mod timed;
 pub mod wire;
 
-/// A locally administered address that names a function's place among those that are counted together.
+/// Returns a locally administered MAC address, made from a function's number.
 #[must_use]
 pub const fn mac(number: usize) -> [u8; 6] {
     // CAST: more than 2^16 functions repeat addresses.

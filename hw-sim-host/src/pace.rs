@@ -1,29 +1,29 @@
-//! How a world's time follows the machine's, where functions have a wire to another process.
+//! Coupling of a world's time to the machine's, for functions with a wire to another process.
 //!
-//! Who moves such a world is now and then not given the processor for long. If the world's time then made up for it,
-//! timers would run out, one after the other, before an answer that waits at the wire is looked at; so what was missed
-//! is missed, and the world is behind from then on.
+//! The thread that moves such a world sometimes does not run for a while. If the world's time then caught up at once,
+//! timers would expire one after the other before an answer that waits at the wire is read. So the missed time is
+//! dropped, and the world stays behind by it.
 
 use std::time::{Duration, Instant};
 
-/// The most that the world's time moves on at once.
+/// Largest step of the world's time.
 const STEP: Duration = Duration::from_millis(2);
 
-/// By how much a world's time is to move on, asked again and again.
+/// Computes the steps of a world's time.
 #[derive(Debug)]
 pub struct Pace {
-    /// When it was asked last.
+    /// Time of the last step.
     before: Instant,
 }
 
 impl Pace {
-    /// From now on.
+    /// Starts now.
     #[must_use]
     pub const fn new(now: Instant) -> Self {
         Self { before: now }
     }
 
-    /// What has passed since this was last asked, but not more than 2 ms, and what is more than that never comes.
+    /// Returns the time since the last step, at most 2 ms. The rest is dropped.
     pub fn step(&mut self, now: Instant) -> Duration {
         let passed = now.saturating_duration_since(self.before);
         self.before = now;

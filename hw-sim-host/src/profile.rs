@@ -1,6 +1,6 @@
 //! Profiles of simulated functions by name: a generation, or a file.
 //!
-//! What contains a slash or ends in `.toml` is a path. The simulator reads no files, so they are read here.
+//! A name with a slash, or that ends in `.toml`, is a path. The simulator itself reads no files.
 
 use std::path::Path;
 
@@ -8,37 +8,37 @@ use hw_sim::Profile;
 use hw_sim::profile::ProfileError;
 use thiserror::Error;
 
-/// Most bytes of a profile file; a recording has some tens of kilobytes.
+/// Limit in bytes on a profile file; a recording has some tens of kilobytes.
 const MOST_BYTES: u64 = 4 << 20;
 
-/// Why a name gives no profile.
+/// Reason why a name gives no profile.
 #[derive(Debug, Error)]
 pub enum BadProfile {
-    /// Neither a generation nor a path.
+    /// The name is neither a generation nor a path.
     #[error("no such profile; there are {}, and paths of files", Profile::generations().collect::<Vec<_>>().join(", "))]
     Unknown,
-    /// Nothing is known of its virtual functions.
-    #[error("nothing is said of its virtual functions, so it has none")]
+    /// The profile has no virtual functions.
+    #[error("it describes no virtual functions")]
     NoVirtualFunctions,
     /// The file could not be read.
     #[error("{path}: {error}")]
     File {
         /// The path.
         path: String,
-        /// What the system said.
+        /// Error of the system.
         error: std::io::Error,
     },
-    /// The file is none.
+    /// The file is no profile.
     #[error("{path}: {error}")]
     Content {
         /// The path.
         path: String,
-        /// Where, and what is wrong.
+        /// Line and problem.
         error: ProfileError,
     },
 }
 
-/// The profile that a generation's name or the path of a file gives. A path contains a slash, or ends in `.toml`.
+/// Returns the profile for a generation's name or a file's path. A path contains a slash, or ends in `.toml`.
 ///
 /// # Errors
 /// [`BadProfile`].

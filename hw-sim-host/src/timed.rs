@@ -1,9 +1,10 @@
-//! Functions of this process in the machine's time: what `sim:` names of `udapl` are, unless they say `time=virtual`.
+//! Functions of this process in the machine's time: those of `sim:` names in `udapl`, unless they have
+//! `time=virtual`.
 //!
-//! A register write runs the world to idle in the thread that writes, so what takes no time needs nobody else. What
-//! does take time (a retry, a link that trains, a command that is slow) is due in the world's own time, and one thread
-//! for all worlds of the process lets that follow the machine's. It is there while an adapter has such a function open,
-//! and sleeps until something is due.
+//! A register write runs the world until it is idle, in the thread that writes, so work without delay needs no other
+//! thread. Delayed work (a retry, a link that trains, a slow command) is due in the world's own time. One thread for
+//! all worlds of the process makes that time follow the machine's. The thread runs while an adapter has such a
+//! function open, and sleeps until something is due.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,20 +17,20 @@ use hw_sim::{Alarm, Sim, SimFunction};
 
 use crate::pace::Pace;
 
-/// The longest a world's time lags behind the machine's while nothing is due.
+/// Longest time by which a world lags behind the machine while nothing is due.
 pub const LAG: Duration = Duration::from_millis(5);
 
 /// A function in the machine's time.
 pub type TimedFunction = Fronted<SimFunction, Timed>;
 
-/// The machine's time, in front of a function.
+/// Front that shows the machine's time to a function's driver.
 pub struct Timed {
     clock: Arc<RealClock>,
     _moved: Arc<Moved>,
 }
 
 impl Timed {
-    /// A function in the machine's time, which is moved from now on.
+    /// Puts a function into the machine's time, and keeps its world moving.
     pub fn before(device: Arc<SimFunction>, moved: Arc<Moved>) -> Arc<TimedFunction> {
         let clock = Arc::clone(&moved.mover.clock);
         let front = Self {
@@ -46,14 +47,14 @@ impl Front<SimFunction> for Timed {
     }
 }
 
-/// A world whose time goes on, for as long as somebody has this.
+/// Keeps a world's time moving as long as this exists.
 pub struct Moved {
     _token: Arc<()>,
     mover: Arc<Mover>,
 }
 
 impl Moved {
-    /// Has the time of a world go on.
+    /// Starts moving the time of a world.
     ///
     /// # Errors
     /// The system starts no thread.
@@ -75,16 +76,16 @@ impl Moved {
     }
 }
 
-/// The thread that moves worlds, for as long as there are any.
+/// The thread that moves worlds, as long as there are any.
 pub struct Mover {
     shared: Arc<Shared>,
     clock: Arc<RealClock>,
-    /// `None` once it is over.
+    /// `None` once the thread was joined.
     thread: Option<JoinHandle<()>>,
 }
 
 struct Shared {
-    /// Each until its [`Moved`] is gone.
+    /// Worlds, each until its [`Moved`] is dropped.
     worlds: Mutex<Vec<(Weak<()>, Sim)>>,
     alarm: Arc<Alarm>,
     over: AtomicBool,
@@ -120,7 +121,7 @@ impl Mover {
             alarm: Alarm::new(),
             over: AtomicBool::new(false),
         });
-        // The program's signals are for its own threads.
+        // Signals are for the program's own threads.
         let _held = HeldSignals::hold();
         let follows = Arc::clone(&shared);
         let thread = thread::Builder::new()
@@ -136,7 +137,7 @@ impl Mover {
 }
 
 impl Drop for Mover {
-    /// Nothing of the thread is left when this is over.
+    /// Joins the thread.
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Release);
         self.shared.alarm.ring();

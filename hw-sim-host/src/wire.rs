@@ -1,22 +1,22 @@
-//! The wire of a simulated function that leaves its process.
+//! The wire of a simulated function to another process.
 //!
-//! A thread keeps the wire. To another process of ours (`unix:`) it waits at the path for it, hands what arrives to the
-//! function, and when the other side goes, waits for the next one; the function's port has a carrier while somebody is
-//! there. With datagrams (`dgram:`), which QEMU's network devices speak, nobody comes or goes, and there is always a
-//! carrier. A path has room for two: a third is refused.
+//! Each wire has a thread. For a wire to another process of ours (`unix:`) it waits at the path until the other side
+//! connects, passes arriving frames to the function, and waits for the next process when the other side leaves. The
+//! function's port has a carrier while the other side is connected. With datagrams (`dgram:`), the format of QEMU's
+//! network devices, there is no connection, and always a carrier. A path has room for two: a third is refused.
 //!
-//! Frames that leave are sent by the thread that made them ([`Wire::send_at_once`]), which does not wait for room on
-//! the wire: what finds none is left, in order, to whoever moves the world ([`Wire::send`]). So the thread that takes
-//! frames in never waits for the other side, which may be waiting for it.
+//! A frame that leaves is sent by the thread that made it ([`Wire::send_at_once`]), which does not wait for room on
+//! the wire. Frames without room are left, in order, to the thread that moves the world ([`Wire::send`]). So the
+//! receiving thread never waits for the other side, which may be waiting for it.
 //!
-//! Frames of another process come in shared memory ([`FrameSocket`]), and whoever is at hand takes them in: the wire's
-//! thread, or a thread of the program that asks for the time, as one that polls does again and again
-//! ([`Wire::attend`]), or that sleeps ([`Wire::sleep`]). While the program does, the wire's thread keeps away, so that
-//! a frame wakes one thread and not two, or none; it looks every millisecond whether that is so still, and less often
-//! while nothing of the program moves.
+//! Frames of another process come in shared memory ([`FrameSocket`]), and the first available thread takes them in:
+//! the wire's thread, or a thread of the program that reads the clock, as a polling one does repeatedly
+//! ([`Wire::attend`]), or that sleeps ([`Wire::sleep`]). While the program does so, the wire's thread stays away, so
+//! that a frame wakes at most one thread. It checks every millisecond whether that is still so, and less often while
+//! no thread of the program is active.
 //!
-//! A wire that is cut ([`Wire::cut`]) wakes its thread wherever it waits, and is over when the thread is: what it made
-//! in the file system is gone then.
+//! Cutting a wire ([`Wire::cut`]) wakes its thread from any wait. The wire is gone when the thread has ended; then
+//! its files are removed.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -35,41 +35,41 @@ use driver::{
 };
 use hw_sim::{Alarm, Fault, LinkFaults, LinkId, Sim, SimFunction};
 
-/// The longest that a frame waits for room on the wire, before it is lost: the other process has stopped.
+/// Longest time that a frame waits for room on the wire before it is lost; then the other process has stopped.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Between two attempts to have an end of the wire that the system refuses.
+/// Pause between two attempts to open an end of the wire that the system refuses.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// How long a path may be taken by two others before a third is told: one of them may be leaving.
+/// Time for which a path may be taken by two others before a third gets an error: one of them may be leaving.
 const OCCUPIED: Duration = Duration::from_secs(1);
-/// How often it is tried meanwhile.
+/// Interval of attempts meanwhile.
 const TRY: Duration = Duration::from_millis(5);
 
-/// How long the wire's thread keeps away from a wire that the program looks after, before it looks again.
+/// Interval at which the wire's thread checks a wire that the program attends.
 const TURN: Duration = Duration::from_millis(1);
 
-/// ... and how long a look may take if nobody of the program has moved since the last one.
+/// Longest such interval, while no thread of the program has been active since the last check.
 const LONG_TURN: Duration = Duration::from_millis(16);
 
-/// How long the wire's thread looks for a frame before it sleeps.
+/// Time for which the wire's thread polls for a frame before it sleeps.
 const LOOKS: Duration = Duration::from_micros(20);
 
-/// Frames that are taken in before anything else is looked at.
+/// Limit on frames that are taken in before other work.
 const FRAMES: usize = 64;
-/// Frames that are taken in before their answers are sent.
+/// Limit on frames that are taken in before their answers are sent.
 const UNANSWERED: usize = 8;
 
-/// Where the other side is met: `unix:PATH` or `dgram:HERE,THERE`.
+/// Meeting point of the two sides: `unix:PATH` or `dgram:HERE,THERE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WirePath {
-    /// A path that another process of ours is told too.
+    /// A path that another process of ours uses too.
     Process(PathBuf),
     /// Datagrams between our path and that of a network device of QEMU.
     Datagrams {
-        /// Ours.
+        /// Our path.
         here: PathBuf,
-        /// The other side's.
+        /// The other side's path.
         there: PathBuf,
     },
 }
@@ -107,14 +107,14 @@ impl fmt::Display for WirePath {
     }
 }
 
-/// Who takes the frames that leave.
+/// The other side, to which frames are sent.
 #[derive(Clone, Debug)]
-enum Other {
+enum Peer {
     Process(FrameSocket),
     Datagrams(FrameDatagrams),
 }
 
-impl Other {
+impl Peer {
     fn send(&self, frame: &[u8]) -> io::Result<bool> {
         match self {
             Self::Process(socket) => socket.send_within(frame, PATIENCE),
@@ -122,7 +122,7 @@ impl Other {
         }
     }
 
-    /// Sends a frame if there is room for it now; false if there is none.
+    /// Sends a frame if there is room for it now. Returns false if there is none.
     fn send_now(&self, frame: &[u8]) -> io::Result<bool> {
         match self {
             Self::Process(socket) => socket.send(frame),
@@ -138,30 +138,30 @@ impl Other {
     }
 }
 
-/// Where the thread of a wire is.
+/// State of a wire's thread.
 #[derive(Debug)]
-enum At {
-    /// On the way from one of the others to the next.
+enum ThreadState {
+    /// Between the end of one connection and the next.
     Between,
-    /// Nobody is at the other end yet.
+    /// Waiting for the other side to connect.
     Waits(Arc<FrameListener>),
-    /// Somebody is there. Who came first keeps the path meanwhile.
-    Carries(Other),
+    /// Connected. The first side keeps the path meanwhile.
+    Carries(Peer),
     /// The wire is cut.
     Over,
 }
 
-/// Who is woken by the thread of a wire.
+/// The thread or alarm that a wire's thread wakes.
 #[derive(Clone, Debug)]
 pub enum Wake {
-    /// This one, by every frame: it moves the world, and sends what leaves.
+    /// Woken by every frame: the receiver moves the world, and sends leaving frames.
     Always(SyncSender<()>),
-    /// This one, when there is no room on the wire for what leaves.
+    /// Woken if there is no room on the wire for a leaving frame.
     NoRoom(Arc<Alarm>),
 }
 
-/// What the thread of a wire saw of the program when it looked last.
-struct Seen {
+/// Activity of the program at the last check of a wire's thread.
+struct Activity {
     attended: u64,
     turn: Duration,
 }
@@ -171,27 +171,27 @@ pub struct Wire {
     sim: Sim,
     function: Arc<SimFunction>,
     link: LinkId,
-    at: Mutex<At>,
-    /// Keeps frames in order; those that found no room.
+    at: Mutex<ThreadState>,
+    /// Frames that found no room. The lock keeps frames in order.
     sending: Mutex<VecDeque<Vec<u8>>>,
-    /// Frames may have left since whoever sends has looked.
+    /// True if frames may have left since the sender's last check.
     left: AtomicBool,
-    /// Who takes frames in; memory for one.
+    /// Memory for one frame. The lock holder receives.
     receiving: Mutex<Vec<u8>>,
-    /// How often a thread of the program has looked after the wire.
+    /// Number of times that a thread of the program has attended the wire.
     attended: AtomicU64,
-    /// How many of them sleep, and take in what comes.
+    /// Number of threads of the program that sleep and receive meanwhile.
     sleepers: AtomicUsize,
     wake: Wake,
-    /// `None` once it is cut.
+    /// `None` once the wire is cut.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Wire {
-    /// Lays the wire. `poke` wakes whoever moves the world and calls [`Wire::send`].
+    /// Lays the wire. `poke` wakes the thread that moves the world and calls [`Wire::send`].
     ///
     /// # Errors
-    /// What the system answered at the path, or when asked for a thread; `AddrInUse`: two others are at the path.
+    /// Error of the system for the path or the thread; `AddrInUse`: two others are at the path.
     pub fn lay(
         sim: &Sim,
         function: &Arc<SimFunction>,
@@ -202,7 +202,7 @@ impl Wire {
         Self::lay_waking(sim, function, path, faults, Wake::Always(poke))
     }
 
-    /// [`Wire::lay`], with a choice of who is woken.
+    /// As [`Wire::lay`], with a choice of the thread to wake.
     ///
     /// # Errors
     /// As [`Wire::lay`].
@@ -219,7 +219,7 @@ impl Wire {
             sim: sim.clone(),
             function: Arc::clone(function),
             link,
-            at: Mutex::new(At::Between),
+            at: Mutex::new(ThreadState::Between),
             sending: Mutex::default(),
             left: AtomicBool::new(false),
             receiving: Mutex::default(),
@@ -229,7 +229,7 @@ impl Wire {
             thread: Mutex::new(None),
         });
         let kept = Arc::clone(&wire);
-        // The program's signals are for its own threads.
+        // Signals are for the program's own threads.
         let _held = HeldSignals::hold();
         let thread = thread::Builder::new().name("sim-wire".into());
         let thread = match path.clone() {
@@ -239,7 +239,7 @@ impl Wire {
             }
             WirePath::Datagrams { here, there } => {
                 let socket = FrameDatagrams::bind(&here, &there)?;
-                thread.spawn(move || kept.carry(Other::Datagrams(socket)))
+                thread.spawn(move || kept.carry(Peer::Datagrams(socket)))
             }
         };
         let thread = thread
@@ -248,17 +248,17 @@ impl Wire {
         Ok(wire)
     }
 
-    /// The link in the world of the function, for [`Sim::set_faults`].
+    /// Returns the link in the world of the function, for [`Sim::set_faults`].
     pub const fn link(&self) -> LinkId {
         self.link
     }
 
-    /// Cuts the wire: whoever is at the other end reads what was sent, and then that nobody is there any more.
+    /// Cuts the wire: the other side reads the frames sent so far, and then the end.
     pub fn cut(&self) {
-        match std::mem::replace(&mut *self.at(), At::Over) {
-            At::Waits(listener) => listener.shut(),
-            At::Carries(other) => other.shut(),
-            At::Between | At::Over => {}
+        match std::mem::replace(&mut *self.at(), ThreadState::Over) {
+            ThreadState::Waits(listener) => listener.shut(),
+            ThreadState::Carries(other) => other.shut(),
+            ThreadState::Between | ThreadState::Over => {}
         }
         let thread = self
             .thread
@@ -272,21 +272,21 @@ impl Wire {
         }
     }
 
-    fn at(&self) -> MutexGuard<'_, At> {
+    fn at(&self) -> MutexGuard<'_, ThreadState> {
         self.at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes where the thread is now; false if it is to end because the wire is cut.
-    fn go(&self, next: At) -> bool {
+    /// Sets the state of the thread. Returns false if the wire is cut and the thread has to end.
+    fn set_state(&self, next: ThreadState) -> bool {
         let mut at = self.at();
-        let on = !matches!(*at, At::Over);
+        let on = !matches!(*at, ThreadState::Over);
         if on {
             *at = next;
         }
         on
     }
 
-    /// Carries frames for one after the other that comes to the path.
+    /// Carries frames for one process after the other that connects to the path.
     fn meet(&self, mut end: FrameEnd, path: &Path) {
         loop {
             let (met, kept) = match end {
@@ -296,7 +296,7 @@ impl Wire {
                 }
                 FrameEnd::Second(socket) => (Ok(socket), None),
             };
-            let met = met.map(|socket| self.carry(Other::Process(socket)));
+            let met = met.map(|socket| self.carry(Peer::Process(socket)));
             // The path is free from here on.
             drop(kept);
             let next = met.and_then(|()| FrameEnd::at(path));
@@ -307,26 +307,26 @@ impl Wire {
         }
     }
 
-    /// The end of the wire for the next that comes; `None` if it is cut. What cannot be had now is tried again: the
-    /// path may be free, and descriptors be there, later.
+    /// Returns the end of the wire for the next process; `None` if the wire is cut. Failures are retried: the path
+    /// may become free, or descriptors available.
     fn next(&self, mut next: io::Result<FrameEnd>, path: &Path) -> Option<FrameEnd> {
         let clock = RealClock::new();
         let quiet_until = clock.now() + OCCUPIED;
-        let mut told = String::new();
+        let mut logged = String::new();
         loop {
-            if !self.go(At::Between) {
+            if !self.set_state(ThreadState::Between) {
                 return None;
             }
             let error = match next {
                 Ok(next) => return Some(next),
                 Err(error) => error,
             };
-            // Who was at the other end may not have let go of the path yet.
+            // The previous other side may not have freed the path yet.
             let is_leaving = error.kind() == ErrorKind::AddrInUse && clock.now() < quiet_until;
             let error = error.to_string();
-            if told != error && !is_leaving {
+            if logged != error && !is_leaving {
                 tracing::error!("{}: {error}; trying again", path.display());
-                told = error;
+                logged = error;
             }
             let pause = if is_leaving { TRY } else { AGAIN };
             clock.wait(&[], clock.now() + pause);
@@ -334,33 +334,33 @@ impl Wire {
         }
     }
 
-    /// Waits for the other side; an error if the wire is cut meanwhile.
+    /// Waits for the other side. It is an error if the wire is cut meanwhile.
     fn wait(&self, listener: &Arc<FrameListener>) -> io::Result<FrameSocket> {
-        if !self.go(At::Waits(Arc::clone(listener))) {
+        if !self.set_state(ThreadState::Waits(Arc::clone(listener))) {
             return Err(ErrorKind::NotConnected.into());
         }
         let met = listener.accept();
-        self.go(At::Between);
+        self.set_state(ThreadState::Between);
         met
     }
 
-    /// Takes in frames until the other side goes, or the wire is cut.
-    fn carry(&self, other: Other) {
-        if !self.go(At::Carries(other.clone())) {
+    /// Takes in frames until the other side leaves, or the wire is cut.
+    fn carry(&self, other: Peer) {
+        if !self.set_state(ThreadState::Carries(other.clone())) {
             return;
         }
         self.sim.inject(&self.function, &Fault::LinkUp);
-        let mut told = String::new();
-        let mut seen = Seen {
+        let mut logged = String::new();
+        let mut seen = Activity {
             attended: self.attended.load(Ordering::Relaxed),
             turn: TURN,
         };
         loop {
             let received = match &other {
-                Other::Process(socket) => self.next_of_process(socket, &mut seen),
-                Other::Datagrams(socket) => self.next_datagram(socket),
+                Peer::Process(socket) => self.next_of_process(socket, &mut seen),
+                Peer::Datagrams(socket) => self.next_datagram(socket),
             };
-            if matches!(*self.at(), At::Over) {
+            if matches!(*self.at(), ThreadState::Over) {
                 break;
             }
             match received {
@@ -369,20 +369,20 @@ impl Wire {
                 Err(error) if error.kind() == ErrorKind::InvalidData => tracing::warn!("{error}"),
                 Err(error) => {
                     let error = error.to_string();
-                    if told != error {
+                    if logged != error {
                         tracing::warn!("{error}");
-                        told = error;
+                        logged = error;
                     }
-                    if matches!(other, Other::Process(_)) {
+                    if matches!(other, Peer::Process(_)) {
                         break;
                     }
-                    // Nobody will come to take its place, and what the system refuses now it may give later.
+                    // The other side is not replaced, and a temporary failure of the system may pass.
                     let clock = RealClock::new();
                     clock.wait(&[], clock.now() + AGAIN);
                 }
             }
         }
-        self.go(At::Between);
+        self.set_state(ThreadState::Between);
         self.sim.inject(&self.function, &Fault::LinkDown);
     }
 
@@ -394,7 +394,7 @@ impl Wire {
     }
 
     /// Waits for frames of another process, and takes them in.
-    fn next_of_process(&self, socket: &FrameSocket, seen: &mut Seen) -> io::Result<Taken> {
+    fn next_of_process(&self, socket: &FrameSocket, seen: &mut Activity) -> io::Result<Taken> {
         let before = std::mem::replace(&mut seen.attended, self.attended.load(Ordering::Relaxed));
         let has_moved = seen.attended != before;
         let is_attended = has_moved || self.sleepers.load(Ordering::Relaxed) > 0;
@@ -405,12 +405,12 @@ impl Wire {
         let arrived = if is_attended && socket.is_by_memory() {
             let clock = RealClock::new();
             clock.wait(&[], clock.now() + seen.turn);
-            // It may have happened behind the program's back that the other side went.
+            // The other side may have left without the program's notice.
             Arrived::AtSocket
         } else {
             socket.wait(LOOKS)?
         };
-        if matches!(*self.at(), At::Over) {
+        if matches!(*self.at(), ThreadState::Over) {
             return Ok(Taken::Gone);
         }
         let mut frame = self
@@ -418,7 +418,7 @@ impl Wire {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let mut taken = self.take_in(socket, &mut frame, arrived);
-        // The word that was for a thread of the program may have been taken here. It is woken with the next frame.
+        // The wake-up for a thread of the program may have been taken here. That thread is woken with the next frame.
         while let Ok(Taken::Frame | Taken::Nothing) = taken
             && self.sleepers.load(Ordering::Relaxed) > 0
             && !socket.arm()
@@ -428,7 +428,7 @@ impl Wire {
         taken
     }
 
-    /// Takes in what has arrived, and sends what it made leave.
+    /// Takes in arrived frames, and sends the frames that result.
     fn take_in(
         &self,
         socket: &FrameSocket,
@@ -462,15 +462,20 @@ impl Wire {
         taken
     }
 
-    /// The other side, if it is another process whose frames come by memory.
+    /// Returns the other side, if it is another process whose frames come by memory.
     fn by_memory(&self) -> Option<FrameSocket> {
         match &*self.at() {
-            At::Carries(Other::Process(socket)) if socket.is_by_memory() => Some(socket.clone()),
-            At::Carries(_) | At::Between | At::Waits(_) | At::Over => None,
+            ThreadState::Carries(Peer::Process(socket)) if socket.is_by_memory() => {
+                Some(socket.clone())
+            }
+            ThreadState::Carries(_)
+            | ThreadState::Between
+            | ThreadState::Waits(_)
+            | ThreadState::Over => None,
         }
     }
 
-    /// A thread of the program looks after the wire in passing: takes in what has come, unless another one does.
+    /// Attends the wire from a thread of the program: takes in arrived frames, unless another thread does.
     pub fn attend(&self) {
         self.attended.fetch_add(1, Ordering::Relaxed);
         let Some(socket) = self.by_memory() else {
@@ -480,12 +485,12 @@ impl Wire {
             && let Ok(mut frame) = self.receiving.try_lock()
             && let Err(error) = self.take_in(&socket, &mut frame, Arrived::ByMemory)
         {
-            // The wire's thread finds it, too, and ends the wire.
+            // The wire's thread finds the error, too, and ends the wire.
             tracing::debug!("{error}");
         }
     }
 
-    /// A thread of the program sleeps, and takes in what comes meanwhile. `None`: it is to sleep without the wire.
+    /// Sleeps in a thread of the program, and takes in frames meanwhile. `None`: it has to sleep without the wire.
     pub fn sleep(
         &self,
         interrupts: &[Interrupt],
@@ -512,7 +517,7 @@ impl Wire {
             if let Arrived::Not(woken) = arrived {
                 return Some(woken);
             }
-            // Who has it takes in a number of frames at most.
+            // Another holder takes in a limited number of frames.
             let mut frame = self
                 .receiving
                 .lock()
@@ -524,11 +529,11 @@ impl Wire {
         }
     }
 
-    /// Frames have been taken in: what they made leave is sent, or who is to do that is woken.
+    /// Sends the frames that result from received ones, or wakes the thread that sends.
     fn answered(&self) {
         match &self.wake {
             Wake::Always(poke) => {
-                // Full: it will wake anyway. Closed: nobody moves the world any more.
+                // Full: the receiver will wake anyway. Closed: the world is not moved any more.
                 let _ = poke.try_send(());
             }
             Wake::NoRoom(alarm) => {
@@ -539,15 +544,15 @@ impl Wire {
         }
     }
 
-    fn other(&self) -> Option<Other> {
+    fn other(&self) -> Option<Peer> {
         match &*self.at() {
-            At::Carries(other) => Some(other.clone()),
-            At::Between | At::Waits(_) | At::Over => None,
+            ThreadState::Carries(other) => Some(other.clone()),
+            ThreadState::Between | ThreadState::Waits(_) | ThreadState::Over => None,
         }
     }
 
-    /// Sends what has left the function; whether there was anything. Without anybody there it is lost, as on a wire;
-    /// and so is what finds no room for long, because the other process has stopped.
+    /// Sends the frames that have left the function. Returns whether there were any. Without another side they are
+    /// lost, as on a wire. Frames that find no room for long are lost, too, because the other process has stopped.
     pub fn send(&self) -> bool {
         let mut left = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         self.left.store(false, Ordering::SeqCst);
@@ -563,10 +568,10 @@ impl Wire {
         any || self.left.load(Ordering::SeqCst)
     }
 
-    /// Sends what has left the function as far as there is room for it, or lets the one do it who is at it. False:
-    /// something is left, and [`Wire::send`] is to be called.
+    /// Sends the frames that have left the function as far as there is room, unless another thread is sending.
+    /// Returns false if some are left; then [`Wire::send`] has to be called.
     pub fn send_at_once(&self) -> bool {
-        // Whoever sends looks at this when it is done, so one of the two finds what has left.
+        // A sender checks this flag when it is done, so one of the two threads finds the frames.
         self.left.store(true, Ordering::SeqCst);
         while self.left.load(Ordering::SeqCst) {
             let mut waiting = match self.sending.try_lock() {
@@ -582,7 +587,7 @@ impl Wire {
         true
     }
 
-    /// Sends those that wait and what has left; false if there was no room for all of it.
+    /// Sends the waiting frames and those that have left. Returns false if there was no room for all of them.
     fn send_all(&self, waiting: &mut VecDeque<Vec<u8>>) -> bool {
         let other = self.other();
         loop {
@@ -608,7 +613,7 @@ impl Wire {
     }
 }
 
-/// An end of the wire at a path, for which others that leave are given a moment.
+/// Opens an end of the wire at a path. Waits a moment for others that are leaving.
 fn end_at(path: &Path) -> io::Result<FrameEnd> {
     let clock = RealClock::new();
     let until = clock.now() + OCCUPIED;
@@ -638,7 +643,7 @@ mod tests {
 
     fn meet(one: &Wire, other: &Wire) {
         let clock = RealClock::new();
-        let carries = |wire: &Wire| matches!(*wire.at(), At::Carries(_));
+        let carries = |wire: &Wire| matches!(*wire.at(), ThreadState::Carries(_));
         while !(carries(one) && carries(other)) {
             clock.wait(&[], clock.now() + TRY);
         }

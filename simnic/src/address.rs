@@ -1,11 +1,12 @@
-//! The address of a function that is alone in its server.
+//! MAC address of a function that is alone in its server.
 
 use std::path::Path;
 
-/// The number a function's address is made of. Two servers on one wire know nothing of each other but must have
-/// different addresses, which stay the same when a server is started anew: so it follows from the function's socket.
+/// Returns the number from which a function's address is made. Two servers on one wire know nothing of each other but
+/// need different addresses, which must not change when a server is restarted. So the number is a hash of the
+/// socket's path.
 pub(crate) fn address_number(socket: &Path) -> usize {
-    // FNV-1a, "Fowler/Noll/Vo": any hash that every build computes alike would do.
+    // FNV-1a ("Fowler/Noll/Vo"): any hash that is the same in every build would do.
     let hash = socket
         .as_os_str()
         .as_encoded_bytes()

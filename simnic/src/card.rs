@@ -1,5 +1,4 @@
-//! What the server is told of a card: where it is, how many virtual functions it has, and what its administrator says
-//! of them.
+//! Options of a card: its path, its number of virtual functions, and their administrative settings.
 //!
 //! A card at `/run/card` is served as `/run/card.pf`, `/run/card.vf0` and so on. Its port is one end of the link.
 
@@ -19,7 +18,7 @@ use crate::address::address_number;
 use crate::serve::Options;
 use crate::simulated::{ProfileOptions, duration};
 
-/// `--vf`: what `ip link set … vf N` would say.
+/// `--vf`: the settings of `ip link set … vf N`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VfOptions {
     index: usize,
@@ -44,7 +43,7 @@ impl FromStr for VfOptions {
 
 fn set(settings: &mut VfSettings, word: &str) -> Result<(), String> {
     let known = "mac=02:00:00:00:00:01, trust, spoofchk, vlan=100 or vlan=100/3 (priority), state=auto, enable or disable";
-    let unknown = || format!("{word:?} is nothing of a virtual function; there are {known}");
+    let unknown = || format!("{word:?} is no setting of a virtual function; there are {known}");
     match word.split_once('=') {
         None if word == "trust" => settings.trust = true,
         None if word == "spoofchk" => settings.spoof_check = true,
@@ -63,7 +62,7 @@ fn set(settings: &mut VfSettings, word: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The address of a station; groups have others.
+/// Parses the MAC address of a station; group addresses are refused.
 fn station(text: &str) -> Option<[u8; 6]> {
     driver::mac_of(text).filter(|mac| mac[0] & 1 == 0)
 }
@@ -77,7 +76,7 @@ fn vlan_of(text: &str) -> Option<Vlan> {
     ((1..=4095).contains(&vlan.id) && vlan.priority <= 7).then_some(vlan)
 }
 
-/// `--card-rules`: the card's habits.
+/// `--card-rules`: optional behaviour of the card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleOptions(CardRules);
 
@@ -93,7 +92,7 @@ impl FromStr for RuleOptions {
                 None if word == "factory-address" => rules.factory_address_passes = true,
                 _ => {
                     return Err(format!(
-                        "{word:?} is no habit of a card; there are link-training=2s, flood and factory-address"
+                        "{word:?} is no rule of a card; there are link-training=2s, flood and factory-address"
                     ));
                 }
             }
@@ -102,10 +101,10 @@ impl FromStr for RuleOptions {
     }
 }
 
-/// A function and where it is to be served.
+/// A function and the path of its socket.
 pub(crate) type Served = (Arc<SimFunction>, PathBuf);
 
-/// Puts a card into the world.
+/// Adds a card to the world.
 pub(crate) fn add(sim: &Sim, path: &Path, arguments: &Options) -> Result<SimCard, Box<dyn Error>> {
     let name = format!("sim:{}", path.display());
     let mac = mac(address_number(path));
@@ -117,13 +116,13 @@ pub(crate) fn add(sim: &Sim, path: &Path, arguments: &Options) -> Result<SimCard
     let rules = arguments.card_rules.unwrap_or_default().0;
     let card = sim.try_add_card(&CardConfig::new(profile, arguments.vfs).with_rules(rules))?;
     for options in &arguments.vf {
-        say(&card, options)?;
+        apply(&card, options)?;
     }
     Ok(card)
 }
 
-/// The administrator says something of a virtual function.
-fn say(card: &SimCard, VfOptions { index, settings }: &VfOptions) -> Result<(), String> {
+/// Applies the settings of a virtual function.
+fn apply(card: &SimCard, VfOptions { index, settings }: &VfOptions) -> Result<(), String> {
     if card.set_vf(*index, *settings) {
         return Ok(());
     }
@@ -133,29 +132,29 @@ fn say(card: &SimCard, VfOptions { index, settings }: &VfOptions) -> Result<(), 
     ))
 }
 
-/// `--control`: lines of standard input say of virtual functions what `--vf` does, each is answered by one. At the end
-/// of the input everything stays as it was said.
+/// Starts a thread for `--control`: each line of standard input has the same form as `--vf`, and is answered by one
+/// line. At the end of the input the settings remain.
 pub(crate) fn control(card: SimCard) {
     thread::spawn(move || {
         for line in stdin().lock().lines() {
             let answer = line
                 .map_err(|error| error.to_string())
                 .and_then(|line| line.parse())
-                .and_then(|options| say(&card, &options))
+                .and_then(|options| apply(&card, &options))
                 .map_or_else(|wrong| wrong, |()| "ok".to_owned());
             let mut output = stdout().lock();
             if writeln!(output, "{answer}")
                 .and_then(|()| output.flush())
                 .is_err()
             {
-                // Nobody hears the answers.
+                // The reader of the answers is gone.
                 return;
             }
         }
     });
 }
 
-/// The functions of a card that are served, each at a socket of its own.
+/// Returns the functions of a card to serve, each with a socket path of its own.
 pub(crate) fn served(card: &SimCard, path: &Path, no_physical: bool) -> Vec<Served> {
     let at = |ending: String| {
         let mut name = path.as_os_str().to_owned();
@@ -197,17 +196,17 @@ mod tests {
             ("mac=02:00:00:00:00:07", "is no virtual function's number"),
             (
                 "0:mac=01:00:5e:00:00:01",
-                "is nothing of a virtual function",
+                "is no setting of a virtual function",
             ),
-            ("0:vlan=0", "is nothing of a virtual function"),
-            ("0:vlan=5/8", "is nothing of a virtual function"),
-            ("0:state=up", "is nothing of a virtual function"),
-            ("0:", "is nothing of a virtual function"),
+            ("0:vlan=0", "is no setting of a virtual function"),
+            ("0:vlan=5/8", "is no setting of a virtual function"),
+            ("0:state=up", "is no setting of a virtual function"),
+            ("0:", "is no setting of a virtual function"),
         ] {
             let error = text.parse::<VfOptions>().expect_err(text);
             assert!(error.contains(part), "{text}: {error}");
         }
         let error = "flod".parse::<RuleOptions>().expect_err("a habit");
-        assert!(error.contains("is no habit of a card"), "{error}");
+        assert!(error.contains("is no rule of a card"), "{error}");
     }
 }

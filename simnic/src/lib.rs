@@ -1,11 +1,11 @@
 //! An mlx5 network card in software.
 //!
-//! Functions of the simulator for other processes: [`serve`] has them answer vfio-user on sockets, with a link between
-//! them, [`steer`] is how the world of such functions is changed while it is served, and [`replay`] has one once more
-//! that was recorded. The program `simnic` boots a stock kernel on them; `datctl sim` has them for a person's own QEMU.
+//! Functions of the simulator for other processes. [`serve`] makes them answer vfio-user on sockets, with a link
+//! between them. [`steer`] changes the world of such functions while they are served. [`replay`] repeats a recorded
+//! world. The program `simnic` boots a stock kernel on them; `datctl sim` serves them for a user's own QEMU.
 //!
-//! It stands on the simulator alone; whatever drives a function is at the other side of a socket. With feature `fabric`
-//! there is a module of that name besides, which has a driver: functions on switches that send to each other, and
+//! The crate depends on the simulator only; the driver of a function is at the other side of a socket. Feature
+//! `fabric` adds a module of that name, which has a driver: functions on switches that send to each other, and
 //! pictures of their queues.
 #![forbid(unsafe_code)]
 

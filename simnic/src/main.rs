@@ -8,8 +8,8 @@
 //! simnic replay failure.rec
 //! ```
 //!
-//! `run` boots a stock kernel with one to eight ports and runs a command in it; `serve` has functions for a person's
-//! own QEMU, `ctl` steers the world of either, and `replay` has a recorded one once more.
+//! `run` boots a stock kernel with one to eight ports and runs a command in it. `serve` serves functions for a user's
+//! own QEMU. `ctl` steers the world of either. `replay` repeats a recorded one.
 #![forbid(unsafe_code)]
 
 mod run;
@@ -48,19 +48,19 @@ enum Command {
     ///
     /// Runs until it is killed.
     Serve(Box<serve::Options>),
-    /// Has functions send to each other over switches, in virtual time, and shows what became of queues and rates.
+    /// Makes functions send to each other over switches, in virtual time, and shows queues and rates.
     #[cfg(feature = "fabric")]
     Fabric(Box<fabric::Options>),
-    /// Not in this simnic: what sends is a driver, which it is built without.
+    /// Not available in this build: the senders need a driver, which is not compiled in.
     #[cfg(not(feature = "fabric"))]
     #[command(hide = true, disable_help_flag = true)]
     Fabric {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         _rest: Vec<String>,
     },
-    /// Steers what is served with --steer: faults of the link, what happens to functions, time, counters.
+    /// Steers functions served with --steer: faults of the link, events of functions, time, counters.
     Ctl(steer::Options),
-    /// Has a world once more that was recorded with --record, without a machine, and says where it is another.
+    /// Replays a world recorded with --record, without a machine, and reports the first difference.
     Replay(replay::Options),
     /// Writes the manual pages of simnic and its commands.
     Man(manual::Man),
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
             return match run::run(&options) {
                 Ok(status) => ExitCode::from(status),
                 Err(error) => {
-                    run::say(&format!("{error:#}"));
+                    run::print_error(&format!("{error:#}"));
                     ExitCode::from(run::NO_STATUS)
                 }
             };
@@ -125,7 +125,7 @@ fn print(text: &[u8]) -> Result<(), Box<dyn Error>> {
     Ok(stdout().lock().write_all(text)?)
 }
 
-/// Who reads no further has seen enough.
+/// Returns whether an error only means that the reader of the output has stopped reading.
 fn is_unread(error: &(dyn Error + 'static)) -> bool {
     let error = error.downcast_ref::<std::io::Error>();
     error.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)

@@ -1,7 +1,7 @@
-//! What a package installs beside a program: manual pages and completions of its commands.
+//! Files that a package installs beside a program: manual pages and completions of its commands.
 //!
-//! Both are made from what the command line itself is read by, so they name what there is. Options that are hidden from
-//! help are hidden here, too.
+//! Both are generated from the parser of the command line, so they are complete. Options hidden from help are hidden
+//! here, too.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -9,19 +9,19 @@ use std::path::{Path, PathBuf};
 use clap::Command;
 use clap_complete::Shell;
 
-/// Before the examples at the end of a command's help.
+/// Heading before the examples at the end of a command's help.
 const EXAMPLES: &str = "Examples:\n";
 
-/// `man`: where the pages go.
+/// Options of `man`.
 #[derive(clap::Args)]
 pub struct Man {
-    /// Where the pages go, one for each command: PROGRAM.1, PROGRAM-COMMAND.1 and so on. Without it, the page of the
+    /// Folder for the pages, one for each command: PROGRAM.1, PROGRAM-COMMAND.1 and so on. Without it, the page of the
     /// program itself is printed: PROGRAM man | man -l -
     #[arg(value_name = "DIR")]
     pub folder: Option<PathBuf>,
 }
 
-/// `completions`: for whom.
+/// Options of `completions`.
 #[derive(clap::Args)]
 pub struct Completions {
     /// The shell.
@@ -29,22 +29,22 @@ pub struct Completions {
     pub shell: Shell,
 }
 
-/// The page of a program or of one of its commands.
+/// Returns the page of a program or of one of its commands.
 ///
 /// # Errors
-/// None that memory does not have.
+/// None in practice: writing to memory does not fail.
 pub fn page(command: Command) -> io::Result<Vec<u8>> {
     let source = source(&command);
     rendered(command, source).map(|(_, page)| page)
 }
 
-/// Writes one page for each command that is not hidden, into a folder that is made if need be; their names.
+/// Writes one page for each command that is not hidden, into a folder that is made if needed. Returns their names.
 ///
 /// # Errors
-/// The folder, or a file.
+/// The folder or a file cannot be written.
 pub fn pages(mut command: Command, folder: &Path) -> io::Result<Vec<String>> {
     std::fs::create_dir_all(folder)?;
-    // Each command then knows what it is called from the root on.
+    // This gives each command its full name from the root on.
     command.build();
     let source = source(&command);
     let mut pages = Vec::new();
@@ -62,7 +62,7 @@ pub fn pages(mut command: Command, folder: &Path) -> io::Result<Vec<String>> {
     Ok(pages)
 }
 
-/// A page's name and its text. Examples that help shows at its end have a section of their own.
+/// Returns a page's name and its text. The examples at the end of the help get a section of their own.
 fn rendered(command: Command, source: String) -> io::Result<(String, Vec<u8>)> {
     let after = command.get_after_help().map(ToString::to_string);
     let after = after.unwrap_or_default();
@@ -83,13 +83,13 @@ fn rendered(command: Command, source: String) -> io::Result<(String, Vec<u8>)> {
     Ok((man.get_filename(), page))
 }
 
-/// What every page of a program says it belongs to.
+/// Returns the name of the manual in the header of each page.
 fn source(program: &Command) -> String {
     let version = program.get_version().unwrap_or_default();
     format!("{} {version}", program.get_name())
 }
 
-/// The script that completes a program's commands.
+/// Returns the script that completes a program's commands.
 #[must_use]
 pub fn completions(mut command: Command, completions: &Completions) -> Vec<u8> {
     let name = command.get_name().to_owned();

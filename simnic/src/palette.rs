@@ -1,29 +1,29 @@
-//! Letters, colours and strokes of the pictures that are drawn here and in `datctl`.
+//! Letters, colours and strokes of the pictures of this crate and of `datctl`.
 
 use svg::node::element::{Line, Text};
 
-/// What a browser has of these letters.
+/// Font family that browsers have.
 pub const FONT: &str = "DejaVu Sans, Verdana, sans-serif";
-/// Words and lines.
+/// Colour of text and lines.
 pub const INK: &str = "#1f2933";
-/// What stands behind.
+/// Colour of secondary text.
 pub const PALE: &str = "#7b8794";
-/// What is shown.
+/// Colour of the data.
 pub const BLUE: &str = "#1a5fb4";
-/// What a person has to look at.
+/// Colour of highlights.
 pub const RED: &str = "#b3261e";
-/// Lines of one panel, to be told from each other.
+/// Colours of the lines of one panel.
 pub const LINES: [&str; 6] = [BLUE, RED, "#2e7d32", "#b26a00", "#6a3fb5", "#00838f"];
-/// What stands behind what is shown.
+/// Colour of the grid behind the data.
 pub const GRID: &str = "#e4e7eb";
 
-/// Hundredths of a pixel are enough.
+/// Formats a coordinate: hundredths of a pixel are enough.
 #[must_use]
 pub fn two(number: f64) -> String {
     format!("{number:.2}")
 }
 
-/// Words at a place; `anchor` says which end of them is there.
+/// Returns a text at a position; `anchor` is the part of the text that is there.
 #[must_use]
 pub fn text(words: &str, x: f64, y: f64, anchor: &str, ink: &str) -> Text {
     Text::new(words)
@@ -33,7 +33,7 @@ pub fn text(words: &str, x: f64, y: f64, anchor: &str, ink: &str) -> Text {
         .set("fill", ink)
 }
 
-/// A stroke.
+/// Returns a line between two points.
 #[must_use]
 pub fn line(from: (f64, f64), to: (f64, f64), ink: &str) -> Line {
     Line::new()

@@ -1,7 +1,7 @@
-//! `simnic replay FILE`: a recorded world once more, without a machine.
+//! `simnic replay FILE`: repeats a recorded world without a machine.
 //!
-//! What `simnic run --record FILE` or `simnic serve --record FILE` has written is carried out again, and the event log
-//! compared with the recorded one, byte for byte ([`hw_sim::record`]). In a test, [`open`] is the beginning.
+//! The file of `simnic run --record FILE` or `simnic serve --record FILE` is executed again, and the event log is
+//! compared with the recorded one, byte for byte ([`hw_sim::record`]). A test starts with [`open`].
 
 mod coverage;
 
@@ -19,7 +19,7 @@ pub use hw_sim::record::{Difference, End, Header, Record, Replay, ReplayError, S
 use self::coverage::Coverage;
 use crate::simulated::duration;
 
-/// What is replayed, and what is shown of it.
+/// Options of a replay.
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// The recording.
@@ -33,14 +33,14 @@ pub struct Options {
     /// Print the event log: commands, doorbells, completions, interrupts, packets.
     #[arg(long)]
     log: bool,
-    /// Print which commands, registers and packets there were, how often, and how often they were refused.
+    /// Print the commands, registers and packets, with their counts and the counts of refusals.
     #[arg(long)]
     coverage: bool,
-    /// With --coverage: a part of it begins at this time of the world, like 12.5s, as `simnic ctl SOCKET time` says it.
-    /// May be repeated.
+    /// With --coverage: begin a new part at this time of the world, like 12.5s, as `simnic ctl SOCKET time` prints
+    /// it. May be repeated.
     #[arg(long, value_name = "TIME", requires = "coverage", value_parser = duration)]
     part: Vec<Duration>,
-    /// Print every record, with its number, before what came of it.
+    /// Print every record, with its number, before its effects.
     #[arg(long)]
     records: bool,
 }
@@ -57,7 +57,7 @@ pub struct Options {
 /// ```
 ///
 /// # Errors
-/// There is no such file, or it is no recording. One whose name ends in `.gz` is unpacked on the way.
+/// There is no such file, or it is no recording. A file whose name ends in `.gz` is decompressed.
 pub fn open(path: &Path) -> Result<Replay, Box<dyn Error>> {
     let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let file = BufReader::new(File::open(path).map_err(|error| failed(&error))?);
@@ -68,10 +68,10 @@ pub fn open(path: &Path) -> Result<Replay, Box<dyn Error>> {
     Ok(replay.map_err(|error| failed(&error))?)
 }
 
-/// Replays, and prints what was asked for; then what the functions have to say.
+/// Replays, and prints the requested lists; then the reports of the functions.
 ///
 /// # Errors
-/// The file is no good recording, the world is not the one that was recorded, or somebody refuses what is written.
+/// The file is damaged, the world differs from the recorded one, or the output cannot be written.
 pub fn run(options: &Options, mut to: impl Write) -> Result<(), Box<dyn Error>> {
     let mut replay = open(&options.file)?;
     let header = replay.header();
@@ -89,13 +89,13 @@ pub fn run(options: &Options, mut to: impl Write) -> Result<(), Box<dyn Error>> 
     let mut failures = Failures::default();
     let ended = loop {
         let Some((number, makes)) = replay.next() else {
-            // A file that is not good says so.
+            // A damaged file makes this step fail with the reason.
             break replay.step().map(drop);
         };
         if options.until.is_some_and(|last| number > last) {
             break Ok(());
         }
-        // Cards and links come first, and a capture is of those that there are.
+        // Cards and links come first; the capture covers those that exist when it starts.
         if let Some(path) = capture.take_if(|_| !makes) {
             let file =
                 File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -127,13 +127,13 @@ pub fn run(options: &Options, mut to: impl Write) -> Result<(), Box<dyn Error>> 
     if let Some(coverage) = coverage {
         to.write_all(coverage.finished(&replay).as_bytes())?;
     }
-    to.write_all(said(&replay)?.as_bytes())?;
+    to.write_all(summary(&replay)?.as_bytes())?;
     to.write_all(failures.text().as_bytes())?;
     to.flush()?;
     Ok(ended?)
 }
 
-/// Completions with an error, which is what a program has of a failure: the first of them, each with its record.
+/// Completions with an error, by which a program notices a failure: the first ones, each with its record.
 #[derive(Default)]
 struct Failures {
     first: Vec<String>,
@@ -141,13 +141,13 @@ struct Failures {
 }
 
 impl Failures {
-    /// So many are told; what follows the first is mostly what was flushed for it.
-    const TOLD: usize = 8;
+    /// Number of completions shown; those after the first are mostly flushed because of it.
+    const SHOWN: usize = 8;
 
     fn after(&mut self, step: &Step) {
         for line in step.log.lines().filter(|line| is_failure(line)) {
             self.many += 1;
-            if self.many <= Self::TOLD {
+            if self.many <= Self::SHOWN {
                 self.first
                     .push(format!("  record {}: {line}\n", step.number));
             }
@@ -159,7 +159,7 @@ impl Failures {
             0 => String::new(),
             many => format!(
                 "completions with an error: {many}{}\n{}",
-                if many > Self::TOLD {
+                if many > Self::SHOWN {
                     ", the first ones"
                 } else {
                     ""
@@ -170,14 +170,14 @@ impl Failures {
     }
 }
 
-/// Whether a line of the log is a completion with a syndrome.
+/// Returns whether a line of the log is a completion with a syndrome.
 fn is_failure(line: &str) -> bool {
     let syndrome = line.split_once(" synd=0x").map(|(_, rest)| rest);
     line.contains(" cqe ") && syndrome.is_some_and(|rest| !rest.starts_with("00"))
 }
 
-/// How far a replay has come, and what its functions have to say.
-fn said(replay: &Replay) -> Result<String, std::fmt::Error> {
+/// Describes the end of a replay, and the reports of its functions.
+fn summary(replay: &Replay) -> Result<String, std::fmt::Error> {
     let End {
         records,
         now,

@@ -8,15 +8,14 @@
 //!     '--- sockets --'       terminal, or input, output, errors; control: signals go in, the exit status comes out
 //! ```
 //!
-//! The guest's files are an image made of Debian packages ([`image`]), read over 9p below a file system in memory: what
-//! the command changes is gone with it. The folder that is shared is the host's, and stays.
+//! The guest's files are an image made of Debian packages ([`image`]), read over 9p under an overlay in memory:
+//! changes by the command are lost with it. The shared folder is the host's, and changes in it remain.
 //!
-//! One after the other: what is unpacked ([`Prepared`]), the functions, QEMU, the guest's word that the command begins,
-//! its exit status. QEMU is ended when the reader of simnic's output has what the command has written.
-//! The guest has [`BOOT`] to begin. The command and the reader have as long as they like, or `--timeout`: it ends a run
-//! whatever either does.
+//! The order: unpacking ([`Prepared`]), the functions, QEMU, the guest's message that the command begins, its exit
+//! status. QEMU is ended when the reader of simnic's output has all output of the command. The guest has [`BOOT`] to
+//! begin. The command and the reader have no limit, or `--timeout`, which ends a run in any case.
 
-mod asked;
+mod checked;
 mod command;
 mod image;
 mod machine;
@@ -46,40 +45,39 @@ use simnic::simulated::{FaultOptions, ProfileOptions};
 use simnic::switch::SwitchOptions;
 use tracing_subscriber::EnvFilter;
 
-use self::asked::Asked;
+use self::checked::CheckedOptions;
 use self::machine::Which;
-use self::session::{Drained, Session, Word};
+use self::session::{Drained, Event, Session};
 
-/// As many as a switch has, of what serves them.
+/// Limit on ports, that of the switch in the server.
 const MOST_PORTS: i64 = serve::MOST_PORTS as i64;
-/// The longest `--timeout`: a year, in seconds.
+/// Longest `--timeout` in seconds: a year.
 const LONGEST: u64 = 365 * 24 * 60 * 60;
-/// The exit status if the command has none.
+/// Exit status if simnic itself fails.
 pub const NO_STATUS: u8 = 125;
-/// That of a command that takes longer than it may.
+/// Exit status after `--timeout`.
 const TIMED_OUT: u8 = 124;
-/// How long an emulated machine may take until the command begins: a minute where little else runs, several where much
-/// does.
+/// Time an emulated machine has to begin the command: it takes a minute on an idle host, and several on a busy one.
 const BOOT: Duration = Duration::from_secs(1200);
-/// How long it may take for the functions to be served.
+/// Time the functions have until they are served.
 const SERVED: Duration = Duration::from_secs(300);
-/// Lines of a log that are shown when something is wrong.
+/// Number of lines of a log that are shown with an error.
 const TAIL: usize = 25;
 
-/// What is run, and on what.
+/// Options of a run.
 #[derive(clap::Args)]
 pub struct Options {
-    /// How many ports the machine has. Two are on one link, more on a switch; the link of one leads to --link.
+    /// Number of ports. Two are on one link, more on a switch; the link of a single one leads to --link.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=MOST_PORTS))]
     ports: u8,
-    /// The ports are on a switch that is made like this, a list like rate=25G,buffer=256K,ecn=5K/200K/1%,pfc. Faults
-    /// are then those of each cable.
+    /// Put the ports on a switch with these settings, a list like rate=25G,buffer=256K,ecn=5K/200K/1%,pfc. Faults
+    /// then apply to each cable.
     #[arg(long, value_name = "SETTINGS", conflicts_with = "link")]
     switch: Option<SwitchOptions>,
-    /// Where the link of a single port leads: unix:PATH, to another simnic that is told the same.
+    /// Other end of the link of a single port: unix:PATH, to another simnic with the same --link.
     #[arg(long, conflicts_with = "steer")]
     link: Option<WirePath>,
-    /// The address of a single port.
+    /// Address of a single port.
     #[arg(
         long,
         value_name = "IP",
@@ -87,51 +85,50 @@ pub struct Options {
         requires = "link"
     )]
     address: std::net::Ipv4Addr,
-    /// The kernel: bookworm (6.1), trixie (6.12), backports (the newest of trixie-backports), or a linux-image .deb.
+    /// Kernel: bookworm (6.1), trixie (6.12), backports (the newest of trixie-backports), or a linux-image .deb.
     #[arg(long, default_value = "trixie")]
     kernel: Which,
     /// Memory of the machine.
     #[arg(long, default_value = "2G", value_parser = machine::memory)]
     memory: String,
-    /// A Debian package whose files the machine has besides: a name, or the path of a .deb. May be repeated.
+    /// Further Debian package for the machine: a name, or the path of a .deb. May be repeated.
     #[arg(long, value_name = "DEB")]
     package: Vec<String>,
-    /// What goes wrong, a list like loss=1%,delay=5us on the link and 0:removal@60s in a function, counted from 0.
+    /// Faults, a list like loss=1%,delay=5us on the link and 0:removal@60s in a function, counted from 0.
     #[arg(long)]
     faults: Vec<FaultOptions>,
-    /// What is simulated, a list like connectx-6-dx,roce,vectors=8.
+    /// Simulated device, a list like connectx-6-dx,roce,vectors=8.
     #[arg(long, default_value = "roce")]
     profile: Vec<ProfileOptions>,
-    /// Everything random in the card and on the link follows from it.
+    /// Seed of everything random in the card and on the link.
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Write every frame on the link to this file, as pcapng.
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Record all that comes from outside of the functions in this file, for `simnic replay`.
+    /// Record all input of the functions in this file, for `simnic replay`.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Where `simnic ctl` steers the link and the functions.
+    /// Socket on which `simnic ctl` steers the link and the functions.
     #[arg(long, value_name = "SOCKET")]
     steer: Option<PathBuf>,
-    /// The folder that the machine shares, under the same path; the command is run in it. By default the working
-    /// directory.
+    /// Folder that the machine shares, under the same path; the command runs in it. By default the working directory.
     #[arg(long, value_name = "DIR")]
     share: Option<PathBuf>,
-    /// A variable of the environment that the command gets: NAME, as it is here, or NAME=VALUE. May be repeated.
+    /// Environment variable for the command: NAME, with its value here, or NAME=VALUE. May be repeated.
     #[arg(long, value_name = "NAME[=VALUE]")]
     env: Vec<String>,
-    /// Ends the command after so many seconds, whether its output is read or not, with exit status 124.
+    /// End the command after this many seconds, whether or not its output is read, with exit status 124.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=LONGEST))]
     timeout: Option<u64>,
-    /// Emulate the processor also where KVM could be used.
+    /// Emulate the processor even if KVM is available.
     #[arg(long)]
     emulate: bool,
-    /// Keep the logs of the kernel (console.log, all of it), QEMU (qemu.log) and the functions (functions.log) in this
+    /// Keep the logs of the kernel (console.log, complete), QEMU (qemu.log) and the functions (functions.log) in this
     /// folder.
     #[arg(long, value_name = "DIR")]
     logs: Option<PathBuf>,
-    /// Where images are kept; by default $SIMNIC_CACHE, or $XDG_CACHE_HOME/simnic.
+    /// Folder for images; by default $SIMNIC_CACHE, or $XDG_CACHE_HOME/simnic.
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
     /// The command and its arguments.
@@ -140,7 +137,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The switch between the ports, if it is no link.
+    /// Returns the switch between the ports; `None` for a link.
     fn switch(&self) -> Option<SwitchOptions> {
         let usual = (self.ports > 2).then(|| match ProfileOptions::is_infiniband(&self.profile) {
             true => SwitchOptions::infiniband(),
@@ -150,7 +147,7 @@ impl Options {
     }
 }
 
-/// Runs the command; its exit status.
+/// Runs the command. Returns its exit status.
 pub fn run(options: &Options) -> Result<u8> {
     ensure!(
         options.ports == 1 || options.link.is_none(),
@@ -158,7 +155,7 @@ pub fn run(options: &Options) -> Result<u8> {
     );
     let share = command::share(options.share.as_deref())?;
     let script = command::script(&options.command, &options.env, &share)?;
-    let asked = Asked::of(options)?;
+    let asked = CheckedOptions::of(options)?;
     let prepared = machine::prepare(&asked, options.cache.as_deref())?;
     let run = tempfile::Builder::new()
         .prefix("simnic-")
@@ -172,7 +169,7 @@ pub fn run(options: &Options) -> Result<u8> {
         None => run.path().to_owned(),
     };
     let mut session = Session::open(run.path(), options.ports)?;
-    session.write_told(&script, &share, options.address)?;
+    session.write_instructions(&script, &share, options.address)?;
 
     let over = Arc::new(AtomicBool::new(false));
     let functions = serve_functions(options, run.path(), &logs, Stop::by(Arc::clone(&over)))?;
@@ -180,7 +177,7 @@ pub fn run(options: &Options) -> Result<u8> {
     machine::share(&mut qemu, "share", &share, false);
     let ended = follow(options, &mut session, &tied(&qemu), &logs);
     over.store(true, Ordering::Release);
-    // It writes out what it has captured.
+    // On its end the server writes out the capture.
     let served = functions.join();
     match (ended, served) {
         (Err(error), _) => Err(explained(&error, &logs)),
@@ -190,7 +187,7 @@ pub fn run(options: &Options) -> Result<u8> {
     }
 }
 
-/// Starts the server of the functions, and waits until they are there.
+/// Starts the server of the functions, and waits until they are served.
 fn serve_functions(
     options: &Options,
     run: &Path,
@@ -222,7 +219,7 @@ fn serve_functions(
         .name("functions".into())
         .spawn(move || {
             let ready = |_: &[&Path]| {
-                // Nobody waits any more: the end is near.
+                // The receiver has given up waiting, and ends the run.
                 let _ = tell.send(());
                 Ok(())
             };
@@ -238,7 +235,7 @@ fn serve_functions(
     }
 }
 
-/// Boots, and passes on what comes and goes until the command has ended; its exit status.
+/// Boots, and passes data and signals on until the command has ended. Returns its exit status.
 fn follow(
     options: &Options,
     session: &mut Session,
@@ -259,43 +256,43 @@ fn follow(
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         match session.next(left) {
-            Some(Word::Ready) => {
+            Some(Event::Ready) => {
                 is_ready = true;
                 let seconds = options.timeout.map(Duration::from_secs);
                 deadline = seconds.map(|seconds| Instant::now() + seconds);
             }
-            Some(Word::Status { status, written }) => {
+            Some(Event::Status { status, written }) => {
                 return Ok(match finish(session, running, written, deadline)? {
                     Drained::Whole => status,
                     Drained::Late => {
-                        say("what the command has written was not read in time (--timeout)");
+                        print_error("the command's output was not read in time (--timeout)");
                         TIMED_OUT
                     }
                     Drained::Signal(status) => status,
                 });
             }
-            Some(Word::Failed(what)) => bail!("in the machine: {what}"),
-            Some(Word::Stray(text)) => bail!("the machine says {text:?}"),
-            Some(Word::Signal(status)) => {
+            Some(Event::Failed(what)) => bail!("error in the machine: {what}"),
+            Some(Event::Unexpected(text)) => bail!("unexpected message of the machine: {text:?}"),
+            Some(Event::Signal(status)) => {
                 finish(session, running, [0; 2], Some(Instant::now()))?;
                 return Ok(status);
             }
-            Some(Word::Moved) => {}
-            Some(Word::Over) => {
+            Some(Event::Moved) => {}
+            Some(Event::Over) => {
                 let status = running.child.wait()?;
                 bail!("QEMU ended before the command did, with {status}");
             }
             None if is_ready => {
                 finish(session, running, [0; 2], deadline)?;
-                say("the command has not ended in time (--timeout)");
+                print_error("the command has not ended in time (--timeout)");
                 return Ok(TIMED_OUT);
             }
-            None => bail!("the machine is not up within {BOOT:?}"),
+            None => bail!("the machine did not boot within {BOOT:?}"),
         }
     }
 }
 
-/// Passes on what the command has written, and ends the machine.
+/// Passes on the command's remaining output, and ends the machine.
 fn finish(
     session: &mut Session,
     running: Running,
@@ -305,13 +302,13 @@ fn finish(
     let drained = session.drain(written, running, deadline);
     for lost in session.lost(written) {
         ensure!(!lost.is_failure, "{}", lost.what);
-        say(&lost.what);
+        print_error(&lost.what);
     }
     Ok(drained)
 }
 
-/// Says something on the error stream. Something that does not read it may hold its other end: then it is left.
-pub fn say(text: &str) {
+/// Prints a message on standard error. If its reader is stuck, the message is abandoned.
+pub fn print_error(text: &str) {
     let text = format!("simnic: {text}");
     let (said, is_said) = sync_channel(1);
     thread::spawn(move || {
@@ -321,7 +318,7 @@ pub fn say(text: &str) {
     let _ = is_said.recv_timeout(session::GRACE);
 }
 
-/// The error, with the ends of the logs behind it.
+/// Returns the error, followed by the ends of the logs.
 fn explained(error: &anyhow::Error, logs: &Path) -> anyhow::Error {
     let mut text = format!("{error:#}");
     for name in ["console.log", "qemu.log"] {
@@ -336,7 +333,7 @@ fn explained(error: &anyhow::Error, logs: &Path) -> anyhow::Error {
     anyhow!(text)
 }
 
-/// Whether the processor is emulated.
+/// Returns the accelerator: emulation on request, or else the best one.
 fn accelerator(options: &Options) -> Accelerator {
     match options.emulate {
         true => Accelerator::Tcg,

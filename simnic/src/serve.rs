@@ -1,12 +1,12 @@
 //! Simulated functions for other processes: `simnic serve`, which is `datctl sim serve` too.
 //!
-//! Each socket has a thread that answers its clients; a register write runs the world to idle in that thread. What
-//! takes time (commands, frames under way, retransmission timers) is moved on by the main thread, which lets the
-//! world's time follow the machine's: it advances the world by what has passed ([`Pace`]), then waits for the next
-//! thing that is due, for a register write, or a millisecond. What a function has to say against its driver (an access
-//! that the IOMMU refused, a rule broken where the device has no way to answer) it logs, a while after it happened.
+//! Each socket has a thread that answers its clients; a register write runs the world until idle in that thread. The
+//! main thread advances delayed work (commands, frames under way, retransmission timers): it moves the world's time
+//! on by the time that has passed ([`Pace`]), then waits for the next due event, for a register write, or for a
+//! millisecond. Complaints of a function about its driver (an access that the IOMMU refused, a broken rule that the
+//! device cannot report) are logged with a short delay.
 //!
-//! SIGINT, SIGTERM and SIGHUP end it, and it takes its sockets along.
+//! SIGINT, SIGTERM and SIGHUP end the server, which removes its sockets.
 
 use std::error::Error;
 use std::fs::File;
@@ -30,73 +30,73 @@ use crate::simulated::{FaultOptions, ProfileOptions};
 use crate::steer;
 use crate::switch::SwitchOptions;
 
-/// Most cards and functions on a switch.
+/// Limit on cards and functions on a switch.
 pub const MOST_PORTS: usize = 8;
-/// The longest the world's time lags behind the machine's while nobody writes a register.
+/// Longest time by which the world lags behind the machine while no register is written.
 const TICK: Duration = Duration::from_millis(1);
-/// How often the functions are asked whether they have something to say against their drivers.
+/// Interval of logging the functions' complaints about their drivers.
 const ASK: Duration = Duration::from_millis(100);
 
-/// How often what is recorded is written out: the end of a process that is killed is lost.
+/// Interval of flushing a recording; a killed process loses the part after the last flush.
 const KEEP: Duration = Duration::from_secs(5);
 
-/// What is served, and where.
+/// Options of a server.
 #[derive(clap::Args, Debug, Default)]
 #[command(group(clap::ArgGroup::new("what").required(true).multiple(true).args(["socket", "card"])))]
 pub struct Options {
-    /// Where a function by itself is served; once or twice, with --switch up to eight times.
+    /// Socket of a single function; once or twice, with --switch up to eight times.
     #[arg(long, value_name = "PATH", num_args = 1)]
     pub socket: Vec<PathBuf>,
-    /// Where a card is served: its physical function at PATH.pf, its virtual ones at PATH.vf0 and so on; once or twice.
+    /// Base path of a card: its physical function is served at PATH.pf, its virtual ones at PATH.vf0 and so on; once
+    /// or twice.
     #[arg(long, value_name = "PATH")]
     pub card: Vec<PathBuf>,
-    /// How many virtual functions a card has.
+    /// Number of virtual functions of a card.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "card")]
     pub vfs: u16,
-    /// What the card's administrator says of a virtual function:
-    /// 0:mac=02:00:00:00:00:01,trust,spoofchk,vlan=100/3,state=auto.
+    /// Administrative settings of a virtual function: 0:mac=02:00:00:00:00:01,trust,spoofchk,vlan=100/3,state=auto.
     #[arg(long, value_name = "N:SETTINGS", requires = "card")]
     pub vf: Vec<VfOptions>,
-    /// The physical function of a card is not served: the card manages its virtual ones itself.
+    /// Do not serve the physical function of a card: the card manages its virtual ones itself.
     #[arg(long, requires = "card")]
     pub no_pf: bool,
-    /// Each line of standard input says of a virtual function what --vf does, and is answered by a line: ok, or what is
-    /// wrong.
+    /// Read settings of virtual functions, as for --vf, from the lines of standard input. Each is answered by a line:
+    /// ok, or the problem.
     #[arg(long, requires = "card")]
     pub control: bool,
-    /// Habits of a card, a list like link-training=2s.
-    #[arg(long, value_name = "HABITS", requires = "card")]
+    /// Optional behaviour of a card, a list like link-training=2s.
+    #[arg(long, value_name = "RULES", requires = "card")]
     pub card_rules: Option<RuleOptions>,
-    /// Where the link leads with one socket: to another server that is told the same, unix:PATH; or to a network device
-    /// of QEMU, dgram:HERE,THERE (-netdev dgram,local.type=unix,local.path=THERE,remote.type=unix,remote.path=HERE).
+    /// Other end of the link with one socket: another server with the same option, unix:PATH; or a network device of
+    /// QEMU, dgram:HERE,THERE (-netdev dgram,local.type=unix,local.path=THERE,remote.type=unix,remote.path=HERE).
     #[arg(long)]
     pub link: Option<WirePath>,
-    /// All are on a switch, in place of a link between two: a list like rate=25G,buffer=256K,ecn=5K/200K/1%,pfc. Faults
-    /// are then those of each cable. InfiniBand ports are on one that is called ib.
+    /// Put all on a switch, in place of a link between two: a list like rate=25G,buffer=256K,ecn=5K/200K/1%,pfc.
+    /// Faults then apply to each cable. For InfiniBand ports the switch is called ib.
     #[arg(long, value_name = "SETTINGS", conflicts_with = "link")]
     pub switch: Option<SwitchOptions>,
-    /// What is simulated, a list like connectx-5,vectors=8,mtu=1500.
+    /// Simulated device, a list like connectx-5,vectors=8,mtu=1500.
     #[arg(long)]
     pub profile: Vec<ProfileOptions>,
     /// Write every frame on the link to this file, as pcapng.
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
-    /// Record in this file all that comes from outside, for `simnic replay`.
+    /// Record all input in this file, for `simnic replay`.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
-    /// What a recording says to people of what it is.
+    /// Description in the recording, for people.
     #[arg(skip = "simnic serve".to_owned())]
     pub about: String,
-    /// Keep a list in this file of the commands and registers that were asked for and how they were answered.
+    /// Keep a list of the requested commands and registers and their results in this file.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
-    /// Everything random follows from it.
+    /// Seed of everything random.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// What goes wrong, a list like loss=1%,delay=5us on the link and removal@5s in a function.
+    /// Faults, a list like loss=1%,delay=5us on the link and removal@5s in a function.
     #[arg(long)]
     pub faults: Vec<FaultOptions>,
-    /// Where `ctl` steers it: a Unix socket for this user and root.
+    /// Socket on which `ctl` steers the world, for this user and root.
     #[arg(long, value_name = "SOCKET")]
     pub steer: Option<PathBuf>,
 }
@@ -104,7 +104,7 @@ pub struct Options {
 /// Serves until a signal ends it.
 ///
 /// # Errors
-/// What is asked for makes no sense, or a socket or file cannot be had; or no server is left.
+/// Invalid options, an unavailable socket or file, or no server left.
 pub fn run(arguments: &Options) -> Result<(), Box<dyn Error>> {
     let over = Stop::on_signals()?;
     serve(arguments, &over, |sockets| {
@@ -115,10 +115,10 @@ pub fn run(arguments: &Options) -> Result<(), Box<dyn Error>> {
     })
 }
 
-/// Serves until `over`; `ready` is told of the sockets once clients may come.
+/// Serves until `over`; `ready` gets the sockets once clients can connect.
 ///
 /// # Errors
-/// As [`run`]'s, and what `ready` has.
+/// As [`run`]'s, and the error of `ready`.
 pub fn serve(
     arguments: &Options,
     over: &Stop,
@@ -153,7 +153,7 @@ pub fn serve(
         sim.leave_subnet_to_manager();
     }
     let (poke, poked) = sync_channel(1);
-    // One function of each port on the link, and all that are served.
+    // `ends` has one function of each port on the link, `served` all functions that are served.
     let (mut ends, mut served, mut cards) = (Vec::new(), Vec::new(), Vec::new());
     for path in &arguments.card {
         let card = card::add(&sim, path, arguments)?;
@@ -169,7 +169,7 @@ pub fn serve(
         };
         let mut profile = ProfileOptions::profile(&arguments.profile, &name, mac(number));
         if arguments.switch.is_some() {
-            // Where there is congestion, drivers may ask about it, and say what is done.
+            // With congestion control, drivers may query it and report their actions.
             profile.general.set(|page| {
                 page.set_cc_query_allowed(true);
                 page.set_cc_modify_allowed(true);
@@ -251,7 +251,7 @@ pub fn serve(
         arguments.record.is_some(),
         arguments.report.as_deref(),
     );
-    // What comes of the end is no part of it.
+    // Effects of the shutdown do not belong into the recording.
     if arguments.record.is_some() {
         sim.flush_record();
     }
@@ -262,8 +262,8 @@ pub fn serve(
     ended
 }
 
-/// Writes what was asked of every function, how it answered, and which frames it lost for what reason; a reader finds
-/// the old list or the new one.
+/// Writes the commands and registers of every function with their results, and the frames it lost by reason. The file
+/// is replaced atomically.
 fn write_report(path: &Path, sim: &Sim, functions: &[Complaints]) -> Result<(), Box<dyn Error>> {
     let mut text = String::new();
     for one in functions {
@@ -281,13 +281,13 @@ fn write_report(path: &Path, sim: &Sim, functions: &[Complaints]) -> Result<(), 
     let new = path.with_extension("new");
     let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path));
     if written.is_err() {
-        // Half a list is none, and the disk may need the room.
+        // An incomplete list is useless, and the disk may need the space.
         let _gone = std::fs::remove_file(&new);
     }
     Ok(written.map_err(failed)?)
 }
 
-/// What a function has said against its driver so far.
+/// Complaints of a function about its driver so far.
 struct Complaints {
     function: Arc<SimFunction>,
     dma_faults: usize,
@@ -303,7 +303,7 @@ impl Complaints {
         }
     }
 
-    /// Logs what is new.
+    /// Logs new complaints.
     fn log(&mut self, sim: &Sim) {
         let FunctionReport {
             dma_faults,
@@ -311,7 +311,7 @@ impl Complaints {
             ..
         } = sim.report(&self.function);
         let name = self.function.name();
-        // A reset may begin the record anew.
+        // A reset may clear the record.
         let new = |seen: usize, now: usize| if now < seen { 0 } else { seen };
         for record in dma_faults
             .iter()
@@ -326,7 +326,7 @@ impl Complaints {
                     tracing::info!("{name}: not a bus master: the {who}: {fault}");
                 }
                 FaultCause::NotDone => {
-                    tracing::info!("{name}: its driver did not do it for the {who}: {fault}");
+                    tracing::info!("{name}: its driver did not complete the {who}: {fault}");
                 }
             }
         }
@@ -340,7 +340,7 @@ impl Complaints {
     }
 }
 
-/// What is to happen to functions, and when, the next one last.
+/// Returns the planned events of functions with their times, the next one last.
 fn planned(
     faults: &[FaultOptions],
     functions: &[Arc<SimFunction>],
@@ -359,7 +359,7 @@ fn planned(
     Ok(planned)
 }
 
-/// Lets the world's time follow the machine's until the program is asked to end, or no server is left.
+/// Moves the world's time with the machine's until the program is asked to end, or no server is left.
 #[expect(clippy::too_many_arguments, reason = "all that a server has, once")]
 fn follow(
     sim: &Sim,
@@ -397,7 +397,7 @@ fn follow(
                 && let Err(error) = write_report(path, sim, &complaints)
                 && !told
             {
-                // The functions matter more; a disk that has room again gets the next one.
+                // The functions are more important; the next report is tried when the disk has space again.
                 tracing::error!("--report: {error}");
                 told = true;
             }
@@ -412,7 +412,7 @@ fn follow(
         });
         match poked.recv_timeout(wait) {
             Ok(()) => {}
-            // A quiet moment; whoever ends this process finds the capture whole.
+            // A quiet moment: flush, so that the capture is complete if the process is killed.
             Err(RecvTimeoutError::Timeout) if captures => captures = flush(sim),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err("no server is left".into()),
@@ -420,7 +420,7 @@ fn follow(
     }
 }
 
-/// Writes out what is captured; whether the capture goes on. A full disk ends it, not the functions.
+/// Flushes the capture. Returns whether the capture continues. A full disk ends the capture, not the functions.
 fn flush(sim: &Sim) -> bool {
     let flushed = sim.flush_pcap();
     if let Err(error) = &flushed {
@@ -434,7 +434,7 @@ struct Poking(SyncSender<()>);
 
 impl Poking {
     fn poke(&self) {
-        // Full: it will wake anyway. Closed: it has ended, and the process with it.
+        // Full: the thread will wake anyway. Closed: the thread has ended, and the process ends with it.
         let _ = self.0.try_send(());
     }
 }

@@ -1,8 +1,8 @@
-//! Signals that end a command in good order: SIGINT (Ctrl-C), SIGTERM and SIGHUP.
+//! Signals that end a command in an orderly way: SIGINT (Ctrl-C), SIGTERM and SIGHUP.
 //!
-//! A thread of its own waits for them; the command looks at [`Stop`] where it can end. A second signal ends the process
-//! at once, unless it comes with the first, as timeout(1) sends two. What is ignored when the program begins stays
-//! ignored, as Ctrl-C is by what a shell has put into the background.
+//! A separate thread waits for them; the command checks [`Stop`] where it can end. A second signal ends the process
+//! at once, unless it comes together with the first, as timeout(1) sends two. A signal that is ignored when the
+//! program begins stays ignored, as Ctrl-C is for a background job of a shell.
 
 use std::error::Error;
 use std::process::exit;
@@ -13,30 +13,30 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal};
 
-/// Exit status of whom Ctrl-C ends: 128 and the signal's number, as shells say it.
+/// Exit status of a process ended by Ctrl-C: 128 plus the signal's number, as in shells.
 const ENDED: i32 = 130;
 
-/// Signals that come so soon behind the first belong to it.
+/// A signal that comes so soon after the first belongs to it.
 const TOGETHER: Duration = Duration::from_millis(500);
 
-/// Whether the end was asked for.
+/// Flag that asks a command to end.
 pub struct Stop(Option<Arc<AtomicBool>>);
 
 impl Stop {
-    /// Nobody asks.
+    /// Makes a flag that is never set.
     pub const fn never() -> Self {
         Self(None)
     }
 
-    /// Another thread asks, by this flag.
+    /// Makes a flag that another thread sets.
     pub const fn by(flag: Arc<AtomicBool>) -> Self {
         Self(Some(flag))
     }
 
-    /// A signal asks. Threads that are made later leave these signals to the one made here.
+    /// Makes a flag that a signal sets. Threads started later leave these signals to the thread started here.
     ///
     /// # Errors
-    /// No thread can be made, or /proc is not there.
+    /// No thread can be started, or /proc is missing.
     pub fn on_signals() -> Result<Self, Box<dyn Error>> {
         let status = std::fs::read_to_string("/proc/self/status")?;
         let ignored = status
@@ -62,17 +62,17 @@ impl Stop {
                 };
                 tells.store(true, Ordering::Release);
                 if first.get_or_insert_with(Instant::now).elapsed() > TOGETHER {
-                    tracing::warn!("{signal} again: the end at once");
+                    tracing::warn!("{signal} again: ending at once");
                     exit(ENDED);
                 }
-                tracing::info!("{signal}: the end");
+                tracing::info!("{signal}: ending");
             }
         };
         thread::Builder::new().name("signals".into()).spawn(wait)?;
         Ok(Self(Some(over)))
     }
 
-    /// The end was asked for.
+    /// Returns whether the flag is set.
     pub fn is_asked(&self) -> bool {
         self.0
             .as_ref()

@@ -1,7 +1,8 @@
-//! What the server is told about its functions and their link: `--profile` and `--faults`.
+//! Options for the server's functions and their link: `--profile` and `--faults`.
 //!
-//! Both are lists with commas, and may be given several times; a later word wins. Faults of the link are rates and
-//! times that hold from the start. Faults of a function happen once, at a time counted from the start.
+//! Both are comma-separated lists, and may be given several times; a later word overrides an earlier one. Faults of
+//! the link are rates and times that apply from the start. A fault of a function happens once, at a time counted from
+//! the start.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -9,10 +10,10 @@ use std::time::Duration;
 use hw_sim::{Fault, Faults, LinkFaults, PortType, Profile};
 use hw_sim_host::profile::{BadProfile, profile};
 
-/// One million frames, the unit of rates.
+/// One million frames: rates are in parts per million.
 const MILLION: u32 = 1_000_000;
 
-/// `--faults`: one list of them.
+/// `--faults`: one list.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FaultOptions {
     words: Vec<FaultWord>,
@@ -32,14 +33,14 @@ enum FaultWord {
     Function(FunctionFault),
 }
 
-/// Something that happens to a function.
+/// A planned fault of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionFault {
-    /// Which, by its socket's place on the command line, from 0.
+    /// The function, by its socket's position on the command line, from 0.
     pub function: usize,
-    /// When, from the start.
+    /// Time from the start.
     pub after: Duration,
-    /// What.
+    /// The fault.
     pub fault: Fault,
 }
 
@@ -56,7 +57,7 @@ impl FromStr for FaultOptions {
 }
 
 impl FaultOptions {
-    /// The faults of the link that all lists together make, the same in both directions unless drawn.
+    /// Returns the link's faults of all lists together, the same in both directions unless drawn from the seed.
     pub fn link(lists: &[Self], seed: u64) -> LinkFaults {
         let mut faults = LinkFaults::NONE;
         for word in lists.iter().flat_map(|list| &list.words) {
@@ -70,7 +71,7 @@ impl FaultOptions {
         faults
     }
 
-    /// What happens to functions, in order of time.
+    /// Returns the planned faults of functions, in order of time.
     pub fn functions(lists: &[Self]) -> Vec<FunctionFault> {
         let mut planned: Vec<FunctionFault> = lists
             .iter()
@@ -104,7 +105,7 @@ impl FaultWord {
             Self::ReorderTime(ns) => way.reorder_ns = ns,
             Self::Swarm | Self::Function(_) => {}
         }
-        // Something held back for no time at all is not reordered.
+        // Frames must be held back for some time to be reordered.
         if way.reorder_ppm > 0 && way.reorder_ns == 0 {
             way.reorder_ns = 50_000;
         }
@@ -176,7 +177,7 @@ fn byte(text: &str) -> Option<u8> {
     }
 }
 
-/// `1%`, `0.05%`, `300ppm`.
+/// Parses `1%`, `0.05%` or `300ppm`.
 fn rate(text: &str) -> Result<u32, String> {
     let ppm = match (text.strip_suffix('%'), text.strip_suffix("ppm")) {
         (Some(percent), _) => percent.parse().map(|percent: f64| percent * 10_000.0),
@@ -197,7 +198,7 @@ fn nanos(text: &str) -> Result<u64, String> {
     u64::try_from(nanos).map_err(|_| format!("{text:?} is longer than 584 years"))
 }
 
-/// A number and its unit: ns, us, ms, s.
+/// Parses a number with its unit: ns, us, ms, s.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is no time like 5us, 20ms or 1.5s");
     let at = text
@@ -215,7 +216,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())
 }
 
-/// `--profile`: what kind of device is simulated.
+/// `--profile`: the simulated device.
 #[derive(Clone, Debug, Default)]
 pub struct ProfileOptions {
     words: Vec<ProfileWord>,
@@ -223,10 +224,10 @@ pub struct ProfileOptions {
 
 #[derive(Clone, Debug)]
 enum ProfileWord {
-    /// A generation by name, or what a file describes.
+    /// A generation by name, or the contents of a file.
     Device(Box<Profile>),
     InfiniBand,
-    /// A program manages the subnet.
+    /// True if an external program manages the subnet.
     Managed(bool),
     Roce,
     DevX(bool),
@@ -250,7 +251,7 @@ impl FromStr for ProfileOptions {
 }
 
 impl ProfileOptions {
-    /// The device of all lists together, with a name and an address of its own.
+    /// Returns the device of all lists together, with a name and a MAC address.
     pub fn profile(lists: &[Self], name: &str, mac: [u8; 6]) -> Profile {
         let mut profile = Profile::named(name, mac);
         let (mut stock, mut devx) = (false, None);
@@ -276,15 +277,15 @@ impl ProfileOptions {
         profile
     }
 
-    /// Whether the device of all lists together has an InfiniBand port.
+    /// Returns whether the device of all lists together has an InfiniBand port.
     pub fn is_infiniband(lists: &[Self]) -> bool {
         Self::profile(lists, "", [0; 6]).port_type == PortType::InfiniBand
     }
 
-    /// Whether a program manages the subnet of the ports. They have none if they are not InfiniBand's.
+    /// Returns whether an external program manages the subnet of the ports; false unless they are InfiniBand.
     ///
     /// # Errors
-    /// It is said of ports that are not InfiniBand's.
+    /// The lists set a manager for ports that are not InfiniBand.
     pub fn has_manager(lists: &[Self]) -> Result<bool, String> {
         let words = lists.iter().flat_map(|list| &list.words);
         let managed = |word: &ProfileWord| {

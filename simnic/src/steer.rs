@@ -1,8 +1,8 @@
-//! A simulated world is steered while it is served: `simnic serve --steer SOCKET` and `simnic ctl SOCKET`, which are
-//! `datctl sim serve` and `datctl sim ctl` too.
+//! Steering of a simulated world while it is served: `simnic serve --steer SOCKET` and `simnic ctl SOCKET`, which are
+//! also `datctl sim serve` and `datctl sim ctl`.
 //!
-//! The protocol is that of the control socket (docs/control.md); here it changes something, which is why it has an
-//! option of its own. Faults have the words of `--faults`.
+//! The protocol is that of the control socket (docs/control.md). Here it changes the world, so it has an option of
+//! its own. Faults are written as in `--faults`.
 
 use std::error::Error;
 use std::fmt;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::simulated::FaultOptions;
 
-/// What can be asked.
+/// Methods of the socket.
 const METHODS: [&str; 5] = [
     "version",
     "sim.link",
@@ -27,17 +27,17 @@ const METHODS: [&str; 5] = [
     "sim.counters",
 ];
 
-/// A world that is served.
+/// A served world.
 pub(crate) struct World {
     pub(crate) sim: Sim,
-    /// The link between its two ends, if both are here.
+    /// The link between its two ends, if both are in this process.
     pub(crate) link: Option<LinkId>,
-    /// What is served, and where.
+    /// Served functions, with their sockets.
     pub(crate) functions: Vec<(Arc<SimFunction>, PathBuf)>,
     pub(crate) seed: u64,
 }
 
-/// A world, and what keeps its socket: nothing is told of a world unless it is asked.
+/// A world, and the handle that keeps its socket open. A world sends no notices.
 struct Steered {
     world: World,
     _tell: Tell,
@@ -89,7 +89,7 @@ impl World {
         }
     }
 
-    /// From now on these are the faults of the link, and no others; `none` ends them.
+    /// Sets the faults of the link, in place of all earlier ones; `none` ends them.
     fn set_link(&self, words: &str) -> Result<(), Refusal> {
         let Some(link) = self.link else {
             let what = "there is no link";
@@ -101,7 +101,7 @@ impl World {
             let list: FaultOptions = words.parse().map_err(wrong)?;
             if !FaultOptions::functions(std::slice::from_ref(&list)).is_empty() {
                 let what =
-                    format!("{words:?} has something that happens to a function: sim.function");
+                    format!("{words:?} has a fault of a function, which is for sim.function");
                 return Err(wrong(what));
             }
             FaultOptions::link(&[list], self.seed)
@@ -110,7 +110,7 @@ impl World {
         Ok(())
     }
 
-    /// Happens to a function now.
+    /// Applies a fault to a function now.
     fn inject(&self, event: &str) -> Result<(), Refusal> {
         let list: FaultOptions = format!("{event}@0s").parse().map_err(wrong)?;
         for planned in FaultOptions::functions(&[list]) {
@@ -166,10 +166,10 @@ fn word<'a>(params: &'a Value, name: &str) -> Result<&'a str, Refusal> {
     })
 }
 
-/// Which world is steered, and what happens to it.
+/// Options of `ctl`.
 #[derive(clap::Args, Debug)]
 pub struct Options {
-    /// The socket that the server was given with --steer.
+    /// Socket that the server was given with --steer.
     socket: PathBuf,
     #[command(subcommand)]
     what: What,
@@ -183,34 +183,35 @@ enum What {
         /// The words of --faults of `serve`.
         faults: String,
     },
-    /// Something happens to a function: removal, ones, freeze, health:0x01, bus-error, wanted-back, link-down, link-up.
+    /// Applies an event to a function: removal, ones, freeze, health:0x01, bus-error, wanted-back, link-down,
+    /// link-up.
     #[command(after_help = "Examples:\n  simnic ctl /tmp/steer.sock function 1:link-down")]
     Function {
-        /// What, with the number of its socket in front if that is not 0, as 1:removal.
+        /// Event, with the number of its socket in front if that is not 0, as 1:removal.
         event: String,
     },
-    /// Says what time it is in the world.
+    /// Prints the time of the world.
     #[command(after_help = "Examples:\n  simnic ctl /tmp/steer.sock time")]
     Time,
-    /// Says what the functions have done.
+    /// Prints the counters of the functions.
     #[command(after_help = "Examples:\n  simnic ctl /tmp/steer.sock counters")]
     Counters,
 }
 
-/// What was answered.
+/// Answer to a command.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub enum Answer {
-    /// What time it is in the world.
+    /// Time of the world.
     Time(SimTime),
-    /// What the functions have done.
+    /// Counters of the functions.
     Counters(SimCounters),
 }
 
-/// Steers.
+/// Sends a command.
 ///
 /// # Errors
-/// Nobody is at the socket, or he refuses.
+/// There is no server at the socket, or it refuses.
 pub fn run(options: &Options) -> Result<Answer, Box<dyn Error>> {
     if !options.socket.exists() {
         let path = options.socket.display();
@@ -250,7 +251,7 @@ impl fmt::Display for Answer {
     }
 }
 
-/// Nanoseconds as seconds, for people.
+/// Converts nanoseconds to seconds, for people.
 fn seconds(nanoseconds: u64) -> f64 {
     std::time::Duration::from_nanos(nanoseconds).as_secs_f64()
 }
@@ -264,7 +265,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether the server has let a client go.
+    /// Returns whether the server has disconnected a client.
     fn is_let_go(mut stream: &UnixStream) -> bool {
         stream.set_nonblocking(true).expect("a socket");
         let read = stream.read(&mut [0; 64]);
@@ -274,9 +275,10 @@ mod tests {
         )
     }
 
-    /// Each has a request that never ends, of which a byte comes in each round; who is let go comes again.
+    /// Each slow client has an unfinished request, of which a byte is sent in each round; a disconnected one
+    /// reconnects.
     #[test]
-    fn a_world_is_steered_beside_more_clients_than_there_are_places_that_drip() {
+    fn a_world_is_steered_while_slow_clients_hold_all_places() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("steer");
         let world = World {

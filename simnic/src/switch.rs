@@ -1,4 +1,4 @@
-//! The switch that cards are on, wherever one is served: `--switch`.
+//! `--switch`: the switch between cards, wherever they are served.
 
 use std::error::Error;
 use std::str::FromStr;
@@ -10,22 +10,22 @@ use hw_sim::{Connector, LinkFaults, PortQos, Reaction, Sim, SimFunction};
 
 use crate::simulated::duration;
 
-/// The priority that pauses are of, if nothing is said.
+/// Default priority of pauses.
 pub const PRIORITY: u8 = 3;
 
-/// How a switch is made, as a list with commas; a later word wins.
+/// Settings of a switch, as a comma-separated list; a later word overrides an earlier one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwitchOptions {
     rate_bps: u64,
     buffer: Buffer,
     ecn: Option<Red>,
     pfc: Option<Pfc>,
-    /// It forwards InfiniBand, and is none of all that.
+    /// True if it forwards InfiniBand; then the other settings do not apply.
     infiniband: bool,
 }
 
 impl SwitchOptions {
-    /// A switch for InfiniBand ports: a node of their subnet.
+    /// Returns a switch for InfiniBand ports: a node of their subnet.
     #[must_use]
     pub fn infiniband() -> Self {
         Self {
@@ -34,7 +34,7 @@ impl SwitchOptions {
         }
     }
 
-    /// As a switch is told.
+    /// Returns the configuration for the switch.
     #[must_use]
     pub fn config(&self) -> SwitchConfig {
         SwitchConfig {
@@ -46,14 +46,14 @@ impl SwitchOptions {
         }
     }
 
-    /// What cards do at such a switch: priorities are those of code points, pauses are obeyed where it asks for them,
-    /// and marks are answered where it makes any.
+    /// Returns the settings of cards at such a switch: they trust code points, obey pauses if the switch sends them,
+    /// and react to marks if it makes any.
     #[must_use]
     pub fn qos(&self) -> PortQos {
         qos(&self.config())
     }
 
-    /// Puts the cards of functions onto a switch, one at each port.
+    /// Connects the cards of functions to a switch, one at each port.
     pub(crate) fn lay(
         &self,
         sim: &Sim,
@@ -81,10 +81,11 @@ impl SwitchOptions {
     }
 }
 
-/// How often the paper's receivers tell of marks at most.
+/// Shortest interval of the paper's receivers between two notifications.
 const PAPER_INTERVAL: Duration = Duration::from_micros(50);
 
-/// [`SwitchOptions::qos`]. The switch marks as the DCQCN paper's does, so the cards answer with that paper's numbers.
+/// Returns the settings of cards at a switch. The switch marks as in the DCQCN paper, so the cards react with that
+/// paper's numbers.
 pub(crate) fn qos(config: &SwitchConfig) -> PortQos {
     let lossless = config.pfc.map_or(0, |pfc| pfc.priorities);
     let reacts = if config.ecn.is_some() { u8::MAX } else { 0 };
@@ -188,7 +189,7 @@ impl FromStr for SwitchOptions {
     }
 }
 
-/// A number and perhaps K or M, of 1024.
+/// Parses a number with optional K or M, of 1024.
 fn bytes(text: &str) -> Result<usize, String> {
     let (number, unit) = match text.strip_suffix(['K', 'M']) {
         Some(number) if text.ends_with('K') => (number, 1 << 10),
@@ -202,7 +203,7 @@ fn bytes(text: &str) -> Result<usize, String> {
     number.ok_or_else(|| format!("{text:?} is no number of bytes like 64K or 1M"))
 }
 
-/// A number and M or G, of 1000.
+/// Parses a number with M or G, of 1000.
 fn rate(text: &str) -> Result<u64, String> {
     let (number, unit) = match (text.strip_suffix('G'), text.strip_suffix('M')) {
         (Some(number), _) => (number, 1_000_000_000),
@@ -233,7 +234,7 @@ fn red(text: &str) -> Result<Red, String> {
     })
 }
 
-/// Numbers with slashes between them.
+/// Parses numbers separated by slashes.
 fn priorities(text: &str) -> Result<u8, String> {
     let bit = |number: &str| match number.parse::<u8>() {
         Ok(number @ 0..=7) => Ok(1 << number),

@@ -1,11 +1,11 @@
 //! A recording of a stock kernel's run, replayed without it.
 //!
 //! `linux.rec` is `mlx5_core` and `mlx5_ib` of Debian's Linux 6.12 on two functions, `ibv_devinfo`, and an
-//! `ibv_rc_pingpong` from one port to the other. A change of what the simulator does makes it another run than this,
-//! and then `cargo xtask simnic --record` makes the file anew.
+//! `ibv_rc_pingpong` from one port to the other. A change of the simulator's behaviour makes a replay differ; then
+//! `cargo xtask simnic --record` makes the file again.
 //!
-//! `late-write.rec` is a program's failure: `simnic/examples/late-write.py`, whose client writes with the key of a
-//! region that the server has let go. What docs/replay.md does with it by hand is a test here.
+//! `late-write.rec` is a failure of a program: `simnic/examples/late-write.py`, whose client writes with the key of a
+//! region that the server has deregistered. The manual steps of docs/replay.md are a test here.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -59,7 +59,7 @@ fn a_run_of_a_linux_guest_gives_the_same_event_log_without_the_guest() {
 }
 
 #[test]
-fn a_replay_stops_where_it_is_told_to_and_the_world_is_that_of_the_moment() {
+fn a_replay_stops_at_the_given_record_with_the_world_of_that_moment() {
     let mut replay = replay::open(linux()).expect("a recording");
     let last = loop {
         let step = replay
@@ -108,9 +108,9 @@ fn a_recording_that_was_packed_by_gzip_is_unpacked_on_the_way() {
     assert!(!end.is_cut && end.now == other.now);
 }
 
-/// As when the simulator has changed since: the record and the line are named.
+/// As after a change of the simulator: the error names the record and the line.
 #[test]
-fn a_world_that_goes_another_way_is_told_from_the_recorded_one() {
+fn a_world_that_differs_from_the_recorded_one_is_detected() {
     let mut replay = replay::open(linux()).expect("a recording");
     while let Some(step) = replay
         .step()
@@ -120,7 +120,7 @@ fn a_world_that_goes_another_way_is_told_from_the_recorded_one() {
             break;
         }
     }
-    // This world hears of register writes, and does nothing.
+    // This world receives register writes, and does nothing.
     replay.sim().set_drive(Drive::Stepped);
     let Err(ReplayError::Different(difference)) = replay.run(None) else {
         panic!("nothing comes of commands, and nothing is missing");
@@ -132,7 +132,7 @@ fn a_world_that_goes_another_way_is_told_from_the_recorded_one() {
     assert!(!difference.before.is_empty(), "{difference}");
 }
 
-/// What a person is shown first.
+/// The first lines for a person.
 #[test]
 fn a_replay_ends_with_the_completions_that_had_an_error_and_their_records() {
     let program = env!("CARGO_BIN_EXE_simnic");
@@ -156,14 +156,14 @@ fn a_replay_ends_with_the_completions_that_had_an_error_and_their_records() {
     );
 }
 
-/// What stands behind a name in a line of the log, to the next blank.
+/// Returns the value after a name in a line of the log, up to the next blank.
 fn value<'a>(line: &'a str, name: &str) -> &'a str {
     let rest = line.split_once(name).map_or("", |(_, rest)| rest);
     rest.split(' ').next().unwrap_or_default()
 }
 
-/// The key that a packet of an RDMA Write names, by its number (IBTA: base and RDMA extended transport header), in a
-/// frame of RoCE v2 over IPv4 without a tag.
+/// Returns the rkey of an RDMA Write packet with this PSN (IBTA: base and RDMA extended transport header), in a frame
+/// of RoCE v2 over IPv4 without a tag.
 fn key_of_write(frame: &[u8], psn: u32) -> Option<u32> {
     const BTH: usize = 14 + 20 + 8;
     const RETH: usize = BTH + 12;
@@ -175,8 +175,8 @@ fn key_of_write(frame: &[u8], psn: u32) -> Option<u32> {
         .flatten()
 }
 
-/// A program ends with "remote access error", and nothing else is known of it. From its recording: which queue pair,
-/// which packet, which key; and that the other side's driver had taken that key back before the packet came.
+/// A program ends with "remote access error", and nothing else is known. Its recording shows the queue pair, the
+/// packet and the key; and that the other side's driver had revoked that key before the packet arrived.
 #[test]
 fn a_failure_in_a_recorded_program_is_traced_to_the_key_that_was_taken_back() {
     let mut replay = replay::open(late_write()).expect("a recording");
@@ -188,14 +188,14 @@ fn a_failure_in_a_recorded_program_is_traced_to_the_key_that_was_taken_back() {
             .unwrap_or_else(|error| panic!("{error}\n{ANEW}"));
         let step = step.expect("a completion with an error");
         log.extend(step.log.lines().map(str::to_owned));
-        // Remote access error, as the device says it (Linux include/linux/mlx5/cq.h).
+        // Remote access error, in the device's code (Linux include/linux/mlx5/cq.h).
         if let Some(line) = step.log.lines().find(|line| line.contains(" synd=0x13 ")) {
             let frames = (0..).map_while(|at| replay.sim().overheard(at));
             break (line.to_owned(), frames.collect::<Vec<_>>());
         }
     };
     assert!(failed.contains(" f0 cqe "), "the client has it: {failed}");
-    // What the server's card was sent last, and refused.
+    // The last write that the server's card received, and refused.
     let writes: Vec<&String> = log
         .iter()
         .filter(|line| line.contains(" f1 packet ") && line.contains("operation: WriteFirst"))
@@ -219,7 +219,7 @@ fn a_failure_in_a_recorded_program_is_traced_to_the_key_that_was_taken_back() {
         given.is_some() && given < taken && taken < came,
         "{given:?}, {taken:?}, {came:?}"
     );
-    // Neither driver is to blame, nor the wire.
+    // Neither driver is at fault, nor the wire.
     replay
         .run(None)
         .unwrap_or_else(|error| panic!("{error}\n{ANEW}"));

@@ -1,4 +1,4 @@
-//! Scrapers that mean well, and those that do not, by a clock of the test's.
+//! Honest and hostile scrapers, by a clock of the test.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -9,13 +9,13 @@ use std::time::Duration;
 use crate::metrics::{CLIENTS, PATIENCE, Scrapers};
 
 const ASK: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
-/// Turns in which an honest client has its answer: its own few, and those of whoever came before it.
+/// Turns within which an honest client must have its answer: its own few, and those of clients before it.
 const TURNS: usize = 200;
 
-/// What happens in a turn of the server.
+/// Runs one turn of the server.
 type Turn<'a> = &'a mut dyn FnMut();
 
-/// A server of a text of so many bytes.
+/// Runs a test with a server whose text has this many bytes.
 fn with_server(bytes: usize, test: impl FnOnce(&TcpListener, &Cell<Duration>, Turn<'_>)) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let now = Cell::new(Duration::ZERO);
@@ -33,7 +33,7 @@ fn connect(listener: &TcpListener) -> TcpStream {
     stream
 }
 
-/// What has come, and whether that is all.
+/// Reads the available bytes. Returns whether the stream has ended.
 fn heard(mut stream: &TcpStream, said: &mut Vec<u8>) -> bool {
     let mut some = [0; 4096];
     loop {
@@ -45,7 +45,7 @@ fn heard(mut stream: &TcpStream, said: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Asks, and has the answer within so many turns.
+/// Sends a request, and reads the answer within a number of turns.
 fn scrape(listener: &TcpListener, ask: &[u8], turn: Turn<'_>) -> String {
     let mut stream = connect(listener);
     stream.write_all(ask).expect("room for a head");
@@ -60,7 +60,7 @@ fn scrape(listener: &TcpListener, ask: &[u8], turn: Turn<'_>) -> String {
 }
 
 #[test]
-fn metrics_are_answered_and_everything_else_is_told_where_they_are() {
+fn metrics_are_answered_and_other_requests_are_pointed_to_them() {
     with_server(8 << 20, |listener, _, turn| {
         let said = scrape(listener, ASK, turn);
         assert!(said.starts_with("HTTP/1.1 200 OK\r\n"), "{:.60}", said);
@@ -77,9 +77,9 @@ fn metrics_are_answered_and_everything_else_is_told_where_they_are() {
     });
 }
 
-/// A byte of a head every second, for each place that there is, and whoever is let go comes again.
+/// As many clients as there are places send a byte of a head every second, and reconnect when they are disconnected.
 #[test]
-fn an_honest_scraper_is_answered_beside_as_many_as_there_are_places_that_drip() {
+fn an_honest_scraper_is_answered_while_slow_ones_hold_all_places() {
     with_server(10, |listener, now, turn| {
         let mut drips: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(listener)).collect();
         for _ in 0..30 {
@@ -99,7 +99,7 @@ fn an_honest_scraper_is_answered_beside_as_many_as_there_are_places_that_drip() 
 fn a_client_has_one_deadline_for_its_head_and_its_answer() {
     with_server(64 << 20, |listener, now, turn| {
         let mut drips = connect(listener);
-        // It asks, and takes nothing of the answer, which no buffer of the system holds.
+        // It sends a request, and reads nothing of the answer, which no buffer of the system can hold.
         let mut takes_nothing = connect(listener);
         takes_nothing.write_all(ASK).expect("room for a head");
         turn();
@@ -116,7 +116,7 @@ fn a_client_has_one_deadline_for_its_head_and_its_answer() {
         let mut said = Vec::new();
         assert!(heard(&takes_nothing, &mut said), "after its time");
         assert!(said.len() < 64 << 20, "cut off");
-        // Nothing is left of them: the next turn is the next client's.
+        // They leave nothing behind: the next turn is the next client's.
         let said = scrape(listener, b"GET / HTTP/1.1\r\n\r\n", turn);
         assert!(said.starts_with("HTTP/1.1 404"), "{said}");
     });

@@ -1,4 +1,4 @@
-//! A served socket, and clients that mean well and that do not.
+//! A served socket with honest and hostile clients.
 
 mod metrics;
 
@@ -16,10 +16,10 @@ use crate::schema;
 use crate::server::CLIENTS;
 use crate::{Access, Client, ClientError, Service, Subject, Tell, serve};
 
-/// Echoes, and tells what it is given to tell.
+/// A subject that echoes requests, and sends given notices.
 struct Echo {
     notices: Arc<Mutex<Vec<Value>>>,
-    /// What it was told about measuring.
+    /// Calls of `measure`.
     measured: Arc<Mutex<Vec<bool>>>,
 }
 
@@ -73,10 +73,10 @@ fn world() -> World {
     }
 }
 
-/// What a socket answers to these bytes, until it has nothing more to say or lets go.
+/// Returns a socket's answers to these bytes, until the server has no more or disconnects.
 fn answers(world: &World, bytes: &[u8]) -> String {
     let mut stream = UnixStream::connect(world.service.path()).expect("it listens");
-    // Who is let go meanwhile cannot write the rest.
+    // A client that was disconnected meanwhile cannot write the rest.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut answers = Vec::new();
@@ -107,7 +107,7 @@ fn a_request_is_answered_under_its_name() {
 
 /// jsonrpc.org/specification, section 5.1 and the examples of section 7.
 #[test]
-fn what_is_no_request_is_refused_with_its_code_and_the_next_one_is_answered() {
+fn an_invalid_request_is_refused_with_its_code_and_the_next_one_is_answered() {
     let world = world();
     for (line, code) in [
         (
@@ -150,7 +150,7 @@ fn what_is_no_request_is_refused_with_its_code_and_the_next_one_is_answered() {
     }
 }
 
-/// The turn of a client has an end, and its requests are not over then.
+/// A client's turn ends, and its remaining requests are still answered.
 #[test]
 fn every_request_of_many_at_once_is_answered_and_so_are_those_before_the_end() {
     let world = world();
@@ -186,7 +186,7 @@ fn a_client_that_reads_nothing_is_let_go() {
     let world = world();
     let mut stream = UnixStream::connect(world.service.path()).expect("it listens");
     let ask = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"much\"}\n";
-    // 16 MiB may wait; the system keeps some more.
+    // 16 MiB may be unread; the system buffers some more.
     let asked = (0..100).try_for_each(|_| stream.write_all(ask.as_bytes()));
     let mut all = Vec::new();
     let read = stream.read_to_end(&mut all);
@@ -195,7 +195,7 @@ fn a_client_that_reads_nothing_is_let_go() {
     let _: Value = other.call("echo", json!({})).expect("an answer");
 }
 
-/// Whether the server has let a client go; what it has said besides is read.
+/// Returns whether the server has disconnected a client; other received bytes are dropped.
 fn is_let_go(mut stream: &UnixStream) -> bool {
     stream.set_nonblocking(true).expect("a socket");
     loop {
@@ -218,7 +218,7 @@ fn a_client_too_many_takes_the_place_of_the_one_that_has_asked_for_nothing_longe
     };
     ask();
     let silent: Vec<UnixStream> = (1..CLIENTS).map(|_| connect()).collect();
-    // One is let in at a time, and each answer takes a turn: they are all there, and it has asked since.
+    // One client is accepted per turn, and each answer takes a turn: all are connected, and this one has asked since.
     (0..2 * CLIENTS).for_each(|_| ask());
     assert_eq!(answers(&world, b"\n").lines().count(), 1);
     ask();
@@ -227,9 +227,9 @@ fn a_client_too_many_takes_the_place_of_the_one_that_has_asked_for_nothing_longe
     assert_eq!(gone, first_alone);
 }
 
-/// Each has a request that never ends, of which a byte comes in each round; who is let go comes again.
+/// Each slow client has an unfinished request, of which a byte is sent in each round; a disconnected one reconnects.
 #[test]
-fn an_honest_client_is_answered_beside_as_many_as_there_are_places_that_drip() {
+fn an_honest_client_is_answered_while_slow_ones_hold_all_places() {
     let world = world();
     let connect = || UnixStream::connect(world.service.path()).expect("it listens");
     let mut drips: Vec<UnixStream> = (0..CLIENTS).map(|_| connect()).collect();
@@ -249,7 +249,7 @@ fn an_honest_client_is_answered_beside_as_many_as_there_are_places_that_drip() {
 }
 
 #[test]
-fn who_subscribes_is_told_and_who_does_not_is_not() {
+fn a_subscribed_client_gets_notices_and_others_get_none() {
     let world = world();
     let mut wants = Client::connect(world.service.path()).expect("it listens");
     let mut other = Client::connect(world.service.path()).expect("it listens");
@@ -281,7 +281,7 @@ fn it_is_measured_as_long_as_one_client_wants_it() {
     let _: bool = one.call("unmeasure", Value::Null).expect("an answer");
     assert_eq!(told(), [true]);
     drop(other);
-    // The server finds out when it looks.
+    // The server notices in its next turn.
     while told() != [true, false] {
         let _: Value = one.call("echo", json!({})).expect("an answer");
     }
@@ -352,7 +352,7 @@ fn the_socket_is_its_owners_alone_and_goes_with_its_service() {
     assert!(!path.exists());
 }
 
-/// The block of docs/control.md that begins with this.
+/// Returns the block of docs/control.md that begins with this name.
 fn example(name: &str) -> Value {
     let page = include_str!("../../../docs/control.md");
     let (_, block) = page
@@ -362,7 +362,7 @@ fn example(name: &str) -> Value {
     serde_json::from_str(json).expect("JSON")
 }
 
-/// Each field of an example is one of the type, and says the same there.
+/// Checks that each field of an example is one of the type, and has the same value there.
 fn check<T: serde::de::DeserializeOwned + serde::Serialize>(name: &str) {
     let example = example(name);
     let read: T = serde_json::from_value(example.clone()).expect(name);

@@ -137,7 +137,7 @@ fn what_the_administrator_says_of_a_virtual_function_may_change() {
     }
     for (said, part) in [
         ("2:trust", "the card has 2 virtual functions"),
-        ("0:trusted", "is nothing of a virtual function"),
+        ("0:trusted", "is no setting of a virtual function"),
         ("", "is no virtual function's number"),
     ] {
         let answer = served.server.ask(said);

@@ -1,9 +1,9 @@
-//! Pools: DMA memory whose size, pages and place the program chooses.
+//! Pools: DMA memory of a size, page size and node that the program chooses.
 //!
-//! The arena is for what comes and goes, and takes what pages there are. A pool is for what a program knows it will
-//! need, such as the cache of a storage appliance: made once, on pages of a size, of a NUMA node, all of it there
-//! before the first request; one mapping, and pieces cut from it. What was asked for and cannot be had is refused,
-//! unless the program allowed less.
+//! The arena is for short-lived buffers, on whatever pages are available. A pool is for memory that a program knows
+//! it will need, such as the cache of a storage appliance. It is made once, on pages of a chosen size, on a chosen
+//! NUMA node, and may be populated before the first request. It is one mapping, from which buffers are cut. A request
+//! that cannot be met is refused, unless the program permitted smaller pages.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, PoisonError};
@@ -17,8 +17,8 @@ use crate::page::GIB;
 use crate::page::PageSize;
 use crate::placement::{Machine, Pages, Placement};
 
-/// How a pool is made. By default it is on base pages, on no particular node, and populated when it is used (the
-/// kernel's VFIO populates everything when it maps it).
+/// Parameters of a pool. By default it is on base pages, on no particular node, and populated when it is used (the
+/// kernel's VFIO populates all memory when it maps it).
 #[derive(Clone, Debug)]
 #[must_use = "a builder makes nothing until it builds"]
 pub struct PoolBuilder {
@@ -36,24 +36,24 @@ impl PoolBuilder {
         self
     }
 
-    /// Uses pages of this size, or of the next smaller size of which there are enough. [`DmaPool::page_size`] tells
-    /// which.
+    /// Uses pages of this size, or of the next smaller size of which there are enough. [`DmaPool::page_size`] returns
+    /// the size used.
     pub const fn pages_up_to(mut self, size: PageSize) -> Self {
         self.pages = size;
         self.or_smaller = true;
         self
     }
 
-    /// Uses memory of this NUMA node and no other (mbind(2), `MPOL_BIND`). Huge pages of a node are populated when the
-    /// pool is made, as by [`prefault`](Self::prefault) with one thread: only then is it known whether the node has
-    /// them.
+    /// Uses memory of this NUMA node and no other (mbind(2), `MPOL_BIND`). Huge pages of a node are populated when
+    /// the pool is made, as by [`prefault`](Self::prefault) with one thread, because only that shows whether the node
+    /// has them.
     pub const fn node(mut self, node: u32) -> Self {
         self.placement.node = Some(node);
         self
     }
 
-    /// Populates the pool when it is made, with this many threads, each of which takes 64 MiB or a page at a time. With
-    /// 0 threads pages are populated at their first use.
+    /// Populates the pool when it is made, with this many threads, each of which takes 64 MiB or a page at a time.
+    /// With 0 threads, pages are populated at their first use.
     pub const fn prefault(mut self, threads: usize) -> Self {
         self.placement.threads = NonZeroUsize::new(threads);
         self
@@ -62,10 +62,10 @@ impl PoolBuilder {
     /// Makes a pool of `bytes` bytes, rounded up to whole pages.
     ///
     /// # Errors
-    /// [`DmaError::Request`]: no bytes. [`DmaError::HugePages`], [`DmaError::NoHugePages`]: there are no such pages, or
-    /// the function takes none. [`DmaError::Node`]: there is no such node, or this process may not use it.
-    /// [`DmaError::Populate`]: the memory is not there, or not on that node. [`DmaError::Memory`], [`DmaError::Iova`],
-    /// [`DmaError::Function`]: the host, the I/O address space or the function had no room.
+    /// [`DmaError::Request`]: no bytes. [`DmaError::HugePages`], [`DmaError::NoHugePages`]: there are no such pages,
+    /// or the function takes none. [`DmaError::Node`]: there is no such node, or this process may not use it.
+    /// [`DmaError::Populate`]: there is not enough memory, or not on that node. [`DmaError::Memory`],
+    /// [`DmaError::Iova`], [`DmaError::Function`]: the host, the I/O address space or the function had no room.
     pub fn build(&self, bytes: usize) -> Result<DmaPool, DmaError> {
         self.build_on(&Machine, bytes)
     }
@@ -89,7 +89,7 @@ impl PoolBuilder {
         }
     }
 
-    /// The memory, mapped.
+    /// Allocates and maps the memory.
     fn chunk(&self, machine: &dyn Pages, bytes: usize, size: PageSize) -> Result<Chunk, DmaError> {
         if bytes == 0 {
             return Err(DmaError::Request { bytes, align: 1 });
@@ -108,7 +108,7 @@ impl PoolBuilder {
         Chunk::over(self.function.space(), rounded, memory)
     }
 
-    /// Whether there are enough pages of the hugetlb pool, as far as anybody knows before they are taken.
+    /// Checks that the hugetlb pool has enough free pages, as far as that is known before they are taken.
     fn are_there(&self, machine: &dyn Pages, bytes: usize, size: PageSize) -> Result<(), DmaError> {
         let page_bytes = size.bytes();
         if !self.function.takes_huge_pages() {
@@ -131,7 +131,7 @@ impl PoolBuilder {
     }
 }
 
-/// Whether it failed of the pages, so that others may do.
+/// Returns whether the error is a lack of such pages, so that smaller ones may work.
 fn is_want_of_pages(error: &DmaError) -> bool {
     match error {
         DmaError::HugePages { .. }
@@ -158,7 +158,7 @@ pub struct DmaPool {
 }
 
 impl DmaPool {
-    /// Builds a pool for a function, and for all functions that share its I/O address space.
+    /// Returns a builder of a pool for a function, and for all functions that share its I/O address space.
     pub fn builder(function: &Function) -> PoolBuilder {
         PoolBuilder {
             function: function.clone(),
@@ -168,25 +168,25 @@ impl DmaPool {
         }
     }
 
-    /// The size of its pages.
+    /// Returns the size of its pages.
     #[must_use]
     pub const fn page_size(&self) -> PageSize {
         self.pages
     }
 
-    /// Its size in bytes.
+    /// Returns its size in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a pool of no bytes is refused")]
     pub fn len(&self) -> usize {
         self.chunk.mapped.memory().len()
     }
 
-    /// How many bytes are free. They need not lie together.
+    /// Returns the number of free bytes. They need not be contiguous.
     #[must_use]
     pub fn free_bytes(&self) -> usize {
-        let room = self.chunk.room.lock();
-        let room = room.unwrap_or_else(PoisonError::into_inner);
-        let free = room.free.free_ranges();
+        let state = self.chunk.state.lock();
+        let state = state.unwrap_or_else(PoisonError::into_inner);
+        let free = state.free.free_ranges();
         let bytes: u64 = free.map(|range| range.end() - range.start() + 1).sum();
         // CAST: it is no more than `len`.
         usize::try_from(bytes).unwrap_or(usize::MAX)
@@ -197,7 +197,7 @@ impl DmaPool {
     ///
     /// # Errors
     /// [`DmaError::Request`]: no bytes, or an alignment that is no power of two up to 1 GiB. [`DmaError::PoolFull`]:
-    /// not so many lie together.
+    /// not so many are contiguous.
     pub fn alloc(&self, bytes: usize, align: usize) -> Result<DmaBuffer, DmaError> {
         let request = DmaError::Request { bytes, align };
         if bytes == 0 || !align.is_power_of_two() || align > GIB {
@@ -217,7 +217,7 @@ impl DmaPool {
         }
     }
 
-    /// Allocates `bytes` zeroed bytes to make a region of, aligned to 256 (`DAT_OPTIMAL_ALIGNMENT`).
+    /// Allocates `bytes` zeroed bytes for a memory region, aligned to 256 (`DAT_OPTIMAL_ALIGNMENT`).
     ///
     /// # Errors
     /// As [`DmaPool::alloc`].
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
     use crate::double::Double;
 
-    /// A machine with so many free huge pages of 2 MiB on each of two nodes, which it then does not have.
+    /// A machine that claims a number of free 2 MiB pages on each of two nodes but does not have them.
     struct Promises {
         each: usize,
         asked: Mutex<Vec<(PageSize, Option<u32>)>>,
@@ -404,7 +404,7 @@ mod tests {
             "{refused:?}"
         );
         let next = builder.prefault(0).build(4096).unwrap();
-        // The addresses of the first were given back.
+        // The addresses of the first were freed.
         assert_eq!(
             device.mappings(),
             [(next.alloc(1, 1).unwrap().iova().0, 4096)]

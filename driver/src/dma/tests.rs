@@ -139,9 +139,9 @@ fn a_mapping_the_function_refuses_leaves_nothing_behind() {
     let device = Double::new();
     let function = device.function();
     let arena = DmaArena::new(&function).unwrap();
-    device.set_stubborn(true);
+    device.set_refuses_dma(true);
     assert!(matches!(arena.alloc(64, 64), Err(DmaError::Function(_))));
-    device.set_stubborn(false);
+    device.set_refuses_dma(false);
     assert_eq!(
         arena.alloc(64, 64).unwrap().iova(),
         Iova(CHUNK_BYTES as u64)
@@ -154,14 +154,14 @@ fn addresses_the_function_will_not_unmap_are_not_used_again() {
     let function = device.function();
     let first = DmaArena::new(&function).unwrap().alloc(64, 64).unwrap();
     let iova = first.iova();
-    device.set_stubborn(true);
+    device.set_refuses_dma(true);
     drop(first);
-    device.set_stubborn(false);
+    device.set_refuses_dma(false);
     let next = function.space().alloc_iova(CHUNK_BYTES, CHUNK_BYTES, 0);
     assert_ne!(next.unwrap(), iova);
 }
 
-/// Memory that was lent is its owner's again, whatever the device was told: then it may reach nothing at all.
+/// Lent memory returns to its owner even if the device refuses the unmap: then the device must not reach anything.
 #[test]
 fn memory_that_stays_mapped_stops_the_device() {
     const BUS_MASTER: u16 = 4;
@@ -169,7 +169,7 @@ fn memory_that_stays_mapped_stops_the_device() {
     let function = device.function();
     function.set_bus_master(true).unwrap();
     let kept = DmaArena::new(&function).unwrap().alloc(64, 64).unwrap();
-    device.set_stubborn(true);
+    device.set_refuses_dma(true);
     drop(kept);
     assert_eq!(function.config_read_u16(4).unwrap() & BUS_MASTER, 0);
 }
@@ -266,7 +266,7 @@ fn memory_that_outlives_its_function_is_not_mapped_for_it_any_more() {
     drop(arena);
     assert_eq!(device.mappings(), []);
     buffer.store_u8(0, 1);
-    // The next opening may map there.
+    // The next arena may map there.
     let again = DmaArena::with_chunk_bytes(&device.function(), 8192).unwrap();
     let other = again.alloc(4096, 4096).unwrap();
     assert_eq!(other.iova(), buffer.iova());

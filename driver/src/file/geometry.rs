@@ -1,11 +1,11 @@
-//! What a disk is like, read anew at each call: a disk may be resized.
+//! Geometry of a disk, read anew at each call, because a disk may be resized.
 //!
-//! Of a file, size and alignments come from `statx` (`STATX_DIOALIGN`, Linux 6.1). Of a block device, size and blocks
-//! come from its ioctls, and whether it discards from sysfs. Whether a file system makes holes it says itself: a byte
-//! is given back where no file has any, half of the largest size that there is and more, once for each open file. That
-//! is a write, so a file that cannot be written makes none.
+//! For a file, size and alignments come from `statx` (`STATX_DIOALIGN`, Linux 6.1). For a block device, size and
+//! block sizes come from its ioctls, and its support for discard from sysfs. Support for holes in a file system is
+//! found by a trial, once for each open file: a hole of one byte is punched beyond the end of any file, at half the
+//! largest offset and beyond. The trial is a write, so a file opened read-only has no support for holes.
 
-// UNSAFETY: an ioctl writes what its number says.
+// UNSAFETY: the number of an ioctl determines what it writes.
 #![expect(unsafe_code, reason = "BLKGETSIZE64")]
 
 use std::io;
@@ -18,37 +18,37 @@ use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
 use super::File;
 use crate::error::ReactorError;
 
-/// What a disk is like.
+/// Geometry of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Geometry {
     /// Size.
     pub bytes: u64,
-    /// A block device, or else a file.
+    /// True for a block device, false for a file.
     pub is_block_device: bool,
-    /// Bytes of the smallest piece that can be read or written past the page cache; of a file, what the system says of
-    /// its file system, or 512.
+    /// Bytes of the smallest piece that can be read or written with `O_DIRECT`. For a file, the value of its file
+    /// system, or 512.
     pub logical_block: u32,
-    /// Bytes of the smallest piece that is written without reading what is around it; of a file, the block that its
-    /// file system prefers.
+    /// Bytes of the smallest piece that is written without reading its surroundings. For a file, the preferred block
+    /// size of its file system.
     pub physical_block: u32,
-    /// What addresses in memory are multiples of, past the page cache (`O_DIRECT`). Where the system does not say
-    /// (before Linux 6.1, and of file systems without), the logical block.
+    /// Alignment in bytes of memory used with `O_DIRECT`. Where the system does not report it (before Linux 6.1, and
+    /// for some file systems), the logical block.
     pub memory_alignment: u32,
-    /// What offsets and lengths are multiples of, likewise.
+    /// Alignment in bytes of offsets and lengths, likewise.
     pub offset_alignment: u32,
-    /// Discard or holes are there, and the file was opened for writing.
+    /// True if discard or holes are supported and the file was opened for writing.
     pub deallocates: bool,
 }
 
-/// A block that every disk and file system can be read in, or multiples of it.
+/// Block size in bytes that every disk and file system supports.
 const SECTOR: u32 = 512;
 
 /// `BLKGETSIZE64` of `linux/fs.h`.
 const BLKGETSIZE64: Opcode = opcode::read::<usize>(0x12, 114);
 
 impl File {
-    /// What it is like now.
+    /// Reads the current geometry.
     ///
     /// # Errors
     /// [`ReactorError::Geometry`].
@@ -99,7 +99,7 @@ impl File {
     fn device_bytes(&self) -> Result<u64, Errno> {
         // SAFETY: BLKGETSIZE64 writes a 64-bit number.
         let size = unsafe { Getter::<BLKGETSIZE64, u64>::new() };
-        // SAFETY: the descriptor is open, and a block device's, of which the number means this.
+        // SAFETY: the descriptor is open and a block device's, for which the number has this meaning.
         let bytes = unsafe { ioctl(self.as_fd(), size) };
         bytes.map_err(|error| Errno::from_raw(error.raw_os_error()))
     }
@@ -119,7 +119,7 @@ impl File {
                     .map(|bit| 1_i64 << bit)
                     .take_while(|&offset| offset.cast_unsigned() > size)
                     .find_map(|offset| match self.punch(offset) {
-                        // More than a file of this file system can have: half of that.
+                        // Beyond the largest file of this file system: try half of it.
                         Err(Errno::EFBIG) => None,
                         done => Some(done.is_ok()),
                     })
@@ -133,7 +133,7 @@ impl File {
     }
 }
 
-/// Whether a block device discards; of a partition, its disk. False where sysfs is not there to say.
+/// Returns whether a block device supports discard; for a partition, its disk. False without sysfs.
 fn discards(major: u32, minor: u32) -> bool {
     let device = format!("/sys/dev/block/{major}:{minor}");
     ["queue", "../queue"]

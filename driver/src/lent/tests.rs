@@ -1,6 +1,6 @@
 //! Lent memory against the device double.
 
-// UNSAFETY: memory of the tests' own is lent.
+// UNSAFETY: the tests lend memory of their own.
 
 use super::*;
 use crate::double::Double;
@@ -12,7 +12,7 @@ fn the_device_reaches_lent_memory_until_it_is_dropped() {
     let function = device.function();
     let mut own = vec![0_u8; 10_000];
     let pointer = own.as_mut_ptr().wrapping_add(13);
-    // SAFETY: `own` outlives `lent`, and is not looked at before it was dropped.
+    // SAFETY: `own` outlives `lent`, and is not accessed before that was dropped.
     let lent = unsafe { LentMemory::new(&function, pointer, 9000) }.unwrap();
     assert_eq!(lent.len(), 9000);
     assert_eq!(lent.address(), pointer.addr() as u64);
@@ -54,7 +54,7 @@ fn only_bytes_of_shared_mappings_count_as_shared() {
 fn private_memory_is_lent_as_private() {
     let function = Double::new().function();
     let mut own = vec![0_u8; 10_000];
-    // SAFETY: `own` outlives `lent`; nobody writes.
+    // SAFETY: `own` outlives `lent`; it is not written.
     let lent = unsafe { LentMemory::new(&function, own.as_mut_ptr(), own.len()) }.unwrap();
     assert!(!lent.is_shared());
 }
@@ -102,7 +102,7 @@ fn the_spanning_power_is_the_smallest_page_that_holds_the_range() {
 fn lent_memory_and_its_mapping_lie_the_same_in_the_page_that_spans_them() {
     let function = Double::new().function();
     let mut own = vec![0_u8; 3 << 20];
-    // SAFETY: `own` outlives `lent`; nobody writes.
+    // SAFETY: `own` outlives `lent`; it is not written.
     let lent = unsafe { LentMemory::new(&function, own.as_mut_ptr(), own.len()) }.unwrap();
     let memory = lent.lease.mapped.memory();
     let spanning = spanning_power(memory.address(), memory.len()) as u64;
@@ -110,7 +110,7 @@ fn lent_memory_and_its_mapping_lie_the_same_in_the_page_that_spans_them() {
     assert_eq!(lent.iova().0 % spanning, lent.address() % spanning);
 }
 
-/// A heap of whole pages, of which nothing is touched.
+/// A heap of whole pages, which are never touched.
 struct Heap(SharedMemory);
 
 impl Heap {
@@ -118,10 +118,10 @@ impl Heap {
         Self(SharedMemory::of_this_process(pages * DMA_PAGE).unwrap())
     }
 
-    /// Lends pages of it.
+    /// Lends pages of the heap.
     fn lend(&self, function: &Function, pages: Range<usize>) -> Result<Arc<LentMemory>, DmaError> {
         let (at, bytes) = (pages.start * DMA_PAGE, pages.len() * DMA_PAGE);
-        // SAFETY: the heap outlives what is lent of it, and is never looked at.
+        // SAFETY: the heap outlives its lent parts, and is never accessed.
         unsafe { LentMemory::new(function, self.0.pointer(at, bytes).as_ptr(), bytes) }
     }
 }
@@ -152,7 +152,7 @@ fn a_heap_that_is_lent_takes_one_mapping_however_many_regions_are_lent_of_it() {
     assert_eq!(device.mappings(), []);
 }
 
-/// Every second page, so that no two lie together.
+/// Every second page, so that no two are adjacent.
 #[test]
 fn one_mapping_more_than_can_be_had_is_refused_and_room_is_made_by_giving_back() {
     let device = Double::new();
@@ -195,7 +195,7 @@ fn a_mapping_stays_until_the_last_that_is_lent_through_it_is_given_back() {
     assert_eq!(device.mappings(), []);
 }
 
-/// What is at an address that was given back may be another page by now.
+/// Another page may be at an address that was given back.
 #[test]
 fn a_page_that_was_given_back_is_mapped_anew_though_a_mapping_still_has_it() {
     let device = Double::new();
@@ -233,7 +233,7 @@ fn memory_lent_to_two_functions_of_a_space_takes_one_mapping() {
     let second = Function::in_process_in(second, &first.dma_space()).unwrap();
     let mut own = vec![0_u8; 8192];
     let [one, other] = [&first, &second].map(|function| {
-        // SAFETY: `own` outlives what is lent of it; nobody looks at it.
+        // SAFETY: `own` outlives its lent parts; it is not accessed.
         unsafe { LentMemory::new(function, own.as_mut_ptr(), own.len()) }.unwrap()
     });
     assert_eq!(one.iova(), other.iova());
@@ -244,9 +244,9 @@ fn memory_lent_to_two_functions_of_a_space_takes_one_mapping() {
     assert_eq!(devices.map(|device| device.mappings()), [vec![], vec![]]);
 }
 
-/// A region may be kept for a device that has not answered yet, when the program has its memory back.
+/// A region may be kept for a device that has not answered yet, after the program has its memory back.
 #[test]
-fn memory_that_is_withdrawn_stays_mapped_and_is_shared_with_nobody() {
+fn withdrawn_memory_stays_mapped_and_is_not_shared() {
     let device = Double::new();
     let function = device.function();
     let heap = Heap::of_pages(8);
@@ -291,7 +291,7 @@ fn a_part_is_inside_what_is_lent() {
     );
 }
 
-/// Regions that were lent one by one, then their heap as a whole: when that is given back, they share as before.
+/// Regions that were lent one by one, then their heap as a whole: once that is given back, they share as before.
 #[test]
 fn small_memory_is_shared_again_when_larger_memory_around_it_is_given_back() {
     let device = Double::new();
@@ -310,16 +310,16 @@ fn small_memory_is_shared_again_when_larger_memory_around_it_is_given_back() {
     let shared = parts.map(|pages| heap.lend(&function, pages).unwrap());
     assert_eq!(shared[0].iova(), small.iova());
     assert_eq!(device.mappings().len(), 1);
-    // What only the larger ones had is nobody's.
+    // Pages that only the larger mapping had are not lent any more.
     let beside = heap.lend(&function, 3..5).unwrap();
     assert_eq!(device.mappings().len(), 2);
     drop((small, shared, beside));
     assert_eq!(device.mappings(), []);
 }
 
-/// The model is, for each mapping, what is lent through it without a break, page by page.
+/// The model records for each mapping, page by page, which pages have been lent through it without interruption.
 #[test]
-fn random_leases_share_what_has_been_lent_all_the_time_and_nothing_else() {
+fn random_leases_share_only_pages_lent_without_interruption() {
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
     const PAGES: usize = 40;
@@ -329,8 +329,8 @@ fn random_leases_share_what_has_been_lent_all_the_time_and_nothing_else() {
         let function = device.function();
         let heap = Heap::of_pages(PAGES);
         let mut held: Vec<(Arc<LentMemory>, Range<usize>)> = Vec::new();
-        // By the I/O address of a mapping: where its pages begin, and how long each was lent without a break, since
-        // when.
+        // By the I/O address of a mapping: start of its pages, and for each whether it was lent without interruption
+        // since.
         let mut trusted: BTreeMap<u64, (usize, Vec<bool>)> = BTreeMap::new();
         for _ in 0..400 {
             if random.random_bool(0.6) {
@@ -385,7 +385,7 @@ fn random_leases_share_what_has_been_lent_all_the_time_and_nothing_else() {
     }
 }
 
-/// Anonymous pages, mapped somewhere or in the place of others.
+/// Maps anonymous pages, at any address or in place of others.
 fn pages(at: Option<NonNull<u8>>, bytes: usize) -> NonNull<u8> {
     use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
     let place = at.and_then(|at| std::num::NonZeroUsize::new(at.addr().get()));
@@ -409,7 +409,7 @@ fn byte(at: NonNull<u8>) -> u8 {
 
 const MAPPED_BYTES: usize = 0x4000;
 
-/// Says so if this machine has no userfaultfd for such memory.
+/// Returns whether replaced pages are detected. Reports it if this machine has no userfaultfd for such memory.
 fn notices_replacements() -> bool {
     let probe = pages(None, MAPPED_BYTES).addr().get();
     let notices = Guard::new(probe..probe + MAPPED_BYTES).unwrap().notices();
@@ -423,9 +423,9 @@ fn notices_replacements() -> bool {
 fn memory_that_is_not_there_cannot_be_lent() {
     let device = Double::new();
     let function = device.function();
-    // Below `vm.mmap_min_addr` nothing is mapped, whatever other threads of this process map meanwhile.
+    // No thread of this process can map memory below `vm.mmap_min_addr`.
     let nowhere = std::ptr::without_provenance_mut(0x1000);
-    // SAFETY: nobody accesses what is refused.
+    // SAFETY: refused memory is not accessed.
     let refused = unsafe { LentMemory::new(&function, nowhere, 0x1000) };
     let refused = refused.expect_err("nothing is there");
     assert!(refused.to_string().contains("EFAULT"), "{refused}");
@@ -437,8 +437,8 @@ fn an_access_of_memory_that_was_unmapped_is_an_error_with_its_address() {
     let device = Double::new();
     let function = device.function();
     let base = pages(None, MAPPED_BYTES);
-    // SAFETY: what the test breaks is the promise that the memory stays mapped, on purpose: nothing else is mapped
-    // there by others meanwhile but by chance, and the access is refused then, too.
+    // SAFETY: the test breaks the promise that the memory stays mapped, on purpose. Another thread could map memory
+    // there only by chance, and then the access is refused, too.
     let lent = unsafe { LentMemory::new(&function, base.as_ptr(), MAPPED_BYTES) }.unwrap();
     let (memory, at) = device.reach(lent.iova().0);
     memory.try_write_bytes(at, &[5; 100]).unwrap();
@@ -459,7 +459,7 @@ fn other_pages_in_the_place_of_lent_ones_are_never_reached() {
     let device = Double::new();
     let function = device.function();
     let base = pages(None, MAPPED_BYTES);
-    // SAFETY: the promise that nothing else is mapped there is broken on purpose; nobody but this test does it.
+    // SAFETY: the promise that no other pages are mapped there is broken on purpose, only by this test.
     let lent = unsafe { LentMemory::new(&function, base.as_ptr(), MAPPED_BYTES) }.unwrap();
     let (memory, at) = device.reach(lent.iova().0);
     memory.try_write_bytes(at, &[5; 100]).unwrap();
@@ -467,7 +467,7 @@ fn other_pages_in_the_place_of_lent_ones_are_never_reached() {
     assert!(memory.try_read_bytes(at, &mut [0; 100]).is_err());
     assert!(memory.try_write_bytes(at, &[6; 100]).is_err());
     assert_eq!(byte(base), 0, "the new page");
-    // Lent anew, the new pages are reached, and by the old memory still not.
+    // After the pages are lent again, the new pages are reached, and still not through the old memory.
     // SAFETY: they stay until it drops.
     let again = unsafe { LentMemory::new(&function, base.as_ptr(), MAPPED_BYTES) }.unwrap();
     let (new, new_at) = device.reach(again.iova().0);
@@ -478,7 +478,7 @@ fn other_pages_in_the_place_of_lent_ones_are_never_reached() {
     assert!(memory.try_read_bytes(at, &mut [0; 100]).is_err());
 }
 
-/// A mapping lives as long as the last lease of a part of it; the owner may unmap the rest, and lend it anew.
+/// A mapping lives as long as the last lease of a part of it; the owner may unmap the rest, and lend it again.
 #[test]
 fn a_part_that_is_still_lent_stays_when_another_part_was_given_back_and_replaced() {
     if !notices_replacements() {
@@ -487,7 +487,7 @@ fn a_part_that_is_still_lent_stays_when_another_part_was_given_back_and_replaced
     let device = Double::new();
     let function = device.function();
     let base = pages(None, MAPPED_BYTES);
-    // SAFETY: given back before the pages behind the first one are replaced.
+    // SAFETY: given back before the pages after the first one are replaced.
     let whole = unsafe { LentMemory::new(&function, base.as_ptr(), MAPPED_BYTES) }.unwrap();
     // SAFETY: the first page stays.
     let first = unsafe { LentMemory::new(&function, base.as_ptr(), 0x1000) }.unwrap();

@@ -1,10 +1,10 @@
 //! Isolation below the bridges: Access Control Services.
 //!
-//! Functions behind a bridge can reach each other without passing the IOMMU, unless the bridge's ports send such
-//! traffic up (PCI Express Base Specification, "Access Control Services": source validation, request and completion
-//! redirect, upstream forwarding). The kernel puts into one IOMMU group what it cannot tell apart. So when a group
-//! holds strangers, the ports above it that lack these bits are the reason, and this finds them in their configuration
-//! space.
+//! Functions behind a bridge can reach each other without passing the IOMMU, unless the bridge's ports redirect such
+//! traffic upstream (PCI Express Base Specification, "Access Control Services": source validation, request and
+//! completion redirect, upstream forwarding). The kernel puts functions that it cannot isolate into one IOMMU group.
+//! So when a group has unrelated functions, the cause is ports above it that lack these bits. This module finds them
+//! in the ports' configuration space.
 
 use std::fs;
 use std::path::Path;
@@ -22,16 +22,16 @@ const NEEDED: u16 = 1 << 0 | 1 << 2 | 1 << 3 | 1 << 4;
 const ROOT_PORT: u16 = 4;
 const DOWNSTREAM_PORT: u16 = 6;
 
-/// What a port does about traffic between the functions below it.
+/// A port's handling of traffic between the functions below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
-    /// Sends all of it up.
+    /// All of it is sent upstream.
     On,
-    /// Could, but is not told to.
+    /// The port could send it upstream, but this is disabled.
     Off,
-    /// Has no such capability.
+    /// The port has no such capability.
     Absent,
-    /// Its configuration space cannot be read whole; that takes root.
+    /// Its configuration space cannot be read completely; that takes root.
     Unreadable,
 }
 
@@ -40,15 +40,15 @@ pub enum Isolation {
 pub struct Port {
     /// Its address.
     pub address: PciAddress,
-    /// What it does.
+    /// Its handling of such traffic.
     pub isolation: Isolation,
 }
 
 impl Machine {
-    /// The ports between the root and a function whose isolation matters, from the root down.
+    /// Returns the ports between the root and a function whose isolation matters, from the root down.
     #[must_use]
     pub fn ports_above(&self, address: PciAddress) -> Vec<Port> {
-        // The place in the tree of devices, of which the one by address is a link.
+        // The canonical path is the place in the tree of devices; the path by address is a link to it.
         let Ok(path) = fs::canonicalize(self.device(address)) else {
             return Vec::new();
         };
@@ -67,7 +67,7 @@ impl Machine {
     }
 }
 
-/// Nothing for what is no root port and no downstream port.
+/// Returns `None` for a device that is no root port and no downstream port.
 fn isolation(port: &Path) -> Option<Isolation> {
     let config = fs::read(port.join("config")).ok()?;
     // Configuration space is little-endian.
@@ -75,7 +75,7 @@ fn isolation(port: &Path) -> Option<Isolation> {
         let (low, high) = (*config.get(at)?, *config.get(at + 1)?);
         Some(u16::from_be_bytes([high, low]))
     };
-    // Who may not see more than the header cannot tell the kind of port either.
+    // A user who may read only the header cannot find the kind of port either.
     if config.len() < EXTENDED {
         return Some(Isolation::Unreadable);
     }
@@ -84,7 +84,7 @@ fn isolation(port: &Path) -> Option<Isolation> {
         return None;
     }
     let mut at = EXTENDED;
-    // No list is longer than the space has places for it.
+    // The list has at most as many entries as fit into the space.
     for _ in 0..config.len() / 4 {
         let (Some(id), Some(next)) = (word(at), word(at + 2).map(|word| word >> 4)) else {
             break;
@@ -105,7 +105,7 @@ fn isolation(port: &Path) -> Option<Isolation> {
     Some(Isolation::Absent)
 }
 
-/// Where the PCI Express capability is.
+/// Returns the offset of the PCI Express capability.
 fn capability(config: &[u8]) -> Option<usize> {
     let mut at = usize::from(*config.get(0x34)?);
     for _ in 0..48 {

@@ -1,16 +1,15 @@
-//! Giving a function to vfio-pci, and back.
+//! Binding a function to vfio-pci, and back to its driver.
 //!
-//! `driver_override` names the only driver that may have the function; then it is taken from the driver it has, and
-//! the bus is asked to look for one (`Documentation/ABI/testing/sysfs-bus-pci`). Whether that worked is seen in
-//! the `driver` link, not in the writes. If it did not, the function goes back to whom it was taken from.
+//! `driver_override` names the only driver that may have the function. Then the function is unbound from its driver,
+//! and the bus probes for one (`Documentation/ABI/testing/sysfs-bus-pci`). The `driver` link shows whether that
+//! worked, not the writes. If it did not, the function goes back to its previous driver.
 //!
-//! What would hurt is refused before anything is written: a function whose interfaces carry the default route or a
-//! connection, a physical function whose virtual ones would vanish with its driver, a function that some process
-//! drives. Everything written is remembered, and what undoes it is told.
+//! Dangerous changes are refused before anything is written: a function whose interfaces carry the default route or a
+//! connection, a physical function whose virtual ones would vanish with its driver, a function that a process has
+//! open. All writes are recorded, and the commands that undo them are returned.
 //!
-//! Looking and writing are two steps, and sysfs has no lock for both: a virtual function that somebody makes, or a
-//! route that is set, after the look and before the write is not seen. Only root writes here, and is not kept from
-//! itself.
+//! The check and the writes are separate steps, and sysfs has no lock for both: a virtual function or a route that
+//! appears after the check and before the write is not noticed. Only root writes here, and is trusted.
 
 use std::fs;
 use std::io;
@@ -22,15 +21,15 @@ use super::machine::{Machine, PciFunction};
 use super::network::Traffic;
 use crate::vfio::{PciAddress, VfioError};
 
-/// The driver a function is given to.
+/// The driver for user space.
 const VFIO_PCI: &str = "vfio-pci";
 
-/// Who writes to sysfs.
+/// Writes to sysfs.
 pub trait Writer {
-    /// One write to a file that is there.
+    /// Writes once to an existing file.
     ///
     /// # Errors
-    /// What the system answered.
+    /// Error of the system.
     fn write(&self, path: &Path, text: &str) -> io::Result<()>;
 }
 
@@ -40,13 +39,13 @@ pub struct Kernel;
 
 impl Writer for Kernel {
     fn write(&self, path: &Path, text: &str) -> io::Result<()> {
-        // Opened as it is: a file that sysfs does not have is not to be made.
+        // Opened without creating: a file that sysfs lacks must not be made.
         let mut file = fs::OpenOptions::new().write(true).open(path)?;
         io::Write::write_all(&mut file, text.as_bytes())
     }
 }
 
-/// What was done.
+/// Result of binding or unbinding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// The function.
@@ -55,22 +54,22 @@ pub struct Bound {
     pub before: Option<String>,
     /// The driver it has.
     pub now: Option<String>,
-    /// Shell commands that take it back, in order; none if nothing was changed.
+    /// Shell commands that undo it, in order; empty if nothing was changed.
     pub undo: Vec<String>,
 }
 
-/// Why a function was not bound or unbound.
+/// Reason why a function was not bound or unbound.
 #[derive(Debug, Error)]
 pub enum BindError {
-    /// There is none.
+    /// There is no such function.
     #[error("{address}: no such PCI function: {path} is not there (see lspci -D)")]
     NoDevice {
         /// The function.
         address: PciAddress,
-        /// Where it was looked for.
+        /// Its path in sysfs.
         path: PathBuf,
     },
-    /// It is no network function, so no driver here has a use for it.
+    /// It is no network function, for which this project has no driver.
     #[error("{address}: class {class:#08x} is no network controller; only those are bound")]
     NotNetwork {
         /// The function.
@@ -78,7 +77,7 @@ pub enum BindError {
         /// Its class, subclass and interface.
         class: u32,
     },
-    /// The module is not there.
+    /// The module `vfio-pci` is not loaded.
     #[error("{address}: there is no driver vfio-pci: modprobe vfio-pci")]
     NoModule {
         /// The function.
@@ -87,7 +86,7 @@ pub enum BindError {
     /// There is no IOMMU.
     #[error(transparent)]
     NoIommu(Box<VfioError>),
-    /// The network needs it.
+    /// The function's interfaces are in use.
     #[error(
         "{address}: not taken from {driver}, because {}: take the interface down first (ip link set dev {} down), on another way in",
         list(traffic),
@@ -98,12 +97,12 @@ pub enum BindError {
         address: PciAddress,
         /// The driver it has.
         driver: String,
-        /// What goes over it.
+        /// Traffic of the interfaces.
         traffic: Vec<Traffic>,
         /// Its interfaces.
         netdevs: Vec<String>,
     },
-    /// Its virtual functions would go.
+    /// Its virtual functions would vanish.
     #[error(
         "{address}: not taken from {driver}, because its {} virtual functions would vanish ({}): bind one of those instead, or remove them first (echo 0 > {})",
         functions.len(),
@@ -120,7 +119,7 @@ pub enum BindError {
         /// The file that removes them.
         switch: PathBuf,
     },
-    /// A process has it open, and the kernel would wait for that.
+    /// A process has it open, and the kernel would wait for that process.
     #[error("{address}: process {pid} ({name}) has its IOMMU group {group} open: end it first")]
     Held {
         /// The function.
@@ -132,7 +131,7 @@ pub enum BindError {
         /// Number of the group.
         group: u32,
     },
-    /// It is not vfio-pci that has it.
+    /// Its driver is not vfio-pci.
     #[error("{address}: bound to {driver}, not to vfio-pci: there is nothing to give back")]
     NotVfio {
         /// The function.
@@ -147,12 +146,12 @@ pub enum BindError {
         address: PciAddress,
         /// The file.
         path: PathBuf,
-        /// What was written.
+        /// The text written.
         text: String,
-        /// What the system answered.
+        /// Error of the system.
         source: io::Error,
     },
-    /// All was written, and the function had another driver than it should. It was given back.
+    /// All writes succeeded, but the function has another driver than vfio-pci. It was given back.
     #[error(
         "{address}: bound to {driver}, not to vfio-pci, after all was written (see dmesg); it was given back"
     )]
@@ -162,12 +161,12 @@ pub enum BindError {
         /// The driver it had then, or "no driver".
         driver: String,
     },
-    /// It failed half-way, and so did giving the function back.
+    /// A step failed, and so did giving the function back.
     #[error("{first}; and giving it back failed too: {then}")]
     Stranded {
-        /// What failed first.
+        /// The first failure.
         first: Box<BindError>,
-        /// What failed on the way back.
+        /// The failure on the way back.
         then: Box<BindError>,
     },
 }
@@ -190,10 +189,10 @@ fn name(driver: Option<&String>) -> String {
 }
 
 impl Machine {
-    /// Gives a function to vfio-pci. One that has it already is left alone.
+    /// Binds a function to vfio-pci. One that is bound already is left alone.
     ///
     /// # Errors
-    /// [`BindError`]. If something was written before it failed, the function was given back.
+    /// [`BindError`]. If a step failed after something was written, the function was given back.
     pub fn bind(&self, address: PciAddress, writer: &dyn Writer) -> Result<Bound, BindError> {
         let function = self.there(address)?;
         if function.is_bound_to_vfio() {
@@ -239,7 +238,7 @@ impl Machine {
         })
     }
 
-    /// Takes a function from vfio-pci and lets the bus find it a driver; which, is not for us to say.
+    /// Unbinds a function from vfio-pci and lets the bus choose its driver.
     ///
     /// # Errors
     /// [`BindError`].
@@ -251,7 +250,7 @@ impl Machine {
                 driver: name(function.driver.as_ref()),
             });
         }
-        // The kernel waits for whoever has the function, for as long as they please.
+        // The kernel would wait, without limit, for a process that has the function open.
         if let Some(group) = function.iommu_group
             && let Some(holder) = self.holders(group).into_iter().next()
         {
@@ -285,7 +284,7 @@ impl Machine {
         })
     }
 
-    /// Nothing is lost when the function is taken from its driver, and vfio-pci can take it.
+    /// Checks that nothing is lost when the function is unbound from its driver, and that vfio-pci can take it.
     fn check_free(&self, function: &PciFunction) -> Result<(), BindError> {
         /// Class code of network controllers.
         const NETWORK: u32 = 0x02;
@@ -341,7 +340,7 @@ impl Machine {
         })
     }
 
-    /// Takes the function from its driver, if it has one, and lets the bus look for one.
+    /// Unbinds the function from its driver, if it has one, and lets the bus probe for one.
     fn reprobe(&self, writer: &dyn Writer, address: PciAddress) -> Result<(), BindError> {
         let driver = self.device(address).join("driver");
         if driver.exists() {
@@ -356,7 +355,7 @@ impl Machine {
         self.write(writer, address, &probe, &address.to_string())
     }
 
-    /// As it was before.
+    /// Restores the previous driver.
     fn give_back(&self, before: &PciFunction, writer: &dyn Writer) -> Result<(), BindError> {
         let address = before.address;
         let now = self.function(address);
@@ -379,7 +378,8 @@ impl Machine {
         }
     }
 
-    /// By hand, so that it works without this program, and leaves the function as it was.
+    /// Returns the commands to undo a binding by hand. They work without this program, and leave the function as it
+    /// was.
     fn undo_bind(&self, before: &PciFunction) -> Vec<String> {
         let address = before.address;
         let device = self.device(address);

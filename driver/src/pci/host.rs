@@ -1,32 +1,32 @@
-//! What the machine as a whole has to offer a driver in user space: an IOMMU, modules, memory that may be locked.
+//! Facilities of the machine for a driver in user space: an IOMMU, modules, memory that may be locked.
 
 use std::fs;
 
 use super::machine::{Machine, names};
 
-/// What is known of the machine's IOMMU.
+/// State of the machine's IOMMU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Iommu {
-    /// The units the kernel drives, such as `dmar0`.
+    /// Units that the kernel drives, such as `dmar0`.
     pub units: Vec<String>,
-    /// IOMMU groups there are.
+    /// Number of IOMMU groups.
     pub groups: usize,
-    /// The firmware describes one (the ACPI tables DMAR, IVRS, IORT, VIOT).
+    /// True if the firmware describes one (the ACPI tables DMAR, IVRS, IORT, VIOT).
     pub described: bool,
-    /// The parameters of the kernel's command line that concern it.
+    /// Parameters of the kernel's command line that concern it.
     pub parameters: Vec<String>,
-    /// The processor is Intel's, whose IOMMU the kernel does not switch on by itself everywhere.
+    /// True if the processor is Intel's, whose IOMMU some kernels do not enable by default.
     pub intel: bool,
 }
 
-/// Whether the IOMMU stands between devices and interrupts.
+/// State of interrupt remapping, by which the IOMMU filters the interrupts of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remapping {
-    /// It does.
+    /// Interrupts are remapped.
     On,
-    /// It does not, and VFIO was told not to mind.
+    /// They are not remapped, and VFIO was configured to accept that.
     Allowed,
-    /// It does not.
+    /// They are not remapped.
     Off,
 }
 
@@ -42,14 +42,14 @@ pub struct Holder {
 /// The pool of huge pages of 2 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HugePages {
-    /// In the pool and not taken.
+    /// Number of free pages in the pool.
     pub free: u64,
-    /// In the pool.
+    /// Number of pages in the pool.
     pub total: u64,
 }
 
 impl Machine {
-    /// What is known of the IOMMU.
+    /// Returns the state of the IOMMU.
     #[must_use]
     pub fn iommu(&self) -> Iommu {
         let parameters = self.text("/proc/cmdline").unwrap_or_default();
@@ -70,8 +70,9 @@ impl Machine {
         }
     }
 
-    /// Interrupt remapping. The kernel says so in the names of interrupt controllers: `IR-` in front of them with
-    /// Intel's and AMD's (`arch/x86/kernel/apic/msi.c` and the IOMMU drivers), Arm's ITS does it by design.
+    /// Returns the state of interrupt remapping. The kernel shows it in the names of interrupt controllers: they
+    /// start with `IR-` on Intel and AMD (`arch/x86/kernel/apic/msi.c` and the IOMMU drivers); Arm's ITS remaps by
+    /// design.
     #[must_use]
     pub fn interrupt_remapping(&self) -> Remapping {
         let interrupts = self.text("/proc/interrupts").unwrap_or_default();
@@ -88,7 +89,8 @@ impl Machine {
         }
     }
 
-    /// What of VFIO is missing: the driver `vfio-pci`, the module `vfio_iommu_type1`, the file `/dev/vfio/vfio`.
+    /// Returns the missing parts of VFIO: the driver `vfio-pci`, the module `vfio_iommu_type1`, the file
+    /// `/dev/vfio/vfio`.
     #[must_use]
     pub fn missing_modules(&self) -> Vec<&'static str> {
         [
@@ -102,7 +104,8 @@ impl Machine {
         .collect()
     }
 
-    /// The switch that forbids io_uring, if it does: 1 for those without CAP_SYS_ADMIN, 2 for everybody.
+    /// Returns the sysctl that forbids io_uring: 0 allows it, 1 forbids it without CAP_SYS_ADMIN, 2 forbids it to
+    /// all.
     #[must_use]
     pub fn io_uring_disabled(&self) -> u32 {
         self.text("/proc/sys/kernel/io_uring_disabled")
@@ -110,7 +113,7 @@ impl Machine {
             .unwrap_or_default()
     }
 
-    /// Bytes this process may lock; `None` without limit, as with CAP_IPC_LOCK, which VFIO asks for.
+    /// Returns the bytes this process may lock; `None` without limit, as with CAP_IPC_LOCK, which VFIO checks.
     #[must_use]
     pub fn lockable_bytes(&self) -> Option<u64> {
         /// Bit of CAP_IPC_LOCK in `CapEff`.
@@ -125,13 +128,13 @@ impl Machine {
         self.soft_limit("Max locked memory")
     }
 
-    /// Files this process may have open; `None` without limit.
+    /// Returns the number of files this process may have open; `None` without limit.
     #[must_use]
     pub fn open_files(&self) -> Option<u64> {
         self.soft_limit("Max open files")
     }
 
-    /// DMA mappings that VFIO allows each container.
+    /// Returns the number of DMA mappings that VFIO allows for each container.
     #[must_use]
     pub fn dma_mappings(&self) -> Option<u64> {
         self.text("/sys/module/vfio_iommu_type1/parameters/dma_entry_limit")?
@@ -139,14 +142,14 @@ impl Machine {
             .ok()
     }
 
-    /// What follows the beginning of a line in a file about this process.
+    /// Returns the rest of the line with this prefix, in a file about this process.
     fn own_line(&self, file: &str, start: &str) -> Option<String> {
         self.text(format!("/proc/self/{file}"))?
             .lines()
             .find_map(|line| Some(line.strip_prefix(start)?.trim().to_owned()))
     }
 
-    /// A limit that cannot be read counts as none at all left: 0.
+    /// Returns a limit of this process. One that cannot be read counts as 0.
     fn soft_limit(&self, name: &str) -> Option<u64> {
         let limit = self.own_line("limits", name).unwrap_or_default();
         match limit.split_whitespace().next() {
@@ -156,7 +159,7 @@ impl Machine {
         }
     }
 
-    /// Memory in MiB that programs could still have without anybody's having to give up any (`MemAvailable`).
+    /// Returns the memory in MiB available to programs without swapping (`MemAvailable`).
     #[must_use]
     pub fn available_mib(&self) -> u64 {
         let text = self.text("/proc/meminfo").unwrap_or_default();
@@ -166,7 +169,7 @@ impl Machine {
             / 1024
     }
 
-    /// The pool of huge pages.
+    /// Returns the pool of huge pages.
     #[must_use]
     pub fn huge_pages(&self) -> HugePages {
         let pool = "/sys/kernel/mm/hugepages/hugepages-2048kB";
@@ -181,7 +184,7 @@ impl Machine {
         }
     }
 
-    /// The processes that have a group open, as far as this one may see them.
+    /// Returns the processes that have a group open, as far as this process may see them.
     #[must_use]
     pub fn holders(&self, group: u32) -> Vec<Holder> {
         let file = self.roots.dev.join(group.to_string());
@@ -201,8 +204,8 @@ impl Machine {
             .collect()
     }
 
-    /// Whether this process could open a group's file for reading and writing. Nothing is opened: that is for one
-    /// process at a time.
+    /// Returns whether this process could open a group's file for reading and writing. The file is not opened,
+    /// because only one process at a time can have it open.
     #[must_use]
     pub fn may_open_group(&self, group: u32) -> bool {
         use nix::unistd::{AccessFlags, access};

@@ -1,4 +1,4 @@
-//! [`Machine`]: where its trees are, and the PCI functions they show.
+//! [`Machine`]: the root of a machine's sysfs, procfs and devices, and the PCI functions in them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::vfio::{PciAddress, Roots, VfioError, is_harmless, is_vfio, link_name};
 
-/// The trees a machine shows of itself.
+/// The file systems in which a machine describes itself.
 #[derive(Clone, Debug)]
 pub struct Machine {
     root: PathBuf,
@@ -26,19 +26,19 @@ pub struct PciFunction {
     pub class: u32,
     /// The driver it is bound to.
     pub driver: Option<String>,
-    /// The only driver it may be bound to, if somebody said so.
+    /// The only driver it may be bound to, if one was set.
     pub driver_override: Option<String>,
     /// Number of its IOMMU group; `None` without an IOMMU.
     pub iommu_group: Option<u32>,
     /// Physical or virtual.
     pub role: Role,
-    /// The way to the slot; virtual functions have none of their own.
+    /// Link to the slot; virtual functions have none of their own.
     pub link: Option<Link>,
-    /// The NUMA node it is nearest to; `None` if there is but one, or the firmware does not say.
+    /// The nearest NUMA node; `None` if there is only one, or the firmware does not say.
     pub numa_node: Option<u32>,
-    /// Ways to reset it, the preferred one first (`reset_method`).
+    /// Methods to reset it, the preferred one first (`reset_method`).
     pub reset_methods: Vec<String>,
-    /// Network interfaces its driver has made of it, in this network namespace.
+    /// Network interfaces that its driver has made, in this network namespace.
     pub netdevs: Vec<String>,
 }
 
@@ -47,49 +47,49 @@ pub struct PciFunction {
 pub enum Role {
     /// A physical function.
     Physical {
-        /// Virtual functions it has made.
+        /// Number of virtual functions it has now.
         virtual_functions: u16,
-        /// Virtual functions it could make.
+        /// Number of virtual functions it could have.
         most: u16,
     },
     /// A virtual function.
     Virtual {
-        /// Its physical function, where that can be seen.
+        /// Its physical function, if visible.
         of: Option<PciAddress>,
     },
 }
 
-/// A PCI Express link as trained, and as it could be.
+/// A PCI Express link as trained, and its capability.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// As the kernel writes it, such as `8.0 GT/s PCIe`.
+    /// Speed in the kernel's words, such as `8.0 GT/s PCIe`.
     pub speed: String,
-    /// Lanes.
+    /// Number of lanes in use.
     pub width: u32,
-    /// The best the function could do.
+    /// Highest speed of the function.
     pub max_speed: String,
-    /// Lanes the function has.
+    /// Number of lanes of the function.
     pub max_width: u32,
 }
 
 impl Link {
-    /// Fewer lanes or a lower speed than the function could do.
+    /// Returns whether the link has fewer lanes or a lower speed than the function supports.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
         self.speed != self.max_speed || self.width != self.max_width
     }
 }
 
-/// A function of an IOMMU group, and what it means for the others.
+/// A function of an IOMMU group, and its effect on the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     /// Its address.
     pub address: PciAddress,
     /// The driver it is bound to.
     pub driver: Option<String>,
-    /// The kernel does not hand the group out because of it.
+    /// True if the kernel does not hand the group out because of it.
     pub in_the_way: bool,
-    /// A bridge, whose driver may stay.
+    /// True for a bridge, whose driver may stay.
     pub is_bridge: bool,
 }
 
@@ -100,7 +100,7 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// A machine whose `sys`, `proc` and `dev` are below a directory.
+    /// Makes a machine whose `sys`, `proc` and `dev` are below a directory.
     #[must_use]
     pub fn at(root: impl Into<PathBuf>) -> Self {
         let root = root.into();
@@ -111,19 +111,19 @@ impl Machine {
         Self { root, roots }
     }
 
-    /// A file by its usual absolute path.
+    /// Maps a usual absolute path to this machine's root.
     #[must_use]
     pub fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
         let path = absolute.as_ref();
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// The text of a file, trimmed.
+    /// Returns the text of a file, trimmed.
     pub(super) fn text(&self, absolute: impl AsRef<Path>) -> Option<String> {
         text(&self.path(absolute))
     }
 
-    /// All PCI functions, in order of address; none if there is no PCI.
+    /// Returns all PCI functions, sorted by address; none if there is no PCI.
     #[must_use]
     pub fn functions(&self) -> Vec<PciFunction> {
         let mut functions: Vec<PciFunction> = names(&self.path("/sys/bus/pci/devices"))
@@ -134,7 +134,7 @@ impl Machine {
         functions
     }
 
-    /// One function; `None` if there is none at this address.
+    /// Returns one function; `None` if there is none at this address.
     #[must_use]
     pub fn function(&self, address: PciAddress) -> Option<PciFunction> {
         let path = self.device(address);
@@ -156,21 +156,21 @@ impl Machine {
         })
     }
 
-    /// Where sysfs has a function.
+    /// Returns the path of a function in sysfs.
     #[must_use]
     pub fn device(&self, address: PciAddress) -> PathBuf {
         self.path("/sys/bus/pci/devices").join(address.to_string())
     }
 
-    /// The IOMMU group of a function that could be opened now.
+    /// Returns the IOMMU group of a function that could be opened now.
     ///
     /// # Errors
-    /// [`VfioError`]: why not, and what to do about it.
+    /// [`VfioError`]: the reason why it cannot be opened, and advice.
     pub fn usable(&self, address: PciAddress) -> Result<u32, VfioError> {
         self.roots.viable_group(address)
     }
 
-    /// The functions of an IOMMU group.
+    /// Returns the functions of an IOMMU group.
     #[must_use]
     pub fn group(&self, group: u32) -> Vec<Member> {
         let devices = format!("/sys/kernel/iommu_groups/{group}/devices");
@@ -192,7 +192,7 @@ impl Machine {
         members
     }
 
-    /// The virtual functions a physical one has made.
+    /// Returns the virtual functions of a physical one.
     #[must_use]
     pub fn virtual_functions(&self, address: PciAddress) -> Vec<PciAddress> {
         let path = self.device(address);
@@ -208,7 +208,7 @@ impl Machine {
 pub(super) const BRIDGE: u32 = 0x06;
 
 impl PciFunction {
-    /// Bound to vfio-pci, or to a variant of it.
+    /// Returns whether it is bound to vfio-pci, or to a variant of it.
     #[must_use]
     pub fn is_bound_to_vfio(&self) -> bool {
         self.driver.as_deref().is_some_and(is_vfio)
@@ -237,7 +237,7 @@ fn link(path: &Path) -> Option<Link> {
     })
 }
 
-/// Since Linux 5.15 the methods are named; before that there is only a file to ask for a reset.
+/// Returns the reset methods. Linux names them since 5.15; before, there is only a file that triggers a reset.
 fn reset_methods(path: &Path) -> Vec<String> {
     match text(&path.join("reset_method")) {
         Some(methods) => methods.split_whitespace().map(str::to_owned).collect(),
@@ -246,23 +246,23 @@ fn reset_methods(path: &Path) -> Vec<String> {
     }
 }
 
-/// The text of a file, trimmed.
+/// Returns the text of a file, trimmed.
 pub(super) fn text(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned())
 }
 
-/// A decimal number in a file; nothing for what does not fit, such as -1.
+/// Returns a decimal number in a file; `None` if it does not fit the type, such as -1.
 pub(super) fn number<T: FromStr>(path: &Path) -> Option<T> {
     text(path)?.parse().ok()
 }
 
-/// A number in hex, with 0x in front or not.
+/// Parses a number in hex, with or without 0x.
 pub(super) fn hex(text: &str) -> Option<u32> {
     u32::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()
 }
 
-/// The names in a directory, in order.
+/// Returns the names in a directory, sorted.
 pub(super) fn names(path: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(path)
         .into_iter()

@@ -1,12 +1,12 @@
 //! The machine's PCI functions as the kernel shows them, without opening any.
 //!
-//! Before a function can be opened a person has to find it, see why it cannot be had yet, and give it to vfio-pci
-//! without cutting off the login they do it from. All that is known from files: sysfs says which functions there are,
-//! who drives them and who else is in their IOMMU group; procfs says what the network carries and what this process may
-//! lock. [`Machine`] is where those trees are, so that tests bring their own.
+//! Before a function can be opened, a person has to find it, see why it is not available yet, and bind it to vfio-pci
+//! without cutting off their own login. All of that is known from files: sysfs lists the functions, their drivers and
+//! the members of their IOMMU groups; procfs shows network traffic and this process's limit on locked memory.
+//! [`Machine`] holds the roots of these trees, so that tests bring their own.
 //!
-//! Nothing here is believed to be complete: a file that is missing, or says what cannot be read, is an unknown and not
-//! an error. Only [`Machine::bind`] and [`Machine::unbind`] write.
+//! No file is relied on: a missing or unreadable one is an unknown, not an error. Only [`Machine::bind`] and
+//! [`Machine::unbind`] write.
 
 mod acs;
 mod bind;

@@ -1,13 +1,13 @@
-//! What a network interface carries that somebody would miss.
+//! Traffic of a network interface that would be cut off with it.
 //!
-//! A function that is taken from its network driver loses its interfaces. If the default route or the connection of the
-//! person who asks goes over one of them, the machine is cut off. The main routing tables and the TCP connections are
-//! in procfs; an interface that is a part of another (a bond, a bridge, a VLAN) is known from the `upper_` links in
-//! sysfs, and what the upper one carries counts.
+//! A function that is unbound from its network driver loses its interfaces. If the default route or the connection of
+//! the person at work goes over one of them, the machine is cut off. The main routing tables and the TCP connections
+//! are in procfs. The `upper_` links in sysfs show that an interface is a part of another (a bond, a bridge, a VLAN);
+//! the traffic of the upper one counts, too.
 //!
-//! A connection goes over the interface that the longest matching route to its peer names. An address of ours is an
-//! interface's if the route to it is a direct one of that interface (IPv4), or the kernel lists it there (IPv6). Policy
-//! routing, other network namespaces and what does not speak TCP are not seen.
+//! A connection uses the interface of the longest matching route to its peer. A local address belongs to an interface
+//! if the route to it is a direct one of that interface (IPv4), or if the kernel lists it there (IPv6). Policy
+//! routing, other network namespaces and protocols other than TCP are not considered.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::machine::{Machine, hex, names};
 
-/// Something that goes over an interface.
+/// Traffic of an interface.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Traffic {
     /// The default route.
@@ -23,13 +23,13 @@ pub enum Traffic {
         /// The interface.
         interface: String,
     },
-    /// A TCP connection that is up.
+    /// An established TCP connection.
     Connection {
         /// The interface.
         interface: String,
         /// Our end.
         local: SocketAddr,
-        /// The other.
+        /// The peer's end.
         remote: SocketAddr,
     },
 }
@@ -62,10 +62,10 @@ impl fmt::Display for Traffic {
 struct Route {
     interface: String,
     destination: u128,
-    /// Bits of `destination` that count, from the top.
+    /// Prefix length of `destination` in bits.
     length: u32,
     metric: u32,
-    /// No gateway: the destination is on the interface's own network.
+    /// True without a gateway: the destination is on the interface's own network.
     direct: bool,
     version: Version,
 }
@@ -77,7 +77,7 @@ enum Version {
 }
 
 impl Machine {
-    /// What goes over these interfaces and whatever is made of them.
+    /// Returns the traffic of these interfaces and of those built on them.
     #[must_use]
     pub fn traffic(&self, netdevs: &[String]) -> Vec<Traffic> {
         let carried = self.with_uppers(netdevs);
@@ -117,7 +117,7 @@ impl Machine {
         traffic.into_iter().collect()
     }
 
-    /// Interfaces, and those they are a part of.
+    /// Returns interfaces, and those they are a part of.
     fn with_uppers(&self, netdevs: &[String]) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         let mut open = netdevs.to_vec();
@@ -160,7 +160,7 @@ impl Machine {
             .collect()
     }
 
-    /// TCP connections that are established, ours first.
+    /// Returns the established TCP connections: local address, remote address.
     fn connections(&self) -> Vec<(SocketAddr, SocketAddr)> {
         /// TCP_ESTABLISHED in `include/net/tcp_states.h`.
         const ESTABLISHED: &str = "01";
@@ -173,7 +173,7 @@ impl Machine {
     }
 }
 
-/// The route that the kernel would take.
+/// Returns the route that the kernel would take.
 fn best(routes: &[Route], to: IpAddr) -> Option<&Route> {
     let (bits, version, width) = match to {
         IpAddr::V4(four) => (u128::from(four.to_bits()), Version::V4, 32),
@@ -190,7 +190,7 @@ fn best(routes: &[Route], to: IpAddr) -> Option<&Route> {
         .min_by_key(|route| (u32::MAX - route.length, route.metric))
 }
 
-/// A line of `/proc/net/route`: numbers in hex, addresses as the processor has them in memory.
+/// Parses a line of `/proc/net/route`: numbers in hex, addresses in the processor's byte order.
 fn route_v4(fields: &[String]) -> Option<Route> {
     let word = |at: usize| Some(u32::from_be(hex(fields.get(at)?)?));
     /// RTF_UP and RTF_REJECT.
@@ -208,7 +208,7 @@ fn route_v4(fields: &[String]) -> Option<Route> {
     })
 }
 
-/// A line of `/proc/net/ipv6_route`: numbers in hex, addresses as on the wire.
+/// Parses a line of `/proc/net/ipv6_route`: numbers in hex, addresses as on the wire.
 fn route_v6(fields: &[String]) -> Option<Route> {
     const UP: u32 = 0x0001;
     const REJECT: u32 = 0x0200;
@@ -225,8 +225,8 @@ fn route_v6(fields: &[String]) -> Option<Route> {
     })
 }
 
-/// `0100007F:0016`, or the same with four words: each word as the processor has it in memory. An IPv4 address in IPv6
-/// clothing comes out as IPv4.
+/// Parses `0100007F:0016`, or the same with four words, each in the processor's byte order. An IPv4-mapped IPv6
+/// address becomes IPv4.
 fn socket(text: &str) -> Option<SocketAddr> {
     let (address, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;

@@ -1,12 +1,12 @@
-//! What a physical function gives its virtual ones, as far as files tell.
+//! Properties of a physical function that matter for its virtual ones, as far as files show them.
 //!
 //! A virtual function has no link of its own: it is up while the interface that the kernel's driver made of its
 //! physical function is up (Linux mlx5 `en_main.c`: `mlx5e_close` takes the port down, `esw_legacy_enable` lets the
-//! virtual ones follow). In switchdev mode the same PCI function has an interface for each virtual function too, its
-//! representor; they are told apart by `phys_port_name` (`p0` and `pf0vf3`, Linux `devlink_port` attributes).
+//! virtual ones follow). In switchdev mode the same PCI function also has an interface for each virtual function, its
+//! representor. `phys_port_name` tells them apart (`p0` and `pf0vf3`, Linux `devlink_port` attributes).
 //!
-//! What only netlink knows (a virtual function's MAC, trust, spoof check, link state) is asked of the machine's own
-//! `ip` and `devlink` ([`Machine::ask`]); the caller understands their JSON.
+//! Properties that only netlink shows (a virtual function's MAC, trust, spoof check, link state) are read through the
+//! machine's own `ip` and `devlink` ([`Machine::ask`]); the caller parses their JSON.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -20,32 +20,32 @@ use nix::unistd::Pid;
 use super::machine::{Machine, PciFunction, hex, names, number, text};
 use crate::vfio::{PciAddress, link_name};
 
-/// Where programs of the machine are, below its root.
+/// Directories of the machine's programs, below its root.
 const PROGRAMS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// How long one of them may take.
+/// Time limit for one of them.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How much of what it prints is read.
+/// Limit in bytes on their output that is read.
 const LONGEST: u64 = 16 << 20;
 
-/// A network interface, as sysfs shows it. What could not be read is `None`.
+/// A network interface, as sysfs shows it. Values that could not be read are `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Netdev {
     /// Its name.
     pub name: String,
-    /// Somebody has set it up (`ip link set dev NAME up`).
+    /// True if it is set up (`ip link set dev NAME up`).
     pub is_up: Option<bool>,
-    /// Whether it could carry frames now, in the kernel's words: `up`, `down`, `lowerlayerdown`.
+    /// Its operational state in the kernel's words: `up`, `down`, `lowerlayerdown`.
     pub operstate: Option<String>,
-    /// The longest payload of a frame, without Ethernet header: what people call the MTU.
+    /// Bytes of the longest payload of a frame, without Ethernet header: the MTU.
     pub mtu: Option<u32>,
-    /// Which port of the card it is.
+    /// Name of the card's port (`phys_port_name`).
     pub port_name: Option<String>,
 }
 
 impl Netdev {
-    /// The number of the virtual function whose representor this is: `pf0vf3`, or `c1pf0vf3` from a card's own
-    /// processor.
+    /// Returns the number of the virtual function whose representor this is: `pf0vf3`, or `c1pf0vf3` from a card's
+    /// own processor.
     #[must_use]
     pub fn represents(&self) -> Option<u32> {
         let (physical, number) = self.port_name.as_deref()?.split_once("vf")?;
@@ -57,7 +57,7 @@ impl Netdev {
 }
 
 impl Machine {
-    /// The interfaces a function's driver has made of it, in this network namespace.
+    /// Returns the interfaces that a function's driver has made, in this network namespace.
     #[must_use]
     pub fn netdevs(&self, function: &PciFunction) -> Vec<Netdev> {
         let folder = self.device(function.address).join("net");
@@ -68,7 +68,8 @@ impl Machine {
             .collect()
     }
 
-    /// Which of its physical function's virtual ones a function is, from 0: the number that `ip link set ... vf` takes.
+    /// Returns the number of a function among its physical function's virtual ones, from 0: the number that `ip link
+    /// set ... vf` takes.
     #[must_use]
     pub fn virtual_function_number(
         &self,
@@ -83,8 +84,8 @@ impl Machine {
         })
     }
 
-    /// What a program of the machine prints, up to 16 MiB; `None` if it is not there, fails, or takes longer than
-    /// 30 s, as one does that waits for firmware which is stuck.
+    /// Returns the output of a program of the machine, up to 16 MiB. `None` if the program does not exist, fails, or
+    /// takes longer than 30 s, as one does that waits for stuck firmware.
     #[must_use]
     pub fn ask(&self, program: &str, arguments: &[&str]) -> Option<String> {
         output(&self.program(program)?, arguments, PATIENCE)
@@ -115,7 +116,7 @@ fn output(program: &Path, arguments: &[&str], patience: Duration) -> Option<Stri
         let mut bytes = Vec::new();
         let read = pipe.take(LONGEST).read_to_end(&mut bytes);
         let status = child.wait();
-        // Nobody listens any more if it took too long.
+        // The receiver is gone if it took too long.
         let _ = done.send(read.and(status).map(|status| (status, bytes)));
     });
     let Ok(outcome) = outcome.recv_timeout(patience) else {
@@ -123,7 +124,7 @@ fn output(program: &Path, arguments: &[&str], patience: Duration) -> Option<Stri
         return None;
     };
     let (status, bytes) = outcome.ok()?;
-    // Product data of a card may hold any byte.
+    // Product data of a card may contain any byte.
     let text = String::from_utf8_lossy(&bytes).into_owned();
     status.success().then_some(text)
 }

@@ -1,18 +1,18 @@
-//! What can be done with a file, and how far that has come.
+//! Operations on files, and their progress.
 //!
-//! An [`Operation`] owns what the kernel touches for it, the file and the memory, and builds the entry for what is
-//! still to do. The kernel's answer is a step:
+//! An [`Operation`] owns the file and the memory that the kernel touches for it, and builds the entry for the
+//! remaining work. The kernel's result is a step:
 //!
 //! ```text
 //!   entry --> answer --> all bytes moved, or the file's end, or no bytes to move: Ended
 //!                    \-> some bytes moved, or interrupted:                        Again, with the rest
-//!                    \-> not supported, and there is another way to the same:     Again, that way
+//!                    \-> not supported, and there is an alternative:              Again, with that
 //!                    \-> any other refusal:                                       Failed
 //! ```
 //!
-//! Other ways there are for space. A block device is told to discard by a command of io_uring's (Linux 6.12); without
-//! that, or on a device that cannot discard, a hole is punched, which zeroes by unmapping. A file system that cannot
-//! zero a range (tmpfs) punches a hole, and allocates it again.
+//! Operations on space have alternatives. A block device discards by an io_uring command (Linux 6.12); without that,
+//! or on a device that cannot discard, a hole is punched, which zeroes by unmapping. A file system that cannot zero a
+//! range (tmpfs) punches a hole, and allocates it again.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -31,57 +31,59 @@ use crate::file::File;
 use crate::reactor::Token;
 use crate::span::Span;
 
-/// What to do with a file.
+/// An operation on a file.
 #[derive(Clone, Copy, Debug)]
 pub enum FileOperation<'a> {
-    /// Bytes of the file go to the buffer; fewer than asked for only at the end of the file.
+    /// Reads bytes of the file to the buffer; fewer than asked for only at the end of the file.
     Read {
-        /// Where in the file.
+        /// Offset in the file.
         offset: u64,
-        /// Whereto.
+        /// Destination.
         buffer: &'a DmaBuffer,
-        /// Where in the buffer.
+        /// Offset in the buffer.
         buffer_offset: usize,
-        /// How many.
+        /// Number of bytes.
         bytes: usize,
     },
-    /// Bytes of the buffer go to the file: all of them.
+    /// Writes bytes of the buffer to the file: all of them.
     Write {
-        /// Where in the file.
+        /// Offset in the file.
         offset: u64,
-        /// Wherefrom.
+        /// Source.
         buffer: &'a DmaBuffer,
-        /// Where in the buffer.
+        /// Offset in the buffer.
         buffer_offset: usize,
-        /// How many.
+        /// Number of bytes.
         bytes: usize,
-        /// It is on the medium when it ends (`RWF_DSYNC`; on a block device FUA, or a write and a flush).
+        /// True if the bytes must be on the medium at the end (`RWF_DSYNC`; on a block device FUA, or a write and a
+        /// flush).
         through: bool,
     },
-    /// What was written before, by operations that have ended, is on the medium when it ends (`fdatasync`).
+    /// Brings the bytes written by ended operations to the medium (`fdatasync`).
     Sync,
-    /// Bytes read as zeroes, and the space stays allocated where the file system can; the file does not grow.
+    /// Makes bytes read as zeroes. The space stays allocated if the file system can do that; the file does not grow.
     Zero {
-        /// Where in the file.
+        /// Offset in the file.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
     },
-    /// The space is given back. Bytes of a file read as zeroes then, and the file does not shrink; a block device is
-    /// told to discard, and what its bytes read as is its own affair.
+    /// Frees the space. Bytes of a file then read as zeroes, and the file does not shrink. A block device discards;
+    /// the device decides the value of its bytes afterwards.
     Deallocate {
-        /// Where in the file.
+        /// Offset in the file.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
     },
 }
 
 impl<'a> FileOperation<'a> {
-    /// Reads from byte `offset` of the file on, to memory that a device can reach: as many bytes as there are in `to`.
+    /// Reads from byte `offset` of the file on, to memory that a device can reach: as many bytes as there are in
+    /// `to`.
     ///
     /// Neither copies nor references are made: `to` may be a region of an adapter ([`DmaMemory::bytes`]), and its
-    /// memory stays mapped until the operation has ended. A file that was opened with `O_DIRECT` wants an offset, a
+    /// memory stays mapped until the operation has ended. A file that was opened with `O_DIRECT` needs an offset, a
     /// length and memory at multiples of its block size ([`Geometry`](crate::Geometry)).
     ///
     /// [`DmaMemory::bytes`]: crate::DmaMemory::bytes
@@ -97,14 +99,15 @@ impl<'a> FileOperation<'a> {
         }
     }
 
-    /// Writes all bytes of `from` to byte `offset` of the file on. What was said of [`read`](Self::read) holds here.
+    /// Writes all bytes of `from` to byte `offset` of the file on. The notes for [`read`](Self::read) apply here,
+    /// too.
     #[inline]
     #[must_use]
     pub const fn write(offset: u64, from: Bytes<'a>) -> Self {
         Self::writing(offset, from, false)
     }
 
-    /// As [`write`](Self::write); it is on the medium when it ends.
+    /// As [`write`](Self::write); the bytes are on the medium when it ends.
     #[inline]
     #[must_use]
     pub const fn write_through(offset: u64, from: Bytes<'a>) -> Self {
@@ -122,7 +125,7 @@ impl<'a> FileOperation<'a> {
         }
     }
 
-    /// Where in the file, and how many bytes.
+    /// Returns the offset in the file and the number of bytes.
     #[inline]
     fn range(&self) -> (u64, u64) {
         match *self {
@@ -135,7 +138,7 @@ impl<'a> FileOperation<'a> {
         }
     }
 
-    /// The memory it moves bytes of: buffer, offset, bytes.
+    /// Returns the memory it moves bytes of: buffer, offset, bytes.
     #[inline]
     fn memory(&self) -> Option<(&DmaBuffer, usize, usize)> {
         match *self {
@@ -156,39 +159,39 @@ impl<'a> FileOperation<'a> {
     }
 }
 
-/// What the kernel is asked for: the operation, or another way to the same.
+/// Request to the kernel: the operation itself, or an alternative for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Method {
     Read,
     Write {
         through: bool,
     },
     Sync,
     ZeroRange,
-    /// In place of `ZeroRange`: a hole, which is allocated next.
+    /// In place of `ZeroRange`: punches a hole, which is allocated next.
     ZeroByHole,
     ZeroAllocate,
     Discard,
-    /// In place of `Discard`, and what gives a file's space back.
+    /// In place of `Discard`; also frees a file's space.
     Hole,
 }
 
-/// The longest piece of a transfer that the kernel is asked for at once; it does no more than 2 GiB.
+/// Bytes of the longest piece requested from the kernel at once; it moves no more than 2 GiB.
 const LONGEST: u64 = 1 << 30;
 
-/// `BLOCK_URING_CMD_DISCARD` of `linux/blkdev.h`: `_IO(0x12, 0)`. Start and length are where other entries have `addr`
-/// and `addr3`.
+/// `BLOCK_URING_CMD_DISCARD` of `linux/blkdev.h`: `_IO(0x12, 0)`. Start and length are in the places of `addr` and
+/// `addr3`.
 const DISCARD: u32 = 0x1200;
 
-/// An operation on a file, from when it is queued to its end.
+/// An operation on a file, from queueing to its end.
 pub(crate) struct Operation {
     pub(crate) token: Token,
     pub(crate) tag: u64,
     file: File,
-    /// Of reads and writes: the buffer's bytes, what is left to move among them, and what keeps them.
+    /// For reads and writes: the buffer's bytes, which contain the remaining piece, and the lease that keeps them.
     memory: Option<(Span, Arc<Lease>)>,
     buffer_offset: usize,
-    way: Way,
+    method: Method,
     offset: u64,
     /// Bytes still to do.
     left: u64,
@@ -196,7 +199,7 @@ pub(crate) struct Operation {
     done: usize,
 }
 
-/// What an answer of the kernel's makes of an operation.
+/// Result of an answer of the kernel.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// There is more to do.
@@ -205,11 +208,11 @@ pub(crate) enum Step {
     Failed(Errno),
 }
 
-/// Where the kernel has what it was given beforehand.
+/// Registered buffers and files of the kernel.
 pub(crate) trait Pinned {
-    /// The buffer that a range of memory lies in.
+    /// Returns the index of the buffer that contains a range of memory.
     fn buffer(&self, address: usize, bytes: usize) -> Option<u16>;
-    /// The file.
+    /// Returns the index of the file.
     fn file(&self, file: &File) -> Option<i32>;
 }
 
@@ -233,13 +236,13 @@ impl Operation {
             });
         }
         let (offset, left) = operation.range();
-        let way = match operation {
-            FileOperation::Read { .. } => Way::Read,
-            FileOperation::Write { through, .. } => Way::Write { through },
-            FileOperation::Sync => Way::Sync,
-            FileOperation::Zero { .. } => Way::ZeroRange,
-            FileOperation::Deallocate { .. } if file.is_block_device() => Way::Discard,
-            FileOperation::Deallocate { .. } => Way::Hole,
+        let method = match operation {
+            FileOperation::Read { .. } => Method::Read,
+            FileOperation::Write { through, .. } => Method::Write { through },
+            FileOperation::Sync => Method::Sync,
+            FileOperation::Zero { .. } => Method::ZeroRange,
+            FileOperation::Deallocate { .. } if file.is_block_device() => Method::Discard,
+            FileOperation::Deallocate { .. } => Method::Hole,
         };
         let new = Self {
             token,
@@ -247,12 +250,12 @@ impl Operation {
             file: file.clone(),
             memory: memory.map(|(buffer, ..)| (buffer.span(), buffer.lease())),
             buffer_offset: memory.map_or(0, |(_, at, _)| at),
-            way,
+            method,
             offset,
             left,
             done: 0,
         };
-        // Offsets are signed in the kernel, and -1 is "where the file stands".
+        // Offsets are signed in the kernel, and -1 means the current position.
         match offset.checked_add(left) {
             Some(end) if i64::try_from(end).is_ok() => Ok(new),
             _ => Err(new.error(Errno::EINVAL)),
@@ -267,18 +270,18 @@ impl Operation {
         &self.file
     }
 
-    /// Whether it moves bytes: all that a ring takes which polls.
+    /// Returns whether it moves bytes. A polling ring takes no other operations.
     pub(crate) const fn is_transfer(&self) -> bool {
-        matches!(self.way, Way::Read | Way::Write { .. })
+        matches!(self.method, Method::Read | Method::Write { .. })
     }
 
     /// True if there is nothing for the kernel to do.
     pub(crate) fn is_empty(&self) -> bool {
-        self.left == 0 && self.way != Way::Sync
+        self.left == 0 && self.method != Method::Sync
     }
 
-    /// The entry for what is still to do. It names the file's descriptor and, for reads and writes, memory inside the
-    /// buffer, both of which `self` owns; other entries name no memory.
+    /// Returns the entry for the remaining work. It names the file's descriptor and, for reads and writes, memory
+    /// inside the buffer, both of which `self` owns; other entries name no memory.
     #[inline]
     pub(crate) fn entry(&self, pinned: &impl Pinned) -> squeue::Entry {
         let (fd, flags) = match pinned.file(&self.file) {
@@ -286,8 +289,8 @@ impl Operation {
             Some(index) => (Fd(index), squeue::Flags::FIXED_FILE),
             None => (Fd(self.file.as_fd().as_raw_fd()), squeue::Flags::empty()),
         };
-        let entry = match self.way {
-            Way::Read => {
+        let entry = match self.method {
+            Method::Read => {
                 let (pointer, length, pinned) = self.piece(pinned);
                 match pinned {
                     Some(index) => opcode::ReadFixed::new(fd, pointer, length, index)
@@ -298,7 +301,7 @@ impl Operation {
                         .build(),
                 }
             }
-            Way::Write { through } => {
+            Method::Write { through } => {
                 let (pointer, length, pinned) = self.piece(pinned);
                 let flags = if through { libc::RWF_DSYNC } else { 0 };
                 match pinned {
@@ -312,11 +315,11 @@ impl Operation {
                         .build(),
                 }
             }
-            Way::Sync => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
-            Way::ZeroRange => self.allocate(fd, libc::FALLOC_FL_ZERO_RANGE),
-            Way::ZeroByHole | Way::Hole => self.allocate(fd, libc::FALLOC_FL_PUNCH_HOLE),
-            Way::ZeroAllocate => self.allocate(fd, 0),
-            Way::Discard => {
+            Method::Sync => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
+            Method::ZeroRange => self.allocate(fd, libc::FALLOC_FL_ZERO_RANGE),
+            Method::ZeroByHole | Method::Hole => self.allocate(fd, libc::FALLOC_FL_PUNCH_HOLE),
+            Method::ZeroAllocate => self.allocate(fd, 0),
+            Method::Discard => {
                 let mut length = [0; 16];
                 length[..8].copy_from_slice(self.left.as_bytes());
                 opcode::UringCmd16::new(fd, DISCARD)
@@ -328,13 +331,13 @@ impl Operation {
         entry.flags(flags)
     }
 
-    /// The next piece of a read or a write in memory: where, how long, and which pinned buffer it is of.
+    /// Returns the next piece of a read or a write: its address, its length, and the index of its registered buffer.
     #[inline]
     fn piece(&self, pinned: &impl Pinned) -> (*mut u8, u32, Option<u16>) {
         // PANIC: LONGEST fits both.
         let length = u32::try_from(self.left.min(LONGEST)).expect("at most LONGEST");
         let bytes = usize::try_from(length).expect("at most LONGEST");
-        // PANIC: reads and writes have one, and `new` has looked that the bytes are inside.
+        // PANIC: reads and writes have a buffer, and `new` has checked that the bytes are inside.
         let (span, _) = self.memory.as_ref().expect("a buffer");
         let pointer = span.at(self.buffer_offset, bytes).as_ptr();
         (pointer, length, pinned.buffer(pointer.addr(), bytes))
@@ -347,17 +350,17 @@ impl Operation {
             .build()
     }
 
-    /// Takes a step by the kernel's answer: bytes moved, or an errno below zero.
+    /// Takes a step by the kernel's result: bytes moved, or a negative errno.
     #[inline]
     pub(crate) fn answer(&mut self, result: i32) -> Step {
         let Ok(moved) = usize::try_from(result) else {
             return self.refused(Errno::from_raw(result.wrapping_neg()));
         };
-        match self.way {
-            Way::Read if moved == 0 => Step::Ended,
-            // A write that moves nothing, and says no more.
-            Way::Write { .. } if moved == 0 => Step::Failed(Errno::ENOSPC),
-            Way::Read | Way::Write { .. } => {
+        match self.method {
+            Method::Read if moved == 0 => Step::Ended,
+            // A write that moves nothing and reports no reason.
+            Method::Write { .. } if moved == 0 => Step::Failed(Errno::ENOSPC),
+            Method::Read | Method::Write { .. } => {
                 // CAST: usize has at most 64 bits on every target Rust has.
                 let step = (moved as u64).min(self.left);
                 let moved = usize::try_from(step).unwrap_or(moved);
@@ -371,48 +374,50 @@ impl Operation {
                     Step::Again
                 }
             }
-            Way::ZeroByHole => {
-                self.way = Way::ZeroAllocate;
+            Method::ZeroByHole => {
+                self.method = Method::ZeroAllocate;
                 Step::Again
             }
-            Way::Sync | Way::ZeroRange | Way::ZeroAllocate | Way::Discard | Way::Hole => {
-                Step::Ended
-            }
+            Method::Sync
+            | Method::ZeroRange
+            | Method::ZeroAllocate
+            | Method::Discard
+            | Method::Hole => Step::Ended,
         }
     }
 
     fn refused(&mut self, errno: Errno) -> Step {
-        match (self.way, errno) {
+        match (self.method, errno) {
             (_, Errno::EINTR | Errno::EAGAIN) => Step::Again,
-            (Way::ZeroRange, Errno::EOPNOTSUPP) => {
-                self.way = Way::ZeroByHole;
+            (Method::ZeroRange, Errno::EOPNOTSUPP) => {
+                self.method = Method::ZeroByHole;
                 Step::Again
             }
-            // The bytes are zero, and this file system allocates nothing beforehand.
-            (Way::ZeroAllocate, Errno::EOPNOTSUPP) => Step::Ended,
-            // A kernel before 6.12 or a device that cannot; before 5.19 there were no such entries.
-            (Way::Discard, Errno::EOPNOTSUPP | Errno::EINVAL | Errno::ENOTTY) => {
+            // The bytes are zero, and this file system cannot preallocate.
+            (Method::ZeroAllocate, Errno::EOPNOTSUPP) => Step::Ended,
+            // A kernel before 6.12 or a device that cannot discard; before 5.19 there were no such entries.
+            (Method::Discard, Errno::EOPNOTSUPP | Errno::EINVAL | Errno::ENOTTY) => {
                 tracing::debug!(
                     "{}: {errno}: a hole is punched in place of a discard",
                     self.file.path().display()
                 );
-                self.way = Way::Hole;
+                self.method = Method::Hole;
                 Step::Again
             }
             (_, errno) => Step::Failed(errno),
         }
     }
 
-    /// What it ended as, if `errno` is why.
+    /// Returns the error of the operation, with the cause `errno`.
     pub(crate) fn error(&self, errno: Errno) -> ReactorError {
         ReactorError::Transfer {
             path: self.file.path().to_owned(),
-            operation: match self.way {
-                Way::Read => "read",
-                Way::Write { .. } => "write",
-                Way::Sync => "sync",
-                Way::ZeroRange | Way::ZeroByHole | Way::ZeroAllocate => "zero",
-                Way::Discard | Way::Hole => "deallocate",
+            operation: match self.method {
+                Method::Read => "read",
+                Method::Write { .. } => "write",
+                Method::Sync => "sync",
+                Method::ZeroRange | Method::ZeroByHole | Method::ZeroAllocate => "zero",
+                Method::Discard | Method::Hole => "deallocate",
             },
             offset: self.offset,
             bytes: usize::try_from(self.left).unwrap_or(usize::MAX),

@@ -17,7 +17,7 @@ fn ring(reactor: &Reactor) -> &Ring {
     reactor.ring.as_ref().expect("this machine has io_uring")
 }
 
-/// Long enough that only a hang reaches it.
+/// Returns a deadline that only a hang reaches.
 fn far() -> Instant {
     monotonic_now() + MAX_WAIT
 }
@@ -44,7 +44,7 @@ fn what_was_written_is_read_back_at_any_size_and_offset() {
     let target = arena.alloc(4 << 20, 4096).unwrap();
     for registered in [false, true] {
         if registered {
-            // Either answer is legal; the transfers below must work after both.
+            // Both results are legal; the transfers below must work after either.
             reactor.register(&[source.clone(), target.clone()]).unwrap();
         }
         for (bytes, offset, at) in [

@@ -1,13 +1,13 @@
-//! What the kernel has beforehand: buffers whose pages it has pinned, and files it has a hold on.
+//! Registrations with the kernel: buffers whose pages it has pinned, and files it has references to.
 //!
-//! Both cost speed only where they are missing: an entry that names a pinned buffer's index, or a file's, saves the
-//! kernel pinning pages or taking a hold on the file. An ordinary user may lock 8 MiB of memory, and a table has no
-//! more files than a process may have open (1,024), so registering may be refused.
+//! A missing registration only costs speed: an entry that names the index of a registered buffer or file saves the
+//! kernel pinning pages or taking a reference. An ordinary user may lock 8 MiB of memory, and a table has no more
+//! files than a process may have open (1,024), so registering may fail.
 //!
-//! Neither is looked for from one to the next. Pinned memory lies in order of addresses; a file's place in the table
-//! follows from its number, and a file whose place is another one's is left out.
+//! Lookups are fast. Pinned memory is sorted by address. A file's place in the table follows from its number; a file
+//! whose place is taken by another is left out.
 
-// UNSAFETY: io-uring cannot know how long registered memory stays mapped; here it is known.
+// UNSAFETY: io-uring does not know how long registered memory stays mapped; this module does.
 #![expect(unsafe_code, reason = "registered buffers")]
 
 use std::io;
@@ -21,10 +21,10 @@ use crate::dma::DmaBuffer;
 use crate::file::File;
 use crate::reactor::operation::Pinned;
 
-/// The kernel pins no more in one piece.
+/// Bytes that the kernel pins in one piece at most.
 const LONGEST: usize = 1 << 30;
 
-/// A piece of a buffer under an index of the kernel's.
+/// A piece of a buffer under an index of the kernel.
 struct Piece {
     start: usize,
     bytes: usize,
@@ -34,13 +34,13 @@ struct Piece {
 #[derive(Default)]
 pub(super) struct Pins {
     buffers: Vec<DmaBuffer>,
-    /// The pieces of `buffers`, by address; none if they are not pinned.
+    /// Pieces of `buffers`, sorted by address; empty if they are not pinned.
     pieces: Vec<Piece>,
-    /// By number, modulo its length: none, or a power of two.
+    /// Files by their number modulo the table's length, which is 0 or a power of two.
     files: Vec<Option<File>>,
 }
 
-/// Whether an error says that the system does not let us, which costs speed only.
+/// Returns whether an error means that the system does not allow it, which only costs speed.
 fn is_denied(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error().map(Errno::from_raw),
@@ -56,7 +56,7 @@ fn is_denied(error: &io::Error) -> bool {
     )
 }
 
-fn told(done: io::Result<()>, what: &str) -> io::Result<bool> {
+fn registered(done: io::Result<()>, what: &str) -> io::Result<bool> {
     match done {
         Ok(()) => Ok(true),
         Err(error) if is_denied(&error) => {
@@ -82,7 +82,7 @@ impl Pins {
         if done.is_err() {
             self.buffers.clear();
         }
-        told(done, "buffers")
+        registered(done, "buffers")
     }
 
     pub(super) fn pin_files(&mut self, ring: &IoUring, files: &[File]) -> io::Result<bool> {
@@ -95,10 +95,10 @@ impl Pins {
         if done.is_err() {
             self.files.clear();
         }
-        told(done, "files")
+        registered(done, "files")
     }
 
-    /// The same for a ring that takes the place of the one before.
+    /// Registers everything again, with a ring that replaces the previous one.
     pub(super) fn register_again(&mut self, ring: &IoUring) {
         self.pieces.clear();
         if let Err(error) = self.register_buffers(ring) {
@@ -149,7 +149,7 @@ impl Pins {
         ring.submitter().register_files(&descriptors)
     }
 
-    /// Never gives the buffers back: the kernel may still write them.
+    /// Leaks the buffers: the kernel may still write them.
     pub(super) fn leak(&mut self) {
         std::mem::forget(std::mem::take(&mut self.buffers));
     }
@@ -174,13 +174,13 @@ impl Pinned for Pins {
     }
 }
 
-/// A file's place in a table of so many.
+/// Returns a file's place in a table of `places` places.
 fn place(file: &File, places: usize) -> Option<usize> {
     // CAST: 32 bits fit on every target with an io_uring.
     Some(file.number() as usize & places.checked_sub(1)?)
 }
 
-/// A table in which each file has a place of its own, if one of four times as many does.
+/// Makes a table in which each file has a place of its own, if up to four times the number of places suffices.
 fn table(files: &[File]) -> Vec<Option<File>> {
     let mut places = files.len().next_power_of_two();
     let most = 4 * places;

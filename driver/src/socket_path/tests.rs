@@ -5,10 +5,10 @@ use std::thread;
 use super::*;
 use crate::{FrameDatagrams, FrameEnd};
 
-/// Takes a path for a socket, and gives it back.
+/// Takes a path for a socket, and frees it.
 type Take = fn(&Path) -> Result<(), String>;
 
-/// All that do.
+/// All functions that take a path.
 const TAKERS: [Take; 3] = [
     |path| listen_at(path).map(drop).map_err(|error| error.to_string()),
     |path| {
@@ -23,7 +23,7 @@ const TAKERS: [Take; 3] = [
     },
 ];
 
-/// What is in a directory, by name.
+/// Returns the names in a directory.
 fn names(directory: &Path) -> Vec<String> {
     let entries = directory.read_dir().expect("readable");
     let mut names: Vec<String> = entries
@@ -74,7 +74,7 @@ fn a_folder_that_is_not_there_is_named_and_no_lock_is() {
         }
     }
     assert_eq!(names(directory.path()), ["file"]);
-    // A path without a folder is of the one that the process is in.
+    // A path without a folder is in the working directory.
     assert!(folder_of(Path::new("socket")).is_ok());
 }
 
@@ -91,7 +91,7 @@ fn a_link_to_a_socket_is_not_followed() {
 }
 
 #[test]
-fn a_socket_that_somebody_has_open_stays_theirs() {
+fn a_socket_that_a_process_has_open_is_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let [stream, datagrams] = ["stream", "datagrams"].map(|name| directory.path().join(name));
     let server = UnixListener::bind(&stream).unwrap();
@@ -102,11 +102,11 @@ fn a_socket_that_somebody_has_open_stays_theirs() {
             assert!(error.contains("another process has open"), "{error}");
         }
     }
-    // Who speaks with one other only is alive, too.
+    // A socket connected to one peer only is open, too.
     peer.connect(&datagrams).unwrap();
     let error = listen_at(&datagrams).unwrap_err();
     assert!(matches!(error, SocketPathError::InUse { .. }), "{error}");
-    // Nobody who asked stands in the queue.
+    // The tests for an open socket left no entry in the listener's queue.
     let client = UnixStream::connect(&stream).unwrap();
     let (accepted, _) = server.accept().unwrap();
     drop(client);
@@ -166,7 +166,7 @@ fn mode_of(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-/// A link in the place of the socket leads to a file whose owner and mode are no business of ours.
+/// A link in the place of the socket leads to another file, whose owner and mode must not change.
 #[test]
 fn a_private_socket_is_so_from_the_first_moment_on_and_is_given_away_by_itself() {
     let directory = tempfile::tempdir().unwrap();
@@ -221,7 +221,7 @@ fn what_lies_at_the_locks_path_is_neither_followed_nor_written() {
 }
 
 #[test]
-fn who_waited_for_a_lock_that_is_gone_makes_a_new_one() {
+fn a_process_that_waited_for_a_removed_lock_makes_a_new_one() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("lock");
     let user = geteuid().as_raw();

@@ -56,7 +56,7 @@ fn a_function_that_goes_leaves_the_others_their_memory_and_takes_none_along() {
     assert_eq!(devices[1].mappings(), [(buffer.iova().0, 4096)]);
     drop(buffer);
     assert_eq!(devices[1].mappings(), []);
-    // Who has gone may come again, in that space or in one of its own.
+    // A function that has left may join again, or get a space of its own.
     assert!(beside(&devices[0], &second).is_ok());
 }
 
@@ -66,14 +66,14 @@ fn what_one_function_refuses_is_mapped_for_none() {
     let first = devices[0].function();
     let _second = beside(&devices[1], &first).unwrap();
     let memory = SharedMemory::anonymous(4096).unwrap();
-    devices[1].set_stubborn(true);
+    devices[1].set_refuses_dma(true);
     let refused = first.dma_map(Iova(0x1000), &memory, 0, 4096);
     assert!(
         matches!(refused, Err(FunctionError::DmaRefused { .. })),
         "{refused:?}"
     );
     assert_eq!(devices[0].mappings(), []);
-    devices[1].set_stubborn(false);
+    devices[1].set_refuses_dma(false);
     first.dma_map(Iova(0x1000), &memory, 0, 4096).unwrap();
 }
 
@@ -83,14 +83,14 @@ fn a_function_that_refuses_what_is_mapped_is_no_member() {
     let first = devices[0].function();
     let memory = SharedMemory::anonymous(8192).unwrap();
     first.dma_map(Iova(0x1000), &memory, 0, 4096).unwrap();
-    devices[1].set_stubborn(true);
+    devices[1].set_refuses_dma(true);
     assert!(beside(&devices[1], &first).is_err());
-    devices[1].set_stubborn(false);
+    devices[1].set_refuses_dma(false);
     first.dma_map(Iova(0x2000), &memory, 4096, 4096).unwrap();
     assert_eq!(devices[1].mappings(), []);
 }
 
-/// Memory that stays mapped for one of them is stopped for all: each has its own keys for it.
+/// Memory that stays mapped for one function stops all of them, because each has its own keys for it.
 #[test]
 fn memory_that_one_function_does_not_let_go_of_stops_them_all() {
     const BUS_MASTER: u16 = 4;
@@ -102,7 +102,7 @@ fn memory_that_one_function_does_not_let_go_of_stops_them_all() {
     }
     let arena = DmaArena::with_chunk_bytes(&first, 4096).unwrap();
     let kept = arena.alloc(64, 64).unwrap();
-    devices[1].set_stubborn(true);
+    devices[1].set_refuses_dma(true);
     drop((kept, arena));
     for function in [&first, &second] {
         assert_eq!(function.config_read_u16(4).unwrap() & BUS_MASTER, 0);
@@ -110,7 +110,7 @@ fn memory_that_one_function_does_not_let_go_of_stops_them_all() {
 }
 
 #[test]
-fn a_space_that_nobody_is_in_cannot_be_joined() {
+fn a_space_without_functions_cannot_be_joined() {
     let devices = [Double::new(), Double::new()];
     let first = devices[0].function();
     let space = first.dma_space();
@@ -131,7 +131,7 @@ fn a_space_that_nobody_is_in_cannot_be_joined() {
     );
 }
 
-/// Two functions in one space, each with bus mastering on.
+/// Makes two functions in one space, each with bus mastering on.
 fn pair() -> ([Double; 2], [Function; 2]) {
     let devices = [Double::new(), Double::new()];
     let first = devices[0].function();
@@ -143,10 +143,10 @@ fn pair() -> ([Double; 2], [Function; 2]) {
 }
 
 #[test]
-fn addresses_of_a_mapping_that_could_not_be_rolled_back_are_nobodys_and_all_are_stopped() {
+fn addresses_of_a_mapping_that_could_not_be_rolled_back_stay_unused_and_all_are_stopped() {
     let (devices, [first, second]) = pair();
-    devices[0].set_keeping(true);
-    devices[1].set_stubborn(true);
+    devices[0].set_refuses_unmap(true);
+    devices[1].set_refuses_dma(true);
     let arena = DmaArena::with_chunk_bytes(&first, 4096).unwrap();
     assert!(arena.alloc(64, 64).is_err());
     let [(kept, 4096)] = devices[0].mappings()[..] else {
@@ -164,7 +164,7 @@ fn a_function_that_keeps_a_mapping_as_it_goes_is_stopped_and_the_others_go_on() 
     let (devices, [first, second]) = pair();
     let arena = DmaArena::with_chunk_bytes(&second, 4096).unwrap();
     let buffer = arena.alloc(64, 64).unwrap();
-    devices[0].set_keeping(true);
+    devices[0].set_refuses_unmap(true);
     drop(first);
     assert!(!devices[0].masters_the_bus());
     assert_eq!(devices[0].resets(), 1);
@@ -185,11 +185,11 @@ fn a_function_that_keeps_a_mapping_of_a_space_that_it_could_not_join_is_stopped(
     first.dma_map(Iova(0x1000), &memory, 0, 4096).unwrap();
     first.dma_map(Iova(0x3000), &memory, 4096, 4096).unwrap();
     let third = Double::new();
-    // It has something at the second one already.
+    // The second one has a mapping at that address already.
     let alone = third.function();
     alone.dma_map(Iova(0x3000), &memory, 0, 4096).unwrap();
     alone.set_bus_master(true).unwrap();
-    third.set_keeping(true);
+    third.set_refuses_unmap(true);
     assert!(beside(&third, &first).is_err());
     assert!(!third.masters_the_bus());
     assert_eq!(third.resets(), 1);
@@ -203,9 +203,9 @@ fn a_space_whose_functions_were_stopped_takes_no_function_and_no_memory() {
     let (devices, [first, second]) = pair();
     let arena = DmaArena::with_chunk_bytes(&first, 4096).unwrap();
     let kept = arena.alloc(64, 64).unwrap();
-    devices[1].set_keeping(true);
+    devices[1].set_refuses_unmap(true);
     drop((kept, arena));
-    devices[1].set_keeping(false);
+    devices[1].set_refuses_unmap(false);
     let memory = SharedMemory::anonymous(4096).unwrap();
     let refused = [
         second.dma_map(Iova(0x10_0000), &memory, 0, 4096),

@@ -1,7 +1,7 @@
-//! Reaching a region by system calls: configuration space always, a BAR where it cannot be mapped.
+//! Access to a region by system calls: configuration space always, a BAR where it cannot be mapped.
 //!
-//! The kernel virtualises configuration space, so it has no mapping. A read or a write of 1, 2 or 4 bytes at its
-//! natural place reaches the device as one access; 8 bytes are two accesses to older kernels.
+//! The kernel virtualises configuration space, so it has no mapping. A naturally aligned read or write of 1, 2 or 4
+//! bytes reaches the device as one access; older kernels make two accesses of 8 bytes.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::error::{VfioError, transfer_advice};
 use super::region::Region;
 use super::sys::{System, errno_of};
-use crate::error::Told;
+use crate::error::ErrnoText;
 
 /// A region of the device's file, reached by `pread` and `pwrite`.
 pub(crate) struct Window {
@@ -36,7 +36,7 @@ impl Window {
         self.check("pwrite", offset, data.len(), result)
     }
 
-    /// Where in the file.
+    /// Returns the offset in the file.
     fn place(&self, operation: &'static str, offset: u64, bytes: usize) -> Result<u64, VfioError> {
         let inside = offset
             .checked_add(bytes as u64)
@@ -63,7 +63,7 @@ impl Window {
             }
             Err(error) => {
                 let errno = errno_of(&error);
-                let reason = format!("{}: {}", Told(errno), transfer_advice(errno));
+                let reason = format!("{}: {}", ErrnoText(errno), transfer_advice(errno));
                 Err(self.failed(operation, offset, bytes, reason))
             }
         }

@@ -1,14 +1,14 @@
-//! A container: the I/O address space that the kernel gives to one group, or to several.
+//! A container: the I/O address space that the kernel gives to one or several groups.
 //!
-//! The first group that joins a container gives it its IOMMU, and every further one is attached to that by the kernel,
-//! which maps for it what is mapped (Linux `drivers/vfio/container.c` `vfio_container_attach_group`,
-//! `vfio_iommu_type1.c` `vfio_iommu_type1_attach_group`). What both IOMMUs translate may be less than what the first
-//! one did, so the ranges are asked for again. A group leaves when its file is closed; with the last one go the IOMMU
-//! and all mappings.
+//! The first group that joins a container gives it its IOMMU. The kernel attaches every further group to that, and
+//! makes the existing mappings for it (Linux `drivers/vfio/container.c` `vfio_container_attach_group`,
+//! `vfio_iommu_type1.c` `vfio_iommu_type1_attach_group`). Two IOMMUs together may translate fewer addresses than the
+//! first one did, so the ranges are read again. A group leaves when its file is closed. With the last group go the
+//! IOMMU and all mappings.
 //!
-//! A group's file can be open once (`vfio_group_fops_open`), so functions of one group share it. It gives out a device
-//! as often as it is asked (`group.c` `vfio_df_open`), so the container keeps which ones are open: a function has one
-//! driver.
+//! A group's file can be open only once (`vfio_group_fops_open`), so functions of one group share it. The kernel
+//! opens a device of a group as often as it is asked (`group.c` `vfio_df_open`), but a function has one driver, so
+//! the container records the open ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,34 +16,34 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nix::errno::Errno;
 
-use super::ask::Asking;
 use super::dma::{Iommu, map_message, unmap_message, unmapped_bytes};
 use super::error::{VfioError, advice};
+use super::requests::DeviceRequests;
 use super::sys::{Argument, Request, System};
 use crate::memory::SharedMemory;
 
 /// A container with its IOMMU.
 pub(crate) struct Container {
-    /// The function that it was made for, for messages.
+    /// Name of the function that it was made for, for messages.
     address: String,
     pub(super) system: Arc<dyn System>,
-    /// What the IOMMU can do now.
+    /// Current capabilities of the IOMMU.
     iommu: Mutex<Iommu>,
-    /// The groups in it that are known by number.
+    /// Groups in it, by number.
     groups: Mutex<BTreeMap<u32, Weak<OwnedFd>>>,
     /// Addresses of the functions in it that this process has open.
     open: Mutex<BTreeSet<String>>,
     fd: OwnedFd,
 }
 
-/// The right to open a function in a container, and to have it open. Given back on drop.
+/// The right to open a function in a container, and to keep it open. Given up on drop.
 pub(super) struct Opening {
     container: Arc<Container>,
     address: String,
 }
 
 impl Opening {
-    /// For a function that is not open in the container.
+    /// Takes the right for a function that is not open in the container.
     pub(super) fn of(address: &str, container: &Arc<Container>) -> Result<Self, VfioError> {
         let address = address.to_owned();
         if !container.open().insert(address.clone()) {
@@ -67,13 +67,13 @@ impl Drop for Opening {
 }
 
 impl Container {
-    /// A container that a group has joined.
+    /// Makes a container that a group has joined.
     pub(super) fn new(
         address: &str,
         system: Arc<dyn System>,
         fd: OwnedFd,
     ) -> Result<Self, VfioError> {
-        let ask = Asking {
+        let ask = DeviceRequests {
             address,
             system: &*system,
         };
@@ -92,8 +92,8 @@ impl Container {
         self.fd.as_fd()
     }
 
-    fn ask(&self) -> Asking<'_> {
-        Asking {
+    fn ask(&self) -> DeviceRequests<'_> {
+        DeviceRequests {
             address: &self.address,
             system: &*self.system,
         }
@@ -107,33 +107,33 @@ impl Container {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The file of a group that is in it, if one of its functions is open.
+    /// Returns the file of a group in the container, if one of its functions is open.
     pub(super) fn group(&self, number: u32) -> Option<Arc<OwnedFd>> {
         self.groups().get(&number)?.upgrade()
     }
 
-    /// A group has joined.
+    /// Records a group that has joined.
     pub(super) fn joined(&self, number: u32, group: &Arc<OwnedFd>) {
         self.groups().insert(number, Arc::downgrade(group));
     }
 
-    /// What the IOMMU can do, as it was asked last.
+    /// Returns the capabilities of the IOMMU, as last read.
     pub(super) fn iommu(&self) -> Iommu {
         let iommu = self.iommu.lock();
         iommu.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Asks again, since another group may have changed it.
+    /// Reads the capabilities again, because another group may have changed them.
     pub(super) fn ask_again(&self) -> Result<(), VfioError> {
         let now = self.ask().iommu(self.fd())?;
         let mut iommu = self.iommu.lock().unwrap_or_else(PoisonError::into_inner);
-        // How many there were at the start is what the limit is told by.
+        // The number at the start is kept: messages report it as the limit.
         let available = iommu.available;
         *iommu = Iommu { available, ..now };
         Ok(())
     }
 
-    /// Mappings that can still be made, if the kernel says how many.
+    /// Returns the number of mappings that can still be made, if the kernel reports it.
     pub(crate) fn mappings_left(&self) -> Option<u32> {
         self.ask().iommu(self.fd()).ok()?.available
     }
@@ -154,7 +154,7 @@ impl Container {
             .map_err(|errno| self.map_refused(iova, address, bytes, errno))
     }
 
-    /// Why a mapping was refused; two of the reasons are limits, which are looked up for the text.
+    /// Makes the error for a refused mapping. Two of its reasons are limits, which are read for the text.
     #[expect(
         clippy::wildcard_enum_match_arm,
         reason = "errno has more values than VFIO has uses for"
@@ -164,13 +164,13 @@ impl Container {
         let advice = match errno {
             Errno::ENOMEM => self.memory_advice(bytes as u64),
             Errno::ENOSPC => {
-                let told = |count: Option<u32>| {
+                let text = |count: Option<u32>| {
                     count.map_or_else(|| "an unknown number".to_owned(), |count| count.to_string())
                 };
                 format!(
                     "{} mappings are left of {}: raise dma_entry_limit of vfio_iommu_type1 (/sys/module/vfio_iommu_type1/parameters)",
-                    told(self.mappings_left()),
-                    told(self.iommu().available),
+                    text(self.mappings_left()),
+                    text(self.iommu().available),
                 )
             }
             Errno::EINVAL => format!(
@@ -190,7 +190,7 @@ impl Container {
         }
     }
 
-    /// What to do about memory that could not be pinned: `bytes` more than is locked now.
+    /// Returns the advice for memory that could not be pinned: `bytes` more than is locked now.
     fn memory_advice(&self, bytes: u64) -> String {
         let (limit, locked) = self.system.locked_memory();
         let needed = locked.saturating_add(bytes);
@@ -205,8 +205,8 @@ impl Container {
         }
     }
 
-    /// Takes back one mapping, which was made so: the kernel would unmap several in the range at once. An error unless
-    /// the kernel says that all of it is unmapped.
+    /// Removes exactly one mapping; given a range, the kernel would unmap all mappings in it. It is an error unless
+    /// the kernel reports that all of it is unmapped.
     pub(crate) fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), VfioError> {
         let request = Request::IommuUnmapDma;
         let mut message = unmap_message(iova, bytes as u64);
@@ -221,14 +221,14 @@ impl Container {
         Ok(())
     }
 
-    /// A mapping that is not taken back, since there is no such one.
+    /// Returns the error for an unmap of a mapping that does not exist.
     pub(crate) fn not_unmapped(&self, iova: u64, bytes: usize, why: &str) -> VfioError {
         let what = format!("{why}{}", detail(iova, bytes));
         self.ask().unusable(Request::IommuUnmapDma, what)
     }
 }
 
-/// The mapping, for messages.
+/// Describes the mapping, for messages.
 fn detail(iova: u64, bytes: usize) -> String {
     format!(" of {bytes:#x} bytes at IOVA {iova:#x}")
 }

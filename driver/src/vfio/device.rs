@@ -1,17 +1,18 @@
 //! A function under VFIO, from the first open to the last close.
 //!
-//! Order matters, and is the kernel's (`Documentation/driver-api/vfio.rst`): the group joins the container, the
-//! container gets its IOMMU, and only then is the group asked for the device. BARs are mapped with memory decoding on,
-//! because touching them while it is off is a SIGBUS. Down again: no bus mastering, so that nothing is in flight; no
-//! interrupts; what is mapped is taken back by hand, for a BAR that somebody still holds keeps the group in the
-//! container; then the device, the group and the container are closed, in that order. A BAR that is still mapped keeps
-//! the device open until it goes. The kernel resets the function when the last descriptor is closed.
+//! The order is the kernel's (`Documentation/driver-api/vfio.rst`): the group joins the container, the container gets
+//! its IOMMU, and only then is the group asked for the device. BARs are mapped with memory decoding enabled, because
+//! an access while it is disabled is a SIGBUS. On close, bus mastering is disabled first, so that nothing is in
+//! flight, and then the interrupts. Mappings are removed explicitly, because a BAR that is still in use keeps the
+//! group in the container. Then the device, the group and the container are closed, in that order. A BAR that is
+//! still mapped keeps the device open until it is unmapped. The kernel resets the function when the last descriptor
+//! is closed.
 //!
 //! A function can join the container of another one instead of getting one of its own ([`super::container`]).
 //!
-//! A group that was handed in may outlive the function: whoever handed it in keeps its file, and with that the group
-//! stays in its container, and what a process that was killed has mapped stays with it. So it leaves the container when
-//! the function is closed, and again before it is opened, in case nobody had the time (Linux
+//! A group that was handed in may outlive the function: its provider keeps the file open, so the group stays in its
+//! container, along with the mappings of a process that was killed. So the group leaves the container when the
+//! function is closed, and again before it is opened, in case the last process was killed (Linux
 //! `vfio_group_ioctl_unset_container`, which refuses while a device of the group is open).
 
 use core::mem::offset_of;
@@ -28,11 +29,11 @@ use vfio_bindings::bindings::vfio::{
     VFIO_PCI_REQ_IRQ_INDEX, VFIO_TYPE1v2_IOMMU, vfio_device_info,
 };
 
-use super::ask::Asking;
 use super::config::Window;
 use super::container::{Container, Opening};
 use super::error::{VfioError, container_advice, group_advice};
 use super::group::{PciAddress, Roots};
+use super::requests::DeviceRequests;
 use super::sys::{Argument, Message, Request, System};
 use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
@@ -42,25 +43,25 @@ const CONFIG_COMMAND: u64 = 0x04;
 const COMMAND_MEMORY_SPACE: u8 = 1 << 1;
 const COMMAND_BUS_MASTER: u8 = 1 << 2;
 
-/// A BAR's memory, and the way to the parts of it that are not mapped, if there are such.
+/// A BAR's memory, and the access to the parts of it that are not mapped, if there are any.
 pub(crate) type BarParts = (SharedMemory, Option<Arc<Window>>);
 
-/// What somebody with more rights has opened, so that whoever drives the function needs none.
+/// Descriptors that a more privileged process has opened, so that the driver's process needs no privilege.
 ///
-/// Opening `/dev/vfio/N` is all that takes rights, and `/dev/vfio/vfio` where it is not there for everybody; what
-/// follows does not. So the files are enough; whoever has the device open already hands that in as well.
+/// Only opening `/dev/vfio/N` takes a privilege, and opening `/dev/vfio/vfio` where its mode is restricted; later
+/// steps take none. So these files are enough. A process that has the device open already hands that in as well.
 #[derive(Debug)]
 pub struct VfioFds {
-    /// `/dev/vfio/vfio`, opened for this function alone. `None`: it is opened here, as everybody may.
+    /// `/dev/vfio/vfio`, opened for this function alone. `None`: it is opened here, which is open to all users.
     pub container: Option<OwnedFd>,
     /// `/dev/vfio/N`, N being the number of the function's IOMMU group.
     pub group: OwnedFd,
-    /// What the group gave for the function, if it was asked already. The group is then in the container, and the
-    /// container has its TYPE1v2 IOMMU.
+    /// The function's device file, if it was already obtained from the group. The group is then in the container, and
+    /// the container has its TYPE1v2 IOMMU.
     pub device: Option<OwnedFd>,
 }
 
-/// Opens a file of VFIO's.
+/// Opens a device file of VFIO.
 fn open(
     address: &str,
     system: &dyn System,
@@ -75,7 +76,7 @@ fn open(
     })
 }
 
-/// On drop a group that was handed in leaves its container.
+/// Takes a group that was handed in out of its container on drop.
 struct Leave {
     address: String,
     system: Arc<dyn System>,
@@ -84,7 +85,7 @@ struct Leave {
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        let ask = Asking {
+        let ask = DeviceRequests {
             address: &self.address,
             system: &*self.system,
         };
@@ -93,7 +94,7 @@ impl Drop for Leave {
             Request::GroupUnsetContainer,
             Argument::None,
         ) {
-            // A BAR that is still held, or a device that was handed in. Who opens it next tries again.
+            // A BAR is still in use, or the device was handed in. The next opener tries again.
             tracing::debug!("closing: {error}");
         }
     }
@@ -144,7 +145,7 @@ impl Vfio {
         })
     }
 
-    /// Opens a function in a container that has an IOMMU already, and functions that are open.
+    /// Opens a function in a container that has an IOMMU and open functions already.
     pub(crate) fn join(
         address: PciAddress,
         roots: &Roots,
@@ -154,7 +155,7 @@ impl Vfio {
         let address = address.to_string();
         let opening = Opening::of(&address, container)?;
         let system = Arc::clone(&container.system);
-        let ask = Asking {
+        let ask = DeviceRequests {
             address: &address,
             system: &*system,
         };
@@ -177,7 +178,7 @@ impl Vfio {
         Self::driven(address.clone(), system, opening, group, device)
     }
 
-    /// Takes over what was opened: the group, or the device itself.
+    /// Takes over open descriptors: the group, or the device itself.
     pub(crate) fn from_fds(
         address: String,
         roots: &Roots,
@@ -193,7 +194,7 @@ impl Vfio {
             Some(container) => container,
             None => Self::open_container(&address, roots, &*system)?,
         };
-        // Who hands in the device has put the group where it is.
+        // If the device is handed in, its group is in a container already, which is not ours to change.
         let is_ours = device.is_none();
         let mut vfio = Self::of_files(
             address.clone(),
@@ -219,7 +220,7 @@ impl Vfio {
         group: OwnedFd,
         device: Option<OwnedFd>,
     ) -> Result<Self, VfioError> {
-        let ask = Asking {
+        let ask = DeviceRequests {
             address: &address,
             system: &*system,
         };
@@ -241,7 +242,7 @@ impl Vfio {
         group: Arc<OwnedFd>,
         device: OwnedFd,
     ) -> Result<Self, VfioError> {
-        let ask = Asking {
+        let ask = DeviceRequests {
             address: &address,
             system: &*system,
         };
@@ -284,9 +285,9 @@ impl Vfio {
         })
     }
 
-    /// Puts the group into the container, gives that its IOMMU, and asks for the device.
+    /// Puts the group into the container, sets the container's IOMMU, and gets the device.
     fn device_of_group(
-        ask: &Asking<'_>,
+        ask: &DeviceRequests<'_>,
         roots: &Roots,
         container: BorrowedFd<'_>,
         group: BorrowedFd<'_>,
@@ -296,7 +297,7 @@ impl Vfio {
             return Err(roots.not_viable(ask.address));
         }
         if flags & VFIO_GROUP_FLAGS_CONTAINER_SET != 0 {
-            // Somebody before us, whose mappings nobody wants any more.
+            // A previous process left the group in a container, with mappings that are not needed any more.
             ask.plain(group, Request::GroupUnsetContainer, Argument::None)?;
         }
         ask.plain(group, Request::GroupSetContainer, Argument::Fd(container))?;
@@ -305,8 +306,8 @@ impl Vfio {
         ask.device(group)
     }
 
-    fn ask(&self) -> Asking<'_> {
-        Asking {
+    fn ask(&self) -> DeviceRequests<'_> {
+        DeviceRequests {
             address: &self.address,
             system: &*self.system,
         }
@@ -324,12 +325,12 @@ impl Vfio {
         self.vectors
     }
 
-    /// What the kernel says of the device.
+    /// Returns the eventfds for notices of the kernel about the device.
     pub(crate) fn notices(&self) -> Notices {
         self.notices.clone()
     }
 
-    /// The I/O address space it is in.
+    /// Returns the I/O address space it is in.
     pub(crate) fn container(&self) -> &Arc<Container> {
         self.opening.container()
     }
@@ -338,7 +339,8 @@ impl Vfio {
         self.container().iommu().ranges
     }
 
-    /// A BAR, mapped where it can be; with it the way to the rest, if there is a rest. `None`: there is no such BAR.
+    /// Returns a BAR, mapped where possible, and the access to the unmapped rest, if any. `None`: there is no such
+    /// BAR.
     pub(crate) fn bar(&self, index: u8) -> Result<Option<BarParts>, VfioError> {
         if index > 5 {
             return Ok(None);
@@ -373,7 +375,7 @@ impl Vfio {
         self.ask().reset(self.device.as_fd())
     }
 
-    /// Hands MSI-X vectors to the kernel; how many of them it took.
+    /// Gives MSI-X vectors to the kernel. Returns the number it took.
     pub(crate) fn set_interrupts(&self, vectors: &[Interrupt]) -> Result<usize, VfioError> {
         if vectors.is_empty() {
             return Ok(0);
@@ -384,9 +386,9 @@ impl Vfio {
 }
 
 impl Vfio {
-    /// No bus mastering, or else a reset, so that nothing is in flight, and no interrupts. What is mapped is taken back
-    /// next.
-    pub(crate) fn quieten(&self) {
+    /// Disables bus mastering, or resets if that fails, so that nothing is in flight, and disables the interrupts.
+    /// The mappings are removed next.
+    pub(crate) fn disable(&self) {
         let mut command = [0];
         let quiet = self
             .config

@@ -1,7 +1,8 @@
-//! What the IOMMU can do: which addresses, which pages, how many mappings.
+//! Capabilities of the IOMMU: addresses, page sizes, number of mappings.
 //!
-//! `VFIO_IOMMU_GET_INFO` answers with a page size mask and capabilities. A kernel too old to name the ranges gets what
-//! x86 has: all but the window of message signalled interrupts, up to what the smallest IOMMU translates.
+//! `VFIO_IOMMU_GET_INFO` answers with a page size mask and capabilities. For a kernel too old to report the ranges,
+//! those of x86 are assumed: all but the window of message signalled interrupts, up to the limit of the smallest
+//! IOMMU.
 
 use core::mem::offset_of;
 use std::ops::RangeInclusive;
@@ -16,21 +17,22 @@ use vfio_bindings::bindings::vfio::{
 use super::region::{capabilities, pairs};
 use super::sys::Message;
 
-/// Addresses a kernel can map that does not say which: page 0 to 15 left out, and the interrupt window.
-const UNTOLD: [RangeInclusive<u64>; 2] = [0x1_0000..=0xfedf_ffff, 0xfef0_0000..=(1 << 39) - 1];
+/// Mappable addresses of a kernel that does not report them, without pages 0 to 15 and the interrupt window.
+const DEFAULT_RANGES: [RangeInclusive<u64>; 2] =
+    [0x1_0000..=0xfedf_ffff, 0xfef0_0000..=(1 << 39) - 1];
 
-/// What the IOMMU can do.
+/// Capabilities of the IOMMU.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Iommu {
     pub(crate) ranges: Vec<RangeInclusive<u64>>,
-    /// Smallest page, bytes.
+    /// Bytes of the smallest page.
     pub(crate) page_bytes: u64,
-    /// Mappings that can still be made, if the kernel says.
+    /// Mappings that can still be made, if the kernel reports it.
     pub(crate) available: Option<u32>,
 }
 
 impl Iommu {
-    /// Reads an answer of `VFIO_IOMMU_GET_INFO`.
+    /// Parses an answer of `VFIO_IOMMU_GET_INFO`.
     pub(crate) fn parse(message: &Message) -> Result<Self, String> {
         let flags: u32 = message.field(offset_of!(vfio_iommu_type1_info, flags));
         let sizes: u64 = message.field(offset_of!(vfio_iommu_type1_info, iova_pgsizes));
@@ -40,7 +42,7 @@ impl Iommu {
             4096
         };
         let mut iommu = Self {
-            ranges: UNTOLD.to_vec(),
+            ranges: DEFAULT_RANGES.to_vec(),
             page_bytes,
             available: None,
         };
@@ -73,7 +75,7 @@ impl Iommu {
 }
 
 impl Iommu {
-    /// First and last address of each range.
+    /// Lists the first and last address of each range.
     pub(crate) fn ranges_in_words(&self) -> String {
         let words =
             |range: &RangeInclusive<u64>| format!("{:#x}-{:#x}", range.start(), range.end());
@@ -82,7 +84,7 @@ impl Iommu {
     }
 }
 
-/// The whole pages of the ranges; a range that ends before it starts has none.
+/// Shrinks the ranges to whole pages. A range without a whole page is dropped.
 fn whole_pages(ranges: &[(u64, u64)], page: u64) -> Vec<RangeInclusive<u64>> {
     ranges
         .iter()
@@ -98,7 +100,7 @@ fn whole_pages(ranges: &[(u64, u64)], page: u64) -> Vec<RangeInclusive<u64>> {
         .collect()
 }
 
-/// A request to let the device read and write `bytes` bytes at `address` under `iova`.
+/// Makes a request to let the device read and write `bytes` bytes at `address` under `iova`.
 pub(super) fn map_message(address: u64, iova: u64, bytes: u64) -> Message {
     let mut message = Message::new(size_of::<vfio_iommu_type1_dma_map>());
     message.put(
@@ -111,7 +113,7 @@ pub(super) fn map_message(address: u64, iova: u64, bytes: u64) -> Message {
     message
 }
 
-/// A request to take that back.
+/// Makes the request to unmap them.
 pub(super) fn unmap_message(iova: u64, bytes: u64) -> Message {
     let mut message = Message::new(size_of::<vfio_iommu_type1_dma_unmap>());
     message.put(offset_of!(vfio_iommu_type1_dma_unmap, iova), iova);
@@ -119,7 +121,7 @@ pub(super) fn unmap_message(iova: u64, bytes: u64) -> Message {
     message
 }
 
-/// What the kernel says it unmapped.
+/// Returns the bytes that the kernel reports as unmapped.
 pub(super) fn unmapped_bytes(message: &Message) -> u64 {
     message.field(offset_of!(vfio_iommu_type1_dma_unmap, size))
 }

@@ -1,7 +1,7 @@
-//! What the kernel may refuse, and what to do about it.
+//! Refusals of the kernel, with advice.
 //!
-//! Whoever opens a device for the first time meets half of these. Each names the system call, the device and the errno,
-//! and then the remedy, because the errno alone names none (`drivers/vfio` in Linux is where they come from).
+//! Half of these are common when a device is first opened. Each names the system call, the device and the errno, and
+//! then the remedy, because the errno alone suggests none (their sources are in `drivers/vfio` of Linux).
 
 use std::path::PathBuf;
 
@@ -9,15 +9,15 @@ use nix::errno::Errno;
 use thiserror::Error;
 
 use super::sys::Request;
-use crate::error::Told;
+use crate::error::ErrnoText;
 
-/// A function could not be had, or driven, through VFIO.
+/// A function could not be opened, or driven, through VFIO.
 #[derive(Debug, Error)]
 pub enum VfioError {
     /// Not the address of a PCI function.
     #[error("{text:?} is no PCI address: those look like 0000:3b:00.2 or 3b:00.2")]
     Address {
-        /// What was given.
+        /// The given text.
         text: String,
     },
     /// sysfs has no such device.
@@ -25,7 +25,7 @@ pub enum VfioError {
     NoDevice {
         /// The function.
         address: String,
-        /// Where it was looked for.
+        /// The path in sysfs.
         path: PathBuf,
     },
     /// The function is in no IOMMU group.
@@ -55,19 +55,19 @@ pub enum VfioError {
         address: String,
         /// Number of the group.
         group: u32,
-        /// Who is in the way, each with its driver.
+        /// The obstructing functions, each with its driver.
         others: String,
     },
     /// A device file could not be opened.
-    #[error("{address}: open {path}: {}: {advice}", Told(*errno))]
+    #[error("{address}: open {path}: {}: {advice}", ErrnoText(*errno))]
     Open {
         /// The function.
         address: String,
         /// The file.
         path: PathBuf,
-        /// What the system answered.
+        /// Error of the system.
         errno: Errno,
-        /// What to do.
+        /// Advice.
         advice: String,
     },
     /// The function is open in the same container.
@@ -77,17 +77,17 @@ pub enum VfioError {
         address: String,
     },
     /// The kernel refused a request.
-    #[error("{address}: {request}{detail}: {}: {advice}", Told(*errno))]
+    #[error("{address}: {request}{detail}: {}: {advice}", ErrnoText(*errno))]
     Refused {
         /// The function.
         address: String,
         /// Name of the ioctl.
         request: &'static str,
-        /// What was asked, in numbers; may be empty.
+        /// The arguments, in numbers; may be empty.
         detail: String,
-        /// What the kernel answered.
+        /// Error of the kernel.
         errno: Errno,
-        /// What to do.
+        /// Advice.
         advice: String,
     },
     /// The kernel answered, and the answer cannot be used.
@@ -97,7 +97,7 @@ pub enum VfioError {
         address: String,
         /// Name of the ioctl.
         request: &'static str,
-        /// What is wrong with it.
+        /// The problem with the answer.
         what: String,
     },
     /// A region could not be read or written.
@@ -111,9 +111,9 @@ pub enum VfioError {
         region: u32,
         /// Offset in the region.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         bytes: usize,
-        /// What the system answered, and what to do.
+        /// The system's error, and advice.
         reason: String,
     },
     /// A BAR could not be mapped.
@@ -123,12 +123,12 @@ pub enum VfioError {
         address: String,
         /// BAR number.
         index: u8,
-        /// Why.
+        /// The cause.
         error: crate::error::MemoryError,
     },
 }
 
-/// What to do when a region cannot be read or written.
+/// Returns the advice for a region that cannot be read or written.
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "errno has more values than VFIO has uses for"
@@ -146,7 +146,7 @@ pub(super) fn transfer_advice(errno: Errno) -> &'static str {
 
 const GONE: &str = "the device is gone, or being removed";
 
-/// What to do when a request is refused.
+/// Returns the advice for a refused request.
 pub(super) fn advice(request: Request, errno: Errno, address: &str) -> String {
     let text = match (request, errno) {
         (_, Errno::ENODEV) if request >= Request::DeviceGetInfo => GONE,
@@ -183,7 +183,7 @@ pub(super) fn advice(request: Request, errno: Errno, address: &str) -> String {
         }
         (Request::GroupGetDeviceFd, Errno::EBUSY) => "another process has the device open",
         (Request::GroupGetDeviceFd, Errno::EAGAIN) => {
-            "the device could not be reset on opening, because somebody has it locked: try again"
+            "the device could not be reset on opening, because another holder has it locked: try again"
         }
         (_, Errno::EIO) if request >= Request::DeviceGetInfo && request <= Request::DeviceReset => {
             "the device does not wake up (power management): see dmesg"
@@ -192,7 +192,7 @@ pub(super) fn advice(request: Request, errno: Errno, address: &str) -> String {
             "the function cannot be reset alone (no FLR, and others share its bus); its reset methods are in reset_method in sysfs"
         }
         (Request::DeviceReset, Errno::EAGAIN | Errno::EBUSY) => {
-            "the device is locked by somebody, try again"
+            "the device is locked by another holder, try again"
         }
         (Request::DeviceSetIrqs, Errno::ENOSPC | Errno::ENOMEM) => {
             "the machine has no interrupt vectors left (/proc/interrupts shows who has them)"
@@ -200,7 +200,7 @@ pub(super) fn advice(request: Request, errno: Errno, address: &str) -> String {
         (Request::DeviceSetIrqs, Errno::EINVAL) => {
             "the device has no such vectors, or another kind of interrupt is on"
         }
-        (Request::IommuMapDma, Errno::EEXIST) => "something is mapped there already",
+        (Request::IommuMapDma, Errno::EEXIST) => "the address range is mapped already",
         (Request::IommuMapDma, Errno::EFAULT) => {
             "the memory is not mapped, or cannot be pinned for long: pages of a file on disk cannot since Linux 6.4 (memory of memfd_create, /dev/shm and hugetlbfs can), nor can those of a mapping that is read-only"
         }
@@ -222,7 +222,7 @@ pub(super) fn advice(request: Request, errno: Errno, address: &str) -> String {
     text.to_owned()
 }
 
-/// What to do when `/dev/vfio/vfio` cannot be opened.
+/// Returns the advice for failing to open `/dev/vfio/vfio`.
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "errno has more values than VFIO has uses for"
@@ -237,7 +237,7 @@ pub(super) fn container_advice(errno: Errno) -> &'static str {
     }
 }
 
-/// What to do when `/dev/vfio/N` cannot be opened.
+/// Returns the advice for failing to open `/dev/vfio/N`.
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "errno has more values than VFIO has uses for"

@@ -1,8 +1,8 @@
-//! What sysfs knows of a function: its IOMMU group, who else is in that, and who drives them.
+//! A function's IOMMU group as sysfs shows it: its members and their drivers.
 //!
-//! The IOMMU tells functions apart only by group, so the kernel hands out a group as a whole, and only if nobody else
-//! drives a part of it. The kernel says "not viable"; sysfs says because of whom. Functions without a driver are no
-//! obstacle, nor are `pci-stub` and the drivers of bridges, which do no DMA of their own.
+//! The IOMMU isolates functions only by group. So the kernel hands out a group as a whole, and only if no kernel
+//! driver uses a part of it. The kernel only says "not viable"; sysfs shows the cause. Functions without a driver are
+//! no obstacle, nor are `pci-stub` and the drivers of bridges, which do no DMA of their own.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub struct PciAddress {
 impl FromStr for PciAddress {
     type Err = VfioError;
 
-    /// `0000:3b:00.2`, or `3b:00.2` in domain 0.
+    /// Parses `0000:3b:00.2`, or `3b:00.2` in domain 0.
     fn from_str(text: &str) -> Result<Self, VfioError> {
         let parsed = || {
             let (rest, function) = text.rsplit_once('.')?;
@@ -59,7 +59,7 @@ impl fmt::Display for PciAddress {
     }
 }
 
-/// Where the kernel shows its devices, and where VFIO has its files.
+/// Root directories: sysfs, and VFIO's device files.
 #[derive(Clone, Debug)]
 pub(crate) struct Roots {
     pub(crate) sysfs: PathBuf,
@@ -80,7 +80,7 @@ impl Roots {
         self.sysfs.join("bus/pci/devices").join(address)
     }
 
-    /// The group of a function that can be handed out: bound to VFIO, and nobody else in the way.
+    /// Returns the group of a function that can be opened: bound to VFIO, with no other driver in the group.
     pub(crate) fn viable_group(&self, address: PciAddress) -> Result<u32, VfioError> {
         let address = address.to_string();
         let path = self.device(&address);
@@ -109,12 +109,12 @@ impl Roots {
         }
     }
 
-    /// The kernel says that a function's group is not viable; sysfs says because of whom.
+    /// Makes the error for a group that the kernel calls not viable, with the cause from sysfs.
     pub(super) fn not_viable(&self, address: &str) -> VfioError {
         let group = self.group(address);
         let mut others = group.map_or_else(Vec::new, |group| self.in_the_way(group, address));
         if others.is_empty() {
-            others.push("the kernel says so although sysfs shows nobody (see dmesg)".to_owned());
+            others.push("the kernel says so although sysfs shows no cause (see dmesg)".to_owned());
         }
         VfioError::NotViable {
             address: address.to_owned(),
@@ -123,14 +123,14 @@ impl Roots {
         }
     }
 
-    /// Number of a function's IOMMU group.
+    /// Returns the number of a function's IOMMU group.
     fn group(&self, address: &str) -> Option<u32> {
         link_name(&self.device(address).join("iommu_group"))?
             .parse()
             .ok()
     }
 
-    /// The other functions of a group that the kernel uses, in words.
+    /// Lists the other functions of a group that the kernel uses.
     fn in_the_way(&self, group: u32, address: &str) -> Vec<String> {
         let devices = self
             .sysfs
@@ -155,17 +155,17 @@ impl Roots {
     }
 }
 
-/// `vfio-pci`, or a variant of it for one vendor's devices (`mlx5_vfio_pci`).
+/// Returns whether a driver is `vfio-pci`, or a variant of it for one vendor's devices (`mlx5_vfio_pci`).
 pub(crate) fn is_vfio(driver: &str) -> bool {
     driver == "vfio-pci" || driver.ends_with("_vfio_pci") || driver.ends_with("-vfio-pci")
 }
 
-/// Drivers that take no DMA and so may stay (`driver_managed_dma` in Linux).
+/// Returns whether a driver does no DMA and so may stay bound (`driver_managed_dma` in Linux).
 pub(crate) fn is_harmless(driver: &str) -> bool {
     is_vfio(driver) || matches!(driver, "pci-stub" | "pcieport" | "shpchp")
 }
 
-/// Last component of what a link points at.
+/// Returns the last component of a link's target.
 pub(crate) fn link_name(path: &Path) -> Option<String> {
     let target = std::fs::read_link(path).ok()?;
     Some(target.file_name()?.to_str()?.to_owned())

@@ -1,8 +1,8 @@
 //! Interrupts: eventfds handed to the kernel.
 //!
-//! MSI-X vectors are given all at once, because kernels before 6.5 cannot add one later (`NORESIZE`). The error and
-//! request indices are not interrupts of the device: the kernel signals the first when the bus reports an uncorrectable
-//! error, the second when somebody wants the device back (unbinds it, or unplugs it).
+//! MSI-X vectors are set all at once, because kernels before 6.5 cannot add one later (`NORESIZE`). The error and
+//! request indices are not interrupts of the device: the kernel signals the first when the bus reports an
+//! uncorrectable error, and the second when the device is being unbound or unplugged.
 
 use core::mem::offset_of;
 use std::os::fd::AsRawFd;
@@ -15,14 +15,14 @@ use vfio_bindings::bindings::vfio::{
 use super::sys::Message;
 use crate::interrupt::Interrupt;
 
-/// A question for `VFIO_DEVICE_GET_IRQ_INFO`.
+/// Makes a query for `VFIO_DEVICE_GET_IRQ_INFO`.
 pub(super) fn info_message(index: u32) -> Message {
     let mut message = Message::new(size_of::<vfio_irq_info>());
     message.put(offset_of!(vfio_irq_info, index), index);
     message
 }
 
-/// Flags and count of the answer.
+/// Returns flags and count of the answer.
 pub(super) fn info_answer(message: &Message) -> (u32, u32) {
     (
         message.field(offset_of!(vfio_irq_info, flags)),
@@ -30,9 +30,9 @@ pub(super) fn info_answer(message: &Message) -> (u32, u32) {
     )
 }
 
-/// Eventfds for the vectors of an index from the first on; none of them switches the index off.
+/// Makes a request to set eventfds for the vectors of an index, from the first on. An empty list disables the index.
 pub(super) fn set_message(index: u32, vectors: &[Interrupt]) -> Message {
-    // 20 bytes, not padded to a multiple of what a 64-bit field would need: the data follows at once.
+    // 20 bytes, not padded to 8: the data follows at once.
     let data_at = offset_of!(vfio_irq_set, data);
     let mut message = Message::new(data_at + 4 * vectors.len());
     let data = if vectors.is_empty() {

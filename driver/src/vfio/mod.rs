@@ -1,15 +1,14 @@
-//! A function behind the kernel's VFIO: real hardware, or a virtual machine's idea of it.
+//! A function behind the kernel's VFIO: real hardware, or a virtual machine's emulation of it.
 //!
 //! The kernel gives a process a whole IOMMU group: a file for the container (the I/O address space), one for the
-//! group, one for the device. Registers are then reached without it, by a mapping of the BAR; configuration space,
-//! interrupts and DMA mappings through it. [`device`] has the order of it all.
+//! group, one for the device. Registers are then accessed through a mapping of the BAR, without the kernel.
+//! Configuration space, interrupts and DMA mappings go through it. [`device`] describes the order of all steps.
 //!
-//! Nothing here runs on a machine without an IOMMU, so every system call goes through [`sys::System`], in whose place
-//! tests put a kernel that answers, or refuses, what they want.
+//! None of this runs on a machine without an IOMMU. So every system call goes through [`sys::System`], which tests
+//! replace by a kernel with chosen answers and errors.
 //!
 //! Deliberately absent: the IOMMUFD interface, groups without an IOMMU, legacy interrupts, MSI that is not MSI-X.
 
-mod ask;
 mod config;
 mod container;
 mod device;
@@ -18,6 +17,7 @@ mod error;
 mod group;
 mod irq;
 mod region;
+mod requests;
 mod sys;
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
-//! Regions: where the BARs and configuration space are in the device's file, and which part can be mapped.
+//! Regions: location of BARs and configuration space in the device's file, and their mappable parts.
 //!
-//! `VFIO_DEVICE_GET_REGION_INFO` answers with a fixed part and a chain of capabilities. The kernel first says how much
-//! room it needs, and is asked again with that. The chain is walked upwards only, so that it ends, and every length is
-//! checked against what was received.
+//! `VFIO_DEVICE_GET_REGION_INFO` answers with a fixed part and a chain of capabilities. The kernel first reports the
+//! room it needs, and gets a second request with that much. The chain is walked towards higher offsets only, so that
+//! it ends, and every length is checked against the bytes received.
 
 use core::mem::offset_of;
 
@@ -16,22 +16,22 @@ use super::sys::Message;
 use crate::mapping::Area;
 use crate::page::page_bytes;
 
-/// More than any kernel answers with.
+/// Limit in bytes on an answer; no kernel sends as much.
 pub(super) const LONGEST_ANSWER: usize = 64 << 10;
 
 /// A region of the device's file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Region {
     pub(crate) index: u32,
-    /// Where in the file it starts.
+    /// Offset of its start in the file.
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
-    /// What can be mapped of it, in whole pages, from the bottom, without overlap.
+    /// Mappable parts in whole pages, sorted by offset, without overlap.
     pub(crate) areas: Vec<Area>,
 }
 
 impl Region {
-    /// Reads an answer of `VFIO_DEVICE_GET_REGION_INFO`.
+    /// Parses an answer of `VFIO_DEVICE_GET_REGION_INFO`.
     pub(crate) fn parse(message: &Message) -> Result<Self, String> {
         let flags: u32 = message.field(offset_of!(vfio_region_info, flags));
         let offset: u64 = message.field(offset_of!(vfio_region_info, offset));
@@ -63,7 +63,7 @@ impl Region {
         let sparse = chain
             .iter()
             .find(|capability| u32::from(capability.id) == VFIO_REGION_INFO_CAP_SPARSE_MMAP);
-        // A region is mappable as a whole in whole pages, even when its BAR is smaller than the last of them.
+        // A mappable region is mapped in whole pages, even if its BAR ends within the last of them.
         let wanted = match sparse {
             Some(capability) => sparse_areas(message, capability.at, bytes)?
                 .into_iter()
@@ -93,14 +93,14 @@ impl Region {
     }
 }
 
-/// A capability in an answer: where it is and what it is called.
+/// A capability in an answer: its id and its offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Capability {
     pub(super) id: u16,
     pub(super) at: usize,
 }
 
-/// Walks a chain that starts at `first`, behind a fixed part of `fixed` bytes.
+/// Walks a chain that starts at `first`, after a fixed part of `fixed` bytes.
 pub(super) fn capabilities(
     message: &Message,
     fixed: usize,
@@ -131,7 +131,7 @@ pub(super) fn capabilities(
     Ok(found)
 }
 
-/// Pairs of 64-bit numbers behind a capability's count, as sparse areas and IOVA ranges have them.
+/// Reads the pairs of 64-bit numbers after a capability's count: sparse areas and IOVA ranges have this form.
 pub(super) fn pairs(
     message: &Message,
     count_at: usize,
@@ -154,7 +154,7 @@ pub(super) fn pairs(
         .ok_or_else(|| short(count))
 }
 
-/// Start and end of the areas; all inside the region.
+/// Returns start and end of the areas; all are inside the region.
 fn sparse_areas(
     message: &Message,
     at: usize,
@@ -177,7 +177,7 @@ fn sparse_areas(
         .collect()
 }
 
-/// Sorted, and what overlaps or touches made one.
+/// Sorts areas, and joins those that overlap or touch.
 fn joined(mut areas: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     areas.sort_unstable();
     let mut out: Vec<(u64, u64)> = Vec::new();

@@ -1,11 +1,11 @@
 //! The system calls of the VFIO backend, and nothing else.
 //!
-//! [`System`] is what the backend asks of the machine: open, ioctl, map, read and write at an offset. [`Kernel`]
-//! asks the real one; tests put a table in its place, so that every refusal the kernel knows can be had on a
-//! machine without an IOMMU. None of it is on a hot path: registers are reached through the mapping.
+//! [`System`] has the calls that the backend makes: open, ioctl, map, read and write at an offset. [`Kernel`] makes
+//! the real ones. Tests replace it by a table, so that every error of the kernel can be tested on a machine without
+//! an IOMMU. None of it is on a hot path: registers are accessed through the mapping.
 //!
-//! All structures VFIO exchanges begin with `argsz`, their length in bytes, and the kernel reads and writes no more
-//! than that (`include/uapi/linux/vfio.h`). A [`Message`] is such a structure with room for what follows it.
+//! All structures VFIO exchanges begin with `argsz`, their length in bytes, and the kernel accesses no more than that
+//! (`include/uapi/linux/vfio.h`). A [`Message`] is such a structure with room for data after it.
 
 // UNSAFETY: ioctl, pread and pwrite take raw addresses.
 #![expect(unsafe_code, reason = "system calls of VFIO")]
@@ -55,7 +55,7 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// The name in `linux/vfio.h`.
+    /// Returns the name in `linux/vfio.h`.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::GetApiVersion => "VFIO_GET_API_VERSION",
@@ -76,12 +76,12 @@ impl Request {
         }
     }
 
-    /// `_IO(VFIO_TYPE, VFIO_BASE + n)` of `asm-generic/ioctl.h`: no direction, no size.
+    /// Returns `_IO(VFIO_TYPE, VFIO_BASE + n)` of `asm-generic/ioctl.h`: no direction, no size.
     const fn number(self) -> libc::Ioctl {
         ((VFIO_TYPE as u32) << 8 | (VFIO_BASE + self as u32)) as libc::Ioctl
     }
 
-    /// Bytes the kernel touches at least, whatever `argsz` says; `None` if it takes no structure.
+    /// Bytes the kernel accesses at least, regardless of `argsz`; `None` if it takes no structure.
     pub(crate) const fn message_bytes(self) -> Option<usize> {
         Some(match self {
             Self::GroupGetStatus => size_of::<vfio_group_status>(),
@@ -111,7 +111,7 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// Zeroes but for `argsz`.
+    /// Makes a message of zeroes except `argsz`.
     // PANIC: lengths are ours and below 4 GiB; a shorter one than `argsz` itself would be a bug of ours.
     pub(crate) fn new(bytes: usize) -> Self {
         let mut message = Self {
@@ -123,7 +123,7 @@ impl Message {
         message
     }
 
-    /// Makes the message longer; what is added is zero.
+    /// Makes the message longer; the added bytes are zero.
     pub(crate) fn grown(mut self, bytes: usize) -> Self {
         let grown = Self::new(bytes);
         self.words.resize(grown.words.len(), 0);
@@ -137,26 +137,26 @@ impl Message {
     }
 
     /// Writes a field.
-    // PANIC: outside; offsets of fields are constants.
+    // PANIC: outside the message; offsets of fields are constants.
     pub(crate) fn put<T: IntoBytes + zerocopy::Immutable>(&mut self, offset: usize, value: T) {
         self.words.as_mut_bytes()[offset..offset + size_of::<T>()]
             .copy_from_slice(value.as_bytes());
     }
 
-    /// Reads a field; `None` outside, for offsets that the kernel gave.
+    /// Reads a field; `None` outside the message, for offsets from the kernel.
     pub(crate) fn get<T: FromBytes>(&self, offset: usize) -> Option<T> {
         let end = offset.checked_add(size_of::<T>())?;
         T::read_from_bytes(self.bytes().get(offset..end)?).ok()
     }
 
     /// Reads a field of the structure's fixed part.
-    // PANIC: outside; offsets of fields are constants.
+    // PANIC: outside the message; offsets of fields are constants.
     pub(crate) fn field<T: FromBytes>(&self, offset: usize) -> T {
         self.get(offset).expect("a field of the fixed part")
     }
 }
 
-/// What goes with an ioctl.
+/// Argument of an ioctl.
 pub(crate) enum Argument<'a> {
     None,
     Number(u32),
@@ -165,33 +165,33 @@ pub(crate) enum Argument<'a> {
     Message(&'a mut Message),
 }
 
-/// What the backend asks of the machine.
+/// System calls of the backend.
 pub(crate) trait System: Send + Sync {
     /// Opens a device file for reading and writing.
     fn open(&self, path: &Path) -> Result<OwnedFd, Errno>;
-    /// Any request but `GroupGetDeviceFd`. What it returns is not negative.
+    /// Makes any request but `GroupGetDeviceFd`. The result is not negative.
     fn ioctl(
         &self,
         fd: BorrowedFd<'_>,
         request: Request,
         argument: Argument<'_>,
     ) -> Result<u32, Errno>;
-    /// `VFIO_GROUP_GET_DEVICE_FD`.
+    /// Makes a `VFIO_GROUP_GET_DEVICE_FD` request.
     fn device_fd(&self, group: BorrowedFd<'_>, address: &str) -> Result<OwnedFd, Errno>;
-    /// `bytes` bytes of address space with pieces of a region in it, and ordinary memory between them.
+    /// Maps `bytes` bytes of address space with pieces of a region in it, and ordinary memory between them.
     fn map(
         &self,
         device: BorrowedFd<'_>,
         bytes: usize,
         areas: &[Area],
     ) -> Result<SharedMemory, MemoryError>;
-    /// One `pread`.
+    /// Makes one `pread`.
     fn read_at(&self, fd: &File, offset: u64, out: &mut [u8]) -> io::Result<usize>;
-    /// One `pwrite`.
+    /// Makes one `pwrite`.
     fn write_at(&self, fd: &File, offset: u64, data: &[u8]) -> io::Result<usize>;
-    /// Bytes that may be locked (`None` without limit) and bytes that are, for messages.
+    /// Returns the limit of locked bytes (`None` without limit) and the bytes locked now, for messages.
     fn locked_memory(&self) -> (Option<u64>, u64);
-    /// Lets somebody else finish.
+    /// Sleeps, to let another process finish.
     fn pause(&self, time: Duration);
 }
 
@@ -201,7 +201,7 @@ pub(crate) struct Kernel;
 
 impl System for Kernel {
     fn pause(&self, time: Duration) {
-        // Nothing but time is waited for, and an error ends the wait early.
+        // Waits for time only; an error ends the wait early.
         let _ = poll_readable(std::iter::empty(), monotonic_now() + time);
     }
 
@@ -227,8 +227,8 @@ impl System for Kernel {
                     request.message_bytes().is_none(),
                     "{request:?} takes a message"
                 );
-                // SAFETY: the request takes no address (asserted above; the two that take a descriptor's or a name's
-                // read address 0 as such and fail with EFAULT).
+                // SAFETY: the request takes no address (asserted above; the two that take the address of a descriptor
+                // or a name read address 0 and fail with EFAULT).
                 unsafe { libc::ioctl(fd, number, 0) }
             }
             Argument::Number(value) => {
@@ -243,7 +243,7 @@ impl System for Kernel {
                     "{request:?} takes no descriptor"
                 );
                 let other = other.as_raw_fd();
-                // SAFETY: the kernel reads one `int` at the address, which is that of a local.
+                // SAFETY: the kernel reads one `int` at the address, which is a local's.
                 unsafe { libc::ioctl(fd, number, &raw const other) }
             }
             Argument::Message(message) => {
@@ -255,10 +255,10 @@ impl System for Kernel {
                 );
                 // CAST: `new` made sure that it fits.
                 assert_eq!(message.field::<u32>(0) as usize, message.bytes, "argsz");
-                // SAFETY: the kernel reads and writes at most `argsz` bytes at the address and no less than the
-                // structure's fixed part; the message has `argsz` bytes, and not less than that (both asserted).
-                // The one request that makes the device reach memory is `IommuMapDma`: whoever builds that message
-                // names memory of a `SharedMemory`, into which no reference points, and the kernel pins it.
+                // SAFETY: the kernel accesses at most `argsz` bytes at the address and no less than the structure's
+                // fixed part; the message has `argsz` bytes, and not less than the fixed part (both asserted). The
+                // one request that makes the device reach memory is `IommuMapDma`: its message names memory of a
+                // `SharedMemory`, to which no reference exists, and the kernel pins it.
                 unsafe { libc::ioctl(fd, number, message.words.as_mut_ptr()) }
             }
         };
@@ -268,9 +268,9 @@ impl System for Kernel {
     fn device_fd(&self, group: BorrowedFd<'_>, address: &str) -> Result<OwnedFd, Errno> {
         let name = CString::new(address).map_err(|_| Errno::EINVAL)?;
         let number = Request::GroupGetDeviceFd.number();
-        // SAFETY: the kernel reads a string that ends with zero, which a `CString` does.
+        // SAFETY: the kernel reads a string that ends with zero, as a `CString` does.
         let fd = Errno::result(unsafe { libc::ioctl(group.as_raw_fd(), number, name.as_ptr()) })?;
-        // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
+        // SAFETY: the kernel has just made this descriptor for us; no other code knows it.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 

@@ -1,6 +1,6 @@
-//! The backend against a kernel that answers, or refuses, what the test wants, and sysfs trees in a directory.
+//! The backend against a kernel with answers and errors chosen by the test, and sysfs trees in a directory.
 //!
-//! What it says when something goes wrong is in [`refusals`].
+//! The texts of its errors are tested in [`refusals`].
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -43,33 +43,33 @@ const ADDRESS: &str = "0000:3b:00.2";
 const BAR_BYTES: u64 = 0x4000;
 const CONFIG_AT: u64 = 7 << 40;
 
-/// Changes the answer to a request about an index.
+/// Changes the answer to a request for an index.
 type Tamper = fn(Request, u32, &mut Message);
 
 /// A kernel with one device; its file holds configuration space at 0 and BAR 0 at 0x1000.
 struct Fake {
     refuse: Option<(Request, Errno)>,
     refuse_open: Option<(&'static str, Errno)>,
-    /// How many resets meet a device that somebody has locked.
+    /// Number of resets that find the device locked.
     locked: AtomicU32,
     viable: u32,
     api: u32,
-    /// How many MSI-X vectors the machine has left.
+    /// Number of MSI-X vectors the machine has left.
     vectors_left: u32,
-    /// Changes an answer before it is given.
+    /// Changes an answer before it is returned.
     tamper: Option<Tamper>,
-    /// What reads and writes at an offset do instead: fail, or move fewer bytes.
+    /// Outcome of reads and writes at an offset: an error, or fewer bytes moved.
     transfer: Option<Result<usize, Errno>>,
-    /// The container knows no TYPE1v2 IOMMU.
+    /// True if the container has no TYPE1v2 IOMMU.
     no_type1: bool,
-    /// No region can be mapped although it says so.
+    /// True if no region can be mapped although its flags allow it.
     unmappable: bool,
     locked_limit: Option<u64>,
     /// Sparse areas of BAR 0.
     sparse: Option<Vec<(u64, u64)>>,
     file: File,
-    /// Writes to regions fail.
-    deaf: AtomicBool,
+    /// True if writes to regions fail.
+    writes_fail: AtomicBool,
     log: Mutex<Vec<String>>,
 }
 
@@ -91,12 +91,12 @@ impl Fake {
             locked_limit: None,
             sparse: None,
             file,
-            deaf: AtomicBool::new(false),
+            writes_fail: AtomicBool::new(false),
             log: Mutex::default(),
         }
     }
 
-    /// Whether somebody else has the device locked, once more.
+    /// Returns whether another holder still has the device locked, and counts down.
     fn is_locked(&self) -> bool {
         let once_less = |left: u32| left.checked_sub(1);
         let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
@@ -112,7 +112,7 @@ fn null() -> OwnedFd {
     File::open("/dev/null").unwrap().into()
 }
 
-/// Appends a chain of capabilities, as far as there is room, and says how much was needed.
+/// Appends a chain of capabilities as far as there is room, and reports the room needed.
 fn answer_caps(
     message: &mut Message,
     fixed: usize,
@@ -198,7 +198,7 @@ impl System for Fake {
                     if index == 2 { 4_u32 } else { 1 },
                 );
             }
-            // Linux `vfio_msi_enable`: what there would be, if that is less.
+            // Linux `vfio_msi_enable`: the number available, if that is less.
             Request::DeviceSetIrqs
                 if index == 2 && message.field::<u32>(16) > self.vectors_left =>
             {
@@ -289,7 +289,7 @@ impl System for Fake {
             .lock()
             .unwrap()
             .push(format!("pwrite {offset:#x} {data:x?}"));
-        if self.deaf.load(Ordering::Relaxed) {
+        if self.writes_fail.load(Ordering::Relaxed) {
             return Err(io::Error::from(Errno::EIO));
         }
         self.file.write_at(data, Self::place(offset))
@@ -385,7 +385,8 @@ fn all_vectors_are_given_at_once() {
     assert!(function.notices().error.is_some() && function.notices().requested.is_some());
 }
 
-/// `pci_alloc_irq_vectors` sets up none and says how many there would be (Linux `vfio_pci_intrs.c` `vfio_msi_enable`).
+/// `pci_alloc_irq_vectors` sets up none and returns the number available (Linux `vfio_pci_intrs.c`
+/// `vfio_msi_enable`).
 #[test]
 fn only_the_vectors_wanted_are_given_and_fewer_where_the_machine_has_no_more() {
     for (left, wanted, had) in [(u32::MAX, 2, 2), (3, usize::MAX, 3), (1, 2, 1)] {
@@ -430,16 +431,16 @@ fn the_function_goes_quietly() {
         "pwrite {:#x} [2]; VFIO_DEVICE_SET_IRQS 2; VFIO_DEVICE_SET_IRQS 3; VFIO_DEVICE_SET_IRQS 4; VFIO_IOMMU_UNMAP_DMA 0",
         CONFIG_AT + 4
     );
-    // The fake leaves `size` as it was asked, as a kernel does that unmapped all of it.
+    // The fake leaves `size` as requested, as a kernel does that unmapped all of it.
     assert_eq!(log, expected);
 }
 
-/// Its memory is taken back next, or stays mapped by the kernel for as long as somebody holds a BAR.
+/// Its memory is unmapped next, or stays mapped by the kernel for as long as a BAR is in use.
 #[test]
 fn a_function_whose_bus_mastering_does_not_go_off_is_reset() {
     let (fake, function) = open(Fake::new()).unwrap();
     function.set_bus_master(true).unwrap();
-    fake.deaf.store(true, Ordering::Relaxed);
+    fake.writes_fail.store(true, Ordering::Relaxed);
     fake.log.lock().unwrap().clear();
     drop(function);
     let log = fake.log.lock().unwrap().clone();
@@ -452,7 +453,7 @@ struct Word {
     word: Rw<Be32>,
 }
 
-/// Linux `pci_try_reset_function` answers EAGAIN while anybody else holds the device's lock: sysfs, or the driver of
+/// Linux `pci_try_reset_function` answers EAGAIN while another holder has the device's lock: sysfs, or the driver of
 /// its physical function.
 #[test]
 fn a_reset_that_meets_a_locked_device_is_tried_again_and_not_for_ever() {

@@ -1,9 +1,9 @@
 //! The driver's side: one connection to a server.
 //!
-//! Register writes are posted: sent without waiting, in the order of the calls, and a failure shows at the next
-//! message. Everything else sends and waits for its reply, at most [`PATIENCE`](super::socket::PATIENCE). A connection
-//! that failed once is not used again: nobody knows where in the stream the next message begins. Memory without a
-//! descriptor is another socket's business ([`twin_client`](super::twin_client)).
+//! Register writes are posted: sent without waiting, in the order of the calls. A failure shows at the next message.
+//! All other messages wait for their reply, at most [`PATIENCE`](super::socket::PATIENCE). A connection that failed
+//! once is not used again, because the start of the next message in the stream is unknown. Memory without a
+//! descriptor is accessed over another socket ([`twin_client`](super::twin_client)).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,16 +24,16 @@ use super::twin_client::TwinClient;
 use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
 
-/// MSI-X vectors a PCI function can have.
+/// Largest number of MSI-X vectors of a PCI function.
 const MAX_VECTORS: u32 = 2048;
 
 struct Connection {
-    /// Why it has failed, once it has.
+    /// The socket, or the cause of its failure.
     socket: Result<Arc<Socket>, Lost>,
     next_id: u16,
 }
 
-/// What a connection failed of.
+/// The cause of a connection's failure.
 #[derive(Clone)]
 struct Lost {
     command: Command,
@@ -43,22 +43,22 @@ struct Lost {
 /// A connection to a server.
 pub(crate) struct Client {
     path: PathBuf,
-    /// What the function is called.
+    /// The function's name.
     name: String,
-    /// Answers for memory without a descriptor, if the server can ask. It goes first: a server that hangs up behind us
-    /// has done nothing wrong.
+    /// Answers for memory without a descriptor, if the server can ask. It drops first, so that the server's end of
+    /// connection afterwards is not taken for a fault.
     twin: Option<TwinClient>,
     connection: Mutex<Connection>,
-    /// Descriptors the server takes with one message.
+    /// Number of descriptors the server accepts in one message.
     max_fds: usize,
-    /// Mappings the server says it takes.
+    /// Number of mappings the server accepts.
     most_mappings: usize,
     vectors: usize,
     notices: Notices,
 }
 
 impl Client {
-    /// Connects, agrees on the version, and asks what the device is.
+    /// Connects, negotiates the version, and queries the device.
     pub(crate) fn connect(path: &Path) -> Result<Self, VfioUserError> {
         let failed = |call| {
             move |source| VfioUserError::Socket {
@@ -117,7 +117,7 @@ impl Client {
         self.max_fds = wire::capability(json, "max_msg_fds")
             .unwrap_or(1)
             .clamp(1, wire::MAX_FDS);
-        // Without a word it is as many as here ("max_dma_maps", optional).
+        // If the server does not say ("max_dma_maps", optional), our own number is assumed.
         self.most_mappings = wire::capability(json, "max_dma_maps").unwrap_or(ANNOUNCED_MAPPINGS);
         if let Some(twin) = wire::twin_socket(json) {
             self.twin = Some(self.take_twin(twin, fds)?);
@@ -125,8 +125,8 @@ impl Client {
         Ok(())
     }
 
-    /// Takes the twin socket out of the descriptors that came with VERSION. One that is promised and not there is an
-    /// error ("The client must abort").
+    /// Takes the twin socket from the descriptors that came with VERSION. It is an error if it was announced but did
+    /// not come ("The client must abort").
     fn take_twin(&self, twin: Twin, fds: Vec<OwnedFd>) -> Result<TwinClient, VfioUserError> {
         let place = twin.fd_index.unwrap_or(usize::MAX);
         let count = fds.len();
@@ -175,7 +175,7 @@ impl Client {
         self.ask_for(Command::DEVICE_GET_IRQ_INFO, request.as_bytes())
     }
 
-    /// An event of the server's own, where the server has it.
+    /// Makes an eventfd for a notice of the server, if the server has that notice.
     fn notice(&self, index: u32) -> Result<Option<Interrupt>, VfioUserError> {
         let info = self.irq_info(index)?;
         if info.flags.get() & wire::IRQ_EVENTFD == 0 || info.count.get() == 0 {
@@ -190,32 +190,32 @@ impl Client {
         Ok(Some(interrupt))
     }
 
-    /// What the server says of the device.
+    /// Returns the eventfds for notices of the server about the device.
     pub(crate) fn notices(&self) -> Notices {
         self.notices.clone()
     }
 
-    /// The socket's path.
+    /// Returns the socket's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What the function is called.
+    /// Returns the function's name.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Mappings it may have at a time.
+    /// Returns the limit on mappings at a time.
     pub(crate) fn most_mappings(&self) -> u32 {
         u32::try_from(self.most_mappings).unwrap_or(u32::MAX)
     }
 
-    /// MSI-X vectors the function has.
+    /// Returns the number of MSI-X vectors of the function.
     pub(crate) const fn vectors(&self) -> usize {
         self.vectors
     }
 
-    /// Bytes of a BAR; 0 if there is none.
+    /// Returns the bytes of a BAR; 0 if there is none.
     pub(crate) fn bar_bytes(&self, index: u8) -> Result<u64, VfioUserError> {
         let request = RegionInfo {
             argsz: length_of::<RegionInfo>().into(),
@@ -226,7 +226,7 @@ impl Client {
             offset: 0.into(),
         };
         let reply = self.ask(Command::DEVICE_GET_REGION_INFO, &[request.as_bytes()], &[])?;
-        // Capabilities of the region may follow; a BAR reached by messages needs none.
+        // Capabilities of the region may follow; a BAR accessed by messages needs none.
         match socket::split::<RegionInfo>(&reply) {
             Some((info, _)) => Ok(info.size.get()),
             None => Err(self.nonsense(
@@ -241,14 +241,14 @@ impl Client {
         self.region_read(wire::CONFIG_REGION, u64::from(offset), out)
     }
 
-    /// Writes configuration space and waits until it is written.
+    /// Writes configuration space and waits for the reply.
     pub(crate) fn config_write(&self, offset: u16, data: &[u8]) -> Result<(), VfioUserError> {
         let request = access(wire::CONFIG_REGION, u64::from(offset), data.len());
         self.ask(Command::REGION_WRITE, &[request.as_bytes(), data], &[])?;
         Ok(())
     }
 
-    /// Reads a register; ones if the device is gone, as on the bus.
+    /// Reads a register. All bits are ones if the device is gone, as on the bus.
     pub(crate) fn bar_read(&self, index: u8, offset: u64, out: &mut [u8]) {
         if let Err(error) = self.region_read(u32::from(index), offset, out) {
             tracing::error!("register at {offset:#x} of BAR {index}: {error}");
@@ -256,7 +256,7 @@ impl Client {
         }
     }
 
-    /// Writes a register; goes nowhere if the device is gone, as on the bus.
+    /// Writes a register. The write is lost if the device is gone, as on the bus.
     pub(crate) fn bar_write(&self, index: u8, offset: u64, data: &[u8]) {
         let request = access(u32::from(index), offset, data.len());
         let payload = [request.as_bytes(), data];
@@ -287,13 +287,13 @@ impl Client {
         }
     }
 
-    /// Function level reset.
+    /// Performs a function level reset.
     pub(crate) fn reset(&self) -> Result<(), VfioUserError> {
         self.ask(Command::DEVICE_RESET, &[], &[])?;
         Ok(())
     }
 
-    /// Gives the eventfds of all vectors to the device: at once, if the server takes that many with a message.
+    /// Sets the eventfds of all vectors, in as few messages as the server's limit on descriptors allows.
     pub(crate) fn set_interrupts(&self, vectors: &[Interrupt]) -> Result<(), VfioUserError> {
         let mut start = 0;
         for part in vectors.chunks(self.max_fds) {
@@ -302,7 +302,7 @@ impl Client {
         Ok(())
     }
 
-    /// Gives eventfds for the interrupts of an index from `start` on; how many.
+    /// Sets eventfds for the interrupts of an index from `start` on. Returns their number.
     fn set_irqs(
         &self,
         index: u32,
@@ -323,7 +323,7 @@ impl Client {
         Ok(count)
     }
 
-    /// Gives memory to the device: by its descriptor, or else to be asked for by messages.
+    /// Maps memory for the device: by its descriptor, or else for access by messages.
     pub(crate) fn dma_map(
         &self,
         iova: u64,
@@ -362,7 +362,7 @@ impl Client {
         Ok(())
     }
 
-    /// Takes memory back. What was asked for by messages is so no more from the beginning on, whatever the server says.
+    /// Unmaps memory. Access by messages ends first, regardless of the server's answer.
     pub(crate) fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), VfioUserError> {
         if let Some(twin) = &self.twin {
             twin.remove(iova);
@@ -376,8 +376,8 @@ impl Client {
         };
         match self.ask(Command::DMA_UNMAP, &[request.as_bytes()], &[]) {
             Ok(_) => Ok(()),
-            // The pages are the descriptor's. A server that is gone for us may write them for a while yet; once we have
-            // unmapped them, that changes nothing of ours.
+            // The memory is shared by descriptor. A lost server may still write it for a while, but once it is
+            // unmapped here, that does not affect us.
             Err(VfioUserError::Gone { .. } | VfioUserError::Transport { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -389,7 +389,7 @@ impl Client {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a message and waits for its reply, which is exactly one object.
+    /// Sends a message and waits for its reply, which must be exactly one object.
     fn ask_for<T: FromBytes>(&self, command: Command, payload: &[u8]) -> Result<T, VfioUserError> {
         let reply = self.ask(command, &[payload], &[])?;
         T::read_from_bytes(&reply)
@@ -447,8 +447,8 @@ impl Client {
         }
     }
 
-    /// The connection is not used again, and the server asks for nothing more. What failed may have done so because of
-    /// what the server did on the twin socket.
+    /// Marks the connection as failed; the server's requests for memory are not answered any more. A fault on the
+    /// twin socket takes precedence as the cause.
     fn lose(
         &self,
         connection: &mut Connection,
@@ -467,7 +467,7 @@ impl Client {
         self.transport(command, source)
     }
 
-    /// Sends a message; its number.
+    /// Sends a message. Returns its number.
     fn send(
         &self,
         connection: &mut Connection,
@@ -489,7 +489,7 @@ impl Client {
         Ok(id)
     }
 
-    /// What the connection failed of, if it has.
+    /// Returns the cause of the connection's failure, if it has failed.
     pub(crate) fn lost(&self) -> Option<VfioUserError> {
         let connection = self.lock();
         connection.socket.as_ref().err().map(|lost| self.gone(lost))

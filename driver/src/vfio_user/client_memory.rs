@@ -1,15 +1,15 @@
-//! What a client lets the device reach: mappings by I/O address, and the files behind them.
+//! Memory that a client shares with the device: mappings by I/O address, and the files behind them.
 //!
-//! A virtual machine maps its memory through its own IOMMU page by page, thousands of pieces of one file. Each
-//! file is therefore mapped here once, whole, when the first piece of it arrives, and goes with the last; a mapping is
-//! a place in it. Everything is found by descent of a tree.
+//! A virtual machine maps its memory through its own IOMMU page by page, thousands of pieces of one file. So each
+//! file is mapped here once, whole, with its first piece, and unmapped with the last. A mapping is a place in the
+//! file. All lookups are in trees.
 //!
-//! Rules are the kernel's for its TYPE1v2 IOMMU: mappings do not overlap, an unmapping takes every mapping inside its
-//! range and cuts none in two, and a range in which nothing is mapped is taken back without a word.
+//! The rules are those of the kernel's TYPE1v2 IOMMU: mappings do not overlap, an unmapping removes every mapping
+//! inside its range and splits none, and unmapping an empty range succeeds.
 //!
-//! A client may map what has no descriptor. One with a twin socket is asked for it by messages. Of another one (QEMU:
-//! ROMs, device memory) it is kept here and not told to the device: a DMA there is one to an address that is not
-//! mapped.
+//! A client may map memory without a descriptor. If the client has a twin socket, that memory is accessed by
+//! messages. For other clients (QEMU: ROMs, device memory) the mapping is recorded here but not made at the device: a
+//! DMA there is one to an unmapped address.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,14 +25,14 @@ use crate::error::MemoryError;
 use crate::memory::SharedMemory;
 use crate::page::DMA_PAGE;
 
-/// Mappings a client may have at a time. QEMU does not count: behind a virtual IOMMU one completion queue of 2^22
-/// entries is 65,536 mappings of a page. As many pages as 4 GiB have; each costs some 60 bytes here and as many in the
-/// device, so a client that wants to be a burden is one of 128 MiB.
+/// Limit on mappings of a client at a time. QEMU does not count: behind a virtual IOMMU one completion queue of 2^22
+/// entries is 65,536 mappings of a page. The limit is the number of pages in 4 GiB. A mapping takes about 60 bytes
+/// here and as many in the device, so a client can occupy 128 MiB.
 pub(super) const MAX_MAPPINGS: usize = 1 << 20;
-/// Address space that the files of a client may take up, bytes.
+/// Limit in bytes on the address space of a client's files.
 const MAX_FILE_BYTES: u64 = 1 << 42;
 
-/// Device and inode.
+/// Device and inode number.
 type FileId = (u64, u64);
 
 struct Imported {
@@ -41,22 +41,22 @@ struct Imported {
     users: usize,
 }
 
-/// What is behind a mapping.
+/// Memory behind a mapping.
 #[derive(Clone, Copy)]
-enum Behind {
+enum Backing {
     File(FileId),
-    /// The client, who is asked.
+    /// The client, by messages.
     Messages,
-    /// The device does not know of it.
+    /// Not accessible: the device has no such mapping.
     Nothing,
 }
 
 struct Mapped {
     bytes: usize,
-    behind: Behind,
+    backing: Backing,
 }
 
-/// What one client has mapped.
+/// Mappings of one client.
 #[derive(Default)]
 pub(super) struct ClientMemory {
     mappings: BTreeMap<u64, Mapped>,
@@ -64,7 +64,7 @@ pub(super) struct ClientMemory {
 }
 
 impl ClientMemory {
-    /// Maps what a message asks for. `asked` is how a client is asked for what has no descriptor.
+    /// Makes the mapping that a message requests. `asked` reaches memory without a descriptor by messages.
     pub(super) fn map(
         &mut self,
         device: &dyn Device,
@@ -97,43 +97,43 @@ impl ClientMemory {
             tracing::warn!("{}: DMA_MAP: {reason}", device.name());
             Errno::EINVAL
         };
-        let behind = match (fd, asked) {
+        let backing = match (fd, asked) {
             (None, None) => {
                 tracing::debug!(
                     "{}: DMA_MAP {iova:#x}+{size:#x} has no descriptor: not reachable",
                     device.name()
                 );
-                Behind::Nothing
+                Backing::Nothing
             }
             (None, Some(client)) => {
                 device
                     .dma_map_by_message(iova, client, bytes, !read_only)
                     .map_err(refused)?;
-                Behind::Messages
+                Backing::Messages
             }
             (Some(fd), _) => {
                 let (id, memory) = self.import(device, fd, offset, size)?;
                 let offset = usize::try_from(offset).map_err(|_| Errno::EINVAL)?;
-                let told = if read_only {
+                let mapped = if read_only {
                     device.dma_map_read_only(iova, memory, offset, bytes)
                 } else {
                     device.dma_map(iova, memory, offset, bytes)
                 };
-                if let Err(reason) = told {
+                if let Err(reason) = mapped {
                     self.forget_unused(id);
                     return Err(refused(reason));
                 }
                 if let Some(imported) = self.files.get_mut(&id) {
                     imported.users += 1;
                 }
-                Behind::File(id)
+                Backing::File(id)
             }
         };
-        self.mappings.insert(iova, Mapped { bytes, behind });
+        self.mappings.insert(iova, Mapped { bytes, backing });
         Ok(())
     }
 
-    /// Takes back every mapping inside a range; how many bytes that were.
+    /// Removes every mapping inside a range. Returns their bytes.
     pub(super) fn unmap(
         &mut self,
         device: &dyn Device,
@@ -160,11 +160,11 @@ impl ClientMemory {
         Ok(done)
     }
 
-    /// Takes back everything.
+    /// Removes all mappings.
     pub(super) fn unmap_all(&mut self, device: &dyn Device) {
         let all: Vec<u64> = self.mappings.keys().copied().collect();
         for at in all {
-            // What the device does not let go of, it keeps: the memory stays mapped as long as it is held.
+            // If the device refuses, it keeps a reference, which keeps the memory mapped.
             if self.take_back(device, at).is_err() {
                 self.mappings.remove(&at);
             }
@@ -172,18 +172,18 @@ impl ClientMemory {
         self.files.clear();
     }
 
-    /// Takes back the mapping that starts at an address; its bytes.
+    /// Removes the mapping that starts at an address. Returns its bytes.
     fn take_back(&mut self, device: &dyn Device, iova: u64) -> Result<u64, Errno> {
-        let Some(&Mapped { bytes, behind }) = self.mappings.get(&iova) else {
+        let Some(&Mapped { bytes, backing }) = self.mappings.get(&iova) else {
             return Ok(0);
         };
-        if !matches!(behind, Behind::Nothing)
+        if !matches!(backing, Backing::Nothing)
             && let Err(reason) = device.dma_unmap(iova, bytes)
         {
             tracing::warn!("{}: DMA_UNMAP: {reason}", device.name());
             return Err(Errno::EINVAL);
         }
-        if let Behind::File(id) = behind {
+        if let Backing::File(id) = backing {
             if let Some(imported) = self.files.get_mut(&id) {
                 imported.users -= 1;
             }
@@ -193,7 +193,7 @@ impl ClientMemory {
         Ok(bytes as u64)
     }
 
-    /// The file behind a descriptor, mapped whole; all of it that the request wants is inside.
+    /// Returns the file behind a descriptor, mapped whole; the requested part is inside.
     fn import(
         &mut self,
         device: &dyn Device,
@@ -221,7 +221,7 @@ impl ClientMemory {
         {
             return Ok((id, imported.memory.clone()));
         }
-        // It may have grown since; whoever uses the shorter mapping of it keeps that.
+        // The file may have grown since its last mapping; users of the shorter mapping keep that.
         let others: u64 = self.files.values().map(|f| f.memory.len() as u64).sum();
         let whole = metadata.len();
         if end > whole || others.saturating_add(whole) > MAX_FILE_BYTES {
@@ -280,8 +280,8 @@ mod tests {
         assert_eq!(memory.unmap(&device, bytes, 2 * bytes), Ok(2 * bytes));
     }
 
-    /// Linux' IOMMU driver in a guest maps page by page what is scattered: 256 MiB of a completion queue of 2^22
-    /// entries (`log_max_cq_sz` 22) were one mapping too many for the limit that VERSION announces.
+    /// Linux' IOMMU driver in a guest maps scattered memory page by page. A completion queue of 2^22 entries
+    /// (`log_max_cq_sz` 22) takes 256 MiB, which was one mapping more than the limit that VERSION announces.
     #[test]
     fn a_client_maps_several_of_the_largest_queues_page_by_page_and_has_a_limit_all_the_same() {
         let (device, mut memory) = (Double::new(), ClientMemory::default());

@@ -1,4 +1,4 @@
-//! What can go wrong between the two sides. The texts name the message, the socket and the answer.
+//! Errors between the two sides. The texts name the message, the socket and the answer.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use thiserror::Error;
 
 use super::message::Command;
-use crate::error::{MemoryError, Told};
+use crate::error::{ErrnoText, MemoryError};
 
 /// A vfio-user connection, or a message over it, failed.
 #[derive(Debug, Error)]
@@ -19,17 +19,17 @@ pub enum VfioUserError {
         path: PathBuf,
         /// The system call.
         call: &'static str,
-        /// What the system answered.
+        /// Error of the system.
         source: io::Error,
     },
-    /// No server has the socket open, or there is none.
+    /// The socket does not exist, or no server has it open.
     #[error(
         "{path}: no server there: `datctl sim serve --socket {path}` starts one for a simulated function ({source})"
     )]
     NoServer {
         /// The socket.
         path: PathBuf,
-        /// What the system answered.
+        /// Error of the system.
         source: io::Error,
     },
     /// A message could not be sent, or its reply not received.
@@ -39,11 +39,11 @@ pub enum VfioUserError {
         path: PathBuf,
         /// The message.
         command: Command,
-        /// What the system answered; `TimedOut` if the other side is silent.
+        /// Error of the system; `TimedOut` if the other side is silent.
         source: io::Error,
     },
     /// The other side refused.
-    #[error("{path}: {command}: refused with {}", Told(*errno))]
+    #[error("{path}: {command}: refused with {}", ErrnoText(*errno))]
     Refused {
         /// The socket.
         path: PathBuf,
@@ -52,14 +52,14 @@ pub enum VfioUserError {
         /// The error in the reply.
         errno: Errno,
     },
-    /// The reply is not one to that message.
+    /// The reply does not match the message.
     #[error("{path}: {command}: reply makes no sense: {what}")]
     Reply {
         /// The socket.
         path: PathBuf,
         /// The message.
         command: Command,
-        /// What is wrong with it, with the numbers.
+        /// The problem, with the numbers.
         what: String,
     },
     /// The connection failed earlier.
@@ -69,10 +69,10 @@ pub enum VfioUserError {
         path: PathBuf,
         /// The message it failed at.
         command: Command,
-        /// Why.
+        /// The cause.
         because: String,
     },
-    /// Memory that has no descriptor is reached by messages, for which the server has no socket.
+    /// The memory has no descriptor, and the server has no socket for access by messages.
     #[error(
         "{path}: DMA_MAP of {bytes:#x} bytes: lent memory has no descriptor to give away, and the server has no twin socket to ask for it by messages; use memory of the arena"
     )]
@@ -82,16 +82,16 @@ pub enum VfioUserError {
         /// Bytes to map.
         bytes: usize,
     },
-    /// Address space for a BAR could not be had.
+    /// No address space for a BAR.
     #[error("{path}: BAR {index} of {bytes:#x} bytes: {source}")]
     Bar {
         /// The socket.
         path: PathBuf,
         /// BAR number.
         index: u8,
-        /// Its size, as the server says.
+        /// Its size, according to the server.
         bytes: u64,
-        /// Why.
+        /// The cause.
         source: MemoryError,
     },
 }

@@ -1,8 +1,8 @@
-//! The messages: header, payloads, and what their numbers mean (libvfio-user, `docs/vfio-user.rst`).
+//! The messages: header, payloads, and their numbers (libvfio-user, `docs/vfio-user.rst`).
 //!
-//! A message is a header of 16 bytes and a payload whose length the header gives. Both processes are on one
-//! machine; fields are little-endian here. What VFIO defines (region and interrupt numbers, flags) has VFIO's
-//! values (`linux/vfio.h`).
+//! A message is a header of 16 bytes and a payload whose length the header gives. Both processes are on one machine;
+//! fields are little-endian here. Numbers that VFIO defines (regions, interrupts, flags) have VFIO's values
+//! (`linux/vfio.h`).
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use vfio_bindings::bindings::vfio;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What a message asks for.
+/// Kind of a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Command(pub u16);
 
@@ -54,8 +54,8 @@ impl fmt::Debug for Command {
     }
 }
 
-/// Mappings that a client is told it may have; the kernel's own limit for a container, and QEMU refuses a server that
-/// says more ("can only lower it", `check_max_dma` of its `hw/vfio-user/proxy.c`).
+/// Limit on mappings announced to a client. It is the kernel's own limit for a container; QEMU refuses a server that
+/// announces more ("can only lower it", `check_max_dma` of its `hw/vfio-user/proxy.c`).
 pub(super) const ANNOUNCED_MAPPINGS: usize = 65_535;
 /// Header flags, bits 3:0: 0 is a command, 1 a reply.
 pub(crate) const TYPE_MASK: u32 = 0xf;
@@ -63,36 +63,36 @@ pub(crate) const TYPE_COMMAND: u32 = 0;
 pub(crate) const TYPE_REPLY: u32 = 1;
 /// Header flag: the sender wants no reply.
 pub(crate) const NO_REPLY: u32 = 1 << 4;
-/// Header flag: the reply has an errno and nothing else.
+/// Header flag: the reply consists of an errno.
 pub(crate) const ERROR: u32 = 1 << 5;
 
 /// Bytes of a header.
 pub(crate) const HEADER_BYTES: usize = 16;
-/// Data bytes a message carries at most here; said in VERSION as `max_data_xfer_size`.
+/// Most data bytes of a message here; announced in VERSION as `max_data_xfer_size`.
 pub(crate) const MAX_DATA: usize = 1 << 16;
-/// Payload bytes a message has at most: the largest fixed part and data.
+/// Most payload bytes of a message: the largest fixed part and data.
 pub(crate) const MAX_PAYLOAD: usize = MAX_DATA + 64;
-/// Descriptors one message can carry; said in VERSION as `max_msg_fds`. QEMU refuses a server that says more.
+/// Most descriptors of one message; announced in VERSION as `max_msg_fds`. QEMU refuses a server that announces more.
 pub(crate) const MAX_FDS: usize = 16;
 /// The version spoken.
 pub(crate) const MAJOR: u16 = 0;
 pub(crate) const MINOR: u16 = 1;
 
-/// Regions a PCI function has by VFIO's numbering: six BARs, ROM, configuration space, VGA.
+/// Number of regions of a PCI function in VFIO's numbering: six BARs, ROM, configuration space, VGA.
 pub(crate) const REGIONS: u32 = vfio::VFIO_PCI_NUM_REGIONS;
 /// The configuration space.
 pub(crate) const CONFIG_REGION: u32 = vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 /// The last BAR.
 pub(crate) const LAST_BAR: u32 = vfio::VFIO_PCI_BAR5_REGION_INDEX;
-/// Interrupt kinds a PCI function has by VFIO's numbering.
+/// Number of interrupt kinds of a PCI function in VFIO's numbering.
 pub(crate) const IRQS: u32 = vfio::VFIO_PCI_NUM_IRQS;
-/// "The bus reports an error", and "somebody wants the device back", among them.
+/// Two of these kinds: "the bus reports an error", and "the device is being removed".
 pub(crate) const ERROR_NOTICE: u32 = vfio::VFIO_PCI_ERR_IRQ_INDEX;
 pub(crate) const REQUEST_NOTICE: u32 = vfio::VFIO_PCI_REQ_IRQ_INDEX;
-/// MSI-X among them.
+/// The kind of MSI-X.
 pub(crate) const MSIX: u32 = vfio::VFIO_PCI_MSIX_IRQ_INDEX;
 
-/// Every message begins with it.
+/// Header of every message.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct Header {
@@ -114,12 +114,12 @@ pub(crate) struct Version {
 }
 const_assert_eq!(size_of::<Version>(), 4);
 
-/// DMA_MAP; a descriptor comes along.
+/// DMA_MAP; comes with a descriptor.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct DmaMap {
     pub argsz: U32,
-    /// Bit 0 the device may read, bit 1 it may write.
+    /// Bit 0: the device may read. Bit 1: the device may write.
     pub flags: U32,
     /// Offset in the file.
     pub offset: U64,
@@ -142,7 +142,7 @@ pub(crate) struct DmaUnmap {
     pub size: U64,
 }
 const_assert_eq!(size_of::<DmaUnmap>(), 24);
-/// DMA_UNMAP flag: everything, and the address and the size are 0.
+/// DMA_UNMAP flag: unmaps everything; address and size are 0.
 pub(crate) const UNMAP_ALL: u32 = 1 << 1;
 
 /// DEVICE_GET_INFO, and its reply.
@@ -155,7 +155,7 @@ pub(crate) struct DeviceInfo {
     pub num_irqs: U32,
 }
 const_assert_eq!(size_of::<DeviceInfo>(), 16);
-/// DEVICE_GET_INFO flags: it can be reset; it is a PCI function.
+/// DEVICE_GET_INFO flags: the device can be reset; it is a PCI function.
 pub(crate) const DEVICE_RESETTABLE: u32 = vfio::VFIO_DEVICE_FLAGS_RESET;
 pub(crate) const DEVICE_PCI: u32 = vfio::VFIO_DEVICE_FLAGS_PCI;
 
@@ -168,11 +168,11 @@ pub(crate) struct RegionInfo {
     pub index: U32,
     pub cap_offset: U32,
     pub size: U64,
-    /// Where a mappable region lies in its file; 0 here.
+    /// Offset of a mappable region in its file; 0 here.
     pub offset: U64,
 }
 const_assert_eq!(size_of::<RegionInfo>(), 32);
-/// DEVICE_GET_REGION_INFO flags: it can be read and written.
+/// DEVICE_GET_REGION_INFO flags: the region can be read and written.
 pub(crate) const REGION_READ_WRITE: u32 =
     vfio::VFIO_REGION_INFO_FLAG_READ | vfio::VFIO_REGION_INFO_FLAG_WRITE;
 
@@ -189,7 +189,7 @@ const_assert_eq!(size_of::<IrqInfo>(), 16);
 /// DEVICE_GET_IRQ_INFO flag: signalled by eventfd.
 pub(crate) const IRQ_EVENTFD: u32 = vfio::VFIO_IRQ_INFO_EVENTFD;
 
-/// DEVICE_SET_IRQS; descriptors come along.
+/// DEVICE_SET_IRQS; comes with descriptors.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct SetIrqs {
@@ -200,10 +200,10 @@ pub(crate) struct SetIrqs {
     pub count: U32,
 }
 const_assert_eq!(size_of::<SetIrqs>(), 20);
-/// DEVICE_SET_IRQS flags: these vectors signal the descriptors that come along.
+/// DEVICE_SET_IRQS flags: these vectors signal the descriptors of the message.
 pub(crate) const SET_EVENTFDS: u32 =
     vfio::VFIO_IRQ_SET_DATA_EVENTFD | vfio::VFIO_IRQ_SET_ACTION_TRIGGER;
-/// DEVICE_SET_IRQS flags: with a count of 0, no vector signals anything any more.
+/// DEVICE_SET_IRQS flags: with a count of 0, disables all vectors.
 pub(crate) const SET_NOTHING: u32 =
     vfio::VFIO_IRQ_SET_DATA_NONE | vfio::VFIO_IRQ_SET_ACTION_TRIGGER;
 
@@ -217,9 +217,9 @@ pub(crate) struct RegionAccess {
 }
 const_assert_eq!(size_of::<RegionAccess>(), 16);
 
-/// DMA_READ and DMA_WRITE, and their replies; data follows a write and the reply to a read. In the reply to a write the
-/// document has a count of 4 bytes and libvfio-user one of 8 (`struct vfio_user_dma_region_access`): it is read as what
-/// both have ([`DmaWritten`]) and written as the longer one.
+/// DMA_READ and DMA_WRITE, and their replies; data follows a write and the reply to a read. In the reply to a write
+/// the count has 4 bytes in the document and 8 in libvfio-user (`struct vfio_user_dma_region_access`). Here the
+/// common part is read ([`DmaWritten`]), and the longer form is written.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct DmaAccess {
@@ -228,7 +228,7 @@ pub(crate) struct DmaAccess {
 }
 const_assert_eq!(size_of::<DmaAccess>(), 16);
 
-/// What every reply to DMA_WRITE begins with.
+/// Common start of every reply to DMA_WRITE.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct DmaWritten {
@@ -237,13 +237,13 @@ pub(crate) struct DmaWritten {
 }
 const_assert_eq!(size_of::<DmaWritten>(), 12);
 
-/// The twin socket in a VERSION: asked for by a client, with the place of its descriptor given by a server.
+/// The twin socket in a VERSION: a client asks for it, a server gives the index of its descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Twin {
     pub fd_index: Option<usize>,
 }
 
-/// What VERSION says of us, NUL included.
+/// Returns our capabilities for VERSION, NUL included.
 pub(crate) fn capabilities(twin: Option<Twin>) -> Vec<u8> {
     let twin = match twin {
         None => String::new(),
@@ -258,20 +258,20 @@ pub(crate) fn capabilities(twin: Option<Twin>) -> Vec<u8> {
     .into_bytes()
 }
 
-/// What stands behind a name in the JSON: the name in quotes, a colon, the value and all that follows.
+/// Returns the JSON text after a name, starting with its value.
 fn value<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(&format!("\"{name}\""))?;
     Some(rest.trim_start().strip_prefix(':')?.trim_start())
 }
 
-/// The number a capability has in the other side's JSON, if it is there.
+/// Returns the number that a capability has in the other side's JSON, if it is there.
 ///
-/// The object is flat where it matters.
+/// This part of the object is flat.
 pub(crate) fn capability(json: &[u8], name: &str) -> Option<usize> {
     number(std::str::from_utf8(json).ok()?, name)
 }
 
-/// The other side's twin socket, if it supports one.
+/// Returns the other side's twin socket, if it supports one.
 pub(crate) fn twin_socket(json: &[u8]) -> Option<Twin> {
     let object = value(std::str::from_utf8(json).ok()?, "twin_socket")?.strip_prefix('{')?;
     let object = object.split_once('}').map_or(object, |(inside, _)| inside);

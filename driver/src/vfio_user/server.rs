@@ -1,14 +1,14 @@
 //! The device's side: any [`Device`] behind a socket.
 //!
-//! One client at a time; the next one waits in the listener's queue. A session is a loop of one message, one
-//! answer. What a client may hold is bounded: one message of at most 64 KiB in memory, one eventfd per vector,
+//! One client at a time; the next one waits in the listener's queue. A session is a loop of one message, one answer.
+//! A client's resources are bounded: one message of at most 64 KiB in memory, one eventfd per vector,
 //! [`MAX_MAPPINGS`](super::client_memory::MAX_MAPPINGS) mappings whose pages are the client's own. When the session
-//! ends, for whatever reason, the device is reset, forgets the client's eventfds and loses the client's memory, in that
-//! order. A client that asks for a twin socket gets one, on which it is asked for memory without a descriptor.
+//! ends, for any reason, the device is reset, drops the client's eventfds and loses the client's memory, in that
+//! order. A client that asks for a twin socket gets one, and answers on it for memory without a descriptor.
 //!
-//! Region accesses become what the device would see on the bus: a BAR write is a store of its width into the
-//! BAR's memory and then [`Device::bar_written`], a BAR read is a load; configuration accesses are cut into
-//! aligned pieces of 4, 2 and 1 bytes.
+//! Region accesses become what the device would see on the bus: a BAR write is a store of its width into the BAR's
+//! memory and then [`Device::bar_written`], a BAR read is a load; configuration accesses are split into aligned
+//! pieces of 4, 2 and 1 bytes.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,25 +29,25 @@ use super::message::{
 use super::socket::{self, Message, Socket};
 use super::twin_server::{self, TwinServer};
 use crate::accepting;
-use crate::courier::Courier;
 use crate::device::{CONFIG_BYTES, Device, MessageMemory};
+use crate::event_signaller::EventSignaller;
 use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
 
-/// BARs a function has.
+/// Number of BARs of a function.
 const BARS: u8 = 6;
 
-/// A device that processes reach through a socket.
+/// Serves a device to other processes through a socket.
 pub struct Server {
     device: Arc<dyn Device>,
     listener: UnixListener,
     patience: Duration,
-    /// For answers about memory.
+    /// Time limit for a client's answers about memory.
     dma_patience: Duration,
 }
 
 impl Server {
-    /// Serves one client after the other; returns when the listener fails.
+    /// Serves one client after the other. Returns when the listener fails.
     pub fn serve(device: Arc<dyn Device>, listener: UnixListener) -> VfioUserError {
         let server = Self::new(device, listener);
         loop {
@@ -57,7 +57,7 @@ impl Server {
         }
     }
 
-    /// A server that has accepted nobody yet.
+    /// Makes a server that has accepted no client yet.
     #[must_use]
     pub fn new(device: Arc<dyn Device>, listener: UnixListener) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Server {
         }
     }
 
-    /// One that waits less long for clients that have begun something.
+    /// Sets a shorter time limit for clients that have begun a message.
     #[cfg(test)]
     pub(super) const fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
@@ -79,8 +79,8 @@ impl Server {
     /// Accepts the next client and serves it until it goes.
     ///
     /// # Errors
-    /// The listener failed for good. What a client does wrong ends its session and is logged; what the system cannot do
-    /// now, it is asked again.
+    /// The listener failed permanently. A client's fault ends its session and is logged. A temporary failure of the
+    /// system is retried.
     pub fn serve_next(&self) -> Result<(), VfioUserError> {
         let accepted = accepting::next(self.device.name(), || self.listener.accept());
         let (stream, _) = accepted.map_err(|source| VfioUserError::Socket {
@@ -92,7 +92,7 @@ impl Server {
         Ok(())
     }
 
-    /// Where clients come from.
+    /// Returns the listener.
     #[cfg(test)]
     pub(super) const fn listener(&self) -> &UnixListener {
         &self.listener
@@ -126,30 +126,30 @@ impl Server {
     }
 }
 
-/// One client.
+/// The session of one client.
 struct Session {
     device: Arc<dyn Device>,
     socket: Arc<Socket>,
     dma_patience: Duration,
     bars: [Option<SharedMemory>; BARS as usize],
-    /// VERSION has been exchanged; nothing else is answered before.
+    /// True once VERSION has been exchanged; no other message is answered before.
     negotiated: bool,
-    /// Empty until the client sets one.
+    /// Empty until the client sets a vector.
     vectors: Vec<Interrupt>,
     notices: Notices,
     memory: ClientMemory,
-    /// How the client is asked for memory without a descriptor, if it has said that it answers.
+    /// Accesses memory without a descriptor, if the client has announced that it answers.
     twin: Option<Arc<TwinServer>>,
-    /// Signals the client's eventfds, from the first one on.
-    courier: Option<Courier>,
+    /// Signals the client's eventfds; started with the first one.
+    signaller: Option<EventSignaller>,
 }
 
-/// What a client is answered.
+/// Reply to a client.
 #[derive(Default)]
 struct Reply {
     payload: Vec<u8>,
-    /// A descriptor that goes with it.
-    gift: Option<OwnedFd>,
+    /// A descriptor that is sent with it.
+    fd: Option<OwnedFd>,
 }
 
 impl Session {
@@ -168,23 +168,23 @@ impl Session {
             notices: Notices::default(),
             memory: ClientMemory::default(),
             twin: None,
-            courier: None,
+            signaller: None,
         }
     }
 
-    /// An eventfd of the client's.
+    /// Takes an eventfd of the client.
     fn interrupt(&mut self, fd: OwnedFd) -> Result<Interrupt, Errno> {
-        let courier = match self.courier.take() {
-            Some(courier) => courier,
-            None => Courier::start().map_err(errno)?,
+        let signaller = match self.signaller.take() {
+            Some(signaller) => signaller,
+            None => EventSignaller::start().map_err(errno)?,
         };
-        Interrupt::imported(fd, self.courier.insert(courier)).map_err(errno)
+        Interrupt::imported(fd, self.signaller.insert(signaller)).map_err(errno)
     }
 
-    /// Answers until the client goes.
+    /// Answers messages until the client goes.
     fn run(&mut self) -> io::Result<()> {
         loop {
-            // Who has not said a word yet keeps others waiting.
+            // A client that has not sent VERSION yet must not block others for long.
             let negotiated = self.negotiated;
             let Some(message) = self.socket.receive(|| negotiated)? else {
                 return Ok(());
@@ -205,9 +205,9 @@ impl Session {
             if flags & wire::NO_REPLY == 0 {
                 let (flags, error) = socket::verdict(&answer);
                 let header = (header.id.get(), header.command.get(), flags, error);
-                let Reply { payload, gift } = answer.unwrap_or_default();
-                let gift = gift.as_ref().map(AsFd::as_fd);
-                socket::send(&self.socket, header, &[&payload], gift.as_slice())?;
+                let Reply { payload, fd } = answer.unwrap_or_default();
+                let fd = fd.as_ref().map(AsFd::as_fd);
+                socket::send(&self.socket, header, &[&payload], fd.as_slice())?;
             }
             if !self.negotiated {
                 return Err(io::Error::new(
@@ -218,7 +218,7 @@ impl Session {
         }
     }
 
-    /// Does what a message asks for; the reply.
+    /// Executes a message. Returns the reply.
     fn answer(&mut self, command: Command, message: Message) -> Result<Reply, Errno> {
         if self.negotiated == (command == Command::VERSION) {
             return Err(Errno::EINVAL);
@@ -249,7 +249,7 @@ impl Session {
         };
         Ok(Reply {
             payload: answer?,
-            gift: None,
+            fd: None,
         })
     }
 
@@ -258,12 +258,12 @@ impl Session {
         if theirs.major.get() != wire::MAJOR {
             return Err(Errno::EPROTONOSUPPORT);
         }
-        let (mut twin, mut gift) = (None, None);
+        let (mut twin, mut fd) = (None, None);
         if wire::twin_socket(json).is_some() {
             let (name, patience) = (self.device.name(), self.dma_patience);
             let pair = TwinServer::pair(name, &self.socket, json, patience);
             let (ours, theirs) = pair.map_err(errno)?;
-            (self.twin, gift) = (Some(Arc::new(ours)), Some(theirs));
+            (self.twin, fd) = (Some(Arc::new(ours)), Some(theirs));
             twin = Some(Twin { fd_index: Some(0) });
         }
         self.negotiated = true;
@@ -273,7 +273,7 @@ impl Session {
         };
         let mut payload = ours.as_bytes().to_vec();
         payload.extend_from_slice(&wire::capabilities(twin));
-        Ok(Reply { payload, gift })
+        Ok(Reply { payload, fd })
     }
 
     fn dma_map(&mut self, message: Message) -> Result<Vec<u8>, Errno> {
@@ -393,8 +393,8 @@ impl Session {
         if !message.fds.is_empty() && message.fds.len() != end - start {
             return Err(Errno::EINVAL);
         }
-        // A vector without a descriptor signals an eventfd that nobody looks at; those behind the last one that was
-        // ever set do not exist yet. All or nothing changes.
+        // A vector without a descriptor signals an eventfd that is never read. Vectors after the last one that was
+        // ever set do not exist yet. Either all vectors change or none does.
         let mut vectors = self.vectors.clone();
         while vectors.len() < end {
             vectors.push(Interrupt::new().map_err(errno)?);
@@ -412,7 +412,7 @@ impl Session {
         Ok(Vec::new())
     }
 
-    /// Takes the eventfd of one of the two notices; without one nobody is told any more.
+    /// Takes the eventfd of one of the two notices. Without a descriptor the notice is disabled.
     fn set_notice(&mut self, index: u32, fds: Vec<OwnedFd>) -> Result<Vec<u8>, Errno> {
         let mut fds = fds.into_iter();
         let (first, None) = (fds.next(), fds.next()) else {
@@ -491,19 +491,19 @@ fn errno(error: io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EINVAL, Errno::from_raw)
 }
 
-/// The payload as exactly one object.
+/// Parses the payload as exactly one object.
 fn exact<T: zerocopy::FromBytes>(payload: &[u8]) -> Result<T, Errno> {
     T::read_from_bytes(payload).map_err(|_| Errno::EINVAL)
 }
 
-/// The payload as one object; the sender may have left room for more.
+/// Parses the payload as one object; the sender may have left room for more.
 fn at_least<T: zerocopy::FromBytes>(payload: &[u8]) -> Result<T, Errno> {
     socket::split(payload)
         .map(|(object, _)| object)
         .ok_or(Errno::EINVAL)
 }
 
-/// `reply`, if the client has room for it.
+/// Returns the bytes of `reply`, if the client has room for it.
 fn fits<T: IntoBytes + zerocopy::Immutable>(argsz: u32, reply: &T) -> Result<Vec<u8>, Errno> {
     if argsz < length_of::<T>() {
         return Err(Errno::EINVAL);
@@ -511,7 +511,7 @@ fn fits<T: IntoBytes + zerocopy::Immutable>(argsz: u32, reply: &T) -> Result<Vec
     Ok(reply.as_bytes().to_vec())
 }
 
-/// Size of a message's fixed part.
+/// Returns the size of a message's fixed part.
 pub(super) const fn length_of<T>() -> u32 {
     assert!(size_of::<T>() < 64);
     // CAST: just checked.
@@ -521,7 +521,7 @@ pub(super) const fn length_of<T>() -> u32 {
     }
 }
 
-/// The offset as an index into the memory, if all `bytes` bytes are inside.
+/// Returns the offset as an index into the memory, if all `bytes` bytes are inside.
 fn inside(memory: &SharedMemory, offset: u64, bytes: usize) -> Result<usize, Errno> {
     usize::try_from(offset)
         .ok()
@@ -529,7 +529,7 @@ fn inside(memory: &SharedMemory, offset: u64, bytes: usize) -> Result<usize, Err
         .ok_or(Errno::EINVAL)
 }
 
-/// Cuts a configuration access into naturally aligned ones of 4, 2 and 1 bytes: offset, index into the data, bytes.
+/// Splits a configuration access into naturally aligned ones of 4, 2 and 1 bytes: offset, index into the data, bytes.
 fn config_pieces(offset: u64, bytes: usize) -> Result<Vec<(u16, usize, usize)>, Errno> {
     let start = usize::try_from(offset)
         .ok()
@@ -550,7 +550,7 @@ fn config_pieces(offset: u64, bytes: usize) -> Result<Vec<(u16, usize, usize)>, 
     Ok(pieces)
 }
 
-/// Reads BAR memory, in one access if the width and the alignment are a register's.
+/// Reads BAR memory, in one access if width and alignment are those of a register.
 fn load(memory: &SharedMemory, at: usize, out: &mut [u8]) {
     let aligned = (memory.address() + at).is_multiple_of(out.len().max(1));
     match out.len() {
@@ -560,7 +560,7 @@ fn load(memory: &SharedMemory, at: usize, out: &mut [u8]) {
     }
 }
 
-/// Writes BAR memory, in one access if the width and the alignment are a register's.
+/// Writes BAR memory, in one access if width and alignment are those of a register.
 fn store(memory: &SharedMemory, at: usize, data: &[u8]) {
     let aligned = (memory.address() + at).is_multiple_of(data.len().max(1));
     match (data.try_into(), data.try_into()) {

@@ -1,12 +1,11 @@
-//! Messages over a stream socket, with the descriptors that come along.
+//! Messages over a stream socket, with their descriptors.
 //!
 //! A message is sent with one `sendmsg`, its descriptors at its first byte. Reading takes exactly the bytes of one
-//! message, header first, so the descriptors that arrive meanwhile are that message's. They are owned
-//! from the moment they are here, also those of a message that is refused: whoever does not use them closes them by
-//! dropping the message.
+//! message, header first, so the descriptors received meanwhile belong to that message. They are owned as soon as
+//! they are received, also those of a refused message: dropping the message closes the unused ones.
 //!
-//! Both directions have a bound: the other side may be idle between messages for as long as it likes, but a message
-//! that has begun is finished within twice [`PATIENCE`], however slowly its bytes drip, and so is a send.
+//! Both directions have a time limit. The other side may be idle between messages for any time, but a message that
+//! has begun must be finished within twice [`PATIENCE`], even if its bytes trickle, and so must a send.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -27,7 +26,7 @@ use super::message::{
 };
 use crate::clock::{Instant, monotonic_now};
 
-/// How long the other side may take to read what it asked for, or to finish what it began.
+/// Time that the other side has to read a message, or to finish one that it began.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A received message.
@@ -38,7 +37,7 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// `None` if it is no reply to this message; the errno, if it is a refusal.
+    /// Returns `None` if it is no reply to this message; the errno, if it is a refusal.
     pub(crate) fn is_reply_to(&self, id: u16, command: Command) -> Option<Result<(), Errno>> {
         let (header, flags) = (&self.header, self.header.flags.get());
         let is_it = header.id.get() == id
@@ -54,7 +53,7 @@ impl Message {
     }
 }
 
-/// Flags and error of the reply that an answer makes.
+/// Returns flags and error of the reply for a result.
 pub(crate) fn verdict<T>(answer: &Result<T, Errno>) -> (u32, u32) {
     match answer {
         Ok(_) => (TYPE_REPLY, 0),
@@ -75,7 +74,7 @@ impl Socket {
         Self::with_patience(stream, PATIENCE)
     }
 
-    /// One that waits less long.
+    /// Makes a socket with another time limit.
     pub(crate) fn with_patience(stream: UnixStream, patience: Duration) -> io::Result<Self> {
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
@@ -86,22 +85,22 @@ impl Socket {
         })
     }
 
-    /// By another clock.
+    /// Uses another clock.
     #[cfg(test)]
     pub(crate) fn by(mut self, now: fn() -> Instant) -> Self {
         self.now = now;
         self
     }
 
-    /// Two ends of a connection, the second of which is to be given away.
+    /// Makes two connected ends, the second of which is to be sent to another process.
     pub(crate) fn pair(patience: Duration) -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = UnixStream::pair()?;
         Ok((Self::with_patience(ours, patience)?, theirs.into()))
     }
 
-    /// Ends the connection, for whoever waits at either end, too.
+    /// Shuts the connection down, which wakes waiters at both ends.
     pub(crate) fn hang_up(&self) {
-        // It fails if it is over already.
+        // It fails if the connection is shut down already.
         let _over = self.stream.shutdown(Shutdown::Both);
     }
 
@@ -141,7 +140,7 @@ impl Socket {
     }
 
     /// Receives the next message. `None` if the other side closed the connection between two messages, or if `idle`
-    /// says no when nothing has arrived for a while.
+    /// returns false when nothing has arrived for a while.
     pub(crate) fn receive(&self, mut idle: impl FnMut() -> bool) -> io::Result<Option<Message>> {
         let mut fds = Vec::new();
         let mut header = [0; HEADER_BYTES];
@@ -195,7 +194,7 @@ impl Socket {
         Ok(())
     }
 
-    /// One `recvmsg`. More descriptors than a message may have are an error, as are descriptors that did not
+    /// Makes one `recvmsg`. More descriptors than a message may have are an error, as are descriptors that did not
     /// fit this process's table.
     fn read(&self, out: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -213,7 +212,8 @@ impl Socket {
                 Err(errno) => return Err(self.timed(errno)),
             }
         };
-        // First of all they are owned: the kernel has installed what fits even of a list that it had to cut.
+        // The descriptors must be owned first: even of a list that it truncated, the kernel has installed the part
+        // that fits.
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
                 fds.extend(rights);
@@ -233,7 +233,7 @@ impl Socket {
         Ok(received.bytes)
     }
 
-    /// Whether a message that began at `begun` may go on.
+    /// Checks that a message that began at `begun` is not overdue.
     fn check(&self, begun: Instant) -> io::Result<()> {
         if (self.now)().since(begun) < self.patience {
             return Ok(());
@@ -244,7 +244,7 @@ impl Socket {
         ))
     }
 
-    /// The bound of a socket shows as EAGAIN.
+    /// Converts an error: a socket's timeout shows as EAGAIN.
     fn timed(&self, errno: rustix::io::Errno) -> io::Error {
         if errno == rustix::io::Errno::AGAIN {
             io::Error::new(
@@ -264,12 +264,12 @@ fn too_many(fds: usize) -> io::Error {
     )
 }
 
-/// The object a payload begins with, and what follows.
+/// Splits a payload into the object it begins with, and the rest.
 pub(crate) fn split<T: FromBytes>(payload: &[u8]) -> Option<(T, &[u8])> {
     T::read_from_prefix(payload).ok()
 }
 
-/// A header.
+/// Makes a header.
 pub(crate) fn header(
     id: u16,
     command: u16,
@@ -288,7 +288,7 @@ pub(crate) fn header(
     }
 }
 
-/// The bytes of a message: header and parts of the payload.
+/// Builds and sends the bytes of a message: header and parts of the payload.
 pub(crate) fn send(
     socket: &Socket,
     (id, command, flags, error): (u16, u16, u32, u32),

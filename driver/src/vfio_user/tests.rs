@@ -1,6 +1,6 @@
-//! The two sides against each other, and each side against one that does not keep the rules.
+//! The two sides against each other, and each side against one that breaks the rules.
 
-mod strangers;
+mod hostile;
 mod twin;
 
 use std::fs::File;
@@ -38,7 +38,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// Serves so many clients.
+    /// Starts a server for a number of clients.
     fn new(clients: usize) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("nic.sock");
@@ -61,7 +61,7 @@ impl Rig {
         Function::vfio_user(&self.path).unwrap()
     }
 
-    /// The double once all clients are gone.
+    /// Returns the double once all clients are gone.
     fn finished(self) -> Double {
         self.served.join().unwrap();
         self.double
@@ -98,7 +98,7 @@ fn register_writes_arrive_once_in_order_with_their_width_and_a_read_comes_behind
         (0, 0x116, vec![0x5a]),
         (0, 0x114, vec![0x77, 0x77]),
     ];
-    assert_eq!(rig.double.told(), told);
+    assert_eq!(rig.double.writes(), told);
     rig.double.bar_memory().store_be32(0x100, 7);
     assert_eq!(block.read(|r| &r.version).get(), 7);
     assert!(matches!(
@@ -138,7 +138,7 @@ fn dma_memory_is_the_same_on_both_sides_until_it_is_unmapped() {
     assert_eq!(rig.double.mappings(), vec![]);
 }
 
-/// A server would die of a page that the pool lacks.
+/// A page missing from the pool would kill a server.
 #[test]
 fn a_pool_for_a_function_in_another_process_is_on_base_pages_or_none() {
     let rig = Rig::new(1);
@@ -177,7 +177,7 @@ fn a_mapping_starts_where_it_was_asked_to_in_the_memory() {
     assert!(text.contains("nic.sock"), "{text}");
 }
 
-/// Waits for a signal: a thread of the server's brings it.
+/// Waits for a signal, which a thread of the server sends.
 fn arrives(interrupt: &Interrupt) -> bool {
     RealClock::new().wait(std::slice::from_ref(interrupt), Instant(u64::MAX))
 }
@@ -233,7 +233,7 @@ fn a_client_that_goes_is_reset_and_unmapped_before_the_next_one() {
     assert_eq!(rig.finished().resets(), 3);
 }
 
-/// A client that says whatever it likes.
+/// A client that sends any message.
 struct Raw {
     socket: Socket,
     id: u16,
@@ -248,7 +248,7 @@ impl Raw {
         }
     }
 
-    /// Connected and past VERSION.
+    /// Connects and exchanges VERSION.
     fn negotiated(path: &Path) -> Self {
         let mut raw = Self::connect(path);
         let reply = raw.ask(Command::VERSION, &version(b""), &[]).unwrap();
@@ -283,7 +283,7 @@ impl Raw {
     }
 }
 
-/// VERSION 0.1, and what a client says of itself.
+/// Returns a VERSION message 0.1, with the client's capabilities.
 fn version(json: &[u8]) -> Vec<u8> {
     let version = Version {
         major: 0.into(),
@@ -389,7 +389,7 @@ fn messages_with_wrong_numbers_get_an_errno_and_the_connection_goes_on() {
         let answer = raw.ask(command, &payload, &[]);
         assert!(answer.is_err(), "{command} {payload:02x?}: {answer:?}");
     }
-    assert_eq!(rig.double.told(), vec![]);
+    assert_eq!(rig.double.writes(), vec![]);
     assert_eq!(rig.double.times_interrupts_set(), 0);
     let info = raw
         .ask(Command::DEVICE_GET_INFO, &words([16, 0, 0, 0]), &[])
@@ -462,7 +462,7 @@ fn unmap(iova: u64, size: u64) -> Vec<u8> {
     unmap.as_bytes().to_vec()
 }
 
-/// What a virtual machine does whose IOMMU stands in between: thousands of pages of one file, taken back in ranges.
+/// Done by a virtual machine with a virtual IOMMU: thousands of pages of one file, unmapped in ranges.
 #[test]
 fn thousands_of_pages_of_one_file_are_mapped_and_taken_back_by_range() {
     const PAGES: u64 = 5_000;
@@ -479,14 +479,14 @@ fn thousands_of_pages_of_one_file_are_mapped_and_taken_back_by_range() {
     memory.store_be32(4096 * 3 + 8, 0x3333);
     let (theirs, at) = rig.double.reach((PAGES - 4) * 8192 + 8);
     assert_eq!(theirs.load_be32(at), 0x3333);
-    // A range with holes; what it took back is in the reply.
+    // A range with holes; the reply has the bytes unmapped.
     let reply = raw
         .ask(Command::DMA_UNMAP, &unmap(0, 1 << 24), &[])
         .unwrap();
     let taken = DmaUnmap::read_from_bytes(&reply).unwrap().size.get();
     assert_eq!(taken, (1 << 24) / 2);
     assert_eq!(rig.double.mappings().len(), 5_000 - 2_048);
-    // Nothing is there any more, which is no error.
+    // Unmapping an empty range is no error.
     let reply = raw
         .ask(Command::DMA_UNMAP, &unmap(0, 1 << 24), &[])
         .unwrap();
@@ -522,7 +522,7 @@ fn memory_for_reading_is_so_to_the_device_and_memory_without_a_descriptor_is_not
     raw.ask(Command::DMA_MAP, &map(1, 4096, 0x4000, 4096), &[fd])
         .unwrap();
     assert_eq!(rig.double.read_only(), vec![0x4000]);
-    // A ROM of the virtual machine: accepted, since its system maps everything it has.
+    // A ROM of the virtual machine: accepted, because its system maps all of its memory.
     raw.ask(Command::DMA_MAP, &map(1, 0, 0xf_0000, 0x1_0000), &[])
         .unwrap();
     raw.ask(Command::DMA_MAP, &map(3, 0, 0x10_0000, 0x1_0000), &[])
@@ -575,7 +575,7 @@ fn descriptors_that_are_no_eventfds_or_too_few_are_refused() {
     assert_eq!(interrupt.take(), 1, "vector 0 is not its");
 }
 
-/// What a client says before it is dropped, and what the server still said to it.
+/// Sends bytes for which the client is dropped. Returns the server's last answer.
 fn dropped(bytes: &[u8]) -> Vec<u8> {
     let rig = Rig::new(2);
     let mut stream = UnixStream::connect(&rig.path).unwrap();
@@ -583,7 +583,7 @@ fn dropped(bytes: &[u8]) -> Vec<u8> {
     stream.shutdown(std::net::Shutdown::Write).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
-    // The server is there for the next one.
+    // The server is available for the next client.
     rig.function().reset().unwrap();
     answer
 }
@@ -631,7 +631,7 @@ fn a_client_that_cannot_be_followed_is_dropped_and_the_next_one_served() {
     assert!(!dropped(&version).is_empty());
 }
 
-/// A server that answers VERSION with these bytes behind the header, and then goes.
+/// Runs a server that answers VERSION with these bytes after the header, and then closes.
 fn connect_to(answer: impl FnOnce(Message) -> Vec<u8> + Send + 'static) -> FunctionError {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("nic.sock");
@@ -673,7 +673,7 @@ fn a_server_that_dies_is_a_device_that_is_gone() {
     let server = Server::new(Arc::new(double), listener);
     let handle: OwnedFd;
     let function = {
-        // The session runs in a thread; its end of the connection is cut from here, as a death would.
+        // The session runs in a thread; its end of the connection is cut from here, as if the process had died.
         let client = thread::spawn({
             let path = path.clone();
             move || Function::vfio_user(path).unwrap()
@@ -690,7 +690,7 @@ fn a_server_that_dies_is_a_device_that_is_gone() {
     block.write(|r| &r.control, Be32::new(1));
     assert_eq!(block.read(|r| &r.version).get(), u32::MAX);
     let error = function.config_read_u16(0).unwrap_err().to_string();
-    // Which message was the first to fail is a matter of time.
+    // It depends on timing which message fails first.
     assert!(
         error.contains("REGION_") && error.contains("nic.sock"),
         "{error}"
@@ -698,7 +698,7 @@ fn a_server_that_dies_is_a_device_that_is_gone() {
 }
 
 #[test]
-fn a_server_that_is_lost_keeps_nobody_else_from_memory() {
+fn a_lost_server_does_not_keep_others_from_memory() {
     let rig = Rig::new(1);
     let function = rig.function();
     let directory = tempfile::tempdir().unwrap();
@@ -712,14 +712,14 @@ fn a_server_that_is_lost_keeps_nobody_else_from_memory() {
     let lost = client.join().unwrap();
     handle.shutdown(std::net::Shutdown::Both).unwrap();
     let memory = SharedMemory::anonymous(8192).unwrap();
-    // The first one finds out.
+    // The first call notices the loss.
     function.dma_map(Iova(0x1000), &memory, 0, 4096).unwrap();
     assert!(lost.lost().is_some());
     lost.dma_map(Iova(0x2000), &memory, 4096, 4096).unwrap();
     assert_eq!(rig.double.mappings(), [(0x1000, 4096), (0x2000, 4096)]);
     served.join().unwrap();
     drop(function);
-    // Nobody is left who could reach it.
+    // No function is left that could reach it.
     let refused = lost.dma_map(Iova(0x3000), &memory, 0, 4096).unwrap_err();
     assert!(refused.to_string().contains("lost.sock"), "{refused}");
     drop(lost);

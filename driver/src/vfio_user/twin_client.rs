@@ -1,10 +1,10 @@
-//! The client's end of the twin socket: memory without a descriptor, read and written for the server.
+//! The client's end of the twin socket: memory without a descriptor, accessed on behalf of the server.
 //!
-//! Memory that has a descriptor a server maps. What a program has got from its allocator has none, so the server asks
-//! for each access: DMA_READ and DMA_WRITE (libvfio-user, `docs/vfio-user.rst`), on a socket of their own that the
-//! server has made for VERSION ("twin_socket"). A thread answers, from the first such memory on: a device moves data
-//! when it likes, also while the program sleeps, computes, or waits for the device to answer a message. The program's
-//! own messages go over the other socket and know nothing of this.
+//! A server maps memory that has a descriptor. Memory from a program's allocator has none, so the server sends a
+//! message for each access: DMA_READ and DMA_WRITE (libvfio-user, `docs/vfio-user.rst`), on a separate socket that
+//! the server has made for VERSION ("twin_socket"). A thread answers, started with the first such memory: a device
+//! moves data at any time, also while the program sleeps, computes, or waits for the device to answer a message. The
+//! program's own messages use the other socket and are independent of this.
 //!
 //! ```text
 //!   LentMemory --- DMA_MAP, no descriptor --->        Device::dma_map_by_message
@@ -12,12 +12,11 @@
 //!              ---- data, or an errno ------>
 //! ```
 //!
-//! The server is believed nothing. An access reaches one region that is mapped, and of memory that is lent the very
-//! bytes that are so at that moment, or nothing. It copies under the locks that a region is taken out and bytes are
-//! given back under: who does that waits for one copy of 64 KiB at most, and then nobody reaches them. Regions are
-//! mapped for both directions, as all memory is; what a peer may do its key says. A server that sends what is no
-//! request, or hangs up here, is lost on both sockets; who loses the server on the other one ends this, too, regions
-//! and all.
+//! The server is not trusted. An access must lie in one mapped region, and for lent memory within the bytes that are
+//! lent at that moment. It copies under the locks under which a region is removed and lent bytes are given back:
+//! these wait for one copy of 64 KiB at most, and afterwards no access is possible. Regions are mapped for both
+//! directions, as all memory is; a peer's access is limited by its key. A server that sends anything but a request,
+//! or hangs up here, is lost on both sockets; a loss on the other socket ends this one, too, with all regions.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -36,7 +35,7 @@ use crate::extents::Open;
 use crate::memory::SharedMemory;
 use crate::signals::HeldSignals;
 
-/// A piece of memory that the server may ask for.
+/// A piece of memory that the server may access.
 struct Region {
     memory: SharedMemory,
     offset: usize,
@@ -45,15 +44,15 @@ struct Region {
 
 #[derive(Default)]
 struct State {
-    /// By I/O address.
+    /// Regions by I/O address.
     regions: BTreeMap<u64, Region>,
-    /// Nothing is answered any more, and nothing mapped.
+    /// True once nothing is answered or mapped any more.
     over: bool,
-    /// What the server did, if that is why.
+    /// The server's fault, if that ended the connection.
     failure: Option<String>,
 }
 
-/// What the thread and the client share.
+/// State shared by the thread and the client.
 struct Shared {
     name: String,
     socket: Socket,
@@ -62,10 +61,10 @@ struct Shared {
     state: Mutex<State>,
 }
 
-/// The client's end.
+/// The client's end of the twin socket.
 pub(super) struct TwinClient {
     shared: Arc<Shared>,
-    /// From the first region on.
+    /// The thread, once there was a region.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -82,7 +81,7 @@ impl TwinClient {
         Ok(Self { shared, thread })
     }
 
-    /// Lets the server ask for memory.
+    /// Lets the server access memory.
     ///
     /// # Errors
     /// The system starts no thread. The connection is over.
@@ -108,17 +107,17 @@ impl TwinClient {
         Ok(())
     }
 
-    /// Takes memory back, if it is there. From now on nobody reaches it.
+    /// Removes a region, if it is there. Afterwards the server cannot access it.
     pub(super) fn remove(&self, iova: u64) {
         self.shared.state().regions.remove(&iova);
     }
 
-    /// Takes all memory back and answers nothing any more.
+    /// Removes all regions and stops answering.
     pub(super) fn end(&self) {
         self.shared.end(None);
     }
 
-    /// What the server did here, if the connection is over for that.
+    /// Returns the server's fault, if that ended the connection.
     pub(super) fn failure(&self) -> Option<String> {
         self.shared.state().failure.clone()
     }
@@ -127,7 +126,7 @@ impl TwinClient {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             let shared = Arc::clone(&self.shared);
-            // The program's signals are for its own threads.
+            // Signals are for the program's own threads.
             let _held = HeldSignals::hold();
             let started = thread::Builder::new().name("dma".into());
             *thread = Some(started.spawn(move || shared.run())?);
@@ -141,7 +140,7 @@ impl Drop for TwinClient {
         self.end();
         let thread = self.thread.get_mut();
         let thread = thread.unwrap_or_else(PoisonError::into_inner).take();
-        // It is woken, and has nothing to wait for any more.
+        // The thread has been woken, and ends at once.
         if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!(
                 "{}: the thread of the twin socket panicked",
@@ -167,7 +166,7 @@ impl Shared {
         self.socket.hang_up();
     }
 
-    /// Answers until it is over.
+    /// Answers requests until the connection is over.
     fn run(&self) {
         let failure = match self.answer_all() {
             Ok(()) => "the server hung up".to_owned(),
@@ -212,7 +211,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Does what is asked for; what the reply says.
+    /// Executes a request. Returns the contents of the reply.
     fn answer(&self, command: Command, message: &Message) -> Result<(DmaAccess, Vec<u8>), Errno> {
         let (access, data) = socket::split::<DmaAccess>(&message.payload).ok_or(Errno::EINVAL)?;
         let count = usize::try_from(access.count.get()).map_err(|_| Errno::EINVAL)?;
@@ -229,7 +228,7 @@ impl Shared {
         let (memory, at) = state
             .find(access.address.get(), count)
             .ok_or(Errno::EFAULT)?;
-        // Let go of when the copy is made.
+        // The lock is held until the copy is made.
         let lent = memory.open().map(Open::lock);
         let start = memory.address() + at;
         if lent
@@ -243,7 +242,7 @@ impl Shared {
             memory.try_read_bytes(at, &mut out).map_err(gone)?;
             return Ok((access, out));
         }
-        // Its last byte last, as a bus lets programs see it that watch that byte.
+        // The last byte is written last, as on a bus, for programs that poll that byte.
         let last = count - 1;
         memory.try_write_bytes(at, &data[..last]).map_err(gone)?;
         fence(Ordering::Release);
@@ -255,7 +254,7 @@ impl Shared {
 }
 
 impl State {
-    /// The memory at an I/O address, and where in it, if one region has all of it.
+    /// Returns the memory at an I/O address and the offset in it, if one region has all of the access.
     fn find(&self, address: u64, count: usize) -> Option<(&SharedMemory, usize)> {
         let (&start, region) = self.regions.range(..=address).next_back()?;
         let inside = usize::try_from(address - start).ok()?;
@@ -264,7 +263,7 @@ impl State {
     }
 }
 
-/// The answer to an access of memory that its owner has unmapped or replaced.
+/// Returns the errno for an access to memory that its owner has unmapped or replaced.
 fn gone(error: std::io::Error) -> Errno {
     tracing::warn!("{error}");
     Errno::EFAULT

@@ -1,9 +1,9 @@
-//! The server's end of the twin socket: memory of a client's that has no descriptor, one message for each access.
+//! The server's end of the twin socket: a client's memory without a descriptor, one message for each access.
 //!
-//! The device waits for each answer, and what else is in its world waits with it, as on a bus whose host does not
-//! complete a read. So an answer has its time ([`PATIENCE`]), and a client that was late once, or answered what makes
-//! no sense, is lost: it is asked nothing more, and its session ends. A refusal by the client is one access that
-//! failed.
+//! The device waits for each answer, and the rest of its world waits with it, as on a bus whose host does not
+//! complete a read. So an answer has a time limit ([`PATIENCE`]). A client that was late once, or sent an invalid
+//! answer, is lost: it gets no more requests, and its session ends. A refusal by the client fails that one access
+//! only.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
@@ -16,12 +16,12 @@ use super::message::{self as wire, Command, DmaAccess, DmaWritten};
 use super::socket::{self, Socket};
 use crate::device::MessageMemory;
 
-/// How long a client may take to begin an answer, to send the rest of it, or to read a request; each at most twice. It
-/// is well below what other clients of the same world wait for answers to theirs ([`socket::PATIENCE`]).
+/// Time a client has to begin an answer, to send the rest of it, or to read a request; each at most twice. It is well
+/// below the time that other clients of the same world wait for their answers ([`socket::PATIENCE`]).
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
-/// The least that a client takes with a message if it wants to be asked by messages: a page.
+/// Bytes that a client must accept in a message to be sent requests for memory: a page.
 const LEAST_DATA: usize = 4096;
-/// What a client takes that does not say ("max_data_xfer_size").
+/// Bytes that a client accepts if it does not say ("max_data_xfer_size").
 const USUAL_DATA: usize = 1 << 20;
 
 struct State {
@@ -29,13 +29,13 @@ struct State {
     lost: bool,
 }
 
-/// The server's end.
+/// The server's end of the twin socket.
 pub(super) struct TwinServer {
     name: String,
     socket: Socket,
     /// The other socket, as long as there is a session.
     main: Weak<Socket>,
-    /// Bytes that a message may carry.
+    /// Most data bytes of a message.
     most: usize,
     state: Mutex<State>,
 }
@@ -47,10 +47,10 @@ impl std::fmt::Debug for TwinServer {
 }
 
 impl TwinServer {
-    /// A fresh pair of sockets: the server's end, and the client's. `json` is what the client says of itself.
+    /// Makes a fresh pair of sockets: the server's end, and the client's. `json` has the client's capabilities.
     ///
     /// # Errors
-    /// What the system answered; EINVAL if the client takes less than a page with a message.
+    /// Error of the system; EINVAL if the client accepts less than a page in a message.
     pub(super) fn pair(
         name: &str,
         main: &Arc<Socket>,
@@ -75,7 +75,7 @@ impl TwinServer {
         Ok((ours, theirs))
     }
 
-    /// Asks for one access and waits for the reply's payload.
+    /// Requests one access and waits for the reply's payload.
     fn ask(&self, command: Command, access: DmaAccess, data: &[u8]) -> io::Result<Vec<u8>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.lost {
@@ -99,7 +99,7 @@ impl TwinServer {
         Err(lost)
     }
 
-    /// The reply's payload, or the client's refusal; an error is one of the connection.
+    /// Returns the reply's payload, or the client's refusal. An error means that the connection failed.
     fn exchange(
         &self,
         id: u16,

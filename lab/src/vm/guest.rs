@@ -155,7 +155,7 @@ fn qemu(machine: &Machine, suite: &Suite, initramfs: &Path, parameters: &str) ->
         initramfs,
         append: &append,
     };
-    virtual_machine.tell(&mut command, &sockets);
+    virtual_machine.add_to(&mut command, &sockets);
     if suite.slots == Slots::Networked {
         command.args([
             "-netdev",

@@ -1,4 +1,4 @@
-//! Queue depths and rates over time, as a picture: one panel each, time across both.
+//! Queue depths and rates over time, as a picture: one panel for each, with a common time axis.
 
 use svg::Document;
 use svg::node::element::{Polyline, Rectangle};
@@ -7,32 +7,32 @@ use super::{Outcome, Plan};
 use crate::palette::{FONT, GRID, INK, LINES, PALE, line, text, two};
 
 const WIDTH: u32 = 900;
-/// Where a panel begins, and its size.
+/// Position and size of a panel.
 const LEFT: f64 = 80.0;
 const PANEL: f64 = 660.0;
 const TALL: f64 = 190.0;
 const HEAD: f64 = 70.0;
-/// From one panel to the next.
+/// Distance between two panels.
 const PITCH: f64 = TALL + 66.0;
-/// Lines across a panel.
+/// Number of grid lines across a panel.
 const STEPS: u32 = 4;
-/// From one word of a legend to the next.
+/// Distance between two entries of a legend.
 const LEGEND: f64 = 16.0;
-/// Most words of a legend.
+/// Limit on entries of a legend.
 const MOST: usize = 12;
 
-/// What is drawn in one panel.
+/// Contents of one panel.
 struct Panel<'a> {
     title: &'a str,
     unit: &'a str,
     names: Vec<String>,
-    /// A line each: its values at all times, in the unit.
+    /// One entry per line: its values at all times, in the unit.
     lines: Vec<Vec<f64>>,
-    /// A value that is marked by a line of its own.
+    /// Values that are marked by a horizontal line.
     marks: Vec<(String, f64)>,
 }
 
-/// Draws what was seen of a plan.
+/// Draws the outcome of a plan.
 #[must_use]
 pub fn draw(plan: &Plan, outcome: &Outcome) -> String {
     let height = HEAD + 2.0 * PITCH;
@@ -90,10 +90,10 @@ pub fn draw(plan: &Plan, outcome: &Outcome) -> String {
     format!("{page}\n")
 }
 
-/// The end of an axis: the next of 1, 2, 5 and so on.
+/// Rounds up to the end of an axis: 1, 2, 4, 5 or 8 times a power of ten.
 fn round(most: f64) -> f64 {
     if most <= 0.0 {
-        // Nothing happened; the axis is one all the same.
+        // An axis of zero length cannot be drawn.
         return 1.0;
     }
     let ten = 10_f64.powf(most.log10().floor());
@@ -173,7 +173,7 @@ fn panel(mut page: Document, panel: &Panel<'_>, us: &[f64], top: f64) -> Documen
     page
 }
 
-/// As many digits as say something.
+/// Formats a number without trailing zeroes.
 fn number(value: f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

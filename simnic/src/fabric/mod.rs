@@ -1,10 +1,11 @@
-//! Functions on switches, and what becomes of their queues: `simnic fabric`.
+//! Functions on switches, and their queues under load: `simnic fabric`.
 //!
-//! A [`Plan`] says who sends to whom and how the switches are made; [`run`] carries it out in virtual time, with the
-//! driver and the connection manager that programs have, and says what it saw; [`draw`] makes a picture of that. One
-//! plan gives one outcome.
+//! A [`Plan`] has the flows and the settings of the switches. [`run`] executes it in virtual time, with the driver
+//! and the connection manager of real programs, and returns an [`Outcome`]. [`draw`] makes a picture of that. The
+//! same plan always has the same outcome.
 //!
-//! Traffic takes a driver, which is `udapl`'s. So this is a feature of its own (`fabric`): a card in software has none.
+//! Traffic needs a driver, which is `udapl`'s. So this is a feature of its own (`fabric`): the simulated card alone
+//! needs none.
 
 mod draw;
 mod options;
@@ -24,7 +25,7 @@ pub use self::plan::{PRIORITY, Plan, Topology};
 pub use self::traffic::{Outcome, Sample, jain, run, run_in};
 
 impl Plan {
-    /// In a line.
+    /// Describes the plan in a line.
     #[must_use]
     pub fn words(&self) -> String {
         let mut words = format!(
@@ -57,7 +58,7 @@ impl Plan {
 }
 
 impl Outcome {
-    /// In a line.
+    /// Describes the outcome in a line.
     #[must_use]
     pub fn words(&self) -> String {
         let sum = |of: fn(&CongestionCounters) -> u64| self.congestion.iter().map(of).sum::<u64>();
@@ -71,7 +72,7 @@ impl Outcome {
         )
     }
 
-    /// As a table: a line for each flow, and one for all.
+    /// Returns a table with a line for each flow, and one for all.
     #[must_use]
     pub fn table(&self, plan: &Plan) -> String {
         let seconds = plan.time.as_secs_f64();

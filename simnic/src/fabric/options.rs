@@ -12,38 +12,38 @@ use super::plan::{Plan, Topology};
 use crate::simulated::duration;
 use crate::switch::SwitchOptions;
 
-/// What `simnic fabric` is told.
+/// Options of `simnic fabric`.
 #[derive(clap::Args, Debug)]
 pub struct Options {
-    /// Who sends to whom: incast:N (N functions to one), pairs:N (each to one of its own), round:N (each to the
-    /// next), ring:N (N switches in a circle).
+    /// Topology: incast:N (N functions send to one), pairs:N (each to one of its own), round:N (each to the next),
+    /// ring:N (N switches in a circle).
     #[arg(long, default_value = "incast:4")]
     topology: Topology,
-    /// How the switches are made, a list like
+    /// Settings of the switches, a list like
     /// rate=25G,buffer=256K,ecn=5K/200K/1%,pfc,xoff=32K,xon=24K,headroom=64K,watchdog=1ms.
     #[arg(long, value_name = "SETTINGS", default_value = "rate=10G,buffer=256K")]
     switch: SwitchOptions,
-    /// How long they send.
+    /// Duration of sending.
     #[arg(long, default_value = "10ms", value_parser = duration)]
     time: Duration,
-    /// How long the second flow begins behind the first, and so on.
+    /// Delay of the begin of each flow after the previous one.
     #[arg(long, default_value = "0us", value_parser = duration)]
     stagger: Duration,
-    /// Flight time of every cable.
+    /// Propagation delay of every cable.
     #[arg(long, default_value = "1us", value_parser = duration)]
     delay: Duration,
-    /// Everything random follows from it.
+    /// Seed of everything random.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where a picture of queue depths and rates is written.
+    /// File for a picture of queue depths and rates.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Record in this file all that comes from outside of the functions and switches, for `simnic replay`.
+    /// Record all input of the functions and switches in this file, for `simnic replay`.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 }
 
-/// Carries out what is asked for: the table, and the picture in its file.
+/// Executes the plan of the options. Returns the table; the picture is written to its file.
 ///
 /// # Errors
 /// A function does not come up, or the picture cannot be written.

@@ -1,4 +1,4 @@
-//! What is to be seen: which functions send to which over which switches, and how those are made.
+//! The plan of a run: flows between functions, and settings of the switches.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -6,25 +6,25 @@ use std::time::Duration;
 use hw_sim::Reaction;
 use hw_sim::switch::{Buffer, Pfc, Red};
 
-/// The priority that all traffic has, and the code point that says so.
+/// Priority of all traffic, and its code point.
 pub use crate::switch::PRIORITY;
 pub(super) const DSCP: u8 = 26;
 
-/// Who sends to whom.
+/// Flows between functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
-    /// So many functions send to one, all on a switch.
+    /// This many functions send to one, all on a switch.
     Incast(usize),
-    /// So many functions send, each to one of its own, all on a switch.
+    /// This many functions send, each to one of its own, all on a switch.
     Pairs(usize),
-    /// So many functions on a switch, each of which sends to the next.
+    /// This many functions on a switch, each of which sends to the next.
     Round(usize),
-    /// So many switches in a circle, each with a function, which sends to that of the switch before: the long way
-    /// round.
+    /// This many switches in a circle, each with a function that sends to the function of the previous switch: the
+    /// long way round.
     Ring(usize),
 }
 
-/// Most functions of a picture.
+/// Limit on functions.
 const MOST: usize = 32;
 
 impl FromStr for Topology {
@@ -61,7 +61,7 @@ impl std::fmt::Display for Topology {
 }
 
 impl Topology {
-    /// How many functions there are.
+    /// Returns the number of functions.
     #[must_use]
     pub const fn functions(self) -> usize {
         match self {
@@ -72,7 +72,7 @@ impl Topology {
         }
     }
 
-    /// Sender and receiver of each flow.
+    /// Returns sender and receiver of each flow.
     #[must_use]
     pub fn flows(self) -> Vec<(usize, usize)> {
         match self {
@@ -87,7 +87,7 @@ impl Topology {
         }
     }
 
-    /// The switches' ports at which frames wait for each other: switch and port.
+    /// Returns the bottleneck ports, at which frames of several flows queue: switch and port.
     pub(super) fn bottlenecks(self) -> Vec<(usize, usize)> {
         match self {
             Self::Incast(senders) => vec![(0, senders)],
@@ -99,37 +99,38 @@ impl Topology {
     }
 }
 
-/// What is to be seen.
+/// Plan of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Who sends to whom.
+    /// Flows between functions.
     pub topology: Topology,
-    /// Everything random follows from it.
+    /// Seed of everything random.
     pub seed: u64,
-    /// Bits each second, of every port.
+    /// Rate of every port in bits per second.
     pub rate_bps: u64,
-    /// Flight time of every cable.
+    /// Propagation delay of every cable.
     pub delay: Duration,
-    /// Memory of a switch for what may be lost.
+    /// Memory of a switch for lossy traffic.
     pub buffer: Buffer,
-    /// It marks.
+    /// Settings of ECN marks, if the switch makes them.
     pub ecn: Option<Red>,
-    /// It pauses.
+    /// Settings of pauses, if the switch sends them.
     pub pfc: Option<Pfc>,
-    /// How senders react to marks.
+    /// Reaction of senders to marks.
     pub reaction: Reaction,
-    /// How long they send.
+    /// Duration of sending.
     pub time: Duration,
-    /// How long the second flow begins behind the first, the third behind the second, and so on.
+    /// Delay of the begin of each flow after the previous one.
     pub stagger: Duration,
     /// Bytes of a message.
     pub message_bytes: usize,
-    /// Messages that a flow has under way.
+    /// Number of messages that a flow has under way.
     pub depth: usize,
 }
 
 impl Plan {
-    /// The usual: 10 Gb/s, cables of a microsecond, a buffer of 256 KiB, and neither marks nor pauses, for 10 ms.
+    /// Returns the default plan: 10 Gb/s, cables of a microsecond, a buffer of 256 KiB, neither marks nor pauses, 10
+    /// ms.
     #[must_use]
     pub fn new(topology: Topology) -> Self {
         Self {
@@ -148,14 +149,14 @@ impl Plan {
         }
     }
 
-    /// Marks from `kmin` to `kmax` bytes.
+    /// Adds marks with these settings.
     #[must_use]
     pub const fn marking(mut self, red: Red) -> Self {
         self.ecn = Some(red);
         self
     }
 
-    /// Pauses of the priority that the traffic has.
+    /// Adds pauses of the traffic's priority.
     #[must_use]
     pub const fn pausing(mut self) -> Self {
         self.pfc = Some(Pfc::of(1 << PRIORITY));

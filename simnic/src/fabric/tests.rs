@@ -1,7 +1,7 @@
-//! Switches under load: who gets what, what is lost, and what stands still. In virtual time, so that figures are the
-//! same wherever this runs; frames are few, so that it is quick.
+//! Switches under load: throughput, losses and stalls. In virtual time, so that the numbers are the same on every
+//! machine; with few frames, so that the tests are quick.
 //!
-//! With `PICTURES=write` in the environment the pictures of `docs/switch.md` are drawn into `docs/pictures`.
+//! With `PICTURES=write` in the environment, the pictures of `docs/switch.md` are drawn into `docs/pictures`.
 
 use std::io::{self, Cursor, Write};
 use std::sync::{Arc, Mutex};
@@ -52,7 +52,7 @@ fn three_functions_on_a_switch_reach_each_other_by_learned_addresses() {
         outcome.total(|port| port.sent),
         outcome.total(|port| port.flooded),
     );
-    // The first frame of each function and what it says to groups; everything else goes where it is to.
+    // The first frame of each function and its multicasts; all other frames are forwarded to their destination.
     assert!(
         flooded > 0 && flooded < 60 && sent > 1_000,
         "{flooded} of {sent}"
@@ -90,7 +90,7 @@ fn four_that_send_to_one_lose_frames_and_with_pauses_none() {
         without.pauses[4].received, 0,
         "who receives is asked for nothing"
     );
-    // 4,096 of 4,190 bytes are payload, and the first messages have to arrive.
+    // 4,096 of 4,190 bytes are payload, and the first messages take time to arrive.
     assert!(
         gbps(&without, &lossless) > 9.0,
         "{}",
@@ -112,7 +112,7 @@ fn two_that_send_to_one_share_it_fairly_when_they_are_told_of_congestion() {
     assert!(jain(&late) >= 0.9, "{late:?}");
     assert_eq!(outcome.lost(), 0, "{}", outcome.words());
     let (marked, receiver) = (outcome.total(|port| port.marked), outcome.congestion[2]);
-    // Some may wait to leave the switch.
+    // Some may be queued for leaving the switch.
     assert!(receiver.marked_received <= marked && marked - receiver.marked_received < 8);
     assert!(receiver.cnps_sent > 10 && receiver.cnps_sent <= marked);
     let handled: u64 = outcome
@@ -133,7 +133,7 @@ fn two_that_send_to_one_share_it_fairly_when_they_are_told_of_congestion() {
     );
     assert!(late.iter().sum::<f64>() > 7e9, "{late:?}");
 
-    // Nobody tells them: what they have under way stays in the queue for ever.
+    // Without notifications, the frames under way stay in the queue.
     let untold = seen(&plan, "switch-no-ecn");
     assert_eq!(untold.congestion[2].marked_received, 0);
     let waiting = |outcome: &Outcome| {
@@ -153,7 +153,7 @@ fn ring() -> Plan {
     }
 }
 
-/// What was delivered in the second half of a run.
+/// Returns the throughput of the second half of a run.
 fn late(outcome: &Outcome, plan: &Plan) -> f64 {
     outcome.rates_from(plan.time / 2).iter().sum()
 }
@@ -201,7 +201,7 @@ fn a_seed_decides_everything() {
     );
 }
 
-/// A recording that the test has, too.
+/// A recording that the test can read, too.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -216,8 +216,8 @@ impl Write for Shared {
     }
 }
 
-/// With marks, pauses, fixed addresses, and more than one switch: whatever a world with switches has been told is in
-/// the file, and what came of it comes of it again.
+/// With marks, pauses, fixed addresses, and more than one switch: all input of a world with switches is in the file,
+/// and a replay has the same effects.
 #[test]
 fn a_recorded_world_with_switches_gives_the_same_log_from_its_file_alone() {
     let star = Plan {

@@ -1,10 +1,8 @@
-//! A plan carried out: every flow writes as fast as it may, in virtual time, and what is seen on the way is written
-//! down.
+//! Execution of a plan: every flow writes as fast as possible, in virtual time, and samples are taken on the way.
 //!
-//! Every function is opened by the driver as a program would open it, and connections are made by its connection
-//! manager. A flow has so many RDMA Writes under way; what counts as delivered is a completed one. Time goes on in
-//! steps, between which completions are taken and writes are posted: with enough under way a step costs no flow
-//! anything.
+//! Every function is opened by the driver as in a program, and its connection manager makes the connections. A flow
+//! has a number of RDMA Writes under way; a completed one counts as delivered. Time moves in steps, between which
+//! completions are taken and writes are posted: with enough writes under way a step costs no throughput.
 
 use std::time::Duration;
 
@@ -21,45 +19,45 @@ use udapl::{
 
 use super::plan::{DSCP, PRIORITY, Plan};
 
-/// A step of time.
+/// Duration of a step.
 const STEP: Duration = Duration::from_micros(4);
-/// Time between two looks at queues and rates.
+/// Time between two samples of queues and rates.
 const SAMPLE: Duration = Duration::from_micros(100);
-/// Steps until a connection is there.
+/// Limit on steps until a connection is established.
 const CONNECT_STEPS: usize = 50_000;
-/// 4.096 us times 2 to this: 1 ms without an acknowledgement until a sender sends again.
+/// Exponent of 4.096 us: a sender retransmits after 1 ms without an acknowledgement.
 const ACK_TIMEOUT: u8 = 8;
 
-/// What was seen at one time.
+/// State at one time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// From the start, microseconds.
+    /// Microseconds from the start.
     pub us: u64,
-    /// Bytes that wait, of each bottleneck.
+    /// Queued bytes of each bottleneck.
     pub depths: Vec<usize>,
-    /// Bits each second that were delivered since the last sample, of each flow.
+    /// Bits per second of each flow since the last sample.
     pub rates: Vec<f64>,
 }
 
-/// What was seen.
+/// Outcome of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// In order of time.
+    /// Samples in order of time.
     pub samples: Vec<Sample>,
     /// Bytes delivered, of each flow.
     pub delivered: Vec<u64>,
-    /// What ended a flow before its time, of each.
+    /// Error that ended a flow early, of each flow.
     pub ended: Vec<Option<DtoStatus>>,
-    /// All ports of all switches.
+    /// Counters of all ports of all switches.
     pub ports: Vec<PortCounters>,
-    /// Pauses in the traffic's priority that functions were asked for, of each function.
+    /// Pauses of the traffic's priority that each function received.
     pub pauses: Vec<PauseCounters>,
-    /// What the functions met of congestion, of each.
+    /// Congestion counters of each function.
     pub congestion: Vec<CongestionCounters>,
 }
 
 impl Outcome {
-    /// Bits each second of each flow, over the samples from a time on.
+    /// Returns the bits per second of each flow, over the samples from a time on.
     #[must_use]
     pub fn rates_from(&self, from: Duration) -> Vec<f64> {
         let late: Vec<&Sample> = self
@@ -73,20 +71,20 @@ impl Outcome {
         (0..self.delivered.len()).map(mean).collect()
     }
 
-    /// What all ports counted of something.
+    /// Returns the sum of a counter over all ports.
     #[must_use]
     pub fn total(&self, count: impl Fn(&PortCounters) -> u64) -> u64 {
         self.ports.iter().map(count).sum()
     }
 
-    /// Frames that switches lost.
+    /// Returns the number of frames lost by switches.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.total(|port| port.dropped_full + port.dropped_headroom + port.dropped_watchdog)
     }
 }
 
-/// How fair shares are: 1 if they are equal, 1/n if one has all (Jain, Chiu, Hawe, DEC-TR-301, 1984).
+/// Fairness of shares: 1 if they are equal, 1/n if one has all (Jain, Chiu, Hawe, DEC-TR-301, 1984).
 #[must_use]
 pub fn jain(shares: &[f64]) -> f64 {
     let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), share| {
@@ -110,7 +108,7 @@ struct Flow {
 }
 
 impl Flow {
-    /// Takes what is done, and posts as much again.
+    /// Takes completions, and posts as many writes again.
     fn go_on(&mut self, ia: &mut Ia, plan: &Plan) -> Result<()> {
         while let Some(event) = ia.evd_dequeue(self.evd)? {
             let Event::Dto(done) = event else { continue };
@@ -162,7 +160,7 @@ fn fabric(plan: &Plan, sim: Sim) -> Result<Switched> {
     Ok(fabric)
 }
 
-/// Connects a flow; `number` is its service point's.
+/// Connects a flow; `number` names its service point.
 fn connect(
     fabric: &Switched,
     ias: &mut [Ia],
@@ -259,10 +257,10 @@ fn connect(
     bail!("flow {number}: no connection")
 }
 
-/// Carries a plan out.
+/// Executes a plan.
 ///
 /// # Errors
-/// The plan cannot be, or a function does not come up.
+/// The plan is not possible, or a function does not come up.
 pub fn run(plan: &Plan) -> Result<Outcome> {
     let sim = Sim::new(SimConfig {
         seed: plan.seed,
@@ -271,7 +269,7 @@ pub fn run(plan: &Plan) -> Result<Outcome> {
     run_in(plan, sim)
 }
 
-/// Carries a plan out in a world of its seed that has nothing in it yet, and is recorded, for instance.
+/// Executes a plan in an empty world with its seed, for example a recorded one.
 ///
 /// # Errors
 /// As [`run`].

@@ -1,4 +1,4 @@
-//! What functions were asked, part by part of a recording.
+//! Commands, registers and packets of a recording's functions, part by part.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,12 +8,12 @@ use hw_sim::FunctionReport;
 
 use super::{Replay, Step};
 
-/// Packets that arrived, by what they are.
+/// Number of packets that arrived, by opcode.
 type Packets = BTreeMap<String, u64>;
 
-/// Lists what there was, in parts that begin at these times.
+/// Collects counts, in parts that begin at given times.
 pub(super) struct Coverage {
-    /// The next ones, the first last.
+    /// Begin of the remaining parts, the next one last.
     begins: Vec<Duration>,
     number: usize,
     before: Vec<(String, FunctionReport)>,
@@ -34,7 +34,7 @@ impl Coverage {
         }
     }
 
-    /// A record is to be carried out.
+    /// Called before each record; ends the part if the next one begins.
     pub(super) fn before(&mut self, replay: &Replay) {
         let now = Duration::from_nanos(replay.end().now);
         while self.begins.pop_if(|begin| *begin <= now).is_some() {
@@ -42,9 +42,9 @@ impl Coverage {
         }
     }
 
-    /// It was.
+    /// Called after each record; counts its packets.
     pub(super) fn after(&mut self, step: &Step) {
-        // As `ingress` in hw-sim words it.
+        // The format is that of `ingress` in hw-sim.
         for line in step.log.lines() {
             let what = line
                 .split_once(" packet Opcode { transport: ")
@@ -74,14 +74,14 @@ impl Coverage {
         self.before = reports;
     }
 
-    /// All of it, as `serve --report` has it.
+    /// Returns the whole list, in the format of `serve --report`.
     pub(super) fn finished(mut self, replay: &Replay) -> String {
         self.end_part(replay);
         self.text
     }
 }
 
-/// What a function was asked since an earlier report.
+/// Returns the counts of a report since an earlier one.
 fn since(report: &FunctionReport, before: Option<&FunctionReport>) -> FunctionReport {
     let mut report = report.clone();
     let Some(before) = before else {

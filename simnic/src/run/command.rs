@@ -1,19 +1,19 @@
-//! What the guest is told to run: a script of one command, in the folder that is shared.
+//! The guest's script: it runs one command, in the shared folder.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Folders that the machine has of its own: nothing of the host's can be in their place.
+/// Folders of the machine itself, which cannot be shared from the host.
 const OWN: [&str; 13] = [
     "/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys",
     "/usr", "/told",
 ];
 
-/// Variables that the command always gets.
+/// Environment variables that the command always gets.
 const ALWAYS: [&str; 2] = ["TERM", "NO_COLOR"];
 
-/// The folder that is shared: the one that is named, or the working directory.
+/// Returns the folder to share: the given one, or the working directory.
 pub fn share(named: Option<&Path>) -> Result<PathBuf> {
     let folder = match named {
         Some(folder) => folder.to_owned(),
@@ -36,7 +36,7 @@ pub fn share(named: Option<&Path>) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// The script.
+/// Returns the script.
 pub fn script(command: &[String], variables: &[String], share: &Path) -> Result<String> {
     let mut script = format!("cd {} || exit 125\n", quoted(&share.to_string_lossy()));
     for name in ALWAYS {
@@ -66,12 +66,13 @@ pub fn script(command: &[String], variables: &[String], share: &Path) -> Result<
     Ok(script)
 }
 
-/// Ends with status 127 and a sentence if there is no such program, where the shell would name its own script.
+/// Returns shell code that exits with status 127 and a message if there is no such program; without it the shell's
+/// message would name the script.
 fn unless_there(program: &str) -> String {
     let word = quoted(program);
     let is_there = match program.contains('/') {
         true => format!("[ -e {word} ]"),
-        // Not by command -v, which finds commands of the shell's own, too.
+        // Not by `command -v`, which also finds builtins of the shell.
         false => format!(
             "( IFS=:; for folder in $PATH; do [ -x \"$folder\"/{word} ] && exit 0; done; exit 1 )"
         ),
@@ -92,7 +93,7 @@ fn is_name(text: &str) -> bool {
             .all(|byte| letter(byte) || byte.is_ascii_digit())
 }
 
-/// A word as the shell takes it for itself.
+/// Quotes a word for the shell.
 pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
@@ -101,7 +102,7 @@ pub fn quoted(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The arguments arrive as they are: the shell is asked.
+    /// Checked with a real shell: the arguments arrive unchanged.
     #[test]
     fn the_command_gets_its_arguments_as_they_were_given() {
         let words = [

@@ -1,8 +1,8 @@
 //! The guest's files: Debian packages, unpacked into a folder that is kept; and the initramfs that mounts it.
 //!
-//! Packages are unpacked and not configured: what their scripts would do, the few things of it that a command needs
-//! ([`FINISH`]) are done here. The folder is named for the list of packages; another list is another folder. The
-//! initramfs has busybox, the modules that are needed to mount the folder, and the scripts of the guest.
+//! Packages are unpacked and not configured: the few effects of their scripts that a command needs ([`FINISH`]) are
+//! produced here. The folder's name is a hash of the list of packages, so another list is another folder. The
+//! initramfs has busybox, the modules needed to mount the folder, and the guest's scripts.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::command::quoted;
 
-/// What every machine has.
+/// Packages of every machine.
 const PACKAGES: [&str; 37] = [
     // A small Debian.
     "base-files",
@@ -52,13 +52,14 @@ const PACKAGES: [&str; 37] = [
     "python3-pyverbs",
     "rdma-core",
     "rdmacm-utils",
-    // What it is used for.
+    // Applications.
     "e2fsprogs",
     "fio",
     "nvme-cli",
 ];
 
-/// What the packages' own scripts would do. Documentation goes, but for rdma-core's: to Debian its tests are that.
+/// Replaces the packages' own scripts. Documentation is removed, except rdma-core's, because Debian installs its
+/// tests there.
 const FINISH: &str = "
     for link in bin sbin lib lib64; do [ -e $link ] || ln -s usr/$link $link; done
     for file in passwd group; do cp usr/share/base-passwd/$file.master etc/$file; done
@@ -72,7 +73,7 @@ const FINISH: &str = "
     mkdir -p proc sys dev run tmp root told usr/local/bin usr/lib/modules var/tmp
 ";
 
-/// What is loaded to mount the image: the kernel has some of it built in, or not.
+/// Modules needed to mount the image; some kernels have some of them built in.
 const MODULES: [&str; 5] = [
     "virtio_pci?",
     "virtio_console?",
@@ -81,9 +82,9 @@ const MODULES: [&str; 5] = [
     "overlay",
 ];
 
-/// The first process of the initramfs.
+/// First process of the initramfs.
 const INIT: &str = include_str!("../guest/init");
-/// Programs that the image gets.
+/// Programs that are added to the image.
 const PROGRAMS: [(&str, &str); 7] = [
     ("ports-common", include_str!("../guest/ports-common")),
     ("simnic-guest", include_str!("../guest/simnic-guest")),
@@ -127,12 +128,13 @@ impl Image {
     }
 }
 
-/// Whether the files of these packages are unpacked.
+/// Returns whether the files of these packages are unpacked.
 pub fn is_there(root: &Root, more: &[String]) -> bool {
     Image::with(more).is_there(root)
 }
 
-/// The folder with the files of these packages and all they need, besides those that every machine has.
+/// Returns the folder with the files of these packages, of those that every machine has, and of all their
+/// dependencies.
 pub fn files(root: &Root, more: &[String], progress: &impl Progress) -> Result<PathBuf> {
     let image = Image::with(more);
     let files = root.path(&format!("{}/files", image.name));
@@ -152,13 +154,13 @@ pub fn files(root: &Root, more: &[String], progress: &impl Progress) -> Result<P
     program::quietly(root.script(&format!("rm -rf {name}; mkdir -p {name}")))?;
     let words: Vec<String> = packages.iter().map(|package| quoted(package)).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    root.unpack_and_tell(&words, &format!("{name}/files"), progress)?;
+    root.unpack_with_progress(&words, &format!("{name}/files"), progress)?;
     program::quietly(root.script(&format!("cd {name}/files\n{FINISH}")))?;
     std::fs::write(&stamp, recipe)?;
     Ok(files)
 }
 
-/// The initramfs for a kernel.
+/// Returns the initramfs for a kernel.
 pub fn initramfs(root: &Root, kernel: &Unpacked) -> Result<PathBuf> {
     let programs: String = PROGRAMS
         .iter()
@@ -198,13 +200,13 @@ pub fn initramfs(root: &Root, kernel: &Unpacked) -> Result<PathBuf> {
         order += &format!("{module}\n");
     }
     std::fs::write(folder.join("modules/order"), order)?;
-    // A name is given to what is complete.
+    // The file gets its final name when it is complete.
     script += "find . -print0 | cpio --null -o -H newc --quiet > ../half\ncd ..; mv half initramfs; rm -rf files\n";
     program::quietly(root.script(&script))?;
     Ok(made)
 }
 
-/// Twelve hexadecimal digits that another text does not have.
+/// Returns twelve hexadecimal digits of the text's SHA-256.
 pub fn short_name(text: &str) -> String {
     let digest = Sha256::digest(text.as_bytes());
     digest
@@ -232,7 +234,7 @@ mod tests {
         assert_eq!(short_name("a").len(), 12);
     }
 
-    /// What the guest runs as a program is one: a shell reads it.
+    /// Each script for the guest is checked by a shell.
     #[test]
     fn the_guests_scripts_are_well_formed() {
         for (name, text) in PROGRAMS.iter().chain(&[("init", INIT)]) {

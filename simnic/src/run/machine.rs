@@ -1,4 +1,4 @@
-//! The machine: what of it is unpacked and kept, and QEMU's command line.
+//! The machine: its unpacked files, and QEMU's command line.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -13,14 +13,14 @@ use guest::kernel::Unpacked;
 use guest::qemu::Qemu;
 use guest::{EMULATOR, Kernel, Root, program};
 
-use super::asked::Asked;
+use super::checked::CheckedOptions;
 use super::progress::Shown;
 use super::{Options, image, session};
 
-/// Which kernel.
+/// Choice of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// A release of Debian's.
+    /// A release of Debian.
     Release(Kernel),
     /// A package.
     Package(PathBuf),
@@ -37,7 +37,7 @@ impl FromStr for Which {
     }
 }
 
-/// `--memory`: a number and M or G.
+/// Parses `--memory`: a number with M or G.
 pub fn memory(text: &str) -> Result<String, String> {
     let number = text
         .strip_suffix(['M', 'G'])
@@ -48,23 +48,23 @@ pub fn memory(text: &str) -> Result<String, String> {
     }
 }
 
-/// Kernel parameters. On a loaded machine the emulated timer may be too slow for the kernel's check of it. Where the
-/// log is kept the console has all of it; otherwise errors alone, which is faster.
+/// Kernel parameters. On a busy host the emulated timer may be too slow for the kernel's check of it. If the log is
+/// kept, the console has all messages; otherwise only errors, which is faster.
 const QUIET: &str = "console=ttyS0 quiet panic=-1 no_timer_check";
 const WITH_LOG: &str = "console=ttyS0 ignore_loglevel panic=-1 no_timer_check";
 
-/// What is unpacked.
+/// Unpacked files of a machine.
 pub struct Prepared {
     root: Root,
-    /// QEMU of the path, or else the root's.
+    /// True if QEMU is taken from the path instead of the root.
     has_qemu: bool,
     kernel: Unpacked,
     files: PathBuf,
     initramfs: PathBuf,
 }
 
-/// Unpacks what is missing, while no other process does.
-pub fn prepare(asked: &Asked, named: Option<&Path>) -> Result<Prepared> {
+/// Unpacks missing files, under a lock against other processes.
+pub fn prepare(asked: &CheckedOptions, named: Option<&Path>) -> Result<Prepared> {
     let cache = cache(named)?;
     std::fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
     let lock = File::create(cache.join("lock")).with_context(|| cache.display().to_string())?;
@@ -73,7 +73,7 @@ pub fn prepare(asked: &Asked, named: Option<&Path>) -> Result<Prepared> {
     let has_qemu = has_vfio_user();
     let wanted: Vec<&str> = asked.packages.iter().map(String::as_str).collect();
     let root = Root::prepare_for(&cache.join("root"), !has_qemu, &wanted, &shown)?;
-    // In an older root they were not looked for.
+    // An older root has not checked these packages.
     if !image::is_there(&root, &asked.packages) {
         root.knows(&wanted)?;
     }
@@ -96,7 +96,7 @@ pub fn prepare(asked: &Asked, named: Option<&Path>) -> Result<Prepared> {
     })
 }
 
-/// Where everything is kept.
+/// Returns the folder in which all files are kept.
 fn cache(named: Option<&Path>) -> Result<PathBuf> {
     let variable = |name| {
         std::env::var_os(name)
@@ -120,7 +120,7 @@ fn cache(named: Option<&Path>) -> Result<PathBuf> {
     Ok(std::path::absolute(folder)?)
 }
 
-/// Whether the path has a QEMU with vfio-user-pci, as 10.1 and later have.
+/// Returns whether the path has a QEMU with vfio-user-pci (10.1 and later).
 fn has_vfio_user() -> bool {
     let mut command = Command::new(EMULATOR);
     command
@@ -140,7 +140,7 @@ pub fn share(qemu: &mut Command, tag: &str, folder: &Path, is_kept: bool) {
         .arg(format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}"));
 }
 
-/// QEMU as a process that Ctrl-C does not reach: the command is to hear of it, not the machine.
+/// Detaches QEMU from Ctrl-C, which is for the command and not for the machine.
 pub fn apart(qemu: &Command) -> Command {
     let mut command = Command::new(qemu.get_program());
     command
@@ -158,7 +158,7 @@ pub fn apart(qemu: &Command) -> Command {
 }
 
 impl Prepared {
-    /// QEMU's command line, but for the folder of the command.
+    /// Returns QEMU's command line, without the folder of the command.
     pub fn qemu(&self, options: &Options, run: &Path, logs: &Path, is_terminal: bool) -> Command {
         let mut command = match self.has_qemu {
             true => Command::new(EMULATOR),
@@ -175,14 +175,14 @@ impl Prepared {
                 None => QUIET,
             },
         };
-        machine.tell(&mut command, &session::function_sockets(run, options.ports));
+        machine.add_to(&mut command, &session::function_sockets(run, options.ports));
         share(&mut command, "image", &self.files, true);
         share(&mut command, "modules", &self.kernel.modules(), true);
-        share(&mut command, "told", &session::told(run), true);
+        share(&mut command, "told", &session::instructions(run), true);
         command
             .arg("-serial")
             .arg(format!("file:{}", logs.join("console.log").display()));
-        session::tell(&mut command, run, is_terminal);
+        session::add_ports(&mut command, run, is_terminal);
         command
     }
 }

@@ -1,4 +1,4 @@
-//! How far fetching and unpacking are: a bar on a terminal, elsewhere a line for each step.
+//! Display of the progress of fetching and unpacking: a bar on a terminal, elsewhere a line for each step.
 
 use std::cell::OnceCell;
 use std::io::{IsTerminal, stderr};
@@ -8,21 +8,21 @@ use std::time::Duration;
 use guest::progress::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How the bar looks.
+/// Template of the bar.
 const BAR: &str = "simnic: {msg} {bar:24} {percent:>3} % {elapsed}";
-/// How often its clock is drawn.
+/// Interval of redrawing its clock.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What is shown, until it is dropped.
+/// The display; it ends when this is dropped.
 pub struct Shown {
     kept: PathBuf,
     is_terminal: bool,
-    /// There is one from the first step on.
+    /// Set from the first step on.
     bar: OnceCell<ProgressBar>,
 }
 
 impl Shown {
-    /// Nothing yet. What is made is kept in this folder.
+    /// Makes an empty display. Messages name the folder in which files are kept.
     pub fn new(kept: &Path) -> Self {
         Self {
             kept: kept.to_owned(),

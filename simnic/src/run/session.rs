@@ -1,4 +1,4 @@
-//! What passes between simnic and the guest: sockets that QEMU shows the guest as ports.
+//! Connections between simnic and the guest: sockets that QEMU presents to the guest as virtio ports.
 //!
 //! ```text
 //!   nr 0  terminal   a console of the guest's, if simnic itself has a terminal
@@ -8,18 +8,19 @@
 //!   nr 4  err        standard error
 //! ```
 //!
-//! simnic listens, QEMU connects. A write of the guest's ends when it is in the guest's own queue of the port, which
-//! QEMU empties as fast as it is read here. So the guest says how many bytes it has written, and QEMU is ended when the
-//! reader of simnic's own output has as many ([`Session::drain`]). A terminal's bytes are not counted.
+//! simnic listens, QEMU connects. A write in the guest returns when the data is in the guest's queue of the port,
+//! which QEMU empties as fast as simnic reads. So the guest reports the number of bytes it has written, and QEMU is
+//! ended when the reader of simnic's own output has that many ([`Session::drain`]). A terminal's bytes are not
+//! counted.
 //!
-//! A reader may stop, and a write to it never returns then. So threads of their own write, no other thread waits for
-//! them without a limit, and the process ends without them. Bytes that their reader did not take are counted
-//! ([`Session::lost`]).
+//! A reader may stop reading, and then a write to it never returns. So separate threads write, no other thread waits
+//! for them without a limit, and the process ends without joining them. Bytes that the reader did not take are
+//! counted ([`Session::lost`]).
 //!
-//! QEMU drops what the guest's queue of a port has no room for. So a piece of the input waits until the guest has taken
-//! the one before it, as it says by `control`.
+//! QEMU drops input for which the guest's queue of a port has no room. So a piece of the input waits until the guest
+//! has confirmed the previous one by `control`.
 //!
-//! SIGINT, SIGTERM, SIGHUP and SIGQUIT go to the command; the third of them ends the machine.
+//! SIGINT, SIGTERM, SIGHUP and SIGQUIT go to the command; the third one ends the machine.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write, stderr, stdin, stdout};
@@ -40,23 +41,23 @@ use nix::sys::signal::{SigSet, Signal};
 use super::command::quoted;
 use super::terminal::{self, Raw};
 
-/// The ports besides the terminal, in the order of their numbers.
+/// Ports besides the terminal, in the order of their numbers.
 const PORTS: [&str; 4] = ["control", "in", "out", "err"];
-/// The line by which the guest asks for the next piece of the input.
+/// Line by which the guest asks for the next piece of the input.
 const TAKEN: &str = "taken";
-/// So many signals end the machine, whatever the command does.
+/// Number of signals that ends the machine in any case.
 const LAST: usize = 3;
-/// Bytes passed on at once.
+/// Bytes read at once.
 const CHUNK: usize = 64 << 10;
-/// Bytes written at once: a pipe takes so many whole or not at all (PIPE_BUF), so that a write that never returns has
-/// taken none.
+/// Bytes written at once. A pipe takes up to this many whole or not at all (PIPE_BUF), so a write that never returns
+/// has written none.
 const PIECE: usize = 4096;
-/// How often a connection is looked for.
+/// Interval of checks for a connection.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long a reader has for what is left when the machine is ended at its time limit or by a signal.
+/// Time a reader has for the remaining output when the machine is ended by a time limit or a signal.
 pub const GRACE: Duration = Duration::from_secs(5);
 
-/// A folder for sockets, whose paths are short.
+/// Returns a folder for sockets with a short path.
 pub fn short_folder() -> PathBuf {
     let folder = std::env::temp_dir();
     match folder.as_os_str().len() {
@@ -65,15 +66,15 @@ pub fn short_folder() -> PathBuf {
     }
 }
 
-/// Where the functions are served.
+/// Returns the paths of the functions' sockets.
 pub fn function_sockets(run: &Path, ports: u8) -> Vec<PathBuf> {
     (0..ports)
         .map(|number| run.join(format!("{number}.sock")))
         .collect()
 }
 
-/// The folder that tells the guest what to do.
-pub fn told(run: &Path) -> PathBuf {
+/// Returns the folder with the guest's instructions.
+pub fn instructions(run: &Path) -> PathBuf {
     run.join("told")
 }
 
@@ -81,8 +82,8 @@ fn socket(run: &Path, name: &str) -> PathBuf {
     run.join(format!("{name}.sock"))
 }
 
-/// Gives QEMU the ports.
-pub fn tell(qemu: &mut Command, run: &Path, is_terminal: bool) {
+/// Adds the ports to QEMU's command line.
+pub fn add_ports(qemu: &mut Command, run: &Path, is_terminal: bool) {
     let at = |name: &str| format!("socket,id={name},path={}", socket(run, name).display());
     let terminal = match is_terminal {
         true => at("terminal"),
@@ -106,38 +107,38 @@ pub fn tell(qemu: &mut Command, run: &Path, is_terminal: bool) {
     }
 }
 
-/// What happens.
+/// An event of a run.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum Event {
     /// The command begins.
     Ready,
-    /// It cannot.
+    /// The command cannot begin.
     Failed(String),
-    /// It has ended, and has written so many bytes of output and of errors.
+    /// The command has ended with a status, and has written this many bytes of output and of errors.
     Status { status: u8, written: [u64; 2] },
-    /// Enough signals have come: the machine is to end, and this is the status.
+    /// Enough signals have arrived: the machine has to end, with this status.
     Signal(u8),
-    /// An output has gone on: a reader took some of it, or it has ended.
+    /// An output has made progress: its reader took some bytes, or it has ended.
     Moved,
-    /// The guest has gone.
+    /// The guest is gone.
     Over,
-    /// Anything else, which should not be there.
-    Stray(String),
+    /// Any other line, which is an error.
+    Unexpected(String),
 }
 
-impl Word {
-    /// A line of the guest's.
+impl Event {
+    /// Parses a line of the guest.
     fn parse(line: &str) -> Self {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match word {
             "ready" => Self::Ready,
             "failed" => Self::Failed(rest.to_owned()),
-            "status" => Self::ended(rest).unwrap_or_else(|| Self::Stray(line.to_owned())),
-            _ => Self::Stray(line.to_owned()),
+            "status" => Self::ended(rest).unwrap_or_else(|| Self::Unexpected(line.to_owned())),
+            _ => Self::Unexpected(line.to_owned()),
         }
     }
 
-    /// A status, and what was written, if that was counted.
+    /// Parses a status, and the bytes written, if they were counted.
     fn ended(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let status = words.next()?.parse().ok()?;
@@ -152,21 +153,21 @@ impl Word {
     }
 }
 
-/// How far an output is.
+/// Progress of an output.
 #[derive(Debug, Default)]
 struct Progress {
-    /// Bytes that have come from the machine.
+    /// Bytes received from the machine.
     come: u64,
-    /// Bytes that the reader has taken.
+    /// Bytes taken by the reader.
     taken: u64,
-    /// Why the reader takes no more. What comes is thrown away then.
+    /// Error of the reader. Later bytes are dropped.
     refused: Option<std::io::Error>,
-    /// No more comes.
+    /// True if no more bytes will come.
     is_over: bool,
 }
 
 impl Progress {
-    /// So many bytes are with the reader, or it gets no more.
+    /// Returns whether the reader has this many bytes, or will get no more.
     fn has_passed(&self, bytes: u64) -> bool {
         let passed = if self.refused.is_some() {
             self.come
@@ -180,14 +181,14 @@ impl Progress {
 /// Counts an output's bytes, and wakes the thread that waits for them.
 struct Meter {
     progress: Mutex<Progress>,
-    tell: SyncSender<Word>,
+    events: SyncSender<Event>,
 }
 
 impl Meter {
-    fn new(tell: SyncSender<Word>) -> Arc<Self> {
+    fn new(events: SyncSender<Event>) -> Arc<Self> {
         Arc::new(Self {
             progress: Mutex::default(),
-            tell,
+            events,
         })
     }
 
@@ -197,8 +198,8 @@ impl Meter {
 
     fn change(&self, change: impl FnOnce(&mut Progress)) {
         change(&mut self.progress());
-        // A receiver that is behind looks at the progress after each word it has.
-        let _ = self.tell.try_send(Word::Moved);
+        // A receiver with a full queue checks the progress after each event anyway.
+        let _ = self.events.try_send(Event::Moved);
     }
 }
 
@@ -206,27 +207,27 @@ impl Meter {
 struct Output {
     name: &'static str,
     meter: Arc<Meter>,
-    /// Where it comes from, for counting what its thread has not read.
+    /// Source of the output, for counting the bytes that its thread has not read.
     from: UnixStream,
 }
 
-/// How the outputs have ended.
+/// Reason why draining the outputs ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Drained {
-    /// The readers have all of it, or have refused the rest.
+    /// The readers have everything, or have refused the rest.
     Whole,
-    /// A reader was not done in time.
+    /// A reader was too slow.
     Late,
-    /// By the last signal, with this status.
+    /// The last signal arrived, with this status.
     Signal(u8),
 }
 
-/// Bytes of an output that its reader has not got.
+/// Bytes of an output that did not reach its reader.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// One sentence.
+    /// Description in one sentence.
     pub what: String,
-    /// It is a failure of the system, not a reader that wants no more.
+    /// True for a failure of the system, false for a reader that stopped reading.
     pub is_failure: bool,
 }
 
@@ -237,9 +238,9 @@ pub struct Session {
     listeners: Vec<(&'static str, UnixListener)>,
     is_terminal: bool,
     raw: Option<Raw>,
-    words: Receiver<Word>,
-    tell: SyncSender<Word>,
-    /// From the thread that hears the guest to the one that has the input.
+    received: Receiver<Event>,
+    events: SyncSender<Event>,
+    /// Confirmations from the thread that reads the guest's messages to the thread that feeds the input.
     taken: Option<Sender<()>>,
     takes: Option<Receiver<()>>,
     signals: Option<SigSet>,
@@ -247,7 +248,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Listens. From here on signals are not this process's end.
+    /// Listens. From here on signals no longer end this process by default.
     pub fn open(run: &Path, ports: u8) -> Result<Self> {
         let is_terminal = Raw::is_wanted();
         let names: &[&str] = match is_terminal {
@@ -272,9 +273,9 @@ impl Session {
         ] {
             signals.add(signal);
         }
-        // Threads that are made later leave them to the one that waits for them.
+        // Threads started later inherit the mask and leave the signals to the thread that waits for them.
         signals.thread_block()?;
-        let (tell, words) = sync_channel(16);
+        let (events, received) = sync_channel(16);
         let (taken, takes) = channel();
         Ok(Self {
             run: run.to_owned(),
@@ -282,8 +283,8 @@ impl Session {
             listeners,
             is_terminal,
             raw: None,
-            words,
-            tell,
+            received,
+            events,
             taken: Some(taken),
             takes: Some(takes),
             signals: Some(signals),
@@ -291,14 +292,14 @@ impl Session {
         })
     }
 
-    /// Whether the command has the terminal of this process.
+    /// Returns whether the command has the terminal of this process.
     pub fn terminal(&self) -> bool {
         self.is_terminal
     }
 
-    /// Writes what the guest is to do.
-    pub fn write_told(&self, script: &str, share: &Path, address: Ipv4Addr) -> Result<()> {
-        let folder = told(&self.run);
+    /// Writes the guest's instructions.
+    pub fn write_instructions(&self, script: &str, share: &Path, address: Ipv4Addr) -> Result<()> {
+        let folder = instructions(&self.run);
         std::fs::create_dir(&folder)?;
         let (rows, columns) = terminal::size();
         let settings = format!(
@@ -312,7 +313,7 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until QEMU has connected to everything, and begins to pass on.
+    /// Waits until QEMU has connected to all sockets, and starts passing data on.
     pub fn connect(&mut self, qemu: &mut Running, patience: Duration) -> Result<()> {
         let deadline = Instant::now() + patience;
         for (name, listener) in std::mem::take(&mut self.listeners) {
@@ -346,7 +347,7 @@ impl Session {
             "err" => self.output("errors", stream, stderr().as_fd())?,
             _ => {
                 self.raw = Some(Raw::begin()?);
-                let (keys, meter) = (stream.try_clone()?, Meter::new(self.tell.clone()));
+                let (keys, meter) = (stream.try_clone()?, Meter::new(self.events.clone()));
                 drop(thread::spawn(move || pour(stdin().lock(), keys, &meter)));
                 self.output("output", stream, stdout().as_fd())?;
             }
@@ -355,54 +356,54 @@ impl Session {
     }
 
     fn output(&mut self, name: &'static str, stream: UnixStream, to: BorrowedFd) -> Result<()> {
-        // Not by the standard library's handle: a write that never returns would hold its lock.
+        // Not through the standard library's handle: a write that never returns would hold its lock.
         let to = File::from(to.try_clone_to_owned()?);
-        let meter = Meter::new(self.tell.clone());
+        let meter = Meter::new(self.events.clone());
         let (counts, from) = (Arc::clone(&meter), stream.try_clone()?);
         drop(thread::spawn(move || pour(stream, to, &counts)));
         self.outputs.push(Output { name, meter, from });
         Ok(())
     }
 
-    /// Lines of the guest's come in, signals go out.
+    /// Starts the threads that read the guest's messages and send signals.
     fn control(&mut self, stream: UnixStream) -> Result<()> {
-        let (tell, from) = (self.tell.clone(), stream.try_clone()?);
+        let (events, from) = (self.events.clone(), stream.try_clone()?);
         let taken = self.taken.take().context("the guest is heard once")?;
         thread::spawn(move || {
             for line in BufReader::new(from).lines().map_while(Result::ok) {
                 let is_heard = match line.trim_end() {
                     TAKEN => {
-                        // An input that has ended waits for nothing.
+                        // An input that has ended does not wait for confirmations.
                         let _ = taken.send(());
                         true
                     }
-                    line => tell.send(Word::parse(line)).is_ok(),
+                    line => events.send(Event::parse(line)).is_ok(),
                 };
                 if !is_heard {
                     return;
                 }
             }
-            let _ = tell.send(Word::Over);
+            let _ = events.send(Event::Over);
         });
-        let tell = self.tell.clone();
+        let events = self.events.clone();
         let signals = self.signals.take().context("signals are waited for once")?;
-        thread::spawn(move || pass_signals(&signals, stream, &tell));
+        thread::spawn(move || pass_signals(&signals, stream, &events));
         Ok(())
     }
 
-    /// What happens next; nothing, if it takes longer than that.
-    pub fn next(&self, patience: Option<Duration>) -> Option<Word> {
+    /// Returns the next event; `None` after `patience`.
+    pub fn next(&self, patience: Option<Duration>) -> Option<Event> {
         match patience {
-            // An output that goes on all the time is no reason to go on.
+            // Otherwise an output with constant progress would hide the timeout.
             Some(Duration::ZERO) => None,
-            Some(patience) => self.words.recv_timeout(patience).ok(),
-            // This side holds a sender, too: it never ends by itself.
-            None => self.words.recv().ok(),
+            Some(patience) => self.received.recv_timeout(patience).ok(),
+            // This side holds a sender, too, so the channel never closes.
+            None => self.received.recv().ok(),
         }
     }
 
-    /// Waits until the readers have what the command has written, at most until the deadline; then QEMU is ended, and
-    /// what it has left in the sockets is passed on.
+    /// Waits until the readers have the command's output, at most until the deadline. Then QEMU is ended, and the
+    /// data left in the sockets is passed on.
     pub fn drain(
         &mut self,
         written: [u64; 2],
@@ -429,13 +430,13 @@ impl Session {
         }
     }
 
-    /// Waits until something holds for the outputs.
+    /// Waits until a condition holds for the outputs.
     fn until(&self, deadline: Option<Instant>, holds: impl Fn(&[Output]) -> bool) -> Drained {
         while !holds(&self.outputs) {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             match self.next(left) {
-                Some(Word::Signal(status)) => return Drained::Signal(status),
-                // The guest has said all that counts.
+                Some(Event::Signal(status)) => return Drained::Signal(status),
+                // After the status, no further message of the guest matters.
                 Some(_) => {}
                 None => return Drained::Late,
             }
@@ -443,7 +444,7 @@ impl Session {
         Drained::Whole
     }
 
-    /// The bytes that readers have not got, after [`Session::drain`], of so many that the guest has counted.
+    /// Returns the bytes that did not reach readers, after [`Session::drain`], given the bytes counted by the guest.
     pub fn lost(&self, written: [u64; 2]) -> Vec<Lost> {
         let outputs = self.outputs.iter().zip(written);
         outputs
@@ -472,9 +473,9 @@ impl Output {
     }
 }
 
-/// Bytes that are left in a connection whose other end has gone.
+/// Counts the bytes left in a connection whose other end is gone.
 fn left_in(mut from: &UnixStream) -> u64 {
-    // Its end is not waited for if something else has the other end.
+    // Another process may hold the other end, so the end of the stream is not waited for.
     let _ = from.set_read_timeout(Some(LOOK));
     let (mut buffer, mut bytes) = (vec![0; CHUNK], 0);
     while let Ok(count @ 1..) = from.read(&mut buffer) {
@@ -483,22 +484,22 @@ fn left_in(mut from: &UnixStream) -> u64 {
     bytes
 }
 
-/// An input, to its end, goes into a connection: in pieces, so that the end can be told, each of them when the one
-/// before it is taken. To close the connection would lose what QEMU has not passed on by then.
+/// Copies an input into a connection: in pieces, so that its end can be signalled, each after the previous one was
+/// confirmed. Closing the connection instead would lose data that QEMU has not passed on yet.
 fn feed(mut from: impl Read, mut to: impl Write, takes: &Receiver<()>) {
     let mut buffer = vec![0; CHUNK];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
-        let told = writeln!(to, "{count}").and_then(|()| to.write_all(&buffer[..count]));
-        // A guest that has gone, or whose command reads no more, takes nothing.
-        if told.is_err() || takes.recv().is_err() {
+        let sent = writeln!(to, "{count}").and_then(|()| to.write_all(&buffer[..count]));
+        // A guest that is gone, or whose command reads no more, confirms nothing.
+        if sent.is_err() || takes.recv().is_err() {
             return;
         }
     }
-    // A guest that has gone asks for nothing.
+    // An error is ignored: the guest is gone.
     let _ = writeln!(to, "0");
 }
 
-/// One stream, to its end, goes to another. What that refuses is thrown away: the machine is not to wait for it.
+/// Copies one stream to another. Bytes that the other refuses are dropped: the machine must not wait.
 fn pour(mut from: impl Read, mut to: impl Write, meter: &Meter) {
     let mut buffer = vec![0; CHUNK];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
@@ -511,7 +512,7 @@ fn pour(mut from: impl Read, mut to: impl Write, meter: &Meter) {
                     meter.change(|progress| progress.taken += taken as u64);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // Another process may have made this descriptor one that does not wait.
+                // Another process may have made the shared descriptor nonblocking.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => thread::park_timeout(LOOK),
                 Err(error) => meter.change(|progress| progress.refused = Some(error)),
             }
@@ -520,8 +521,8 @@ fn pour(mut from: impl Read, mut to: impl Write, meter: &Meter) {
     meter.change(|progress| progress.is_over = true);
 }
 
-/// Signals go to the command; the last one ends the machine.
-fn pass_signals(signals: &SigSet, mut to: UnixStream, tell: &SyncSender<Word>) {
+/// Passes signals on to the command; the last one ends the machine.
+fn pass_signals(signals: &SigSet, mut to: UnixStream, events: &SyncSender<Event>) {
     let mut count = 0;
     while let Ok(signal) = signals.wait() {
         let line = if signal == Signal::SIGWINCH {
@@ -532,12 +533,12 @@ fn pass_signals(signals: &SigSet, mut to: UnixStream, tell: &SyncSender<Word>) {
             format!("signal {}\n", signal.as_str().trim_start_matches("SIG"))
         };
         if count >= LAST {
-            // As a shell has it: 128 and the signal's number.
+            // Shell convention: 128 plus the signal's number.
             let status = u8::try_from(signal as i32).map_or(u8::MAX, |number| 128 + number);
-            let _ = tell.send(Word::Signal(status));
+            let _ = events.send(Event::Signal(status));
             return;
         }
-        // A guest that has gone is told of elsewhere.
+        // The end of the guest is reported elsewhere.
         let _ = to.write_all(line.as_bytes());
     }
 }
@@ -552,13 +553,13 @@ mod tests {
 
     #[test]
     fn lines_of_the_guest_are_understood_or_strange() {
-        assert_eq!(Word::parse("ready"), Word::Ready);
-        let ended = |status, written| Word::Status { status, written };
-        assert_eq!(Word::parse("status 3"), ended(3, [0, 0]));
-        assert_eq!(Word::parse("status 0 70000 12"), ended(0, [70000, 12]));
+        assert_eq!(Event::parse("ready"), Event::Ready);
+        let ended = |status, written| Event::Status { status, written };
+        assert_eq!(Event::parse("status 3"), ended(3, [0, 0]));
+        assert_eq!(Event::parse("status 0 70000 12"), ended(0, [70000, 12]));
         assert_eq!(
-            Word::parse("failed no drivers: 5"),
-            Word::Failed("no drivers: 5".to_owned())
+            Event::parse("failed no drivers: 5"),
+            Event::Failed("no drivers: 5".to_owned())
         );
         for text in [
             "",
@@ -569,7 +570,7 @@ mod tests {
             "status 0 1 2 3",
             "Oops",
         ] {
-            assert_eq!(Word::parse(text), Word::Stray(text.to_owned()));
+            assert_eq!(Event::parse(text), Event::Unexpected(text.to_owned()));
         }
     }
 
@@ -588,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_that_nobody_reads_does_not_stop_the_machine() {
+    fn an_unread_output_does_not_stop_the_machine() {
         let (mut here, there) = UnixStream::pair().expect("sockets");
         here.write_all(b"much").expect("written");
         drop(here);
@@ -609,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn an_input_goes_in_pieces_and_its_end_is_told() {
+    fn an_input_goes_in_pieces_and_its_end_is_signalled() {
         let (taken, takes) = channel();
         taken.send(()).expect("room");
         let mut sent = Vec::new();
@@ -625,7 +626,7 @@ mod tests {
         let input = vec![7; 3 * CHUNK];
         let mut sent = Vec::new();
         feed(&input[..], &mut sent, &takes);
-        // One was taken, the second is under way, and the guest has gone.
+        // The first piece was confirmed, the second is under way, and the guest is gone.
         assert_eq!(sent.len(), 2 * ("65536\n".len() + CHUNK));
     }
 

@@ -1,4 +1,4 @@
-//! The terminal that simnic runs in, handed through to the command. stty(1) knows how to speak to it.
+//! simnic's own terminal, passed through to the command, by means of stty(1).
 
 use std::io::{IsTerminal, stdin, stdout};
 use std::process::{Command, Stdio};
@@ -6,19 +6,19 @@ use std::process::{Command, Stdio};
 use anyhow::Result;
 use guest::program;
 
-/// The terminal passes every key on, until this is dropped.
+/// Raw mode of the terminal, until this is dropped.
 pub struct Raw {
-    /// As `stty -g` says it.
+    /// Previous settings, in the format of `stty -g`.
     before: String,
 }
 
 impl Raw {
-    /// Both input and output are a terminal: then it is the command's.
+    /// Returns whether input and output are both a terminal, which is then passed through.
     pub fn is_wanted() -> bool {
         stdin().is_terminal() && stdout().is_terminal()
     }
 
-    /// From now on.
+    /// Enters raw mode.
     pub fn begin() -> Result<Self> {
         let before = program::capture(stty(&["-g"]))?.trim().to_owned();
         program::capture(stty(&["raw", "-echo"]))?;
@@ -28,12 +28,12 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // A terminal that has gone needs nothing.
+        // An error is ignored: the terminal is gone.
         let _ = program::capture(stty(&[&self.before]));
     }
 }
 
-/// Rows and columns.
+/// Returns rows and columns.
 pub fn size() -> (u16, u16) {
     let said = match stdin().is_terminal() {
         true => program::capture(stty(&["size"])).unwrap_or_default(),
@@ -42,7 +42,7 @@ pub fn size() -> (u16, u16) {
     parsed(&said).unwrap_or((24, 80))
 }
 
-/// On the terminal of this process.
+/// Returns a stty command for the terminal of this process.
 fn stty(words: &[&str]) -> Command {
     let mut command = Command::new("stty");
     command.args(words).stdin(Stdio::inherit());

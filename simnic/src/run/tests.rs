@@ -1,7 +1,7 @@
-//! How a run ends, by what the reader of its output does.
+//! Ends of a run, for different readers of its output.
 //!
-//! The run is a process of its own, since its standard output is a pipe that the test reads or does not read. In the
-//! place of QEMU it has another one, which connects to the sockets as QEMU does and says what a guest would say.
+//! The run is a separate process, because its standard output is a pipe that the test reads or leaves unread. A
+//! second process replaces QEMU: it connects to the sockets as QEMU does and sends a guest's messages.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,33 +16,34 @@ use clap::Parser;
 use guest::child::tied;
 
 use super::session::Session;
-use super::{NO_STATUS, Options, TIMED_OUT, follow, say};
+use super::{NO_STATUS, Options, TIMED_OUT, follow, print_error};
 
-/// Which of the two processes this one is, and what it is told.
+/// Environment variables with the role of a process and its parameters.
 const PART: &str = "SIMNIC_TEST_PART";
 const RUN: &str = "SIMNIC_TEST_RUN";
 const OPTIONS: &str = "SIMNIC_TEST_OPTIONS";
 const CASE: &str = "SIMNIC_TEST_CASE";
 
-/// What the command writes: more than pipes and sockets hold. The test library writes none of these to the same pipe.
+/// Size of the command's output: more than pipes and sockets can hold. The test library writes no such byte to the
+/// same pipe.
 const BYTES: usize = 2_000_000;
 const BYTE: u8 = 0xff;
-/// What the command ends with, if it ends.
+/// Exit status of the command, if it ends.
 const STATUS: u8 = 3;
-/// The guest has said all that it says of itself.
+/// Line printed when the guest has sent all its messages.
 const SAID: &str = "said";
-/// The longest a run may take that is to end: not a measure, but the end of a test that would never end.
+/// Time limit for a run, only to end a test that would hang.
 const SURELY: Duration = Duration::from_secs(300);
 
-/// What the guest does besides writing to the output.
+/// Behaviour of the guest, in addition to writing to the output.
 mod case {
-    /// It says at once that the command has ended.
+    /// Reports at once that the command has ended.
     pub const ENDS: &str = "ends";
-    /// It never does.
+    /// Never reports that.
     pub const STAYS: &str = "stays";
-    /// It writes as much to the errors, and never ends.
+    /// Writes as much to the errors, and never ends.
     pub const STAYS_AND_COMPLAINS: &str = "complains";
-    /// It says at once that the command has ended, and simnic's output is a full disk.
+    /// Reports at once that the command has ended, while simnic's output is a full disk.
     pub const ENDS_ON_A_FULL_DISK: &str = "ends, full";
 }
 
@@ -52,7 +53,7 @@ struct Line {
     options: Options,
 }
 
-/// Both processes are this test.
+/// Entry point of both processes.
 #[test]
 fn part() {
     match std::env::var(PART).as_deref() {
@@ -85,12 +86,12 @@ fn simnic() {
     let mut session = Session::open(&run, 2).expect("sockets");
     let status = follow(&options, &mut session, &tied(&this_test("guest")), &run);
     exit(i32::from(status.unwrap_or_else(|error| {
-        say(&format!("{error:#}"));
+        print_error(&format!("{error:#}"));
         NO_STATUS
     })));
 }
 
-/// Lives until it is killed.
+/// Runs until it is killed.
 fn guest() {
     let run = PathBuf::from(told(RUN));
     let case = told(CASE);
@@ -107,7 +108,7 @@ fn guest() {
     errors.write_all(line.as_bytes()).expect("simnic reads");
     let writer = thread::spawn(move || output.write_all(&vec![BYTE; BYTES]));
     if case == case::STAYS_AND_COMPLAINS {
-        // Returns when all of it is taken, which it is not.
+        // Would return only when all of it was read, which does not happen.
         let _ = errors.write_all(&vec![BYTE; BYTES]);
     }
     for line in BufReader::new(heard).lines().map_while(Result::ok) {
@@ -117,7 +118,7 @@ fn guest() {
     drop(input);
 }
 
-/// A run.
+/// A running simnic.
 struct Run {
     child: Child,
     output: Option<ChildStdout>,
@@ -135,7 +136,7 @@ impl Run {
             .prefix("simnic-")
             .tempdir_in("/tmp");
         let folder = folder.expect("a folder");
-        // The test library's threads hold no signals back, and one of them would end the process.
+        // The test library's threads do not block signals, so a signal to one of them would end the process.
         let test = this_test("simnic");
         let mut child = Command::new("env")
             .arg("--block-signal=TERM")
@@ -174,7 +175,7 @@ impl Run {
         }
     }
 
-    /// Its exit status, and the rest of its errors.
+    /// Returns its exit status, and the rest of its errors.
     fn end(mut self) -> (u8, String) {
         let until = Instant::now() + SURELY;
         let status = loop {
@@ -193,12 +194,12 @@ impl Run {
     }
 }
 
-/// How many of the command's bytes are in what was read.
+/// Returns the number of the command's bytes in the bytes read.
 fn counted(bytes: &[u8]) -> usize {
     bytes.iter().filter(|&&byte| byte == BYTE).count()
 }
 
-/// The number of bytes that are lost, and why, as simnic says it.
+/// Returns the number of lost bytes and the reason, from simnic's message.
 fn lost(said: &str, of: &str) -> (usize, String) {
     let part = format!(" bytes of the command's {of} are lost: ");
     let lost = said.lines().find_map(|line| line.split_once(&part));
@@ -230,7 +231,8 @@ fn a_run_ends_at_its_time_limit_though_nothing_reads_its_output() {
         let (status, said) = run.end();
         assert_eq!(status, TIMED_OUT, "{case}: {said}");
         let (bytes, why) = lost(&said, "output");
-        // All but what the pipe holds; what the guest has not passed on is known if it has ended.
+        // All but the contents of the pipe. Bytes that the guest has not passed on are known only if the command has
+        // ended.
         let known = if case == case::ENDS { BYTES } else { 200_000 };
         assert!((known - 100_000..BYTES).contains(&bytes), "{case}: {said}");
         assert_eq!(why, "nothing reads them");

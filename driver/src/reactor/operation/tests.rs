@@ -1,6 +1,6 @@
-//! What entries are built, by the kernel's numbers for them (`linux/io_uring.h`, `linux/fs.h`, `linux/falloc.h`).
+//! The entries that operations build, in the kernel's numbers (`linux/io_uring.h`, `linux/fs.h`, `linux/falloc.h`).
 
-// UNSAFETY: an entry tells nothing but its opcode otherwise.
+// UNSAFETY: an entry exposes only its opcode.
 #![expect(unsafe_code, reason = "entries are looked into")]
 
 use zerocopy::FromBytes;
@@ -37,15 +37,15 @@ struct Fields {
     opcode: u8,
     flags: u8,
     fd: i32,
-    /// Or the number of a command.
+    /// Offset, or the number of a command.
     offset: u64,
     address: u64,
-    /// Or the mode of an allocation.
+    /// Length, or the mode of an allocation.
     length: u32,
-    /// Of reads, writes and syncs.
+    /// Flags of reads, writes and syncs.
     more_flags: u32,
     buffer: u16,
-    /// Or the third address.
+    /// Command, or the third address.
     command: u64,
 }
 
@@ -145,7 +145,7 @@ fn a_sync_is_of_data_and_space_is_given_back_in_a_files_size() {
     let hole = operation(&file, FileOperation::Deallocate { offset, bytes });
     assert_eq!(fields(hole.entry(&Nothing)), allocation(2 | 1));
     let discard = Operation {
-        way: Way::Discard,
+        method: Method::Discard,
         ..hole
     };
     let expected = Fields {
@@ -191,7 +191,7 @@ fn a_kernel_that_is_not_told_to_discard_makes_a_hole() {
         };
         let file = file();
         let mut discard = operation(&file, deallocate);
-        discard.way = Way::Discard;
+        discard.method = Method::Discard;
         assert_eq!(discard.answer(refused(errno)), Step::Again);
         assert_eq!(fields(discard.entry(&Nothing)).length, 2 | 1);
         assert_eq!(discard.answer(refused(errno)), Step::Failed(errno));
@@ -215,7 +215,7 @@ fn a_transfer_goes_on_where_it_stopped_and_ends_at_the_end_of_the_file() {
     assert_eq!(rest.address, buffer.address() + 0x400);
     assert_eq!(read.answer(0), Step::Ended);
     assert_eq!(read.done(), 0x300);
-    // A kernel that says more than it was asked for is not believed.
+    // A kernel that reports more bytes than requested is not trusted.
     assert_eq!(read.answer(0x7000_0000), Step::Ended);
     assert_eq!(read.done(), 0x1000);
 }

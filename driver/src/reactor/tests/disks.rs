@@ -1,5 +1,5 @@
-//! Operations on a block device: a loop device, which only root can make. Where none can be had, they are left out, and
-//! say so.
+//! Operations on a block device: a loop device, which only root can make. Without one the tests are skipped, with a
+//! message.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -78,7 +78,7 @@ fn a_block_device_tells_its_geometry_anew_after_it_grew() {
         .status();
     assert!(grown.unwrap().success());
     assert_eq!(file.geometry().unwrap().bytes, 2 << 20);
-    // What is only read gives nothing back.
+    // A device opened read-only frees no space.
     let read_only = File::open(&disk.device).unwrap();
     assert!(!read_only.geometry().unwrap().deallocates);
 }
@@ -156,7 +156,7 @@ fn a_block_device_refuses_what_is_off_its_grid_or_behind_its_end() {
             "{operation:?}: {error}"
         );
     }
-    // Over its end: the bytes that are there are written first.
+    // Beyond its end: the bytes before the end are written first.
     let over = write((1 << 20) - 512, 1024);
     let error = one(&mut reactor, &file, over).result.unwrap_err();
     assert_eq!(error.raw_os_error(), Some(Errno::ENOSPC as i32), "{error}");

@@ -1,4 +1,4 @@
-//! Operations on files, in a file system on a disk and in one in memory, and what they are refused with.
+//! Operations on files, in a file system on a disk and in one in memory, and their errors.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -9,7 +9,7 @@ use nix::libc::O_DIRECT;
 use super::*;
 use crate::DmaMemory;
 
-/// A file with a pattern in it, of 1 MiB, in a folder.
+/// Makes a file of 1 MiB with a pattern in it, in a folder.
 fn patterned(folder: &Path, reactor: &mut Reactor) -> File {
     let named = tempfile::NamedTempFile::new_in(folder).unwrap();
     let file = File::from_std(named.reopen().unwrap(), named.path());
@@ -21,7 +21,7 @@ fn patterned(folder: &Path, reactor: &mut Reactor) -> File {
     file
 }
 
-/// A folder of each kind there is here: on a disk, and in memory.
+/// Returns a folder of each available kind: on a disk, and in memory.
 fn folders() -> Vec<std::path::PathBuf> {
     let mut folders = vec![std::env::temp_dir()];
     let memory = Path::new("/dev/shm");
@@ -31,7 +31,7 @@ fn folders() -> Vec<std::path::PathBuf> {
     folders
 }
 
-/// What one operation comes to.
+/// Runs one operation and returns its completion.
 pub(super) fn one(reactor: &mut Reactor, file: &File, operation: FileOperation<'_>) -> Completion {
     let token = reactor.submit(file, operation, 0x7a6).unwrap();
     let mut ended = reactor.wait_all(far()).unwrap();
@@ -54,7 +54,7 @@ fn blocks(file: &File) -> u64 {
     file.as_std().metadata().unwrap().blocks()
 }
 
-/// The pattern with a hole in it.
+/// Returns the pattern with a hole in it.
 pub(super) fn with_zeroes(bytes: usize, zeroes: std::ops::Range<usize>) -> Vec<u8> {
     let mut content = pattern(bytes);
     content[zeroes].fill(0);
@@ -88,7 +88,7 @@ fn space_that_is_deallocated_goes_back_to_the_file_system_and_the_file_keeps_its
     for folder in folders() {
         let file = patterned(&folder, &mut reactor);
         let before = blocks(&file);
-        // The file's end is inside, which moves neither way.
+        // The range contains the file's end, which must not move.
         let deallocate = FileOperation::Deallocate {
             offset: 0x80_000,
             bytes: 0x100_000,
@@ -206,7 +206,7 @@ fn what_cannot_be_written_is_refused_by_name_and_number() {
         );
         assert!(text.starts_with(&where_and_what), "{text}");
     }
-    // What others have written can be synced all the same.
+    // A file opened read-only can be synced, with the writes of others.
     let ended = one(&mut reactor, &file, FileOperation::Sync);
     assert!(matches!(ended.result, Ok(0)), "{ended:?}");
     assert!(!file.geometry().unwrap().deallocates);
@@ -253,7 +253,7 @@ fn what_lies_off_the_grid_fares_past_the_page_cache_as_it_does_by_read() {
         eprintln!("left out: the temporary folder's file system has no O_DIRECT");
         return;
     };
-    // A file system may go through the page cache all the same.
+    // A file system may use the page cache nevertheless.
     let expected = file.as_std().read_at(&mut [0; 4097][1..], 1);
     let expected = expected.map_err(|error| error.raw_os_error());
     let mut reactor = Reactor::new(8).unwrap();
@@ -331,7 +331,7 @@ fn thousand(reactor: &mut Reactor, file: &File, buffer: &DmaBuffer) {
 
 #[test]
 fn a_completion_queue_that_overflows_loses_nothing() {
-    // Four entries have eight completions, and there are forty polls and as many that end them.
+    // Four entries have eight completions, and there are forty polls and as many removals.
     let interrupts: Vec<Interrupt> = (0..40).map(|_| Interrupt::new().unwrap()).collect();
     let descriptors: Vec<_> = interrupts
         .iter()
@@ -368,7 +368,7 @@ fn files_that_are_registered_are_used_and_stay_open_for_as_long() {
     let buffer = arena().alloc(4096, 4096).unwrap();
     let mut reactor = Reactor::new(8).unwrap();
     let files: Vec<File> = (0..5).map(|_| temporary()).collect();
-    // Either answer is legal; the operations below must work after both.
+    // Both results are legal; the operations below must work after either.
     reactor.register_files(&files).unwrap();
     let stranger = temporary();
     for (value, file) in (1..).zip(files.iter().chain([&stranger])) {
@@ -387,7 +387,7 @@ fn files_that_are_registered_are_used_and_stay_open_for_as_long() {
 fn more_files_than_the_system_allows_are_not_registered_and_work_all_the_same() {
     let mut reactor = Reactor::new(8).unwrap();
     let file = temporary();
-    // The kernel's own limit, behind that of a process.
+    // The kernel's own limit, beyond that of a process.
     let many = vec![file.clone(); (1 << 20) + 1];
     assert!(!reactor.register_files(&many).unwrap());
     assert_eq!(content(&mut reactor, &file, 1), Vec::<u8>::new());
@@ -433,7 +433,7 @@ fn a_range_of_a_regions_memory_is_read_and_written_as_a_buffer_is() {
     let (file, mut reactor) = (temporary(), Reactor::new(8).unwrap());
     for registered in [false, true] {
         if registered {
-            // Either answer is legal.
+            // Both results are legal.
             let range = memory.bytes(4096..).unwrap();
             reactor.register([range, range.part(..0).unwrap()]).unwrap();
         }
@@ -477,9 +477,9 @@ fn a_reactor_that_polls_moves_the_same_bytes_whether_the_device_can_be_polled_or
             assert_eq!(buffer.load_u8(8191), value);
         }
     }
-    // Without O_DIRECT nothing is polled, and that was found out.
+    // Without O_DIRECT nothing is polled, and the file is marked so.
     assert!(!cached.may_be_polled());
-    // What sleeps beside a transfer is woken by what it sleeps on.
+    // A sleep during a transfer is ended by its interrupt.
     let interrupt = Interrupt::new().unwrap();
     interrupt.signal();
     reactor.queue_read(&cached, 0, &buffer, 0, 4096).unwrap();

@@ -1,13 +1,13 @@
-//! A system that makes no ring: RHEL 9 as delivered, a container's filter of system calls.
+//! A system without io_uring: RHEL 9 by default, a container's seccomp filter.
 
-// UNSAFETY: a filter of system calls for the test's own thread.
+// UNSAFETY: a seccomp filter for the test's own thread.
 #![expect(unsafe_code, reason = "seccomp(2) has no safe form here")]
 
 use nix::libc;
 
 use super::*;
 
-/// Runs a test on a thread whose `io_uring_setup` answers an error, as a filter of a container makes it.
+/// Runs a test on a thread whose `io_uring_setup` fails, as with a container's seccomp filter.
 fn without_rings(errno: Errno, test: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -20,7 +20,7 @@ fn without_rings(errno: Errno, test: impl FnOnce() + Send) {
     });
 }
 
-/// Filters this thread's system calls (seccomp(2)); there is no way back.
+/// Filters this thread's system calls (seccomp(2)); this cannot be undone.
 fn forbid(errno: Errno) {
     let step = |code: u32, jt, jf, k| libc::sock_filter {
         code: u16::try_from(code).unwrap(),
@@ -31,7 +31,7 @@ fn forbid(errno: Errno) {
     let setup = u32::try_from(libc::SYS_io_uring_setup).unwrap();
     let refuse = libc::SECCOMP_RET_ERRNO | (errno as i32).cast_unsigned();
     let mut program = [
-        // The call's number is the first word of what a filter sees.
+        // The call's number is the first word of a filter's input.
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, setup),
         step(libc::BPF_RET | libc::BPF_K, 0, 0, refuse),
@@ -55,7 +55,7 @@ fn forbid(errno: Errno) {
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// EPERM: `kernel.io_uring_disabled` (RHEL 9.3 and later as delivered), a filter; ENOSYS: no io_uring in the kernel
+/// EPERM: `kernel.io_uring_disabled` (the default of RHEL 9.3 and later), a filter; ENOSYS: no io_uring in the kernel
 /// (RHEL 9.0 to 9.2); EACCES: SELinux; ENOMEM: RLIMIT_MEMLOCK (before Linux 5.12).
 #[test]
 fn a_reactor_without_a_ring_waits_for_descriptors_and_time() {
@@ -105,7 +105,7 @@ fn a_reactor_without_a_ring_refuses_disks_with_a_sentence() {
     Reactor::new(4).unwrap().check_disks().unwrap();
 }
 
-/// The clock that adapters of hardware wait by.
+/// The clock of adapters in hardware.
 #[test]
 fn the_real_clock_waits_without_a_ring() {
     without_rings(Errno::EPERM, || {

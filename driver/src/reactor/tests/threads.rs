@@ -1,10 +1,10 @@
-//! A reactor that goes to another thread, and one that is dropped with operations in the kernel.
+//! A reactor that moves to another thread, and one that is dropped with operations in the kernel.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-/// A read of an empty pipe, which stays in the kernel until somebody writes there.
+/// Queues a read of an empty pipe, which stays in the kernel until data is written there.
 fn stuck(reactor: &mut Reactor, buffer: &DmaBuffer) -> std::os::fd::OwnedFd {
     let (reader, writer) = nix::unistd::pipe().unwrap();
     let pipe = File::from_std(OwnedFd::into(reader), "pipe");
@@ -52,7 +52,7 @@ fn a_reactor_with_operations_in_the_kernel_does_not_work_in_another_thread_and_s
             let interrupt = Interrupt::new().unwrap();
             reactor.wait(&[interrupt], far())
         });
-        // A kernel without rings of one thread lets it: then it would wait for good, and is woken.
+        // A kernel without rings of one thread allows this: then the thread would wait forever, so it is woken.
         drop(_writer);
         match elsewhere.join().unwrap() {
             Ok(wake) => assert_eq!(wake, Wake::Transfer),
@@ -62,7 +62,7 @@ fn a_reactor_with_operations_in_the_kernel_does_not_work_in_another_thread_and_s
 }
 
 #[test]
-fn what_the_kernel_has_when_another_thread_drops_the_reactor_is_never_given_to_anybody_else() {
+fn memory_in_the_kernel_when_another_thread_drops_the_reactor_is_never_reused() {
     let arena = DmaArena::with_chunk_bytes(&Double::new().function(), 4096).unwrap();
     let mut reactor = Reactor::new(8).unwrap();
     let buffer = arena.alloc(4096, 4096).unwrap();
@@ -72,8 +72,8 @@ fn what_the_kernel_has_when_another_thread_drops_the_reactor_is_never_given_to_a
     assert!(reactor.wait_all(Instant(0)).unwrap().is_empty());
     std::thread::spawn(move || drop(reactor)).join().unwrap();
     let next = arena.alloc(4096, 4096).unwrap();
-    // Where the kernel has rings of one thread nobody can wait for the operation, and its buffer is leaked. Elsewhere
-    // it was cancelled, and its end seen.
+    // On a kernel with rings of one thread, the operation cannot be waited for, and its buffer is leaked. Otherwise
+    // it was cancelled, and its completion seen.
     let is_leaked = next.address() != address;
     let mut file = std::fs::File::from(writer);
     let written = std::io::Write::write(&mut file, &[0xa5; 4096]);
@@ -125,10 +125,10 @@ fn another_thread_registers_with_a_reactor_of_the_first() {
     });
 }
 
-/// A poll that is just ending when the wait takes its polls back makes the removal of another one come to nothing
-/// (EALREADY): that one is removed all the same, and the wait does not sleep until it is ready, or for a minute.
+/// A poll that is just ending while the wait removes its polls makes the removal of another one fail (EALREADY). That
+/// one must be removed nevertheless, so that the wait does not sleep until it is ready, or for a minute.
 #[test]
-fn polls_that_end_while_they_are_taken_back_keep_no_wait() {
+fn polls_that_end_while_they_are_removed_do_not_prolong_the_wait() {
     for mut reactor in [Reactor::new(8).unwrap(), Reactor::of_any_thread(8).unwrap()] {
         let [first, second, silent, again] = [(); 4].map(|()| Interrupt::new().unwrap());
         std::thread::scope(|scope| {

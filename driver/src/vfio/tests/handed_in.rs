@@ -1,4 +1,4 @@
-//! Descriptors that somebody with more rights has opened.
+//! Descriptors that a more privileged process has opened.
 
 use super::*;
 
@@ -37,13 +37,13 @@ fn log(fake: &Fake) -> Vec<String> {
     fake.log.lock().unwrap().clone()
 }
 
-/// Where a request stands in what was asked, counted from `from`.
+/// Returns the position of a request in the log, counted from `from`.
 fn place(log: &[String], from: usize, name: &str) -> usize {
     let found = log[from..].iter().position(|line| line.starts_with(name));
     from + found.unwrap_or_else(|| panic!("no {name} behind {from} in {log:#?}"))
 }
 
-/// A process that was killed leaves its mappings in the container of a group that somebody keeps.
+/// A killed process leaves its mappings in the container of a group that another process keeps open.
 #[test]
 fn a_group_that_is_in_a_container_leaves_it_before_it_joins_its_own() {
     let fake = Fake {
@@ -68,7 +68,7 @@ fn a_group_that_was_handed_in_is_out_of_its_container_when_the_function_is_close
 }
 
 #[test]
-fn a_group_whose_device_somebody_has_open_is_refused() {
+fn a_group_whose_device_is_open_is_refused() {
     let fake = Fake {
         viable: 3,
         refuse: Some((Request::GroupUnsetContainer, Errno::EBUSY)),
@@ -116,7 +116,7 @@ fn descriptors_that_are_not_those_of_vfio_are_refused_by_name() {
         error,
         "0000:3b:00.2: VFIO_GET_API_VERSION: ENOTTY (25): Not a typewriter: the descriptor is none of /dev/vfio/vfio"
     );
-    // The real kernel says the same of a descriptor that is something else.
+    // The real kernel answers the same for any other kind of descriptor.
     let fds = VfioFds {
         container: Some(null()),
         group: null(),

@@ -5,7 +5,7 @@ use super::*;
 const NEIGHBOUR: &str = "0000:3b:00.3";
 const ELSEWHERE: &str = "0000:5e:00.2";
 
-/// Two functions in group 12, and one in group 13.
+/// Makes two functions in group 12, and one in group 13.
 fn tree() -> (TempDir, Roots) {
     let (dir, roots) = sysfs(
         &[(ADDRESS, Some("vfio-pci")), (NEIGHBOUR, Some("vfio-pci"))],
@@ -36,8 +36,8 @@ fn beside(address: &str, roots: &Roots, first: &Function) -> Result<Function, Fu
     Function::joining(address.parse().unwrap(), roots, &first.dma_space())
 }
 
-/// How often each was asked since the last time. `VFIO_IOMMU_GET_INFO` is asked twice for one answer, the first time
-/// for its length.
+/// Counts each request since the last call. `VFIO_IOMMU_GET_INFO` is sent twice for one answer, the first time for
+/// its length.
 fn asked<const N: usize>(fake: &Fake, requests: [Request; N]) -> [usize; N] {
     let log = std::mem::take(&mut *fake.log.lock().unwrap());
     requests.map(|request| {
@@ -66,7 +66,7 @@ fn a_further_group_joins_the_container_and_one_of_a_known_group_is_in_it() {
     let neighbour = beside(NEIGHBOUR, &roots, &first).unwrap();
     assert_eq!(asked(&fake, JOINING), [0, 0, 0, 2]);
     drop((first, neighbour));
-    // Its file is closed: who comes next opens it again.
+    // Its file is closed, so that the next function opens it again.
     beside(NEIGHBOUR, &roots, &elsewhere).unwrap();
     assert_eq!(asked(&fake, JOINING), [1, 1, 0, 2]);
 }
@@ -94,7 +94,7 @@ fn memory_is_mapped_once_for_all_functions_of_a_container_and_goes_with_the_last
 fn addresses_that_a_further_function_cannot_reach_are_not_given_out_any_more() {
     let (_dir, roots) = tree();
     let mut fake = Fake::new();
-    // The second answer says less than the first.
+    // The second answer has less than the first.
     static ASKED: Mutex<usize> = Mutex::new(0);
     fake.tamper = Some(|request, _, message| {
         let answered = |message: &Message| {
@@ -127,7 +127,7 @@ fn addresses_that_a_further_function_cannot_reach_are_not_given_out_any_more() {
 }
 
 #[test]
-fn a_group_that_the_kernel_does_not_let_in_is_told_with_its_reason() {
+fn a_group_that_the_kernel_refuses_is_an_error_with_the_reason() {
     let (_dir, roots) = tree();
     let fake = Fake::new();
     let system: Arc<dyn System> = Arc::new(fake);

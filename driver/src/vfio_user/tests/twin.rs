@@ -1,4 +1,4 @@
-//! Memory without a descriptor: asked for on the twin socket ("twin_socket", libvfio-user `docs/vfio-user.rst`).
+//! Memory without a descriptor: accessed over the twin socket ("twin_socket", libvfio-user `docs/vfio-user.rst`).
 
 // UNSAFETY: tests lend memory, as a consumer would.
 #![expect(unsafe_code, reason = "lending is unsafe")]
@@ -25,32 +25,33 @@ use crate::double::Double;
 use crate::fronted::{Front, Fronted};
 use crate::{Be32, Device, DmaError, Function, FunctionError, Iova, LentMemory, SharedMemory};
 
-/// The server's: short, so that a test of it is, and long beside what an honest client needs on a busy machine.
+/// Time limit of the server: short, to keep the tests short, but long compared with the needs of an honest client on
+/// a busy machine.
 const PATIENCE: Duration = Duration::from_secs(3);
 const PAGE: usize = 4096;
-/// What a client says that answers for memory.
+/// Capabilities of a client that answers for memory.
 const TWIN: &[u8] = b"{\"capabilities\":{\"twin_socket\":{\"supported\":true}}}\0";
 
-/// Whole pages of a program's own, for ever.
+/// Returns whole pages of the program's own memory, which are never freed.
 fn heap(pages: usize) -> *mut u8 {
     let bytes = vec![0; (pages + 1) * PAGE].leak().as_mut_ptr();
     bytes.wrapping_add(bytes.align_offset(PAGE))
 }
 
 fn lend(function: &Function, at: *mut u8, bytes: usize) -> Result<Arc<LentMemory>, DmaError> {
-    // SAFETY: it is there for ever, and looked at by copies alone.
+    // SAFETY: the memory is never freed, and only accessed by copies.
     unsafe { LentMemory::new(function, at, bytes) }
 }
 
 fn put(at: *mut u8, bytes: &[u8]) {
     for (index, &byte) in bytes.iter().enumerate() {
-        // SAFETY: inside a heap of the test's.
+        // SAFETY: inside a heap of the test.
         unsafe { at.wrapping_add(index).write_volatile(byte) };
     }
 }
 
 fn get(at: *mut u8, bytes: usize) -> Vec<u8> {
-    // SAFETY: inside a heap of the test's.
+    // SAFETY: inside a heap of the test.
     let byte = |index| unsafe { at.wrapping_add(index).read_volatile() };
     (0..bytes).map(byte).collect()
 }
@@ -67,7 +68,7 @@ fn lent_memory_is_read_and_written_by_messages_until_it_is_given_back() {
     let function = rig.function();
     let (pages, bytes) = (40, 40 * PAGE);
     let at = heap(pages);
-    // More than two messages of MAX_DATA, and no multiple of it.
+    // More than two messages of MAX_DATA, and not a multiple of it.
     let lent = lend(&function, at, bytes - 10).unwrap();
     let iova = lent.iova().0;
     assert_eq!(rig.double.asked(), [(iova, bytes)]);
@@ -88,7 +89,7 @@ fn lent_memory_is_read_and_written_by_messages_until_it_is_given_back() {
     let refused = memory.write(iova, &[9; 4]).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(Errno::EFAULT as i32));
     assert_eq!(get(at, bytes), now);
-    // A refusal is one access that failed, and no end.
+    // A refusal fails one access and does not end the connection.
     let again = lend(&function, at, 16).unwrap();
     let memory = rig.double.asks(again.iova().0);
     memory.write(again.iova().0, &[9; 4]).unwrap();
@@ -97,9 +98,9 @@ fn lent_memory_is_read_and_written_by_messages_until_it_is_given_back() {
     rig.finished();
 }
 
-/// A mapping outlives what was lent through it, if a piece still is; its other pages may be anybody's by then.
+/// A mapping outlives memory lent through it if a piece is still lent; its other pages may belong to others by then.
 #[test]
-fn what_is_asked_for_is_lent_to_the_byte() {
+fn access_by_message_is_limited_to_the_lent_bytes() {
     let rig = Rig::new(1);
     let function = rig.function();
     let at = heap(4);
@@ -131,7 +132,7 @@ fn what_is_asked_for_is_lent_to_the_byte() {
             .enumerate()
             .all(|(at, &byte)| { byte == u8::from((PAGE + 10..PAGE + 110).contains(&at)) })
     );
-    // Its owner has it back, though somebody keeps it.
+    // The owner has it back, although a reference remains.
     piece.withdraw();
     assert!(memory.read(inside, &mut [0]).is_err());
     assert_eq!(rig.double.asked(), [(iova, 4 * PAGE)]);
@@ -146,12 +147,12 @@ fn memory_that_the_device_does_not_take_is_not_reached() {
     let at = heap(2);
     let first = lend(&function, at, 16).unwrap();
     let memory = rig.double.asks(first.iova().0);
-    rig.double.set_stubborn(true);
+    rig.double.set_refuses_dma(true);
     let next = at.wrapping_add(PAGE);
     let refused = lend(&function, next, 16).unwrap_err().to_string();
     assert!(refused.contains("DMA_MAP: refused"), "{refused}");
-    rig.double.set_stubborn(false);
-    // Where it would have been: addresses are congruent to those of memory, and the next ones are free.
+    rig.double.set_refuses_dma(false);
+    // The expected place: addresses are congruent to those of memory, and the next ones are free.
     for page in 0..16 {
         let iova = (first.iova().0 & !0xffff) + page * 4096;
         let reached = memory.write(iova, &[1; 8]).is_ok();
@@ -160,7 +161,7 @@ fn memory_that_the_device_does_not_take_is_not_reached() {
     assert_eq!(get(next, 8), [0; 8]);
 }
 
-/// Reads memory when a register is written, before whoever wrote it is heard again.
+/// Reads memory when a register is written, before the writer gets an answer.
 struct Reading {
     seen: Mutex<Vec<u8>>,
 }
@@ -206,7 +207,7 @@ fn a_client_answers_for_memory_while_it_waits_for_an_answer() {
     served.join().unwrap();
 }
 
-/// A client's end with two pages at 0x1000 and one at 0x8000, and the server's.
+/// A client's end with two pages at 0x1000 and one at 0x8000, and the server's end.
 struct Ends {
     client: TwinClient,
     main: Arc<Socket>,
@@ -301,7 +302,7 @@ fn requests_reach_what_is_mapped_and_nothing_else() {
     let written = ends.server.ask(Command::DMA_WRITE, &write, &[]).unwrap();
     assert_eq!(written, access(0x8000, 3, &[]));
     assert_eq!(ends.memory.read_obj::<[u8; 4]>(4 * PAGE), [7, 8, 9, 0]);
-    // Nobody answers what asks for no answer; the next answer is to the next.
+    // A request without a reply gets none; the next reply is for the next request.
     let (id, silent) = (1, access(0x8003, 1, &[5]));
     let header = (id, Command::DMA_WRITE.0, wire::NO_REPLY, 0);
     socket::send(&ends.server.socket, header, &[&silent], &[]).unwrap();
@@ -335,14 +336,14 @@ fn a_server_that_does_not_keep_the_rules_is_lost_on_both_sockets_and_reaches_not
         let failure = client.failure().unwrap();
         assert!(failure.starts_with("twin socket: "), "{case}: {failure}");
         assert!(client.insert(0x2000, &memory, 0, PAGE).is_err(), "{case}");
-        // Nobody has the memory any more but the test.
+        // Only the test still has the memory.
         drop(client);
         assert_eq!(memory.load_u8(0), 0);
     }
 }
 
-/// Each write that was answered has happened; of those that come when the memory is taken back, none happens behind
-/// that.
+/// Each write that was answered has happened. A write that arrives while the memory is removed does not happen after
+/// the removal.
 #[test]
 fn no_request_reaches_memory_behind_its_removal() {
     for _ in 0..50 {
@@ -385,7 +386,7 @@ fn no_request_reaches_memory_behind_its_removal() {
 }
 
 #[test]
-fn who_loses_the_server_answers_it_nothing_more() {
+fn a_client_that_lost_its_server_answers_it_no_more() {
     let ends = Ends::new();
     ends.client.end();
     assert!(matches!(ends.server.socket.receive(|| true), Ok(None)));
@@ -395,7 +396,7 @@ fn who_loses_the_server_answers_it_nothing_more() {
     assert!(matches!(ends.far.receive(|| true), Ok(None)));
 }
 
-/// A client that is past VERSION with a twin socket, and has a page to be asked for at 0x1000.
+/// Connects a client with a twin socket, past VERSION, with a page at 0x1000 that is accessed by messages.
 fn with_twin(path: &std::path::Path) -> (Raw, Socket) {
     let mut raw = Raw::connect(path);
     let reply = raw.ask_message(Command::VERSION, &version(TWIN), &[]);
@@ -408,7 +409,7 @@ fn with_twin(path: &std::path::Path) -> (Raw, Socket) {
     (raw, Socket::new(fd.into()).unwrap())
 }
 
-/// Serves so many clients, which it does not wait for long.
+/// Starts a server with short time limits for a number of clients.
 fn impatient(clients: usize) -> (Double, PathBuf, tempfile::TempDir, JoinHandle<()>) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("nic.sock");
@@ -464,14 +465,14 @@ fn a_client_that_does_not_answer_for_its_memory_or_answers_nonsense_is_dropped()
             socket::send(&twin, header, &[&payload], &[]).unwrap();
         }
         assert_eq!(reader.join().unwrap(), (true, true), "{case}");
-        // Nothing more is asked, and the session is over.
+        // No further request is sent, and the session is over.
         assert!(!matches!(twin.receive(|| true), Ok(Some(_))), "{case}");
         assert!(
             !matches!(raw.socket.receive(|| true), Ok(Some(_))),
             "{case}"
         );
     }
-    // The next one is served, and a refusal of its is no more than that.
+    // The next client is served, and its refusal is only a refusal.
     let (mut raw, twin) = with_twin(&path);
     assert_eq!(double.asked(), [(0x1000, 4096)]);
     let memory = double.asks(0x1000);
@@ -511,7 +512,7 @@ fn memory_for_reading_is_so_by_messages_too_and_all_of_it_goes_with_the_client()
     assert_eq!(again, Err(Errno::EEXIST));
     let memory = double.asks(0x1000);
     drop((raw, _twin));
-    // It is not waited for: who is gone does not answer.
+    // The access does not wait for a client that is gone.
     assert!(memory.read(0x1000, &mut [0; 4]).is_err());
     drop(with_twin(&path));
     served.join().unwrap();
@@ -528,22 +529,22 @@ fn a_client_that_takes_less_than_a_page_with_a_message_gets_no_twin_socket() {
     rig.finished();
 }
 
-/// A server with no more to it than a client needs to connect, and these words and descriptors for VERSION. It answers
-/// every other request with nothing.
-fn bare(json: &'static [u8], gifts: Vec<OwnedFd>) -> (tempfile::TempDir, PathBuf, JoinHandle<()>) {
+/// Runs a minimal server that a client can connect to, with these capabilities and descriptors for VERSION. It answers
+/// every other request with an empty reply.
+fn bare(json: &'static [u8], fds: Vec<OwnedFd>) -> (tempfile::TempDir, PathBuf, JoinHandle<()>) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("nic.sock");
     let listener = UnixListener::bind(&path).unwrap();
     let serves = thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
         let socket = Socket::new(stream).unwrap();
-        let mut gifts = gifts;
+        let mut fds = fds;
         while let Ok(Some(asked)) = socket.receive(|| true) {
             let command = Command(asked.header.command.get());
             let mut given = Vec::new();
             let payload = match command {
                 Command::VERSION => {
-                    given = std::mem::take(&mut gifts);
+                    given = std::mem::take(&mut fds);
                     version(json)
                 }
                 Command::DEVICE_GET_INFO => {
@@ -558,7 +559,7 @@ fn bare(json: &'static [u8], gifts: Vec<OwnedFd>) -> (tempfile::TempDir, PathBuf
             };
             let header = (asked.header.id.get(), command.0, wire::TYPE_REPLY, 0);
             let fds: Vec<BorrowedFd<'_>> = given.iter().map(AsFd::as_fd).collect();
-            // Who has lost it does not wait.
+            // The client may have given up already.
             if socket::send(&socket, header, &[&payload], &fds).is_err() {
                 return;
             }
@@ -604,22 +605,22 @@ fn a_server_that_promises_a_twin_socket_and_sends_none_is_refused() {
             2,
             "twin_socket at Some(2) of 2 descriptors",
         ),
-        // It is a file.
+        // The descriptor is a file.
         (
             b"{\"twin_socket\":{\"supported\":true,\"fd_index\":0}}",
             1,
             "Socket operation on non-socket",
         ),
     ];
-    for (json, gifts, why) in cases {
-        let (_directory, path, serves) = bare(json, files(gifts));
+    for (json, fds, why) in cases {
+        let (_directory, path, serves) = bare(json, files(fds));
         let refused = Function::vfio_user(path).unwrap_err().to_string();
         assert!(refused.contains(why), "{refused}");
         serves.join().unwrap();
     }
 }
 
-/// The program is told at its next message, and why.
+/// The program gets an error with the cause at its next message.
 #[test]
 fn a_server_that_hangs_up_the_twin_socket_is_lost() {
     let (ours, theirs) = UnixStream::pair().unwrap();

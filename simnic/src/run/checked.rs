@@ -1,4 +1,4 @@
-//! What a run is asked for, looked at before anything is fetched: a mistake is told at once, and changes nothing.
+//! Checks of the options before anything is fetched: a mistake is reported at once, and has no effect.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,22 +11,22 @@ use simnic::simulated::FaultOptions;
 use super::Options;
 use super::machine::Which;
 
-/// How a Debian package begins: it is an ar(1) archive.
+/// Magic bytes of a Debian package, which is an ar(1) archive.
 const DEB: &[u8] = b"!<arch>\n";
 
-/// What was looked at.
-pub struct Asked {
-    /// A package as its whole path.
+/// Checked options.
+pub struct CheckedOptions {
+    /// The kernel; a package by its absolute path.
     pub kernel: Which,
-    /// Names of packages, and whole paths.
+    /// Names of packages, and absolute paths.
     pub packages: Vec<String>,
 }
 
-impl Asked {
-    /// Looks at all options that name something.
+impl CheckedOptions {
+    /// Checks all options that name something.
     ///
     /// # Errors
-    /// The first that cannot be.
+    /// The first invalid option.
     pub fn of(options: &Options) -> Result<Self> {
         let kernel = match &options.kernel {
             Which::Release(release) => Which::Release(*release),
@@ -63,14 +63,15 @@ impl Asked {
     }
 }
 
-/// A package by its name, or the whole path of a file.
+/// Checks a package: returns its name, or the absolute path of a file.
 fn package_of(text: &str) -> Result<String> {
     if text.ends_with(".deb") {
         let found = deb(Path::new(text)).with_context(|| format!("--package {text}"))?;
         // apt takes a path that begins with / for a file.
         return Ok(found.display().to_string());
     }
-    // Also NAME=VERSION, NAME:ARCHITECTURE and NAME/RELEASE. What ends in a hyphen apt would remove.
+    // NAME=VERSION, NAME:ARCHITECTURE and NAME/RELEASE are allowed. apt would remove a package whose name ends in a
+    // hyphen.
     let is_name = text.starts_with(|first: char| first.is_ascii_alphanumeric())
         && !text.ends_with('-')
         && text
@@ -83,7 +84,7 @@ fn package_of(text: &str) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// The whole path of a Debian package.
+/// Returns the absolute path of a Debian package.
 fn deb(file: &Path) -> Result<PathBuf> {
     let whole = file.canonicalize()?;
     let mut begin = [0; DEB.len()];
@@ -92,7 +93,7 @@ fn deb(file: &Path) -> Result<PathBuf> {
     Ok(whole)
 }
 
-/// A file or socket may be made in its place.
+/// Checks that a file or socket can be made at a path.
 fn can_be_made(path: &Path) -> Result<()> {
     ensure!(!path.is_dir(), "a folder");
     if path.exists() {
@@ -105,7 +106,7 @@ fn can_be_made(path: &Path) -> Result<()> {
     is_open(folder)
 }
 
-/// A folder is there and may be written, or it may be made.
+/// Checks that a folder exists and can be written, or can be made.
 fn folder_can_be_made(folder: &Path) -> Result<()> {
     for one in folder.ancestors() {
         if one.as_os_str().is_empty() {
@@ -141,10 +142,10 @@ mod tests {
         options: Options,
     }
 
-    fn asked(words: &[&str]) -> Result<Asked, String> {
+    fn asked(words: &[&str]) -> Result<CheckedOptions, String> {
         let line = ["simnic"].iter().chain(words).chain(&["--", "true"]);
         let line = Line::try_parse_from(line).map_err(|error| error.to_string())?;
-        Asked::of(&line.options).map_err(|error| format!("{error:#}"))
+        CheckedOptions::of(&line.options).map_err(|error| format!("{error:#}"))
     }
 
     #[test]

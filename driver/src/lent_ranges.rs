@@ -1,4 +1,4 @@
-//! Which pages of the caller's are lent through which mapping, so that pages that are lent already are not mapped
+//! The caller's pages that are lent, and the mapping through which each is lent, so that lent pages are not mapped
 //! again.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,18 +14,18 @@ struct Lent<M> {
     leases: Extents,
 }
 
-/// Where memory can be lent without mapping it: the pages that are lent without a break since they were mapped.
-pub(crate) struct Lendings<M> {
+/// Pages that can be lent again without a new mapping: those lent without interruption since they were mapped.
+pub(crate) struct LentRanges<M> {
     next: u64,
     mappings: BTreeMap<u64, Lent<M>>,
-    /// Disjoint ranges of trusted pages: the first address to the end, and the number of the mapping. A page that
-    /// several mappings have is in the range of one.
+    /// Disjoint ranges of trusted pages: the first address, to the end and the number of the mapping. A page of
+    /// several mappings is in the range of one.
     trusted: BTreeMap<usize, (usize, u64)>,
-    /// Mappings whose pages, some of them, went to the range of a later one.
+    /// Mappings that lost some of their pages to the range of a later one.
     shadowed: BTreeSet<u64>,
 }
 
-impl<M> Default for Lendings<M> {
+impl<M> Default for LentRanges<M> {
     fn default() -> Self {
         Self {
             next: 0,
@@ -36,8 +36,8 @@ impl<M> Default for Lendings<M> {
     }
 }
 
-impl<M> Lendings<M> {
-    /// Lends pages through a mapping that is there, if one has them all.
+impl<M> LentRanges<M> {
+    /// Lends pages through an existing mapping, if one has all of them.
     pub(crate) fn share(&mut self, pages: &Range<usize>) -> Option<(Arc<M>, u64)> {
         let (_, &(end, number)) = self.trusted.range(..=pages.start).next_back()?;
         let lent = self
@@ -58,14 +58,14 @@ impl<M> Lendings<M> {
         };
         lent.leases.add(pages);
         self.mappings.insert(number, lent);
-        // Whatever other mappings have of these pages, this one has them together.
+        // Other mappings may have some of these pages, but this one has them all.
         let others = self.distrust(pages, None);
         self.shadowed.extend(others);
         self.trusted.insert(pages.start, (pages.end, number));
         number
     }
 
-    /// One lease less. The mapping, if that was its last.
+    /// Removes one lease of pages. Returns the mapping if that was its last.
     pub(crate) fn give_back(&mut self, number: u64, pages: &Range<usize>) -> Option<Arc<M>> {
         let free = self.mappings.get_mut(&number)?.leases.remove(pages);
         for pages in &free {
@@ -82,9 +82,9 @@ impl<M> Lendings<M> {
         over.map(|lent| lent.mapped)
     }
 
-    /// Pages that are in the range of no mapping any more go back to earlier ones that have been lent them all the
-    /// time. What a mapping has leases of has been: a lease of a page that was given back meanwhile is another
-    /// mapping's.
+    /// Pages no longer covered by a newer mapping return to the older mapping that still lends them. An older mapping
+    /// with leases of a page has lent it without interruption: a lease made after the page was given back belongs to
+    /// another mapping.
     fn uncover(&mut self, pages: &Range<usize>) {
         for number in self.shadowed.clone() {
             let Some(lent) = self.mappings.get(&number) else {
@@ -98,7 +98,7 @@ impl<M> Lendings<M> {
         }
     }
 
-    /// What of these pages is in no range.
+    /// Returns the parts of these pages that are in no range.
     fn gaps(&self, pages: &Range<usize>) -> Vec<Range<usize>> {
         let first = self.trusted.range(..=pages.start).next_back();
         let mut from = first.map_or(pages.start, |(_, &(end, _))| end.max(pages.start));
@@ -111,7 +111,7 @@ impl<M> Lendings<M> {
         gaps
     }
 
-    /// Puts pages that are in no range into those of a mapping, together with what of it is beside them.
+    /// Adds pages that are in no range to those of a mapping, and joins them with its adjacent ranges.
     fn trust(&mut self, pages: Range<usize>, number: u64) {
         let Range { mut start, mut end } = pages;
         let before = self.trusted.range(..start).next_back();
@@ -129,7 +129,7 @@ impl<M> Lendings<M> {
         self.trusted.insert(start, (end, number));
     }
 
-    /// Takes pages out of the ranges of a mapping, or of all. Whose they were.
+    /// Removes pages from the ranges of one mapping, or of all. Returns the mappings that had them.
     fn distrust(&mut self, pages: &Range<usize>, only: Option<u64>) -> Vec<u64> {
         let first = self.trusted.range(..pages.start).next_back();
         let from = first.map_or(pages.start, |(&start, _)| start);

@@ -1,7 +1,7 @@
-//! Requests in the name of a device: every refusal gets the device's name, the request's, and what to do.
+//! Requests on behalf of a device: every error gets the device's name, the request's, and advice.
 //!
-//! What the kernel answers is checked for what it may not say: a version we do not speak, an answer longer than any,
-//! fewer interrupt vectors than asked for.
+//! The kernel's answers are checked for values that are not usable: an unknown version, an answer longer than the
+//! limit, fewer interrupt vectors than asked for.
 
 use core::mem::offset_of;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -25,13 +25,13 @@ pub(super) const RESETS: u32 = 51;
 /// Pause between two attempts; 50 of them are one second.
 const RESET_PAUSE: Duration = Duration::from_millis(20);
 
-/// Requests in the name of a device.
-pub(super) struct Asking<'a> {
+/// Sends requests on behalf of a device.
+pub(super) struct DeviceRequests<'a> {
     pub(super) address: &'a str,
     pub(super) system: &'a dyn System,
 }
 
-impl Asking<'_> {
+impl DeviceRequests<'_> {
     pub(super) fn refused(&self, request: Request, detail: String, errno: Errno) -> VfioError {
         VfioError::Refused {
             address: self.address.to_owned(),
@@ -71,7 +71,7 @@ impl Asking<'_> {
         Ok(message)
     }
 
-    /// Asks, and asks again with as much room as the kernel says the answer needs.
+    /// Sends a request, and sends it again with as much room as the kernel says the answer needs.
     pub(super) fn long(
         &self,
         fd: BorrowedFd<'_>,
@@ -105,7 +105,7 @@ impl Asking<'_> {
         Ok(())
     }
 
-    /// Whether a group is viable, and in a container.
+    /// Returns the flags of a group: viable, and in a container.
     pub(super) fn group_flags(&self, group: BorrowedFd<'_>) -> Result<u32, VfioError> {
         let status = self.message(
             group,
@@ -115,14 +115,14 @@ impl Asking<'_> {
         Ok(status.field(offset_of!(vfio_group_status, flags)))
     }
 
-    /// The device, of its group. The kernel resets it.
+    /// Returns the device of a group. The kernel resets it.
     pub(super) fn device(&self, group: BorrowedFd<'_>) -> Result<OwnedFd, VfioError> {
         self.unless_locked(Request::GroupGetDeviceFd, || {
             self.system.device_fd(group, self.address)
         })
     }
 
-    /// A reset of the device alone.
+    /// Resets the device alone.
     pub(super) fn reset(&self, device: BorrowedFd<'_>) -> Result<(), VfioError> {
         let request = Request::DeviceReset;
         self.unless_locked(request, || {
@@ -131,9 +131,9 @@ impl Asking<'_> {
         .map(|_| ())
     }
 
-    /// A request that resets. The kernel answers EAGAIN while somebody else has the device locked, such as whoever
-    /// writes one of its files in sysfs, or its physical function's driver (`pci_try_reset_function`): it is tried
-    /// again, a bounded number of times.
+    /// Sends a request that resets. The kernel answers EAGAIN while another holder has the device locked, such as a
+    /// process writing one of its files in sysfs, or its physical function's driver (`pci_try_reset_function`). Then
+    /// the request is repeated, a bounded number of times.
     fn unless_locked<T>(
         &self,
         request: Request,
@@ -143,7 +143,7 @@ impl Asking<'_> {
         loop {
             match ask() {
                 Err(Errno::EAGAIN) if tries < RESETS => {
-                    tracing::debug!("{}: locked by somebody, try {tries}", self.address);
+                    tracing::debug!("{}: locked by another holder, try {tries}", self.address);
                     tries += 1;
                     self.system.pause(RESET_PAUSE);
                 }
@@ -168,7 +168,7 @@ impl Asking<'_> {
         Region::parse(&answer).map_err(|what| self.unusable(request, what))
     }
 
-    /// How many MSI-X vectors there are; none if they cannot be eventfds.
+    /// Returns the number of MSI-X vectors; 0 if they cannot be eventfds.
     pub(super) fn vectors(&self, device: BorrowedFd<'_>) -> Result<usize, VfioError> {
         let request = Request::DeviceGetIrqInfo;
         let answer = self.message(device, request, info_message(VFIO_PCI_MSIX_IRQ_INDEX))?;
@@ -184,7 +184,7 @@ impl Asking<'_> {
         })
     }
 
-    /// An event of the kernel's own, where the kernel has it.
+    /// Makes an eventfd for a notice of the kernel, if the kernel has that notice.
     pub(super) fn event(&self, device: BorrowedFd<'_>, index: u32) -> Option<Interrupt> {
         let request = Request::DeviceGetIrqInfo;
         let answer = self.message(device, request, info_message(index)).ok()?;
@@ -202,7 +202,7 @@ impl Asking<'_> {
         }
     }
 
-    /// Hands vectors to the kernel, fewer if it says that it has fewer; how many those were.
+    /// Gives vectors to the kernel, fewer if it has fewer. Returns their number.
     pub(super) fn set_irqs(
         &self,
         device: BorrowedFd<'_>,
@@ -214,7 +214,7 @@ impl Asking<'_> {
             return Ok(available);
         }
         tracing::warn!(
-            "{}: {available} of {} interrupt vectors can be had: the machine's are used up (/proc/interrupts shows by whom)",
+            "{}: {available} of {} interrupt vectors are available: the machine has no more (/proc/interrupts shows their owners)",
             self.address,
             vectors.len()
         );
@@ -225,14 +225,14 @@ impl Asking<'_> {
             _ => Err(self.unusable(
                 Request::DeviceSetIrqs,
                 format!(
-                    "{available} of {} vectors can be had, and then those cannot",
+                    "{available} of {} vectors are available, but setting those failed",
                     vectors.len()
                 ),
             )),
         }
     }
 
-    /// Hands vectors to the kernel. If that is more than it has, the answer is how many it has, and none is set.
+    /// Gives vectors to the kernel. If there are more than it has, it sets none, and the number it has is returned.
     fn try_irqs(
         &self,
         device: BorrowedFd<'_>,

@@ -1,8 +1,8 @@
-//! A thread that signals eventfds of somebody else's.
+//! A thread that signals eventfds received from another process.
 //!
-//! Adding to an eventfd blocks while its counter is full, unless the descriptor is nonblocking (eventfd(2)), and that
-//! flag is shared with whoever gave us the descriptor. So strangers' eventfds are written to by a thread that serves
-//! one stranger: one who takes the flag back and fills the counter stops his own interrupts.
+//! Adding to an eventfd blocks while its counter is full, unless the descriptor is nonblocking (eventfd(2)). That
+//! flag is shared with the process that sent the descriptor. So a separate thread for each client writes to the
+//! client's eventfds: a client that clears the flag and fills the counter stops only its own interrupts.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,32 +16,32 @@ use nix::sys::eventfd::EventFd;
 
 #[derive(Default)]
 struct State {
-    /// To be signalled, each once.
+    /// Eventfds to be signalled, each once.
     due: VecDeque<Arc<EventFd>>,
-    /// Being signalled.
+    /// Eventfd being signalled now.
     now: Option<Arc<EventFd>>,
     over: bool,
 }
 
-/// What the thread and those who signal share.
+/// State shared by the thread and its callers.
 #[derive(Default)]
-pub(crate) struct Errands {
+pub(crate) struct SignalQueue {
     state: Mutex<State>,
     wake: Condvar,
 }
 
-impl std::fmt::Debug for Errands {
+impl std::fmt::Debug for SignalQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Errands")
+        f.write_str("SignalQueue")
     }
 }
 
-impl Errands {
+impl SignalQueue {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has an eventfd signalled. Signals that were not delivered yet merge, as in the eventfd itself.
+    /// Asks the thread to signal an eventfd. Signals that were not delivered yet merge, as in the eventfd itself.
     pub(crate) fn signal(&self, event: &Arc<EventFd>) {
         let mut state = self.state();
         if !state.due.iter().any(|due| Arc::ptr_eq(due, event)) {
@@ -50,7 +50,7 @@ impl Errands {
         }
     }
 
-    /// Signals what is due until it is over.
+    /// Signals the due eventfds until the signaller is dropped.
     fn run(&self) {
         loop {
             let mut state = self.state();
@@ -69,7 +69,7 @@ impl Errands {
             };
             state.now = Some(Arc::clone(&event));
             drop(state);
-            // Full: it is signalled anyway.
+            // A full counter is already signalled.
             if let Err(errno) = event.write(1)
                 && errno != Errno::EAGAIN
             {
@@ -79,28 +79,28 @@ impl Errands {
     }
 }
 
-/// The thread, until this is dropped.
-pub(crate) struct Courier(Arc<Errands>);
+/// The thread's owner. The thread ends when it is dropped.
+pub(crate) struct EventSignaller(Arc<SignalQueue>);
 
-impl Courier {
-    /// Starts it.
+impl EventSignaller {
+    /// Starts the thread.
     pub(crate) fn start() -> io::Result<Self> {
-        let errands = Arc::new(Errands::default());
-        let run = Arc::clone(&errands);
+        let queue = Arc::new(SignalQueue::default());
+        let run = Arc::clone(&queue);
         thread::Builder::new()
-            .name("courier".into())
+            .name("signaller".into())
             .spawn(move || run.run())?;
-        Ok(Self(errands))
+        Ok(Self(queue))
     }
 
-    pub(crate) const fn errands(&self) -> &Arc<Errands> {
+    pub(crate) const fn queue(&self) -> &Arc<SignalQueue> {
         &self.0
     }
 }
 
-impl Drop for Courier {
-    /// The thread is not waited for. One that is blocked is let go by emptying the counter; a stranger who goes on
-    /// filling it keeps that thread and his own descriptor.
+impl Drop for EventSignaller {
+    /// Does not wait for the thread. Emptying the counter releases a blocked thread; a client that keeps filling it
+    /// occupies that thread and its own descriptor.
     fn drop(&mut self) {
         let blocked = {
             let mut state = self.0.state();

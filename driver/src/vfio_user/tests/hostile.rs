@@ -1,4 +1,4 @@
-//! Clients who want to be a burden: what they leave behind, and how long they can hold a server.
+//! Hostile clients: the resources they leave behind, and the time for which they can hold a server.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -20,17 +20,17 @@ use zerocopy::IntoBytes;
 use super::super::message::{self as wire, Command, HEADER_BYTES, MAX_FDS, TYPE_COMMAND};
 use super::super::socket::{self, Socket};
 use super::{Raw, Rig, Server, map, set_irqs};
-use crate::accepting::{Refusal, refusal};
+use crate::accepting::{AcceptFailure, classify};
 use crate::clock::Instant;
 use crate::double::Double;
 
-/// Short, so that a test of it is. No honest peer is held to it.
+/// Short, to keep the tests short. No honest peer is subject to it.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// For a server that has an honest client, too: long beside what that needs on a busy machine.
+/// For a server that also has an honest client: long compared with the client's needs on a busy machine.
 const LONGER: Duration = Duration::from_secs(3);
 
-/// The kernel installs as many descriptors as there is room for and says that it cut the rest (unix(7), "SCM_RIGHTS";
-/// recv(2), MSG_CTRUNC). Those are ours to close.
+/// The kernel installs as many descriptors as there is room for and reports that it truncated the rest (unix(7),
+/// "SCM_RIGHTS"; recv(2), MSG_CTRUNC). The installed ones must be closed here.
 #[test]
 fn descriptors_that_are_too_many_are_closed() {
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -46,11 +46,11 @@ fn descriptors_that_are_too_many_are_closed() {
     let error = socket.receive(|| false).err().unwrap();
     assert!(error.to_string().contains("cut off"), "{error}");
     drop(writer);
-    // The pipe ends when nobody has its other end any more.
+    // The pipe ends when its other end is open nowhere.
     assert_eq!(reader.read(&mut [0]).unwrap(), 0);
 }
 
-/// A message of which a piece arrives whenever the reader looks at its clock, which is a second later each time.
+/// A message of which a piece arrives each time the reader looks at its clock, which is a second later each time.
 #[derive(Default)]
 struct Drip {
     to: Option<UnixStream>,
@@ -73,7 +73,8 @@ fn dripping() -> Instant {
     })
 }
 
-/// A client that sends a byte now and then holds a server (or a server its client) no longer than one that sends none.
+/// A client that sends a byte now and then holds a server no longer than one that sends none. The same holds for a
+/// server and its client.
 #[test]
 fn a_message_that_drips_is_given_up_when_its_time_is_over_and_not_before() {
     for (piece, is_taken) in [(1, false), (2, true)] {
@@ -98,7 +99,7 @@ fn a_message_that_drips_is_given_up_when_its_time_is_over_and_not_before() {
     }
 }
 
-/// The kernel hands out the descriptors of each send by themselves.
+/// The kernel delivers the descriptors of each send separately.
 #[test]
 fn descriptors_of_a_message_count_together_however_many_sends_bring_them() {
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -122,29 +123,29 @@ fn descriptors_of_a_message_count_together_however_many_sends_bring_them() {
 }
 
 #[test]
-fn who_connects_and_says_nothing_makes_room_for_the_next() {
+fn a_silent_client_makes_room_for_the_next() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("nic.sock");
     let listener = UnixListener::bind(&path).unwrap();
     let server = Server::new(Arc::new(Double::new()), listener).with_patience(LONGER);
     let served = thread::spawn(move || (0..2).for_each(|_| server.serve_next().unwrap()));
     let silent = UnixStream::connect(&path).unwrap();
-    // The one behind it has the server's whole patience and more.
+    // The next client has the server's whole time limit and more.
     let mut honest = Raw::negotiated(&path);
     honest.ask(Command::DEVICE_RESET, &[], &[]).unwrap();
     drop((silent, honest));
     served.join().unwrap();
 }
 
-/// A page of the pool that is missing at its first use is a SIGBUS, whatever the file's seals are (hugetlbfs has no
-/// swap and makes no page of anything else).
+/// A page missing from the pool at its first use is a SIGBUS, regardless of the file's seals (hugetlbfs has no swap
+/// and takes pages from nowhere else).
 #[test]
 fn memory_of_the_huge_page_pool_is_refused() {
     let flags = MFdFlags::MFD_ALLOW_SEALING | MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_2MB;
     let file = match memfd_create("pool", flags) {
         Ok(fd) => File::from(fd),
         Err(Errno::ENOSYS | Errno::EINVAL | Errno::ENODEV) => {
-            // A kernel without them has nothing to refuse.
+            // A kernel without huge pages has nothing to refuse.
             assert!(!std::path::Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB").exists());
             return;
         }
@@ -160,25 +161,25 @@ fn memory_of_the_huge_page_pool_is_refused() {
     assert_eq!(rig.double.mappings(), vec![]);
 }
 
-/// accept(2), "ERRORS": what passes does not end a server.
+/// accept(2), "ERRORS": temporary errors do not end a server.
 #[test]
-fn a_server_outlives_what_accept_lacks_for_a_while() {
-    let meaning = |errno: Errno| refusal(&errno.into());
+fn a_server_survives_temporary_errors_of_accept() {
+    let meaning = |errno: Errno| classify(&errno.into());
     for errno in [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM] {
-        assert_eq!(meaning(errno), Refusal::ForNow, "{errno}");
+        assert_eq!(meaning(errno), AcceptFailure::Temporary, "{errno}");
     }
     for errno in [Errno::EINTR, Errno::ECONNABORTED] {
-        assert_eq!(meaning(errno), Refusal::OfOneClient, "{errno}");
+        assert_eq!(meaning(errno), AcceptFailure::OneClient, "{errno}");
     }
     for errno in [Errno::EBADF, Errno::EINVAL, Errno::ENOTSOCK] {
-        assert_eq!(meaning(errno), Refusal::ForGood, "{errno}");
+        assert_eq!(meaning(errno), AcceptFailure::Permanent, "{errno}");
     }
 }
 
-/// Adding to a full counter blocks, unless the descriptor is nonblocking (eventfd(2)): a flag of the open file, which
-/// who gave us the descriptor has as well.
+/// Adding to a full counter blocks, unless the descriptor is nonblocking (eventfd(2)). That is a flag of the open
+/// file, which the sender of the descriptor shares.
 #[test]
-fn a_client_whose_counter_is_full_stops_nobody_but_itself() {
+fn a_client_whose_counter_is_full_stops_only_itself() {
     let rig = Rig::new(2);
     let mut raw = Raw::negotiated(&rig.path);
     let full = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC).unwrap();
