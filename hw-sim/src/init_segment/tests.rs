@@ -1,4 +1,4 @@
-//! What a driver reads there, and when.
+//! Register values and the boot phases, as a driver reads them.
 
 use super::*;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,9 +19,9 @@ fn boots(until: u64) -> Boot {
     }
 }
 
-/// A driver that is served by messages looks from another thread, and reads on as soon as `initializing` is clear
-/// (Linux `mlx5_function_enable`). A segment that was cleared first, `initializing` with it, was found ready without a
-/// revision.
+/// A driver that is served by messages reads from another thread, and continues as soon as `initializing` is clear
+/// (Linux `mlx5_function_enable`). When the whole segment was cleared first, `initializing` with it, such a driver
+/// found it ready without a revision.
 #[test]
 #[expect(
     clippy::disallowed_methods,

@@ -22,7 +22,7 @@ fn mac(station: u8) -> [u8; 6] {
     [2, 0, 0, 0, 0, station]
 }
 
-/// A frame from one station to another, with an IPv4 header of a code point whose sender listens to marks.
+/// Returns a frame between two stations, with an IPv4 header of a code point, whose sender reacts to marks.
 fn frame(src: u8, dst: [u8; 6], dscp: u8) -> Vec<u8> {
     let mut frame = vec![0; BYTES];
     frame[..6].copy_from_slice(&dst);
@@ -32,7 +32,7 @@ fn frame(src: u8, dst: [u8; 6], dscp: u8) -> Vec<u8> {
     frame
 }
 
-/// What begins to leave by a time, each event at its own: port and time.
+/// Runs every event until a time; returns the departures: port and time.
 fn left(switch: &mut Switch, until: u64) -> Vec<(usize, u64)> {
     let mut left = Vec::new();
     loop {
@@ -103,7 +103,7 @@ fn what_finds_no_room_is_dropped_where_it_was_to_leave() {
         for _ in 0..10 {
             switch.receive(0, 0, frame(1, mac(2), 0));
         }
-        // A shared buffer counts the frame on the wire too, until it is out.
+        // A shared buffer counts the frame on the wire too, until it has left.
         let kept = kept - u64::from(buffer == Buffer::Shared(3 * BYTES));
         assert_eq!(switch.counters(2).expect("there").dropped_full, 10 - kept);
         assert_eq!(left(&mut switch, 20 * FRAME_NS).len() as u64, kept);
@@ -172,7 +172,7 @@ fn a_sender_is_paused_above_xoff_and_goes_on_at_xon_and_headroom_holds_what_was_
         switch.run(due);
     }
     let out = (2, None);
-    // Six frames, and the end of the pause when four of them are out, and the fifth has begun.
+    // Six frames; the pause ends when four of them have left, and the fifth has begun.
     let expected = [
         out,
         (0, Some(u16::MAX)),

@@ -1,4 +1,4 @@
-//! Packets that reach the queue pair at the other end of a cable in one step.
+//! Fast path: packets that reach the queue pair at the other end of a cable in one step.
 
 use super::ways::{Over, Way};
 use super::{Cable, World, side_of};
@@ -8,13 +8,14 @@ use crate::profile::PortType;
 use crate::wire::{Frame, Packet};
 
 impl World {
-    /// The packet that leaves goes to the queue pair that it is for, if its way is known and nothing would be done
-    /// before it arrives. False: it has not gone.
+    /// Passes the next packet directly to its queue pair, if its route is known and nothing would run before it
+    /// arrives. Returns false if it has not been passed.
     ///
-    /// A frame that would be in nobody's hands needs no headers: its outline says what they would be. What it does step
-    /// by step (`World::leave`, the link, `World::arrive`, `Nic::frame_received`) it does here at once.
+    /// Nothing reads such a frame's bytes, so its headers stay unwritten: its outline holds their values. The fast
+    /// path does at once what the general one does step by step (`World::leave`, the link, `World::arrive`,
+    /// `Nic::frame_received`).
     pub(super) fn goes_straight(&mut self) -> bool {
-        // It stays where it is, since it is large.
+        // Taken as a whole queue: moving the large frame out would cost more.
         let mut frames = std::mem::take(&mut self.env.frames);
         let memory = frames.front_mut().and_then(|(nic, frame)| {
             let has_gone = self.pass_on(*nic, frame);
@@ -26,7 +27,7 @@ impl World {
         };
         self.env.over(memory);
         frames.clear();
-        // Those that it made leave, if any.
+        // Frames sent by the receiver leave next.
         frames.append(&mut self.env.frames);
         self.env.frames = frames;
         true
@@ -73,7 +74,7 @@ impl World {
         true
     }
 
-    /// Whether a frame that goes a way arrives before anything else is done.
+    /// Returns whether a frame on a route arrives before anything else runs.
     fn is_next(&self, over: &Over) -> bool {
         let (env, now) = (&self.env, self.env.now);
         let is_idle = env.frames.is_empty()
@@ -86,8 +87,8 @@ impl World {
             && !self.cables.iter().any(is_due)
     }
 
-    /// The way of a frame that is about to leave, if it goes over a cable to another card, and into a function there
-    /// that has the address. Shorter ones with that header go the same way.
+    /// Returns the route of a frame that is about to leave, if it goes over a cable to another card, and to a
+    /// function there that has the address. Shorter frames with the same header have the same route.
     fn way_of(&self, nic: usize, frame: &[u8]) -> Option<Over> {
         let seat = self.nics[nic].seat;
         let is_ethernet = |nic: usize| self.nics[nic].profile.port_type == PortType::Ethernet;

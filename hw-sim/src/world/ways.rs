@@ -1,56 +1,55 @@
-//! Ways that frames have gone.
+//! Cache of routes that frames have taken.
 //!
-//! Where a frame goes follows from its first header and its length, from cables, switches, ports and lists. All of
-//! these change seldom, and never by what queue pairs do. So a world remembers a few ways, and forgets all of them
-//! whenever something happens that is not the data path's: a command, a register, a timer of a function's, a call from
-//! outside.
+//! The route of a frame follows from its first header and its length, and from cables, switches, ports and lists. All
+//! of these change seldom, and never by queue pairs. So a world caches a few routes, and drops all of them whenever
+//! something outside the data path happens: a command, a register, a timer of a function, a call from outside.
 
 use crate::link::Port;
 use crate::wire::Link;
 
-/// So many are remembered.
+/// Number of cached routes.
 const MOST: usize = 8;
 
-/// What is known of the frames that a function sends with a header of this kind.
+/// Cached route of a function's frames with one header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
-    /// Who sends them.
+    /// Sending function.
     pub(crate) nic: usize,
-    /// Their first header: both addresses and the VLAN, by which switches and lists go.
+    /// Their first header: both addresses and the VLAN, by which switches and lists forward.
     pub(crate) link: Link,
-    /// The longest that was looked at.
+    /// Length of the longest frame it was determined for, in bytes.
     pub(crate) longest: usize,
-    /// Where they go, if it is there.
+    /// Route, if it is one over a cable.
     pub(crate) over: Option<Over>,
 }
 
-/// Over a cable, and into a function at its other end that has the address.
+/// A route over a cable to a function that has the address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Over {
-    /// The cable, and the side of it that they come from.
+    /// The cable, and the sender's side of it.
     pub(crate) cable: usize,
     pub(crate) from: Port,
-    /// Who receives them.
+    /// Receiving function.
     pub(crate) function: usize,
 }
 
-/// The ways that a world remembers.
+/// The cached routes of a world.
 #[derive(Debug, Default)]
 pub(crate) struct Ways {
     known: Vec<Way>,
-    /// The place of the next one, once there are so many.
+    /// Index of the next one to replace, once the cache is full.
     next: usize,
 }
 
 impl Ways {
-    /// The way of a frame; `None` if nothing is known of it.
+    /// Returns the route of a frame; `None` if it is not cached.
     pub(crate) fn find(&self, nic: usize, link: Link, length: usize) -> Option<Option<Over>> {
         let same = |way: &&Way| way.nic == nic && way.link == link;
         let way = self.known.iter().find(same)?;
         (length <= way.longest).then_some(way.over)
     }
 
-    /// One more, in place of what was known of the same frames.
+    /// Adds a route, in place of one for the same frames.
     pub(crate) fn add(&mut self, way: Way) {
         let same = |known: &&mut Way| known.nic == way.nic && known.link == way.link;
         if let Some(known) = self.known.iter_mut().find(same) {
@@ -63,7 +62,7 @@ impl Ways {
         }
     }
 
-    /// Something has happened.
+    /// Drops all routes.
     pub(crate) fn clear(&mut self) {
         self.known.clear();
     }

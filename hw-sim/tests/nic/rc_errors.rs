@@ -1,4 +1,4 @@
-//! Reliable connections: every way to fail, what each side is told, and what is flushed.
+//! Reliable connections: every failure, the result on each side, and the flushed WQEs.
 
 use hw_sim::link::Port;
 use hw_sim::qp::{State, Transition};
@@ -9,7 +9,7 @@ use mlx_prm::{EventType, Syndrome};
 
 use crate::rc_support::*;
 
-/// What both sides say about one failed WQE.
+/// Results of both sides for one failed WQE.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     requester: u8,
@@ -17,7 +17,7 @@ struct Outcome {
     events: Vec<EventType>,
 }
 
-/// Posts `wqe` at A, after a good write and before another; both must behave.
+/// Posts `wqe` at A between two good writes, and checks that these have the right results.
 fn outcome(pair: &mut Pair, wqe: &Wqe) -> Outcome {
     pair.a.post(&Wqe::write(DATA, 4, DATA + 0x9000, KEY));
     let index = pair.a.post(wqe);
@@ -156,7 +156,7 @@ fn invalid_requests_fail_the_wqe_and_raise_an_invalid_request_event() {
     }
 }
 
-/// Drivers name a mode wherever they let atomics in (Linux `set_qpc_atomic_flags`, drivers/infiniband/hw/mlx5/qp.c).
+/// Drivers set a mode wherever they permit atomics (Linux `set_qpc_atomic_flags`, drivers/infiniband/hw/mlx5/qp.c).
 #[test]
 fn atomics_that_are_let_in_without_a_mode_are_invalid_requests() {
     let options = Options {
@@ -437,7 +437,7 @@ fn reset_drops_wqes_without_completions_and_starts_anew() {
     assert_eq!(pair.a.qp.query().hw_sq_wqebb_counter(), 0);
 }
 
-/// A packet of A towards B, made by hand.
+/// Returns a forged packet of A to B.
 fn forged(operation: Operation, psn: u32, headers: Headers, payload: &[u8]) -> Vec<u8> {
     let mut pair = Pair::new();
     pair.a.post(&Wqe::write(DATA, 1, DATA, KEY));
@@ -618,7 +618,7 @@ fn responses_that_do_not_fit_the_read_are_bad_responses() {
             headers.atomic_ack = Some(hw_sim::wire::AtomicAckEthRepr { original: 1 });
         }
         let mut frame = forged(*operation, FIRST_PSN, headers, payload);
-        // The forged packet goes to B; this one is A's.
+        // The forged packet is addressed to B; this one is for A.
         let mut packet = Packet::parse(&frame).expect("our own packet");
         packet.bth.dest_qpn = qpn(1);
         frame = packet.emit();
@@ -645,14 +645,14 @@ fn packets_with_another_partition_key_are_dropped() {
     assert_eq!(pair.b.host.read(DATA, 4), [0; 4]);
 }
 
-/// A PSN in the past is half of all PSNs: who does not know a connection's cannot have a read of his refused, and so
-/// cannot end it. Linux: drivers/infiniband/sw/rxe/rxe_resp.c, duplicate_request (class D error).
+/// Half of all PSNs are in the past: a sender that does not know the connection's PSNs must not get a NAK for a read,
+/// or it could end the connection. Linux: drivers/infiniband/sw/rxe/rxe_resp.c, duplicate_request (class D error).
 #[test]
 fn read_that_repeats_no_accepted_one_is_dropped_whatever_its_key() {
     let mut pair = Pair::new();
     pair.a.post(&Wqe::read(DATA, 16, DATA, KEY));
     pair.settle();
-    // The longest read is more packets than half of all PSNs.
+    // The longest read has more packets than half of all PSNs.
     let cases = [
         (1, 16),
         (100, 16),

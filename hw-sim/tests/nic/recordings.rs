@@ -1,4 +1,4 @@
-//! Recordings that nobody has made: what they may ask of a replay has bounds.
+//! Forged recordings: a replay bounds the resources they ask for.
 
 use std::io::Cursor;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use hw_sim::{CardRules, Fault, LinkFaults, Profile};
 
 use crate::bench::modest;
 
-/// How the replay of these records ends, which come behind a card of that kind.
+/// Returns the result of replaying these records behind a card of that kind.
 fn end_with(profile: Profile, records: impl IntoIterator<Item = Record>) -> Result<(), String> {
     let card = Record::Card {
         physical: Box::new(profile),
