@@ -31,8 +31,8 @@ const MEGABIT: u64 = 1_000_000;
 const BYTE_RESET_UNIT: u64 = 64;
 /// Limit of ticks caught up with in one call. With any useful parameters the rate has recovered by then.
 const TICKS: usize = 1 << 14;
-/// One, in the unit of α in the device's registers; of the gain it keeps the complement: `dce_tcp_g` is 1 - g. No
-/// public text says so; cards ship with 1019, and as a gain that would disable the average.
+/// The value 1 of α in the device's registers. They hold the complement of the gain: `dce_tcp_g` is 1 - g. No public
+/// text says so; cards ship with 1019, and as a gain that would disable the average.
 const ALPHA_ONE: f64 = 1024.0;
 const ALL_OF_ALPHA: u32 = 1024;
 /// Smallest α with a measurable effect on the rate.

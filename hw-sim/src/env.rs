@@ -163,12 +163,12 @@ impl Env {
         }
     }
 
-    /// Returns a frame to the function that sent it.
+    /// Loops a frame back to the function that sent it.
     pub fn loop_back(&mut self, function: usize, frame: Vec<u8>) {
         self.arrivals.push_back((function, frame, Origin::Itself));
     }
 
-    /// Returns a copy of a send queue's frame to its own function.
+    /// Loops a copy of a send queue's frame back to its own function.
     pub(crate) fn loop_back_within(&mut self, function: usize, frame: Vec<u8>, domain: u32) {
         let arrivals = &mut self.arrivals;
         arrivals.push_back((function, frame, Origin::Domain(domain)));

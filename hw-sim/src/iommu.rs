@@ -30,7 +30,7 @@ pub struct DmaFault {
     pub write: bool,
 }
 
-/// Most faults recorded in detail; later ones are only counted.
+/// Limit of faults recorded in detail; later ones are only counted.
 const MAX_RECORDED: usize = 256;
 
 /// Part of the device that makes an access.

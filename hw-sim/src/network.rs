@@ -12,7 +12,6 @@
 //! which fetch no more than they can send. It obeys pauses of the priorities enabled in register PFCC. It sends none,
 //! since a card here accepts every frame. Packets of priorities in which the card reacts to congestion are marked
 //! ECT, as by firmware; Linux leaves those bits unchanged.
-//! they may be marked (ECT), as firmware has it; Linux leaves those bits alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -7,7 +7,6 @@
 //! Two rules hold everywhere. Events caused by a command are posted after the command has been answered: while one
 //! executes, they collect in `after_command`. A completion queue that fails moves its queue pairs to ERR, but only
 //! after the queue pair that caused the failure has returned: `failed_cqs`.
-//! returned: `failed_cqs`.
 
 use crate::capabilities::Capabilities;
 use crate::card::Happening;

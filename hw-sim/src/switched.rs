@@ -38,7 +38,7 @@ impl Connector<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NotConnected {
     /// An end does not exist or has a cable already, or neither end is a switch.
-    #[error("no such port, or it has a cable already; one end at least is a switch's")]
+    #[error("no such port, or it has a cable already, or neither end is a switch")]
     Port,
     /// An Ethernet switch does not forward InfiniBand.
     #[error("an InfiniBand port cannot be on an Ethernet switch")]
@@ -48,7 +48,7 @@ pub enum NotConnected {
     Ethernet,
     /// Switches would form a loop, and one of them floods.
     #[error(
-        "in a circle of switches a flood would never end: all of them drop what is for unknown addresses, or there is no circle"
+        "in a loop of switches a flood would never end: make all of them drop frames to unknown addresses, or leave the loop open"
     )]
     Circle,
 }

@@ -67,7 +67,7 @@ impl Nic {
             _ if register >= SEND && self.takes_whole_wqes() => {}
             _ => self.driver_bug(
                 env,
-                format!("{length}-byte write to UAR offset {register:#x}, where nothing listens"),
+                format!("{length}-byte write to UAR offset {register:#x}, which is no doorbell"),
             ),
         }
     }

@@ -77,7 +77,7 @@ fn access(
         RegisterId::PFCC if cmd.nic.profile.port_type == PortType::Ethernet => {
             pfcc(cmd, image, read)
         }
-        // Priorities of the port are read from its physical function's settings, hidden from others.
+        // Only a physical function has these registers: its settings govern the port's priorities.
         RegisterId::QPTS if has_priorities(cmd) => qpts(cmd, image, read),
         RegisterId::QPDPM if has_priorities(cmd) => qpdpm(cmd, image, read),
         // The cage belongs to the physical function.

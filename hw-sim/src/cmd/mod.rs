@@ -223,7 +223,7 @@ fn read_padded<T: Layout>(input: &[u8]) -> T {
 /// Returns an output layout as bytes.
 ///
 /// # Errors
-/// Never: the result is a handler's tail.
+/// Never; it has the return type of handlers, which end with it.
 pub fn output<T: Layout>(layout: &T) -> Outcome {
     Ok(layout.as_bytes().to_vec())
 }

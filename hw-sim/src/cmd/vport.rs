@@ -312,8 +312,7 @@ pub(super) fn ethernet(cmd: &Cmd<'_>) -> Result<(), Refusal> {
 
 fn index_of(cmd: &Cmd<'_>, index: u32, vhca_port: u32) -> Result<usize, Refusal> {
     ethernet(cmd)?;
-    // Linux `lib/gid.c` `mlx5_core_roce_gid_set`: the port is named if there are several to choose from, and only
-    // then.
+    // Linux `lib/gid.c` `mlx5_core_roce_gid_set`: the port is named if and only if `num_vhca_ports` is not 0.
     let ports = cmd.nic.caps.general.num_vhca_ports();
     if vhca_port > ports || (vhca_port == 0) != (ports == 0) {
         return Err(refuse!(

@@ -117,7 +117,7 @@ pub struct EthObjects {
     pub flow: flow::FlowTables,
     /// Flow counters.
     pub counters: Table<flow::FlowCounter>,
-    /// Frames that no flow table entry matched (QUERY_VNIC_ENV `nic_receive_steering_discard`).
+    /// Frames that steering sent to no TIR (QUERY_VNIC_ENV `nic_receive_steering_discard`).
     pub discarded: u64,
 }
 

@@ -228,7 +228,7 @@ impl Document {
             current: half("current")?,
         };
         if self.pages.insert(kind, page).is_some() {
-            return Err(wrong(place, "stands there twice"));
+            return Err(wrong(place, "is given twice"));
         }
         Ok(())
     }
@@ -240,7 +240,7 @@ impl Document {
         let rows = word(table, "image")?.ok_or_else(|| wrong(&place, "has no image"))?;
         let image = bytes_of(&rows, length).map_err(|problem| wrong(&place, problem))?;
         if self.registers.insert(id, image).is_some() {
-            return Err(wrong(place, "stands there twice"));
+            return Err(wrong(place, "is given twice"));
         }
         Ok(())
     }

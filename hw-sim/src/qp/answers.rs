@@ -3,7 +3,7 @@
 //! An answer is one packet, except the answer to an RDMA READ: that is a stream, which stays at the head of the queue
 //! until its last packet has left. Successive acknowledgements merge into the last of them, and so do successive
 //! NAKs. Answers to duplicates are inserted by PSN, and do not count against the responder's resources: the requester
-//! has already freed its own.
+//! has given up the original request.
 
 use super::core::{Core, Outgoing};
 use super::state::Service;

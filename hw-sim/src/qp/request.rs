@@ -230,7 +230,7 @@ impl Request {
     fn keep(&mut self, core: &Core, host: &mut dyn Host, data: &[u8]) {
         if self.wqe.signal == Signal::OnError {
             host.driver_bug(format!(
-                "QP {:#x}, WQE {:#06x}: data for an entry that is not asked for",
+                "QP {:#x}, WQE {:#06x}: scatter to CQE of a request without a CQE",
                 core.qpn, self.wqe.index
             ));
         } else {

@@ -282,7 +282,7 @@ impl fmt::Display for Record {
                 physical.name, physical.generation
             ),
             Self::Link { ends: (a, b), .. } => write!(f, "link of f{a} and f{b}"),
-            Self::LinkOutside { function, .. } => write!(f, "f{function} link out of the world"),
+            Self::LinkOutside { function, .. } => write!(f, "f{function} link to the outside"),
             Self::Faults { link, faults } => write!(f, "faults of link {link}: {faults:?}"),
             Self::Heal => f.write_str("links without faults"),
             Self::Posted(on) => write!(f, "posted register writes {on}"),
@@ -349,7 +349,7 @@ impl fmt::Display for Record {
             }
             Self::Wrote { writes, sum } => write!(f, "{writes} DMA writes, sum {sum:#010x}"),
             Self::NotWritten { function, iova } => {
-                write!(f, "f{function} DMA write at {iova:#x}, which is not taken")
+                write!(f, "f{function} DMA write at {iova:#x}, which is refused")
             }
             Self::Switch(config) => write!(
                 f,

@@ -93,7 +93,7 @@ fn head(header: &Header) -> io::Result<Vec<u8>> {
     let body = postcard::to_stdvec(header).map_err(io::Error::other)?;
     if body.len() > LONGEST_HEADER {
         return Err(io::Error::other(
-            "what is said of the recording is too long",
+            "the description of the recording is too long",
         ));
     }
     let mut head = MAGIC.to_vec();
@@ -203,7 +203,7 @@ impl<R: Read> Reader<R> {
             return Err(damaged("header", "the file ends in it"));
         }
         if crc32fast::hash(&body).to_be_bytes() != [e, f, g, h] {
-            return Err(damaged("header", "its sum is another"));
+            return Err(damaged("header", "its checksum is wrong"));
         }
         let header =
             postcard::from_bytes(&body).map_err(|error| damaged("header", error.to_string()))?;
@@ -264,7 +264,7 @@ impl<R: Read> Reader<R> {
             .map_err(|error| damaged(&place, error.to_string()))?;
         if self.block.len() != length || crc32fast::hash(&self.block).to_be_bytes() != sum {
             self.block.clear();
-            return Err(damaged(place, "its length or sum is another"));
+            return Err(damaged(place, "its length or checksum is wrong"));
         }
         Ok(true)
     }

@@ -391,7 +391,7 @@ impl Replay {
             what,
         };
         if !record.is_input() {
-            return Err(impossible("it comes of nothing".to_owned()));
+            return Err(impossible("a result without an input before it".to_owned()));
         }
         self.carry_out(&record)
             .and_then(|()| self.bounded())
@@ -497,7 +497,7 @@ impl Replay {
             && let Some(next) = source.peek()
             && !next.is_input()
         {
-            wrong = Some((next.to_string(), "nothing of it".to_owned()));
+            wrong = Some((next.to_string(), "nothing".to_owned()));
         }
         let Some((expected, found)) = wrong else {
             return Ok(());
@@ -776,7 +776,7 @@ impl Replay {
         let virtual_bar = virtual_bar.map_or(0, |facts| facts.bar_bytes);
         let many = usize::from(config.virtual_functions);
         if many > 0 && physical.virtual_functions.is_none() {
-            return Err("nothing is said of its virtual functions".to_owned());
+            return Err("its profile describes no virtual functions".to_owned());
         }
         if self.functions.len() + 1 + many > FUNCTIONS {
             return Err(format!("a world has {FUNCTIONS} functions at most"));

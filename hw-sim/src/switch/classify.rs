@@ -1,4 +1,4 @@
-//! Reading the priority of a frame, and the two bits of its IP header for congestion.
+//! Priority of a frame, and the ECN bits of its IP header.
 //!
 //! A port trusts the tag (802.1Q, priority code point) or the code point of the IP header (RFC 2474), like a card's
 //! port with register QPTS. A frame without either has priority 0.

@@ -154,7 +154,7 @@ pub enum SwitchError {
         xoff: usize,
     },
     /// A watchdog time of zero.
-    #[error("PFC: a watchdog of no time throws away what has not waited")]
+    #[error("PFC: a watchdog of no time would drop frames that have not waited")]
     Watchdog,
     /// More memory than the limit.
     #[error("a switch has at most {MAX_BYTES} bytes for frames, not {0}")]

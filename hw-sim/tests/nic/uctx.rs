@@ -113,7 +113,7 @@ fn the_rest_of_a_wqe_in_a_doorbell_register_is_no_mistake_where_there_are_contex
         let (bench, resources) = Bench::usable(profile);
         bench.write64(u64::from(resources.uar) << 12 | 0xa08, 0);
         let log = bench.log();
-        assert_eq!(log.matches("where nothing listens").count(), mistakes);
+        assert_eq!(log.matches("which is no doorbell").count(), mistakes);
     }
 }
 
