@@ -62,7 +62,7 @@ mod tests {
     use crate::{LinkFaults, Sim, SimConfig};
 
     #[test]
-    fn an_alarm_that_was_rung_before_is_heard_once() {
+    fn an_alarm_rung_before_wakes_once() {
         let alarm = Alarm::new();
         alarm.ring();
         alarm.ring();
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_world_rings_for_what_is_due_before_it_is_looked_at_again() {
+    fn a_world_rings_if_something_is_due_before_the_next_wake() {
         let sim = Sim::new(SimConfig::default());
         let [one, other] = ["a", "b"].map(|name| {
             let mac = [2, 0, 0, 0, 0, name.as_bytes()[0]];

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn time_stands_still_while_another_thread_is_at_something() {
+    fn time_stands_still_while_another_thread_holds_it() {
         let [one, other] = world();
         one.hold_still();
         one.hold_still();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_signalled_meanwhile_is_woken_at_once() {
+    fn a_thread_signalled_meanwhile_is_woken_at_once() {
         let [one, other] = world();
         let interrupt = Interrupt::new().expect("an eventfd");
         one.hold_still();

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn after_long_silence_there_is_nothing_to_catch_up_with() {
+    fn after_a_long_pause_there_is_nothing_to_catch_up_with() {
         let mut point = cut(Reaction::PAPER);
         point.catch_up(u64::MAX - 1);
         assert_eq!((point.rate_bps(), point.time_due), (LINE as f64, u64::MAX));
@@ -397,7 +397,7 @@ mod tests {
 
     /// A driver may write any of the parameters.
     #[test]
-    fn no_parameters_make_a_packet_wait_for_ever_or_the_rest_of_us_for_the_clocks() {
+    fn no_parameters_make_a_packet_or_the_clocks_take_for_ever() {
         let fast = Reaction {
             time_reset: Duration::ZERO,
             alpha_time: Duration::ZERO,
@@ -440,7 +440,7 @@ mod tests {
     /// Values as mlxconfig printed them, by the names behind `RPG_` and `DCE_TCP_`
     /// (`github.com/ironcore-dev/dpservice`, issue 26).
     #[test]
-    fn a_port_that_nobody_set_up_tells_the_numbers_of_a_real_connectx_5() {
+    fn a_ports_default_parameters_are_those_of_a_real_connectx_5() {
         let told = Reaction::default().told();
         for (name, value, card) in [
             (
@@ -478,7 +478,7 @@ mod tests {
 
     /// α changes each microsecond; the clock that raises the rate runs independently.
     #[test]
-    fn a_cards_numbers_bring_the_rate_back_however_seldom_anybody_asks() {
+    fn a_cards_parameters_restore_the_rate_even_if_it_is_rarely_read() {
         let mut point = cut(Reaction::default());
         assert_eq!(gbps(&point), 20.0);
         // 300 us: half of the way, and 5 Mb/s more.

@@ -673,7 +673,7 @@ impl Device for SimFunction {
             };
             let mut world = lock_to_go_on(&self.world);
             if offset < SEGMENT_BYTES {
-                world.ways.clear();
+                world.routes.clear();
             }
             world.input(|| record(self.index));
             self.call(world, |nic, env| nic.bar_written(env, offset, bytes));

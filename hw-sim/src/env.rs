@@ -1,7 +1,7 @@
 //! The part of the world that functions use: time, randomness, the log, cards, and the queues of everything that can
 //! happen.
 
-use crate::card::{Card, Happening};
+use crate::card::{Card, CardEvent};
 use crate::event_log::EventLog;
 use crate::subnet::Manager;
 use crate::threads::Threads;
@@ -59,7 +59,7 @@ pub struct Env {
     /// Manager of the subnet of InfiniBand ports.
     pub subnet_manager: Manager,
     /// Events of cards for functions, by function.
-    pub happenings: VecDeque<(usize, Happening)>,
+    pub card_events: VecDeque<(usize, CardEvent)>,
     /// Eventfds signalled so far.
     pub signals: u64,
     /// Threads of the program, waiting and running.
@@ -95,7 +95,7 @@ impl Env {
             posted_writes: false,
             cards: Vec::new(),
             subnet_manager: Manager::Preset,
-            happenings: VecDeque::new(),
+            card_events: VecDeque::new(),
             signals: 0,
             threads: Threads::default(),
             doorbells: VecDeque::new(),
@@ -156,7 +156,7 @@ impl Env {
     }
 
     /// Keeps the buffer of a delivered frame for reuse.
-    pub(crate) fn over(&mut self, frame: Vec<u8>) {
+    pub(crate) fn recycle(&mut self, frame: Vec<u8>) {
         let spare = &mut self.spare[usize::from(frame.len() > SHORT)];
         if spare.len() < SPARE {
             spare.push(frame);
@@ -182,7 +182,7 @@ impl Env {
     /// Removes a reset function from all queues.
     pub fn forget(&mut self, function: usize) {
         self.doorbells.retain(|&(of, _)| of != function);
-        self.happenings.retain(|&(of, _)| of != function);
+        self.card_events.retain(|&(of, _)| of != function);
         // A link trains independently of its functions.
         self.timers
             .retain(|_, &mut (of, timer)| of != function || timer == Timer::Trained);

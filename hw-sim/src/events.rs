@@ -5,7 +5,7 @@
 //! asynchronous events, or an EQ that cannot be written, is fatal and reported in the health buffer.
 
 use crate::card::seat::Seat;
-use crate::card::{AdminState, Happening};
+use crate::card::{AdminState, CardEvent};
 use crate::env::Env;
 use crate::eq::{EQE_BYTES, Posted, Target};
 use crate::nic::Nic;
@@ -23,22 +23,22 @@ impl Env {
 
 impl Nic {
     /// Handles an event of the card.
-    pub fn happened(&mut self, env: &mut Env, happening: Happening) {
-        match happening {
-            Happening::Port { up } => self.port_event(env, up),
-            Happening::VportChange { vport } => {
+    pub fn handle_card_event(&mut self, env: &mut Env, card_event: CardEvent) {
+        match card_event {
+            CardEvent::Port { up } => self.port_event(env, up),
+            CardEvent::VportChange { vport } => {
                 let mut eqe = Eqe::new();
                 eqe.event_data_mut()[2..4].copy_from_slice(&vport.to_be_bytes());
                 self.event(env, EventType::NIC_VPORT_CHANGE, &mut eqe);
             }
-            Happening::Enabled(enabled) => self.enabled_by_manager(env, enabled),
-            Happening::Emptied { vport } => self.emptied(env, vport),
-            Happening::Hungry { vport } => {
+            CardEvent::Enabled(enabled) => self.enabled_by_manager(env, enabled),
+            CardEvent::VfReset { vport } => self.vf_reset(env, vport),
+            CardEvent::VfNeedsPages { vport } => {
                 let pages = env.card(self.seat).rules.virtual_function_pages;
                 self.request_pages_of(env, vport, i32::from(pages));
             }
-            Happening::Fed(given) => self.pages_answered(env, given),
-            Happening::Vectors(vectors) => self.set_vectors(vectors),
+            CardEvent::PagesAnswered(given) => self.pages_answered(env, given),
+            CardEvent::Vectors(vectors) => self.set_vectors(vectors),
         }
     }
 
@@ -73,14 +73,14 @@ impl Nic {
     }
 
     /// Offers the pages of a virtual function that was reset to its manager.
-    fn emptied(&mut self, env: &mut Env, vport: u16) {
+    fn vf_reset(&mut self, env: &mut Env, vport: u16) {
         let held = self
             .pages_of
             .get(&vport)
             .map_or(0, FirmwarePages::spoken_for);
         if held > 0 {
             let seat = Seat { vport, ..self.seat };
-            env.vport_mut(seat).hungry = true;
+            env.vport_mut(seat).needs_pages = true;
             let back = i32::try_from(held).unwrap_or(i32::MAX);
             self.request_pages_of(env, vport, -back);
         }

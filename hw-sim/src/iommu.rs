@@ -706,7 +706,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_has_to_be_asked_for_is_as_any_other() {
+    fn memory_reached_by_messages_behaves_like_local_memory() {
         let (mut iommu, here, there) = beside(usize::MAX, true);
         let data: Vec<u8> = (1..=200).collect();
         iommu.write(0x10_1000 - 50, &data, Who::Command).unwrap();
@@ -728,7 +728,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_has_to_be_asked_for_is_read_only_if_it_is_said_to_be() {
+    fn memory_reached_by_messages_can_be_read_only() {
         let (mut iommu, _here, there) = beside(usize::MAX, false);
         assert!(iommu.write(0x10_1000, &[1], Who::Command).is_err());
         assert!(iommu.publish(0x10_1000, 1, Who::Command).is_err());
@@ -737,7 +737,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_nobody_answers_for_is_a_fault_of_its_own_kind() {
+    fn unanswered_memory_is_a_fault_of_its_own_kind() {
         let (mut iommu, _here, there) = beside(1, true);
         iommu.write(0x10_1000, &[1; 4], Who::Key(7)).unwrap();
         let fault = iommu.write(0x10_0ffe, &[2; 4], Who::Key(7)).unwrap_err();

@@ -836,7 +836,7 @@ mod tests {
 
     /// Four nested keys, each with a full table of one-byte ranges of the next key: 2^64 paths.
     #[test]
-    fn keys_of_keys_are_followed_for_so_many_entries_and_no_more() {
+    fn nested_keys_are_followed_for_a_limited_number_of_entries() {
         let (mut keys, mut key) = table(mkey(0, 0x1000, 12, vec![0x10000]));
         let innermost = key;
         let range = |bytes, key| Klm { bytes, key, va: 0 };

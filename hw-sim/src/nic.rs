@@ -9,7 +9,7 @@
 //! after the queue pair that caused the failure has returned: `failed_cqs`.
 
 use crate::capabilities::Capabilities;
-use crate::card::Happening;
+use crate::card::CardEvent;
 use crate::card::seat::Seat;
 use crate::cmd::slots::CommandInterface;
 use crate::config_space::{ConfigEffect, ConfigSpace};
@@ -206,8 +206,8 @@ impl Nic {
         if self.seat.is_virtual()
             && let Some(manager) = env.manager(self.seat)
         {
-            env.happenings
-                .push_back((manager, Happening::Emptied { vport }));
+            env.card_events
+                .push_back((manager, CardEvent::VfReset { vport }));
         }
     }
 
@@ -393,7 +393,7 @@ impl Nic {
         env.note(self.index, format_args!("driver bug: {what}"));
         let kept = &mut self.record.driver_bugs;
         if kept.len() < MOST_IN_WORDS {
-            // A driver that keeps writing doorbells, for example after somebody else reset its function, repeats a
+            // A driver that keeps writing doorbells, for example after another program reset its function, repeats a
             // message a thousand times.
             if kept.last() != Some(&what) {
                 tracing::warn!(function = %self.profile.name, "driver bug: {what}");

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_user_context_owns_does_not_exist_for_another() {
+    fn an_object_of_a_user_context_does_not_exist_for_another() {
         let mut table = Table::new("thing", 0, 9, 9);
         let drivers = table.create('d').unwrap();
         table.act_for(SHARED);

@@ -326,7 +326,7 @@ mod tests {
 
     /// No stock driver splits the pages for a stage.
     #[test]
-    fn a_part_of_what_is_missing_is_refused_where_all_must_come_at_once() {
+    fn a_part_of_the_missing_pages_is_refused_if_all_must_come_at_once() {
         let (mut pages, mut iommu, _memory) = firmware();
         pages.profile.in_one_command = true;
         pages.query_boot();
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_written_while_the_firmware_owned_it_is_found_when_it_goes_back() {
+    fn a_write_into_a_firmware_page_is_detected_when_it_is_taken_back() {
         let (mut pages, mut iommu, memory) = firmware();
         pages.query_boot();
         pages.give(&mut iommu, &[0x1000, 0x2000]).unwrap();

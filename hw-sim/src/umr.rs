@@ -672,7 +672,7 @@ mod tests {
 
     /// Linux `umr_check_mkey_mask` (drivers/infiniband/hw/mlx5/umr.c).
     #[test]
-    fn what_a_function_cannot_change_by_umr_is_known_by_its_capabilities() {
+    fn capabilities_tell_which_fields_a_umr_cannot_change() {
         let mut caps = CmdHcaCap::new();
         let [atomic, size] = [MASK_ATOMIC, MASK_PAGE_SIZE].map(|bit| control(0, 0, 1 << bit));
         assert!(!is_disabled(&caps, &atomic) && !is_disabled(&caps, &size));
@@ -743,7 +743,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bind_to_a_key_of_nobody_or_of_another_domain_changes_nothing() {
+    fn a_bind_to_a_missing_key_or_one_of_another_domain_changes_nothing() {
         let (mut keys, mut pds, region, window) = world();
         let missing = bind((&mut keys, &mut pds), window, 0x1_ff07, scope());
         assert_eq!(missing, Err(KeyError::Missing { key: 0x1_ff07 }));
@@ -798,7 +798,7 @@ mod tests {
     /// the entry lie old contents of the ring: the control segment of an earlier request, then the beginning of a
     /// context.
     #[test]
-    fn what_lies_behind_the_entries_of_a_range_is_not_looked_at() {
+    fn padding_behind_the_entries_of_a_range_is_not_checked() {
         /// Inline, for a free key, of four octowords; the mask of Linux' `frwr_mkey_mask`. By `set_reg_umr_seg` in
         /// drivers/infiniband/hw/mlx5/wr.c.
         const BEFORE: [u8; OCTOWORD] = [

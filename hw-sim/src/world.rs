@@ -37,11 +37,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-mod straight;
+mod fast_path;
+mod routes;
 mod subnet;
-mod ways;
 
-use ways::Ways;
+use routes::RouteCache;
 
 /// Way in which the world is moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl Tap {
 /// Locks a world to change anything: cached routes are dropped.
 pub(crate) fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
     let mut world = lock_to_go_on(world);
-    world.ways.clear();
+    world.routes.clear();
     world
 }
 
@@ -165,7 +165,7 @@ pub struct World {
     /// The last frames that functions have sent, and the number to keep.
     heard: (VecDeque<Vec<u8>>, usize),
     /// Cached routes of frames, valid until something outside the data path happens.
-    pub(crate) ways: Ways,
+    pub(crate) routes: RouteCache,
 }
 
 impl World {
@@ -184,7 +184,7 @@ impl World {
             watch: None,
             tape: None,
             heard: (VecDeque::new(), 0),
-            ways: Ways::default(),
+            routes: RouteCache::default(),
         }
     }
 
@@ -205,7 +205,7 @@ impl World {
 
     fn is_idle(&self) -> bool {
         let env = &self.env;
-        env.happenings.is_empty()
+        env.card_events.is_empty()
             && env.doorbells.is_empty()
             && env.frames.is_empty()
             && env.arrivals.is_empty()
@@ -377,7 +377,7 @@ impl World {
     /// Takes the frames of a function's card that have left this world since the last call, in exchange for buffers
     /// to reuse.
     pub fn exchange_outside(&mut self, nic: usize, frames: &mut VecDeque<Vec<u8>>) {
-        frames.drain(..).for_each(|frame| self.env.over(frame));
+        frames.drain(..).for_each(|frame| self.env.recycle(frame));
         let card = self.nics[nic].seat.card;
         if let Some(left) = self.outside.get_mut(&card) {
             std::mem::swap(left, frames);
@@ -437,14 +437,14 @@ impl World {
 
     /// Runs one item that is due now, or, `in_one_go`, several that nothing can come between.
     fn step(&mut self, in_one_go: bool) -> bool {
-        if let Some((nic, happening)) = self.env.happenings.pop_front() {
-            self.ways.clear();
-            self.subnet_hears(nic, happening);
-            self.nics[nic].happened(&mut self.env, happening);
+        if let Some((nic, card_event)) = self.env.card_events.pop_front() {
+            self.routes.clear();
+            self.pass_port_event(nic, card_event);
+            self.nics[nic].handle_card_event(&mut self.env, card_event);
         } else if let Some((nic, doorbell)) = self.env.doorbells.pop_front() {
             match doorbell {
                 Doorbell::Command(slots) => {
-                    self.ways.clear();
+                    self.routes.clear();
                     self.nics[nic].command_doorbell(&mut self.env, slots);
                 }
                 Doorbell::Uar {
@@ -457,13 +457,13 @@ impl World {
                     }
                 }
             }
-        } else if in_one_go && self.env.frames.len() == 1 && self.goes_straight() {
+        } else if in_one_go && self.env.frames.len() == 1 && self.pass_directly() {
             // It has arrived.
         } else if let Some((nic, frame)) = self.env.frames.pop_front() {
             self.leave(nic, frame.into_bytes());
         } else if let Some((nic, frame, origin)) = self.env.arrivals.pop_front() {
             self.nics[nic].frame_received(&mut self.env, &frame, origin);
-            self.env.over(frame);
+            self.env.recycle(frame);
         } else if self.deliver() {
             // Arrived frames are handled before queue pairs continue: a port does not wait for them, and a responder
             // that answered in no time could never have too much to answer.
@@ -556,7 +556,7 @@ impl World {
         if copies.iter().any(|&(to, _)| to != from) {
             port.transmitted.count(frame.len());
         }
-        for (to, copy) in dealt(frame, copies) {
+        for (to, copy) in into_copies(frame, copies) {
             self.put(nic, to, copy);
         }
     }
@@ -780,7 +780,7 @@ impl World {
                 return;
             }
         };
-        for (to, copy) in dealt(frame, copies) {
+        for (to, copy) in into_copies(frame, copies) {
             if let Place::Vport(vport) = to {
                 let card = seat.card;
                 self.enter(Seat { card, vport }, copy);
@@ -795,7 +795,7 @@ impl World {
             && key.0 <= now
         {
             self.env.timers.remove(&key);
-            self.ways.clear();
+            self.routes.clear();
             match timer {
                 Timer::Booted => self.nics[nic].tick(now),
                 Timer::Command(slot) => self.nics[nic].execute_command(&mut self.env, slot),
@@ -883,7 +883,7 @@ impl World {
 }
 
 /// Returns the copies of a frame; the last unchanged one is the frame itself, without a copy.
-fn dealt(frame: Vec<u8>, copies: Vec<Outgoing>) -> impl Iterator<Item = (Place, Vec<u8>)> {
+fn into_copies(frame: Vec<u8>, copies: Vec<Outgoing>) -> impl Iterator<Item = (Place, Vec<u8>)> {
     let last = copies.iter().rposition(|(_, changed)| changed.is_none());
     let mut frame = Some(frame);
     let deal = move |(at, (to, changed)): (usize, Outgoing)| {
@@ -906,7 +906,7 @@ mod tests {
     use driver::SharedMemory;
 
     #[test]
-    fn the_queue_pairs_of_a_function_wait_while_too_much_of_what_it_sent_does() {
+    fn queue_pairs_of_a_function_wait_while_too_many_of_its_frames_do() {
         let (mut world, frame) = (World::new(1, false), vec![0; 60]);
         let profile = Profile::default();
         for index in [0, 1] {

@@ -205,7 +205,7 @@ impl Card {
 
 /// An event of the card for a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happening {
+pub enum CardEvent {
     /// The port came up or went down.
     Port {
         /// True if the port came up.
@@ -219,17 +219,17 @@ pub enum Happening {
     /// A virtual function was enabled or disabled by its manager.
     Enabled(bool),
     /// To the manager: a virtual function was reset, and its firmware returns its memory.
-    Emptied {
+    VfReset {
         /// Number of its vport.
         vport: u16,
     },
     /// To the manager: the firmware of a virtual function needs its memory again.
-    Hungry {
+    VfNeedsPages {
         /// Number of its vport.
         vport: u16,
     },
     /// To a virtual function: its manager gave the memory, or reported that it cannot.
-    Fed(bool),
+    PagesAnswered(bool),
     /// To a virtual function: number of interrupt vectors its manager gave it.
     Vectors(u16),
 }

@@ -2,7 +2,7 @@
 //! manager.
 
 use super::seat::{PHYSICAL, Seat};
-use super::{Card, Happening, Interest, Vport};
+use super::{Card, CardEvent, Interest, Vport};
 use crate::env::{Env, Timer, nanoseconds};
 use crate::port::Port;
 use crate::profile::Profile;
@@ -51,7 +51,7 @@ impl Env {
         &mut self.vport_mut(seat).port
     }
 
-    /// Whether frames pass a function's port.
+    /// Returns whether frames pass a function's port.
     pub fn is_up(&self, seat: Seat) -> bool {
         self.card(seat).is_up(self.vport(seat))
     }
@@ -68,7 +68,7 @@ impl Env {
         let listed = vport.reset(profile);
         // No event is due: the next driver queries the state.
         let up = self.is_up(seat);
-        self.vport_mut(seat).told_up = up;
+        self.vport_mut(seat).reported_up = up;
         if listed {
             self.vport_changed(seat, Interest::LISTS);
         }
@@ -83,16 +83,16 @@ impl Env {
         let states: Vec<bool> = card.vports.iter().map(|vport| card.is_up(vport)).collect();
         let mut changed = Vec::new();
         for (vport, up) in card.vports.iter_mut().zip(states) {
-            if vport.told_up != up {
-                vport.told_up = up;
+            if vport.reported_up != up {
+                vport.reported_up = up;
                 if let Some(subnet) = &mut vport.port.subnet {
                     subnet.link_changed(manager);
                 }
-                changed.push((vport.function, Happening::Port { up }));
+                changed.push((vport.function, CardEvent::Port { up }));
             }
         }
         let physical = card.vports.first().map(|vport| vport.function);
-        self.happenings.extend(changed);
+        self.card_events.extend(changed);
         if let (Some(due), Some(function)) = (due, physical) {
             self.schedule(due, function, Timer::Trained);
         }
@@ -109,8 +109,8 @@ impl Env {
         if self.vport_mut(seat).arm(what)
             && let Some(manager) = manager
         {
-            self.happenings
-                .push_back((manager, Happening::VportChange { vport: seat.vport }));
+            self.card_events
+                .push_back((manager, CardEvent::VportChange { vport: seat.vport }));
         }
     }
 
@@ -122,8 +122,8 @@ impl Env {
         if self.vport_mut(seat).change(what, remembers)
             && let Some(manager) = manager
         {
-            self.happenings
-                .push_back((manager, Happening::VportChange { vport: seat.vport }));
+            self.card_events
+                .push_back((manager, CardEvent::VportChange { vport: seat.vport }));
         }
     }
 }

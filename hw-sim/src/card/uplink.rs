@@ -134,7 +134,7 @@ mod tests {
     const TRAINING: u64 = 2_000_000_000;
 
     #[test]
-    fn a_port_is_up_when_everybody_agrees() {
+    fn a_port_is_up_when_light_and_administrative_state_are() {
         let mut uplink = Uplink::new(&Profile::default());
         assert!(uplink.is_up());
         uplink.admin = AdminState::Down;
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_comes_back_trains_and_one_that_goes_is_gone_at_once() {
+    fn a_link_trains_before_it_is_up_and_goes_down_at_once() {
         let mut uplink = Uplink::new(&Profile::default());
         uplink.admin = AdminState::Down;
         assert_eq!(uplink.settle(5, TRAINING), None);

@@ -103,7 +103,7 @@ pub enum Life {
     /// Not enabled: it waits in pre-initialization.
     Disabled,
     /// Enabled, and waiting for memory from the manager.
-    Starving,
+    WaitingForPages,
     /// Booting or running.
     Running,
 }
@@ -125,7 +125,7 @@ pub struct Vport {
     /// State, as its manager has set it.
     pub life: Life,
     /// True if its memory was returned to the manager by a reset.
-    pub hungry: bool,
+    pub needs_pages: bool,
     /// True if its driver has enabled it.
     pub driven: bool,
     /// Access list of the frames it sends.
@@ -135,7 +135,7 @@ pub struct Vport {
     /// Frames lost while the vport was down: received, transmitted.
     pub lost_while_down: [u64; 2],
     /// Port state last reported to the function.
-    pub told_up: bool,
+    pub reported_up: bool,
     armed: Interest,
     missed: Interest,
 }
@@ -150,12 +150,12 @@ impl Vport {
             guids: [0; 3],
             capabilities: profile.general.max.clone(),
             life: Life::Running,
-            hungry: false,
+            needs_pages: false,
             driven: false,
             ingress: FlowTables::new(),
             egress: FlowTables::new(),
             lost_while_down: [0; 2],
-            told_up: false,
+            reported_up: false,
             armed: Interest::default(),
             missed: Interest::default(),
         };
@@ -255,7 +255,7 @@ mod tests {
 
     /// Linux `eswitch.c` `arm_vport_context_events_cmd` arms again after each event.
     #[test]
-    fn an_armed_manager_is_told_once() {
+    fn an_armed_manager_is_notified_once() {
         let mut vport = vport();
         assert!(!vport.change(Interest::UNICAST, true), "nobody armed");
         assert!(vport.arm(Interest::LISTS), "the change it has not seen");

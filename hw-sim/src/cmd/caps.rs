@@ -8,7 +8,7 @@
 
 use super::function::{own_turn, virtual_function};
 use super::{Cmd, Outcome, Refusal, output, refuse};
-use crate::card::Happening;
+use crate::card::CardEvent;
 use crate::card::seat::{PHYSICAL, Seat};
 use crate::nic::Stage;
 use crate::profile::Page;
@@ -264,8 +264,8 @@ fn set_other_function(cmd: &mut Cmd<'_>, seat: Seat, bytes: &[u8; 0x1000]) -> Ou
     // CAST: twelve bits.
     let vectors = u16::try_from(vectors).unwrap_or(u16::MAX);
     cmd.env
-        .happenings
-        .push_back((function, Happening::Vectors(vectors)));
+        .card_events
+        .push_back((function, CardEvent::Vectors(vectors)));
     output(&SetHcaCapOut::new())
 }
 

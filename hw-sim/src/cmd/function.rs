@@ -2,7 +2,7 @@
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::card::seat::{PHYSICAL, Seat};
-use crate::card::{Happening, Life};
+use crate::card::{CardEvent, Life};
 use crate::nic::Stage;
 use crate::pages::{FirmwarePages, GiveError, TakeFinding};
 use crate::subnet::IEEE_MELLANOX;
@@ -71,7 +71,7 @@ fn enable_virtual(cmd: &mut Cmd<'_>, seat: Seat) -> Result<(), Refusal> {
         run_virtual(cmd, seat);
         return Ok(());
     }
-    cmd.env.vport_mut(seat).life = Life::Starving;
+    cmd.env.vport_mut(seat).life = Life::WaitingForPages;
     cmd.nic
         .request_pages_of(cmd.env, seat.vport, i32::from(pages));
     Ok(())
@@ -81,11 +81,11 @@ fn enable_virtual(cmd: &mut Cmd<'_>, seat: Seat) -> Result<(), Refusal> {
 fn run_virtual(cmd: &mut Cmd<'_>, seat: Seat) {
     let vport = cmd.env.vport_mut(seat);
     vport.life = Life::Running;
-    vport.hungry = false;
+    vport.needs_pages = false;
     let function = vport.function;
     cmd.env
-        .happenings
-        .push_back((function, Happening::Enabled(true)));
+        .card_events
+        .push_back((function, CardEvent::Enabled(true)));
 }
 
 /// Disables a virtual function, whatever its driver does, and returns its memory (Linux waits for that: `pagealloc.c`
@@ -96,8 +96,8 @@ fn disable_virtual(cmd: &mut Cmd<'_>, seat: Seat) -> Result<(), Refusal> {
     vport.life = Life::Disabled;
     let function = vport.function;
     cmd.env
-        .happenings
-        .push_back((function, Happening::Enabled(false)));
+        .card_events
+        .push_back((function, CardEvent::Enabled(false)));
     let held = cmd
         .nic
         .pages_of
@@ -260,17 +260,17 @@ fn manage_pages_of(cmd: &mut Cmd<'_>, seat: Seat, entries: usize) -> Outcome {
     match cmd.op_mod {
         0 => {
             pages.cannot_give();
-            fed(cmd, seat, false);
+            report_pages(cmd, seat, false);
         }
         1 => {
             pages
                 .give(&mut nic.iommu, &addresses)
                 .map_err(|error| not_given(error, entries))?;
             let starving = pages.starving();
-            if !starving && cmd.env.vport(seat).life == Life::Starving {
+            if !starving && cmd.env.vport(seat).life == Life::WaitingForPages {
                 run_virtual(cmd, seat);
             } else if !starving {
-                fed(cmd, seat, true);
+                report_pages(cmd, seat, true);
             }
         }
         _ => {
@@ -283,14 +283,14 @@ fn manage_pages_of(cmd: &mut Cmd<'_>, seat: Seat, entries: usize) -> Outcome {
 }
 
 /// Reports to a running virtual function that the memory it waits for was given, or will not be.
-fn fed(cmd: &mut Cmd<'_>, seat: Seat, given: bool) {
+fn report_pages(cmd: &mut Cmd<'_>, seat: Seat, given: bool) {
     let vport = cmd.env.vport_mut(seat);
-    if vport.life == Life::Running && vport.hungry {
-        vport.hungry = !given;
+    if vport.life == Life::Running && vport.needs_pages {
+        vport.needs_pages = !given;
         let function = vport.function;
         cmd.env
-            .happenings
-            .push_back((function, Happening::Fed(given)));
+            .card_events
+            .push_back((function, CardEvent::PagesAnswered(given)));
     }
 }
 

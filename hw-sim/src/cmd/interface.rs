@@ -13,7 +13,7 @@
 
 use super::slots::{ENTRY_BYTES, Running, SLOTS, Waiting};
 use super::{Answer, dispatch};
-use crate::card::Happening;
+use crate::card::CardEvent;
 use crate::env::nanoseconds;
 use crate::env::{Env, Timer};
 use crate::fault::CommandFault;
@@ -293,17 +293,17 @@ impl Nic {
     /// Returns whether INIT_HCA waits for its manager. A virtual function that was reset gets its memory anew at
     /// initialisation, from its manager's driver. Until that responds the command stays unanswered.
     fn must_wait_for_manager(&mut self, env: &mut Env, running: &Running) -> bool {
-        let hungry = self.seat.is_virtual() && env.vport(self.seat).hungry;
+        let needs_pages = self.seat.is_virtual() && env.vport(self.seat).needs_pages;
         let starts = running.input.starts_with(&Opcode::INIT_HCA.0.to_be_bytes());
-        if !hungry || !starts || running.state == Waiting::Fed {
+        if !needs_pages || !starts || running.state == Waiting::PagesAnswered {
             return false;
         }
         if running.state == Waiting::Time
             && let Some(manager) = env.manager(self.seat)
         {
             let vport = self.seat.vport;
-            env.happenings
-                .push_back((manager, Happening::Hungry { vport }));
+            env.card_events
+                .push_back((manager, CardEvent::VfNeedsPages { vport }));
         }
         true
     }
@@ -319,7 +319,7 @@ impl Nic {
             .collect();
         for slot in waiting {
             if let Some(running) = self.commands.running.get_mut(&slot) {
-                running.state = Waiting::Fed;
+                running.state = Waiting::PagesAnswered;
                 if !given {
                     let status = CmdStatus::NO_RESOURCES.0;
                     running.fault = Some(CommandFault::Fail {

@@ -332,8 +332,8 @@ fn check<'t>(
     let user = header.uid();
     let shares = user == u32::from(SHARED) && nic.caps.general.log_max_uctx() > 0;
     let context = nic.objects.uctxs.get(user);
-    let is_heard = context.is_some_and(|context| uctx::is_heard(context, header.opcode()));
-    if user != 0 && !shares && !is_heard {
+    let may_use_uid = context.is_some_and(|context| uctx::may_use_uid(context, header.opcode()));
+    if user != 0 && !shares && !may_use_uid {
         return Err(refuse!(
             BAD_RESOURCE,
             "no such user context",

@@ -30,7 +30,7 @@ pub(super) enum Waiting {
     /// Pages for the firmware.
     Pages,
     /// Its execution time; the pages have come.
-    Fed,
+    PagesAnswered,
     /// None; it will never be answered.
     Never,
 }

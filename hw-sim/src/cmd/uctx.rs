@@ -110,6 +110,6 @@ pub(super) fn forget(cmd: &mut Cmd<'_>, uid: u16) {
 }
 
 /// Returns whether a command may be given with a context's uid.
-pub(super) fn is_heard(context: &Uctx, opcode: Opcode) -> bool {
+pub(super) fn may_use_uid(context: &Uctx, opcode: Opcode) -> bool {
     !context.is_over || opcode == Opcode::DEALLOC_UAR
 }

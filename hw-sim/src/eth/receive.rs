@@ -127,7 +127,7 @@ impl Nic {
         });
         match taken {
             Some((Taken::Whole, _)) | None => {}
-            Some((Taken::Starved, counter_set)) => {
+            Some((Taken::NoWqe, counter_set)) => {
                 self.objects.count(counter_set, QCounter::OutOfBuffer);
                 self.count_drop(env, "no receive WQE");
             }

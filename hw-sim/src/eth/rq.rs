@@ -56,7 +56,7 @@ pub enum Taken {
     /// Written to memory.
     Whole,
     /// No WQE was posted.
-    Starved,
+    NoWqe,
     /// The queue is not ready.
     Idle,
     /// A WQE was consumed and the frame lost.
@@ -85,7 +85,7 @@ impl Rq {
         let scope = self.scope();
         let mut wqe = match self.queue.take_own(&self.rings, scope, host) {
             Ok(Some(wqe)) => wqe,
-            Ok(None) => return Taken::Starved,
+            Ok(None) => return Taken::NoWqe,
             Err(error) => {
                 if error == TakeError::Record {
                     host.driver_bug(format!(

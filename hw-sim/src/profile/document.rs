@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_with_its_place() {
+    fn an_unknown_statement_is_refused_with_its_place() {
         for (body, part) in [
             ("[general]\nrc = 1", "general.rc: is not a table"),
             ("[general]\nrc = { is = -1 }", "general.rc: is is negative"),
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_the_base_is_only_derived_here() {
+    fn known_values_of_the_base_become_derived() {
         let base = |base: &str| {
             let text = format!(
                 "name = \"b\"\ntitle = \"B\"\n{base}\n[general]\nrc = {{ is = 1, known = \"seen\" }}"

@@ -167,7 +167,7 @@ fn a_connectx_5_is_not_a_connectx_4_lx() {
 
 /// A statement without an implementation is not reported; a recorded page is answered as it is.
 #[test]
-fn what_is_not_simulated_is_stated_but_not_announced() {
+fn a_feature_without_an_implementation_is_stated_but_not_reported() {
     let document = Profile::document("connectx-6-dx").expect("a generation");
     assert!(document.statement("general", "qos").is_some());
     let dx = Profile::generation("connectx-6-dx").expect("a generation");
@@ -177,7 +177,7 @@ fn what_is_not_simulated_is_stated_but_not_announced() {
 }
 
 #[test]
-fn a_file_says_nothing_that_is_not_understood() {
+fn every_statement_of_a_file_is_known() {
     let with = |line: &str| {
         let text = format!("name = \"x\"\ntitle = \"X\"\nbase = \"connectx-5\"\n{line}");
         Profile::load(&text).expect_err(line).to_string()
@@ -234,7 +234,7 @@ fn a_file_says_nothing_that_is_not_understood() {
 
 /// `docs/generations.md` states for each generation the same evidence as its file.
 #[test]
-fn the_page_about_generations_says_what_the_files_say() {
+fn the_page_about_generations_agrees_with_the_files() {
     let mut evidence = String::from(
         "| profile | device | device id | firmware | known | derived | unknown | recorded pages | announced |\n|---|---|---|---|---|---|---|---|---|\n",
     );

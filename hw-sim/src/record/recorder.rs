@@ -103,7 +103,9 @@ impl Recorder {
         };
         let added = writer.add(record).and_then(|()| match writer.written {
             0..LARGEST => Ok(()),
-            _ => Err(io::Error::other(format!("the file would exceed {LARGEST} bytes"))),
+            _ => Err(io::Error::other(format!(
+                "the file would exceed {LARGEST} bytes"
+            ))),
         });
         if let Err(error) = added {
             self.end(&error);

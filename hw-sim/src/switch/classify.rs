@@ -266,7 +266,7 @@ mod tests {
 
     /// This holds behind options and behind two tags, too.
     #[test]
-    fn a_packet_is_told_by_its_headers_wherever_they_lie() {
+    fn a_packet_is_recognized_wherever_its_headers_lie() {
         let frame = with_options(0, 17);
         assert_eq!(roce_v2(&frame), Some(true));
         assert!(crate::wire::frame::is_roce(&frame));

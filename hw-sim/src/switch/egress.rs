@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_ends_by_itself_or_by_another_word() {
+    fn a_pause_ends_by_itself_or_by_another_frame() {
         let mut port = port();
         port.push(1, vec![0; 60], None);
         assert_eq!(port.pause(100, 1, 1_100), 1_000);

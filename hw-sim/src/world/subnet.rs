@@ -1,7 +1,7 @@
 //! InfiniBand switches in the world, and the cables of cards to them.
 
 use super::{Cable, World, side_of};
-use crate::card::Happening;
+use crate::card::CardEvent;
 use crate::link::{Link, LinkFaults};
 use crate::network::End;
 use crate::record::Record;
@@ -84,8 +84,8 @@ impl World {
     }
 
     /// Passes a port event of a function on to the switch at the other end of its cable.
-    pub(super) fn subnet_hears(&mut self, nic: usize, happening: Happening) {
-        let Happening::Port { up } = happening else {
+    pub(super) fn pass_port_event(&mut self, nic: usize, card_event: CardEvent) {
+        let CardEvent::Port { up } = card_event else {
             return;
         };
         // The link of a virtual function belongs to the card's own switch.

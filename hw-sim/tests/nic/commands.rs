@@ -244,7 +244,7 @@ fn a_doorbell_before_the_firmware_has_booted_is_noted() {
 }
 
 #[test]
-fn without_bus_mastering_nothing_is_fetched_and_the_firmware_dies_of_it() {
+fn a_doorbell_without_bus_mastering_fetches_nothing_and_is_fatal() {
     let mut bench = Bench::ready(modest());
     driver::Device::config_write(&*bench.function, 4, &[0x02, 0x00]);
     let submission = bench.prepare(EnableHcaIn::new().as_bytes(), 12);
@@ -429,7 +429,7 @@ fn a_delayed_command_is_answered_when_its_time_comes() {
 }
 
 #[test]
-fn an_undelivered_command_is_told_by_event_too() {
+fn an_undelivered_command_has_an_event_too() {
     let (mut bench, mut resources) = Bench::usable(modest());
     bench.sim.inject(
         &bench.function,

@@ -81,7 +81,7 @@ fn sum_of(bytes: &[u8]) -> u16 {
 }
 
 #[test]
-fn a_frame_arrives_whole_and_both_sides_are_told() {
+fn a_frame_arrives_whole_and_completes_on_both_sides() {
     let (_sim, mut a, mut b) = pair();
     b.post_receives(2);
     let frame = plain(0, MACS[1], 300);
@@ -308,7 +308,7 @@ fn a_queue_with_more_to_send_than_finds_room_outside_waits_and_no_frame_is_lost(
 
 /// Linux cuts 64 KiB into pieces of as few as eight bytes (`TCP_MIN_SND_MSS`, less the longest options).
 #[test]
-fn a_large_send_of_more_pieces_than_anybody_needs_is_an_error() {
+fn a_large_send_of_too_many_pieces_is_an_error() {
     for (mss, bytes, frames) in [
         (8, 64 << 10, 8_192),
         (1, 64 << 10, 0),
@@ -472,7 +472,7 @@ fn a_wqe_whose_memory_its_key_does_not_cover_takes_the_send_queue_into_error() {
 }
 
 #[test]
-fn wqes_that_make_no_sense_are_local_queue_errors() {
+fn malformed_wqes_are_local_queue_errors() {
     type Spoil = fn(&mut Vec<u8>);
     let cases: [(&str, Spoil); 6] = [
         ("opcode", |wqe| wqe[3] = 0x08),
@@ -563,7 +563,7 @@ fn a_doorbell_on_another_page_and_one_in_reset_are_ignored_and_noted() {
 
 /// Doorbells are under way while the record advances: served functions get them by a socket, which buffers many.
 #[test]
-fn a_doorbell_that_comes_late_is_no_mistake_and_one_before_its_record_is() {
+fn a_late_doorbell_is_no_driver_bug_and_one_before_its_record_is() {
     const ON_THEIR_WAY: usize = 1 << 16 | 100;
     let (_sim, mut a, _b) = pair();
     let mut doorbells = VecDeque::new();
@@ -598,7 +598,7 @@ fn a_doorbell_that_comes_late_is_no_mistake_and_one_before_its_record_is() {
 }
 
 #[test]
-fn own_frames_come_back_only_to_a_tir_that_takes_them() {
+fn own_frames_come_back_only_to_a_tir_with_loopback() {
     let (_sim, mut a, mut b) = pair();
     a.post_receives(4);
     b.post_receives(4);
@@ -703,7 +703,7 @@ fn a_capture_has_the_frames_as_they_were_on_the_wire() {
 }
 
 #[test]
-fn frames_are_counted_by_whom_they_are_for_and_strangers_not_at_all() {
+fn frames_are_counted_by_kind_of_destination_and_foreign_ones_not_at_all() {
     let (_sim, mut a, mut b) = pair();
     b.post_receives(8);
     let group = [0x33, 0x33, 0, 0, 0, 1];

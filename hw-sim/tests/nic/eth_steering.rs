@@ -329,7 +329,7 @@ fn a_hash_spreads_frames_over_the_queues_of_a_table() {
 }
 
 #[test]
-fn what_something_refers_to_is_not_destroyed() {
+fn an_object_in_use_is_not_destroyed() {
     let mut side = side();
     side.steer_everything();
     let mut table = QueryFlowTableIn::new();
@@ -542,7 +542,7 @@ fn queues_are_created_with_what_exists_and_what_the_device_has() {
 }
 
 #[test]
-fn a_table_of_a_user_context_is_no_root_unless_the_driver_says_so() {
+fn a_table_of_a_user_context_is_no_root_unless_the_driver_sets_it() {
     let sim = hw_sim::Sim::new(hw_sim::SimConfig::seeded(1));
     let mut side = Side::new(&sim, profile(1).devx());
     let uid = side.bench.exec(&CreateUctxIn::new()).unwrap().uid();

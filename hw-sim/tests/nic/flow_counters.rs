@@ -122,7 +122,7 @@ fn a_counter_in_use_stays_until_its_last_entry_has_gone() {
 }
 
 #[test]
-fn an_entry_names_as_many_counters_as_one_has_and_its_action_says_so() {
+fn an_entry_names_as_many_counters_as_permitted_with_the_action_count() {
     let mut side = side();
     let number = counter(&mut side.bench, 0);
     let place = table(&mut side);

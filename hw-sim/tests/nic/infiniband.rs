@@ -332,7 +332,7 @@ fn the_function_answers_subnet_management_packets_about_its_port() {
 }
 
 #[test]
-fn what_no_subnet_management_agent_answers_has_a_status_in_the_packet_or_is_refused() {
+fn an_unanswerable_subnet_management_packet_has_a_status_or_is_refused() {
     let (mut bench, _) = usable();
     for (what, attribute, modifier, status) in [
         ("block beyond the GUIDs", 0x14, 1, 0x1c),

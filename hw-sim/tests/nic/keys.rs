@@ -95,7 +95,7 @@ fn a_key_of_another_domain_is_not_fetched_by_a_queue_pair_without_fre() {
 
 /// A program frees a region that it registered (`IBV_WR_LOCAL_INV` in rdma-core).
 #[test]
-fn a_region_is_made_free_by_every_queue_pair_of_its_domain() {
+fn every_queue_pair_of_its_domain_can_free_a_region() {
     let mut side = looped(|_| {});
     let pd = side.resources.pd;
     let key = region(&mut side, pd);

@@ -26,7 +26,7 @@ fn the_initialization_segment_says_what_drivers_look_for() {
 /// Linux reads only `initializing` until that clears (`mlx5_function_enable`: "wait for firmware to accept
 /// initialization segments configurations").
 #[test]
-fn a_function_that_comes_up_shows_nothing_and_loses_what_is_written() {
+fn a_booting_function_reads_ones_and_loses_writes() {
     let bench = Bench::power_on(modest());
     let segment = || [0x04, 0x14, 0x1fc].map(|register| bench.read32(register));
     assert_eq!(segment(), [u32::MAX; 3]);
@@ -196,7 +196,7 @@ fn after_teardown_every_page_comes_back_and_disable_succeeds() {
 }
 
 #[test]
-fn writing_into_a_page_given_away_is_found_out() {
+fn a_write_into_a_page_given_away_is_detected() {
     let mut bench = Bench::enabled(modest());
     let pages = bench.satisfy_pages(1);
     let offset = usize::try_from(pages[1] - crate::bench::BASE).unwrap();
@@ -272,7 +272,7 @@ fn a_function_can_be_brought_up_again_after_disable_and_after_reset() {
 }
 
 #[test]
-fn a_reset_forgets_capabilities_objects_and_the_port() {
+fn a_reset_erases_capabilities_objects_and_the_port() {
     let (mut bench, _) = Bench::usable(modest());
     bench.enable_roce(
         [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],

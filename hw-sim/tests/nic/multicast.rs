@@ -238,7 +238,7 @@ fn pair() -> (Side, Side) {
 const UD: ServiceType = ServiceType::UD;
 
 #[test]
-fn a_datagram_for_a_group_reaches_every_member_on_both_sides_and_nobody_else() {
+fn a_datagram_for_a_group_reaches_every_member_on_both_sides_and_no_other() {
     let (mut a, mut b) = pair();
     let mut sender = a.datagrams(UD, QKEY, false);
     let mut here = a.datagrams(UD, QKEY, false);
@@ -270,7 +270,7 @@ fn a_datagram_for_a_group_reaches_every_member_on_both_sides_and_nobody_else() {
 /// Linux `ipoib_ib_handle_rx_wc`: a member also gets its own packets. `IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK` is
 /// `block_lb_mc` of the context.
 #[test]
-fn a_member_hears_its_own_function_unless_it_blocks_that() {
+fn a_member_gets_packets_of_its_own_function_unless_it_blocks_them() {
     let (mut a, mut b) = pair();
     let mut open = a.datagrams(UD, QKEY, false);
     let mut closed = a.datagrams(UD, QKEY, true);
@@ -337,7 +337,7 @@ fn groups_and_their_members_are_as_many_as_announced() {
 }
 
 #[test]
-fn a_membership_is_ended_by_who_has_the_queue_pair() {
+fn a_membership_is_ended_by_the_owner_of_the_queue_pair() {
     let sim = Sim::new(SimConfig::seeded(1));
     let mut station = Side::new(&sim, 0, modest().devx());
     let member = station.datagrams(ServiceType::UD, QKEY, false);

@@ -120,7 +120,7 @@ fn the_module_in_the_cage_has_an_eeprom_of_one_page() {
 }
 
 #[test]
-fn about_congestion_only_those_may_ask_who_are_told_so() {
+fn congestion_commands_need_their_capability() {
     let (mut bench, _) = usable();
     let mut ask = QueryCongStatusIn::new();
     ask.set_priority(3)
@@ -163,7 +163,7 @@ fn reacts(field: RpField, set: impl FnOnce(&mut CongControlRRoceEcnRp)) -> Modif
 }
 
 #[test]
-fn what_the_port_does_about_congestion_changes_one_parameter_at_a_time() {
+fn congestion_parameters_of_the_port_change_one_at_a_time() {
     let rate = |mbps: u32| {
         reacts(RpField::AI_RATE, |told| {
             told.set_rpg_ai_rate(mbps);
@@ -235,7 +235,7 @@ fn what_the_port_does_about_congestion_changes_one_parameter_at_a_time() {
 }
 
 #[test]
-fn what_a_driver_changed_about_congestion_is_gone_with_its_reset() {
+fn a_reset_undoes_the_drivers_congestion_parameters() {
     let mut profile = modest();
     profile.general.set(|page| {
         page.set_cc_query_allowed(true).set_cc_modify_allowed(true);

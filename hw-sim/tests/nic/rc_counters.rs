@@ -20,7 +20,7 @@ fn drop_packets(pair: &mut Pair, port: Port, which: &'static [usize]) {
 }
 
 #[test]
-fn a_good_wire_has_nothing_counted_but_what_was_asked_for() {
+fn a_good_wire_counts_only_requests() {
     let mut pair = Pair::new();
     pair.b.post_receive(&[(KEY, DATA, 4096)]);
     pair.a.post(&Wqe::send(DATA, 3 * MTU));

@@ -298,7 +298,7 @@ fn key_changes_reach_the_function_in_order_and_complete() {
 }
 
 #[test]
-fn what_follows_a_key_change_waits_for_it_or_the_driver_is_told() {
+fn a_wqe_behind_a_key_change_waits_for_it_or_is_a_driver_bug() {
     // Fence modes: 1 and 4 wait for a UMR, 3 for everything; 2 waits for reads only.
     for (mode, complaints) in [(0, 1), (1, 0), (2, 1), (3, 0), (4, 0)] {
         let mut pair = Pair::new();
@@ -347,7 +347,7 @@ fn an_address_vector_without_its_extension_is_enough_inside_a_subnet() {
 /// Linux `mlx5_ib_post_send` (drivers/infiniband/hw/mlx5/wr.c) fences the WQE behind a registration (`next_fence`),
 /// but not the one behind a local invalidation: NFS over RDMA posts its Sends like that.
 #[test]
-fn what_follows_a_local_invalidation_needs_no_fence() {
+fn a_wqe_behind_a_local_invalidation_needs_no_fence() {
     let mut pair = Pair::new();
     pair.b.post_receive(&[(KEY, DATA, 64)]);
     pair.a.post(&Wqe::invalidate(0x4400));

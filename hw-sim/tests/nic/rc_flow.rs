@@ -466,7 +466,7 @@ fn acknowledgements_that_queue_up_merge_into_one() {
 }
 
 #[test]
-fn answers_to_nothing_and_ghosts_are_ignored() {
+fn unexpected_and_duplicate_answers_are_ignored() {
     let mut pair = Pair::new();
     pair.b.post_receive(&[(KEY, DATA, 64)]);
     let mut answers = Vec::new();

@@ -211,7 +211,7 @@ fn in_host_order(value: u64) -> [u8; 8] {
 }
 
 #[test]
-fn what_an_atomic_found_comes_back_in_the_entry_as_it_would_lie_in_memory() {
+fn the_original_of_an_atomic_is_in_the_cqe_in_memory_order() {
     let mut pair = pair(UP_TO_32);
     pair.b.host.write(DATA + 128, &in_host_order(77));
     pair.a.post(&Wqe::fetch_add(DATA, DATA + 128, KEY, 3));

@@ -55,7 +55,7 @@ fn uar_pages_stay_clear_of_the_initialization_segment_and_run_out() {
 }
 
 #[test]
-fn what_is_referred_to_cannot_be_destroyed() {
+fn a_referenced_object_cannot_be_destroyed() {
     let (mut bench, resources) = usable();
     let cq = bench
         .create_cq(resources.uar, resources.eq.number, 4)

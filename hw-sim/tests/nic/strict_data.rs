@@ -404,7 +404,7 @@ fn history(seal_frames: bool) -> (String, [FunctionReport; 2]) {
 }
 
 #[test]
-fn packets_that_nobody_looks_at_have_the_history_of_frames_that_are_looked_at() {
+fn unobserved_packets_have_the_same_log_as_observed_frames() {
     assert_eq!(history(false), history(true));
 }
 

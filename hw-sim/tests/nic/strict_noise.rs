@@ -72,14 +72,14 @@ fn noise(seed: u64, profile: Profile) {
 }
 
 #[test]
-fn nonsense_is_refused_or_ignored_and_never_fatal_to_the_simulator() {
+fn random_commands_are_refused_or_ignored_and_never_fatal_to_the_simulator() {
     for seed in 0..6 {
         noise(seed, modest());
     }
 }
 
 #[test]
-fn nonsense_with_every_optional_feature_on() {
+fn random_commands_with_every_optional_feature() {
     let mut profile = modest();
     for page in [&mut profile.general.max, &mut profile.general.current] {
         page.set_fixed_buffer_size(true)

@@ -211,7 +211,7 @@ fn managed() -> (Bench, Resources) {
 
 /// The event subtypes of Linux `handle_port_event` (drivers/infiniband/hw/mlx5/main.c).
 #[test]
-fn the_driver_hears_of_lid_state_prefix_partitions_and_reregistration() {
+fn the_driver_gets_events_of_lid_state_prefix_partitions_and_reregistration() {
     let (mut bench, _) = managed();
     let mut info = PortInfo::from_array(*local(&mut bench, 1, 0x15, &[0; 64]).data());
     assert_eq!((info.port_state(), info.lid(), info.guid_cap()), (2, 0, 8));
@@ -256,7 +256,7 @@ fn the_driver_hears_of_lid_state_prefix_partitions_and_reregistration() {
 }
 
 #[test]
-fn what_a_manager_has_set_outlives_a_reset_of_the_function_and_a_link_that_goes_does_not() {
+fn a_managers_settings_outlive_a_reset_of_the_function_but_not_a_lost_link() {
     let (mut bench, _) = managed();
     let mut info = PortInfo::from_array(*local(&mut bench, 1, 0x15, &[0; 64]).data());
     info.set_lid(5).set_port_physical_state(0);

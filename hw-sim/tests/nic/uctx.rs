@@ -53,7 +53,7 @@ fn a_context_has_no_right_that_the_device_does_not_announce() {
 }
 
 #[test]
-fn what_one_context_made_is_not_there_for_another_and_the_driver_sees_it_all() {
+fn an_object_of_one_context_is_hidden_from_another_but_not_from_the_driver() {
     let (mut bench, resources) = usable();
     let (one, other) = (context(&mut bench, 0), context(&mut bench, 0));
     let mine = pd(&mut bench, one);
@@ -70,7 +70,7 @@ fn what_one_context_made_is_not_there_for_another_and_the_driver_sees_it_all() {
 }
 
 #[test]
-fn a_context_neither_names_nor_asks_about_what_is_not_its_own() {
+fn a_context_neither_names_nor_queries_foreign_objects() {
     let (mut bench, resources) = usable();
     let uid = context(&mut bench, 0);
     let (_, record) = bench.alloc(8);
@@ -108,7 +108,7 @@ fn event_queues_that_the_driver_shares_are_named_by_every_context() {
 
 /// Programs that drive queues themselves copy whole WQEs to BlueFlame registers.
 #[test]
-fn the_rest_of_a_wqe_in_a_doorbell_register_is_no_mistake_where_there_are_contexts() {
+fn the_rest_of_a_wqe_in_a_doorbell_register_is_no_driver_bug_with_user_contexts() {
     for (profile, mistakes) in [(modest(), 1), (modest().devx(), 0)] {
         let (bench, resources) = Bench::usable(profile);
         bench.write64(u64::from(resources.uar) << 12 | 0xa08, 0);
@@ -239,7 +239,7 @@ fn a_context_is_destroyed_before_its_doorbell_pages_and_has_its_number_until_the
 
 /// A regression test: such a context's number was never freed.
 #[test]
-fn a_context_that_is_over_goes_when_the_driver_frees_its_last_page() {
+fn a_destroyed_context_frees_its_number_with_its_last_page() {
     let mut profile = modest().devx();
     profile.general.set(|caps| {
         caps.set_log_max_uctx(1);

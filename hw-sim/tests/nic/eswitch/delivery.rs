@@ -53,7 +53,7 @@ fn set_roce_address(rig: &mut Rig, mac: [u8; 6]) {
 
 /// The switch is inside the card: frames between its functions never leave it ("Add SR-IOV (FDB) support", 2015).
 #[test]
-fn what_is_for_a_neighbour_does_not_leave_the_card() {
+fn a_frame_for_another_function_of_the_card_does_not_leave_it() {
     let mut rig = Rig::announced();
     let before = rig.sim.report(&rig.far.bench.function).dropped;
     send(&mut rig.vfs[0], &frame(VF_MACS[0], VF_MACS[1]));
@@ -64,36 +64,36 @@ fn what_is_for_a_neighbour_does_not_leave_the_card() {
 
 /// A miss from a vport leaves by the wire; a miss from the wire goes to the physical function.
 #[test]
-fn what_no_rule_knows_goes_out_or_to_the_physical_function() {
+fn a_miss_leaves_by_the_wire_or_goes_to_the_physical_function() {
     let mut rig = Rig::announced();
     send(&mut rig.vfs[0], &frame(VF_MACS[0], FAR_MAC));
     assert_eq!(rig.received(), [0, 0, 0, 1]);
     // The forwarding table lets it in, and no list has it: the miss goes to the physical function.
-    rig.pf.bench.let_in(5, STRANGER);
+    rig.pf.bench.let_in(5, UNKNOWN_MAC);
     set_promiscuity(&mut rig.pf, [true, false, false]);
-    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));
     assert_eq!(rig.received(), [1, 0, 0, 0]);
 }
 
 /// Linux `lib/mpfs.c`: unicast from the wire to an address that is not in the port's forwarding table is dropped;
 /// firmware option UNKNOWN_UPLINK_MAC_FLOOD is off by default.
 #[test]
-fn unicast_from_the_wire_that_nobody_announced_is_dropped_before_the_switch() {
+fn unicast_from_the_wire_to_an_unannounced_address_is_dropped() {
     let mut rig = Rig::announced();
-    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));
     assert_eq!(rig.received(), NOBODY);
     assert_eq!(rig.pf.dropped("address nobody announced"), 1);
     // A list alone makes no entry if the physical function writes the table itself.
-    rig.pf.bench.list_addresses(0, &[PF_MAC, STRANGER]);
-    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    rig.pf.bench.list_addresses(0, &[PF_MAC, UNKNOWN_MAC]);
+    send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));
     assert_eq!(rig.received(), NOBODY);
-    rig.pf.bench.let_in(1, STRANGER);
-    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    rig.pf.bench.let_in(1, UNKNOWN_MAC);
+    send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));
     assert_eq!(rig.received(), [1, 0, 0, 0]);
     let mut delete = DeleteL2TableEntryIn::new();
     delete.set_table_index(1);
     rig.pf.bench.exec(&delete).unwrap();
-    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));
     assert_eq!(rig.received(), NOBODY);
 }
 
@@ -113,7 +113,7 @@ fn the_factory_address_needs_an_entry_unless_the_card_has_one() {
 /// Linux `eswitch.c` `esw_add_mc_addr`, `update_allmulti_vports`: a group's frames go to the vports that list it and
 /// to the wire. The broadcast address is a group (`en_fs.c` `mlx5e_fill_addr_array` puts it first in the list).
 #[test]
-fn groups_and_all_stations_reach_who_lists_them() {
+fn groups_and_broadcast_reach_the_vports_that_list_them() {
     let mut rig = Rig::announced();
     for group in [GROUP, BROADCAST] {
         send(&mut rig.far, &frame(FAR_MAC, group));
@@ -143,7 +143,7 @@ fn groups_and_all_stations_reach_who_lists_them() {
 fn promiscuity_counts_with_trust_and_never_shows_a_neighbours_frames() {
     let mut rig = Rig::announced();
     set_promiscuity(&mut rig.vfs[0], [true; 3]);
-    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));
     send(&mut rig.far, &frame(FAR_MAC, GROUP));
     assert_eq!(rig.received()[1], 0, "it is not trusted");
     let trusted = VfSettings {
@@ -151,7 +151,7 @@ fn promiscuity_counts_with_trust_and_never_shows_a_neighbours_frames() {
         ..VfSettings::default()
     };
     rig.set_vf(0, trusted);
-    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));
     send(&mut rig.far, &frame(FAR_MAC, GROUP));
     assert_eq!(
         rig.received()[1],
@@ -165,10 +165,10 @@ fn promiscuity_counts_with_trust_and_never_shows_a_neighbours_frames() {
         [0, 2],
         "what matched a rule is not shown"
     );
-    send(&mut rig.pf, &frame(PF_MAC, STRANGER));
+    send(&mut rig.pf, &frame(PF_MAC, UNKNOWN_MAC));
     assert_eq!(rig.received()[1], 0, "only what the wire brought is");
     set_promiscuity(&mut rig.vfs[0], [true, false, false]);
-    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));
     assert_eq!(
         rig.received()[1],
         0,
@@ -188,7 +188,7 @@ fn an_address_in_two_lists_is_delivered_twice() {
 /// Linux `main.c` `mlx5_core_set_hca_defaults` sets `disable_uc_local_lb`: then a function's own frames do not loop
 /// back.
 #[test]
-fn a_function_hears_itself_only_where_it_may() {
+fn own_frames_loop_back_only_where_permitted() {
     let mut rig = Rig::announced();
     rig.vfs[0].allow_loopback(3);
     send(&mut rig.vfs[0], &frame(VF_MACS[0], VF_MACS[0]));
@@ -215,7 +215,7 @@ fn a_spoofed_source_address_is_dropped() {
     rig.set_vf(0, checked);
     send(&mut rig.vfs[0], &frame(VF_MACS[0], FAR_MAC));
     assert_eq!(rig.received(), [0, 0, 0, 1]);
-    send(&mut rig.vfs[0], &frame(STRANGER, FAR_MAC));
+    send(&mut rig.vfs[0], &frame(UNKNOWN_MAC, FAR_MAC));
     assert_eq!(rig.received(), NOBODY);
     assert_eq!(rig.vfs[0].dropped("source address is not the vport's"), 1);
     rig.set_vf(

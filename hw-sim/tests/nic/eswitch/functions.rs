@@ -57,7 +57,7 @@ fn a_virtual_function_has_no_address_until_its_administrator_gives_one() {
 
 /// Linux `vport.c`: a driver never writes its own vport's permanent address, and a manager only with `other_vport`.
 #[test]
-fn nobody_writes_his_own_permanent_address() {
+fn a_function_cannot_write_its_own_permanent_address() {
     let mut rig = Rig::new();
     let mut modify = ModifyNicVportContextIn::new();
     modify.field_select_mut().set_permanent_address(true);
@@ -167,7 +167,7 @@ fn a_virtual_function_wants_no_pages() {
 /// The lists belong to the function and are lost in its reset; address, GUID and link state belong to the switch and
 /// stay.
 #[test]
-fn a_reset_empties_the_lists_and_leaves_what_the_administrator_said() {
+fn a_reset_empties_the_lists_and_leaves_the_administrators_settings() {
     let mut rig = Rig::announced();
     let given = VfSettings {
         mac: Some(VF_MACS[0]),

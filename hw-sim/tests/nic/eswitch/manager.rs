@@ -344,18 +344,18 @@ fn the_promiscuous_rule_matches_what_the_wire_brings_alone() {
     set_promiscuity(&mut rig.vfs[1], [true; 3]);
     fdb.rule(&mut rig.pf.bench, ALL_MULTICAST_AT, &multicast, &[2, WIRE]);
     fdb.rule(&mut rig.pf.bench, PROMISCUOUS_AT, &source(0xffff), &[2]);
-    rig.pf.bench.let_in(0, STRANGER);
-    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    rig.pf.bench.let_in(0, UNKNOWN_MAC);
+    send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));
     send(&mut rig.far, &frame(FAR_MAC, GROUP));
     assert_eq!(rig.received(), [0, 0, 2, 0]);
-    send(&mut rig.vfs[0], &frame(VF_MACS[0], STRANGER));
+    send(&mut rig.vfs[0], &frame(VF_MACS[0], UNKNOWN_MAC));
     assert_eq!(rig.received()[2], 0, "a neighbour's frame goes to the wire");
 }
 
 /// Linux reads the lists and then arms (`esw_vport_change_handle_locked`): one event for each arming; a change in
 /// between is reported at the next arming, unless the card does not remember it.
 #[test]
-fn a_change_is_told_once_for_each_arming_and_none_is_lost() {
+fn a_change_is_reported_once_for_each_arming_and_none_is_lost() {
     for remembers_changes in [true, false] {
         let mut rig = Rig::with(CardRules {
             remembers_changes,
@@ -453,17 +453,17 @@ fn access_lists_stand_before_and_behind_the_switch() {
     }
     send(&mut rig.vfs[0], &frame(VF_MACS[0], FAR_MAC));
     assert_eq!(rig.received(), [0, 0, 0, 1]);
-    send(&mut rig.vfs[0], &frame(STRANGER, FAR_MAC));
+    send(&mut rig.vfs[0], &frame(UNKNOWN_MAC, FAR_MAC));
     assert_eq!(rig.received(), [0; 4]);
     assert_eq!(rig.vfs[0].dropped("access list of its vport"), 1);
-    send(&mut rig.vfs[1], &frame(STRANGER, FAR_MAC));
+    send(&mut rig.vfs[1], &frame(UNKNOWN_MAC, FAR_MAC));
     assert_eq!(rig.received(), [0, 0, 0, 1], "it is that vport's list");
 }
 
 /// Linux `fs_cmd.c` validates nothing; the firmware does. The cases: a vport that does not exist, a command of a
 /// virtual function, a receive queue as destination.
 #[test]
-fn what_is_no_rule_of_the_switch_is_refused() {
+fn an_impossible_rule_of_the_switch_is_refused() {
     let mut rig = Rig::new();
     let fdb = Fdb::create(&mut rig.pf.bench);
     let (set, to) = fdb.entry(0, &dmac(VF_MACS[0]), &[3]);
@@ -485,7 +485,7 @@ fn what_is_no_rule_of_the_switch_is_refused() {
 /// until its manager enables it. The firmware first requests its memory from the manager (`pagealloc.c`
 /// `req_pages_handler`).
 #[test]
-fn a_virtual_function_boots_when_its_manager_has_enabled_and_fed_it() {
+fn a_virtual_function_boots_once_its_manager_has_enabled_it_and_given_pages() {
     let sim = hw_sim::Sim::new(hw_sim::SimConfig::seeded(1));
     let card = card(&sim, waiting());
     let mut pf = Side::on(Bench::of(&sim, card.physical()));

@@ -36,7 +36,7 @@ fn up(rig: &mut Rig) -> [bool; 3] {
 /// `ip link set PF down` is PAOS down (Linux `en_main.c` `mlx5e_modify_admin_state`). Functions that follow the wire
 /// go down with it, with one event each; one whose state is 'enable' stays up.
 #[test]
-fn virtual_functions_follow_the_physical_port_unless_told_otherwise() {
+fn virtual_functions_follow_the_physical_port_unless_set_otherwise() {
     let mut rig = Rig::announced();
     rig.set_vf(1, with_state(LinkState::Up));
     assert_eq!(up(&mut rig), [true; 3]);
@@ -106,7 +106,7 @@ fn frames_lost_at_a_vport_that_is_down_are_counted_there() {
 
 /// A link trains before it is up, and goes down at once; functions get an event when it is up.
 #[test]
-fn a_link_trains_and_then_everybody_is_told() {
+fn a_link_trains_and_then_all_functions_get_an_event() {
     let mut rig = Rig::with(CardRules {
         link_training: Duration::from_secs(2),
         ..CardRules::default()

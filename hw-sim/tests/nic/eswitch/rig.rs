@@ -12,7 +12,7 @@ pub const VF_MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 1, 2]];
 /// Address at the other end of the wire.
 pub const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 2, 0];
 /// An address of no function.
-pub const STRANGER: [u8; 6] = [2, 9, 9, 9, 9, 9];
+pub const UNKNOWN_MAC: [u8; 6] = [2, 9, 9, 9, 9, 9];
 pub const GROUP: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
 pub const BROADCAST: [u8; 6] = [0xff; 6];
 

@@ -1,6 +1,6 @@
 //! Fast path: packets that reach the queue pair at the other end of a cable in one step.
 
-use super::ways::{Over, Way};
+use super::routes::{CableRoute, Route};
 use super::{Cable, World, side_of};
 use crate::card::seat::{Place, Seat};
 use crate::network::End;
@@ -14,7 +14,7 @@ impl World {
     /// Nothing reads such a frame's bytes, so its headers stay unwritten: its outline holds their values. The fast
     /// path does at once what the general one does step by step (`World::leave`, the link, `World::arrive`,
     /// `Nic::frame_received`).
-    pub(super) fn goes_straight(&mut self) -> bool {
+    pub(super) fn pass_directly(&mut self) -> bool {
         // Taken as a whole queue: moving the large frame out would cost more.
         let mut frames = std::mem::take(&mut self.env.frames);
         let memory = frames.front_mut().and_then(|(nic, frame)| {
@@ -25,7 +25,7 @@ impl World {
             self.env.frames = frames;
             return false;
         };
-        self.env.over(memory);
+        self.env.recycle(memory);
         frames.clear();
         // Frames sent by the receiver leave next.
         frames.append(&mut self.env.frames);
@@ -33,16 +33,16 @@ impl World {
         true
     }
 
-    /// See [`World::goes_straight`].
+    /// See [`World::pass_directly`].
     fn pass_on(&mut self, nic: usize, frame: &Frame) -> bool {
         let Some((outline, memory)) = frame.outline() else {
             return false;
         };
         let link = outline.link();
         let length = outline.frame_len();
-        let Some(over) = self.ways.find(nic, link, length) else {
-            let over = self.way_of(nic, &frame.clone().into_bytes());
-            self.ways.add(Way {
+        let Some(over) = self.routes.find(nic, link, length) else {
+            let over = self.route_of(nic, &frame.clone().into_bytes());
+            self.routes.add(Route {
                 nic,
                 link,
                 longest: length,
@@ -75,12 +75,12 @@ impl World {
     }
 
     /// Returns whether a frame on a route arrives before anything else runs.
-    fn is_next(&self, over: &Over) -> bool {
+    fn is_next(&self, over: &CableRoute) -> bool {
         let (env, now) = (&self.env, self.env.now);
         let is_idle = env.frames.is_empty()
             && env.arrivals.is_empty()
             && env.doorbells.is_empty()
-            && env.happenings.is_empty();
+            && env.card_events.is_empty();
         let is_due = |cable: &Cable| cable.link.next_due().is_some_and(|due| due <= now);
         is_idle
             && self.cables[over.cable].link.is_free(now, over.from)
@@ -89,7 +89,7 @@ impl World {
 
     /// Returns the route of a frame that is about to leave, if it goes over a cable to another card, and to a
     /// function there that has the address. Shorter frames with the same header have the same route.
-    fn way_of(&self, nic: usize, frame: &[u8]) -> Option<Over> {
+    fn route_of(&self, nic: usize, frame: &[u8]) -> Option<CableRoute> {
         let seat = self.nics[nic].seat;
         let is_ethernet = |nic: usize| self.nics[nic].profile.port_type == PortType::Ethernet;
         if self.network.is_some() || !is_ethernet(nic) || !self.env.is_up(seat) {
@@ -111,7 +111,7 @@ impl World {
             return None;
         };
         let vport = self.env.vport(Seat { card, vport });
-        vport.port.owns(frame).then_some(Over {
+        vport.port.owns(frame).then_some(CableRoute {
             cable,
             from,
             function: vport.function,

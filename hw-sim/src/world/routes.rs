@@ -12,7 +12,7 @@ const MOST: usize = 8;
 
 /// Cached route of a function's frames with one header.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
+pub(crate) struct Route {
     /// Sending function.
     pub(crate) nic: usize,
     /// Their first header: both addresses and the VLAN, by which switches and lists forward.
@@ -20,12 +20,12 @@ pub(crate) struct Way {
     /// Length of the longest frame it was determined for, in bytes.
     pub(crate) longest: usize,
     /// Route, if it is one over a cable.
-    pub(crate) over: Option<Over>,
+    pub(crate) over: Option<CableRoute>,
 }
 
 /// A route over a cable to a function that has the address.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Over {
+pub(crate) struct CableRoute {
     /// The cable, and the sender's side of it.
     pub(crate) cable: usize,
     pub(crate) from: Port,
@@ -35,29 +35,29 @@ pub(crate) struct Over {
 
 /// The cached routes of a world.
 #[derive(Debug, Default)]
-pub(crate) struct Ways {
-    known: Vec<Way>,
+pub(crate) struct RouteCache {
+    known: Vec<Route>,
     /// Index of the next one to replace, once the cache is full.
     next: usize,
 }
 
-impl Ways {
+impl RouteCache {
     /// Returns the route of a frame; `None` if it is not cached.
-    pub(crate) fn find(&self, nic: usize, link: Link, length: usize) -> Option<Option<Over>> {
-        let same = |way: &&Way| way.nic == nic && way.link == link;
-        let way = self.known.iter().find(same)?;
-        (length <= way.longest).then_some(way.over)
+    pub(crate) fn find(&self, nic: usize, link: Link, length: usize) -> Option<Option<CableRoute>> {
+        let same = |route: &&Route| route.nic == nic && route.link == link;
+        let route = self.known.iter().find(same)?;
+        (length <= route.longest).then_some(route.over)
     }
 
     /// Adds a route, in place of one for the same frames.
-    pub(crate) fn add(&mut self, way: Way) {
-        let same = |known: &&mut Way| known.nic == way.nic && known.link == way.link;
+    pub(crate) fn add(&mut self, route: Route) {
+        let same = |known: &&mut Route| known.nic == route.nic && known.link == route.link;
         if let Some(known) = self.known.iter_mut().find(same) {
-            *known = way;
+            *known = route;
         } else if self.known.len() < MOST {
-            self.known.push(way);
+            self.known.push(route);
         } else {
-            self.known[self.next] = way;
+            self.known[self.next] = route;
             self.next = (self.next + 1) % MOST;
         }
     }
