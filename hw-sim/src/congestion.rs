@@ -33,7 +33,7 @@ impl Nic {
         let (classes, notifies) = (qos.classes(), qos.congestion.1);
         let priority = self.priority_of(qpn, || classes).unwrap_or(0);
         if notifies >> priority & 1 == 1
-            && self.with_qp(env, qpn, |qp, view| qp.tell(notice, view)) == Some(true)
+            && self.with_qp(env, qpn, |qp, view| qp.notify_sender(notice, view)) == Some(true)
         {
             env.note(self.index, format_args!("cnp sent for qp={qpn:#x}"));
             env.card_mut(seat).uplink.congestion.cnps_sent += 1;

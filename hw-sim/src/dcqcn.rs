@@ -118,7 +118,7 @@ impl Reaction {
         line_bps: u64,
     ) -> Result<Self, String> {
         let line_mbps = u32::try_from(line_bps / MEGABIT).unwrap_or(u32::MAX);
-        let stays = self.told();
+        let stays = self.reported();
         for bit in (0..u32::BITS).filter(|bit| select >> bit & 1 == 1) {
             let field = u8::try_from(bit).map_or(RpField(u8::MAX), RpField);
             let within = |value: u32, least: u32, most: u32| match value {
@@ -170,7 +170,7 @@ impl Reaction {
     }
 
     /// Returns the parameters as QUERY_CONG_PARAMS reports them.
-    pub(crate) fn told(&self) -> CongControlRRoceEcnRp {
+    pub(crate) fn reported(&self) -> CongControlRRoceEcnRp {
         let units = u32::try_from(self.byte_reset / BYTE_RESET_UNIT).unwrap_or(u32::MAX);
         let mut out = CongControlRRoceEcnRp::new();
         out.set_rpg_time_reset(microseconds(self.time_reset))
@@ -265,7 +265,7 @@ impl ReactionPoint {
         while self.rules.byte_reset > 0 && self.bytes >= self.rules.byte_reset {
             self.bytes -= self.rules.byte_reset;
             self.byte_ticks = self.byte_ticks.saturating_add(1);
-            self.rise();
+            self.raise_rate();
         }
         let ns = bytes as f64 * 8e9 / self.current_bps;
         // CAST: positive, and a value that does not fit becomes the largest.
@@ -299,7 +299,7 @@ impl ReactionPoint {
                 };
             } else {
                 self.time_ticks = self.time_ticks.saturating_add(1);
-                self.rise();
+                self.raise_rate();
                 self.time_due = self.after(self.time_due, self.rules.time_reset);
             }
             if self.current_bps >= self.line_bps && self.alpha < NO_ALPHA {
@@ -313,7 +313,7 @@ impl ReactionPoint {
         self.time_due = self.after(now, self.rules.time_reset);
     }
 
-    fn rise(&mut self) {
+    fn raise_rate(&mut self) {
         let (fast, slow) = (
             self.time_ticks.max(self.byte_ticks),
             self.time_ticks.min(self.byte_ticks),
@@ -428,7 +428,7 @@ mod tests {
 
     #[test]
     fn the_parameters_are_told_in_the_devices_units() {
-        let told = Reaction::PAPER.told();
+        let told = Reaction::PAPER.reported();
         let times = (told.rpg_time_reset(), told.dce_tcp_rtt());
         assert_eq!(
             (times, told.rpg_byte_reset(), told.rpg_ai_rate()),
@@ -441,7 +441,7 @@ mod tests {
     /// (`github.com/ironcore-dev/dpservice`, issue 26).
     #[test]
     fn a_ports_default_parameters_are_those_of_a_real_connectx_5() {
-        let told = Reaction::default().told();
+        let told = Reaction::default().reported();
         for (name, value, card) in [
             (
                 "CLAMP_TGT_RATE_AFTER_TIME_INC",

@@ -554,7 +554,7 @@ impl SimFunction {
     }
 
     /// Runs a call that is recorded.
-    fn told<R>(
+    fn recorded_call<R>(
         &self,
         record: impl FnOnce(usize) -> Record,
         call: impl FnOnce(&mut Nic, &mut crate::env::Env) -> R,
@@ -580,7 +580,7 @@ impl SimFunction {
     /// Applies the administrator's settings of a virtual function.
     pub(crate) fn administer(&self, settings: VfSettings) {
         let record = |function| Record::Administered { function, settings };
-        self.told(record, |nic, env| {
+        self.recorded_call(record, |nic, env| {
             env.vport_mut(nic.seat).set(settings);
             env.settle(nic.seat);
         });
@@ -592,7 +592,7 @@ impl SimFunction {
             function,
             qos: Box::new(qos.clone()),
         };
-        self.told(record, |nic, env| {
+        self.recorded_call(record, |nic, env| {
             env.card_mut(nic.seat).uplink.set_qos(qos.clone());
         });
     }
@@ -657,7 +657,7 @@ impl Device for SimFunction {
             offset,
             bytes: data.to_vec(),
         };
-        self.told(record, |nic, env| nic.config_write(env, offset, data));
+        self.recorded_call(record, |nic, env| nic.config_write(env, offset, data));
     }
 
     fn bar(&self, index: u8) -> Option<SharedMemory> {
@@ -682,7 +682,7 @@ impl Device for SimFunction {
 
     fn reset(&self) {
         let record = |function| Record::Reset { function };
-        self.told(record, |nic, env| {
+        self.recorded_call(record, |nic, env| {
             if !nic.removed() {
                 nic.reset_by_driver(env);
             }
@@ -699,7 +699,7 @@ impl Device for SimFunction {
             function,
             vectors: many,
         };
-        self.told(record, |nic, env| nic.set_interrupts(env, vectors));
+        self.recorded_call(record, |nic, env| nic.set_interrupts(env, vectors));
     }
 
     fn set_notices(&self, notices: Notices) {
@@ -742,7 +742,7 @@ impl Device for SimFunction {
             iova,
             bytes: bytes as u64,
         };
-        self.told(record, |nic, _| nic.iommu.unmap(iova, bytes))
+        self.recorded_call(record, |nic, _| nic.iommu.unmap(iova, bytes))
     }
 
     fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {

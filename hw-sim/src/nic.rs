@@ -354,7 +354,7 @@ impl Nic {
     }
 
     /// Signals a notice of the system, if its eventfd was set.
-    fn tell(env: &mut Env, notice: Option<&Interrupt>) {
+    fn signal_notice(env: &mut Env, notice: Option<&Interrupt>) {
         if let Some(notice) = notice {
             notice.signal();
             env.signals += 1;
@@ -481,8 +481,8 @@ impl Nic {
                 self.commands.reset();
                 env.forget(self.index);
             }
-            Fault::BusError => Self::tell(env, self.notices.error.as_ref()),
-            Fault::WantedBack => Self::tell(env, self.notices.requested.as_ref()),
+            Fault::BusError => Self::signal_notice(env, self.notices.error.as_ref()),
+            Fault::WantedBack => Self::signal_notice(env, self.notices.requested.as_ref()),
             Fault::StrayInterrupts => {
                 for vector in (0..=u16::MAX).take(self.vectors.len()) {
                     self.raise(env, vector);

@@ -65,7 +65,7 @@ impl Card {
         };
         let &dst = frame.first_chunk().ok_or("truncated")?;
         let mut copies = Vec::new();
-        let mut lost = "for nobody";
+        let mut lost = "no receiver";
         for to in self.decide(from, dst, &frame) {
             match self.leaves(from, to, &frame) {
                 Ok(copy) => copies.push((to, copy)),
@@ -177,7 +177,7 @@ impl Card {
         }
         let &dst: &[u8; 6] = frame.first_chunk().ok_or("truncated")?;
         if dst[0] & 1 == 0 && !self.is_announced(dst) {
-            return Err("address nobody announced");
+            return Err("unannounced address");
         }
         Ok(Cow::Borrowed(frame))
     }
@@ -246,7 +246,7 @@ impl Card {
         frame: &Cow<'f, [u8]>,
     ) -> Result<Cow<'f, [u8]>, Lost> {
         let number = match to {
-            Place::Wire if from == Place::Wire => return Err("for nobody"),
+            Place::Wire if from == Place::Wire => return Err("no receiver"),
             Place::Wire if !self.uplink.is_up() => return Err(PORT_DOWN),
             Place::Wire if frame.len() > self.uplink.longest_frame() => {
                 return Err("larger than the MTU");

@@ -69,7 +69,7 @@ pub(super) fn query_cong_params(cmd: &mut Cmd<'_>) -> Outcome {
             }
         }
         CongProtocol::R_ROCE_ECN_RP => {
-            if let Ok(bytes) = qos.reaction.told().as_bytes().try_into() {
+            if let Ok(bytes) = qos.reaction.reported().as_bytes().try_into() {
                 out.set_congestion_parameters(bytes);
             }
         }

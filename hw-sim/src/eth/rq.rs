@@ -154,7 +154,7 @@ impl Rq {
             .set_byte_cnt(bytes)
             .set_timestamp(host.now())
             .set_qpn(report.flow_tag)
-            .set_wqe_counter(self.rings.told(host, counter))
+            .set_wqe_counter(self.rings.cqe_counter(host, counter))
             .set_op_own_parts(CqeOpcode::RESP_SEND, 0, false, false);
         host.complete(self.context.cqn(), cqe, false);
     }
@@ -164,7 +164,7 @@ impl Rq {
         cqe.set_srqn_uidx(self.user_index(host))
             .set_syndrome(syndrome.0)
             .set_qpn(self.number)
-            .set_wqe_counter(self.rings.told(host, counter))
+            .set_wqe_counter(self.rings.cqe_counter(host, counter))
             .set_op_own(CqeOpcode::RESP_ERR.0 << 4);
         host.complete(self.context.cqn(), cqe.into(), true);
     }

@@ -109,7 +109,7 @@ impl Core {
             .set_byte_cnt(receipt.bytes)
             .set_timestamp(host.now())
             .set_qpn(self.qpn)
-            .set_wqe_counter(self.rings.told(host, receipt.counter))
+            .set_wqe_counter(self.rings.cqe_counter(host, receipt.counter))
             .set_op_own_parts(receipt.opcode, 0, receipt.solicited, false);
         let (data, most) = (receipt.in_entry, self.in_entry.receives);
         scatter_to_cqe::complete(host, cqn, cqe, data, most, receipt.solicited);
@@ -129,7 +129,7 @@ impl Core {
         }
         let (cqn, user_index) = self.receiver(host, xrc);
         let opcode = WqeOpcode::NOP;
-        let counter = self.rings.told(host, counter);
+        let counter = self.rings.cqe_counter(host, counter);
         let cqe = self.error(user_index, CqeOpcode::RESP_ERR, counter, opcode, syndrome);
         host.complete(cqn, cqe, true);
     }

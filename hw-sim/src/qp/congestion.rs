@@ -80,7 +80,7 @@ impl Qp {
     }
 
     /// Notifies the sender of a marked packet, unless it was notified just now. Returns whether it was notified.
-    pub(crate) fn tell(&mut self, notice: Notice, host: &mut dyn Host) -> bool {
+    pub(crate) fn notify_sender(&mut self, notice: Notice, host: &mut dyn Host) -> bool {
         let now = host.now();
         if now < self.congestion.tell_again {
             return false;

@@ -159,7 +159,7 @@ impl Responder {
         match psn.ahead_of(self.expected) {
             0 => {
                 self.nak_is_out = false;
-                self.hear(core, host);
+                self.note_first_packet(core, host);
                 self.receive_expected(core, queue, host, packet);
             }
             1.. => {
@@ -180,7 +180,7 @@ impl Responder {
     }
 
     /// Notes the first packet in RTR, which proves that the peer is connected.
-    fn hear(&mut self, core: &Core, host: &mut dyn Host) {
+    fn note_first_packet(&mut self, core: &Core, host: &mut dyn Host) {
         let is_event = core.state == State::ReadyToReceive || host.habits().tells_every_connection;
         if !self.heard && is_event {
             host.qp_event(EventType::COMM_EST, core.qpn);
@@ -601,7 +601,7 @@ impl Responder {
             self.spare = Some(wqe);
         }
         self.expected = packet.bth.psn.advance(1);
-        self.hear(core, host);
+        self.note_first_packet(core, host);
         if self.message.is_none() && !operation.begins_message() {
             return;
         }

@@ -175,7 +175,7 @@ impl Rings {
     }
 
     /// Returns a receive WQE's index for its CQE. An index of a shared receive queue is unchanged.
-    pub(crate) fn told(&self, host: &dyn Host, counter: u16) -> u16 {
+    pub(crate) fn cqe_counter(&self, host: &dyn Host, counter: u16) -> u16 {
         match self.receive {
             Some(ring) if host.habits().cuts_receive_counter => {
                 // CAST: a ring has at most 2^15 entries.

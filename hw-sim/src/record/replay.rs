@@ -79,7 +79,7 @@ pub enum ReplayError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "record {number} at {now} ns, {record}: recorded {expected:?}, now {found:?}{}",
-    told(.before)
+    list_lines(.before)
 )]
 pub struct Difference {
     /// Number of the record after which it occurred, from 1.
@@ -96,7 +96,7 @@ pub struct Difference {
     pub before: Vec<String>,
 }
 
-fn told(before: &[String]) -> String {
+fn list_lines(before: &[String]) -> String {
     let lines = before.iter().map(|line| format!("\n    {line}"));
     match before {
         [] => String::new(),

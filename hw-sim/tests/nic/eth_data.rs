@@ -651,7 +651,7 @@ fn the_port_takes_what_is_for_it_and_everything_when_promiscuous() {
     a.send(&plain(0, stranger, 64), How::default());
     a.send(&plain(0, group, 64), How::default());
     assert!(b.received().is_none());
-    assert_eq!(b.dropped("address nobody announced"), 1);
+    assert_eq!(b.dropped("unannounced address"), 1);
     assert_eq!(
         b.dropped("address of another"),
         1,

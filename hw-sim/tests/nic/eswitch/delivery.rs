@@ -82,7 +82,7 @@ fn unicast_from_the_wire_to_an_unannounced_address_is_dropped() {
     let mut rig = Rig::announced();
     send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));
     assert_eq!(rig.received(), NOBODY);
-    assert_eq!(rig.pf.dropped("address nobody announced"), 1);
+    assert_eq!(rig.pf.dropped("unannounced address"), 1);
     // A list alone makes no entry if the physical function writes the table itself.
     rig.pf.bench.list_addresses(0, &[PF_MAC, UNKNOWN_MAC]);
     send(&mut rig.far, &frame(FAR_MAC, UNKNOWN_MAC));

@@ -178,5 +178,5 @@ fn a_reset_empties_the_lists_and_leaves_the_administrators_settings() {
     driver::Device::reset(&*rig.vfs[0].bench.function);
     assert_eq!(rig.card.vf(0), Some(given));
     send(&mut rig.far, &frame(FAR_MAC, VF_MACS[0]));
-    assert_eq!(rig.pf.dropped("address nobody announced"), 1);
+    assert_eq!(rig.pf.dropped("unannounced address"), 1);
 }
